@@ -316,20 +316,11 @@ def parse_labels(items: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def explain(session: Session, error: Any, again: str) -> None:
     """Print the checks of a refused login, and note the remedy on the error."""
-    from admin.cli.doctor.machine import Check, render
+    from admin.cli.doctor.machine import from_json, render
 
     checks = error.problem.get("checks")
     if isinstance(checks, list) and not session.as_json:
-        rows = [
-            Check(
-                "ok" if get(one, "level") == "ok" else "fail",
-                get(one, "name"),
-                get(one, "found"),
-                get(one, "todo"),
-            )
-            for one in checks
-        ]
-        session.remark(render(rows))
+        session.remark(render(from_json(checks)))
     hint = str(error.problem.get("hint") or "")
     if error.problem.get("host_key") and again:
         hint = f"if that is its key: {again} --accept-host-key; or: {hint}"

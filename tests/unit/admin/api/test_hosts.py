@@ -131,10 +131,18 @@ async def test_a_host_is_removed(server: ServingServer) -> None:
     await add(server)
 
 
-async def test_hosts_need_the_scope_admin(server: ServingServer) -> None:
-    """A key with the scope deploy can neither list nor add hosts."""
+async def test_logins_of_hosts_need_the_scope_admin(server: ServingServer) -> None:
+    """A key with the scope read sees the list, as it sees the events; the rest is for others."""
     made = await server.admin("POST", "/keys", {"scopes": ["deploy", "read"]})
     bearer = {"Authorization": f"Bearer {made.json()['secret']}"}
-    for method in ("GET", "POST"):
-        answer = await server.request(method, "/admin/v1/hosts", {}, bearer)
+    listed = await server.request("GET", "/admin/v1/hosts", None, bearer)
+    assert [one["name"] for one in listed.json()["items"]] == ["local"]
+    for method, path in (
+        ("POST", ""),
+        ("GET", "/gpu2"),
+        ("PATCH", "/gpu2"),
+        ("DELETE", "/gpu2"),
+        ("POST", "/gpu2/check"),
+    ):
+        answer = await server.request(method, f"/admin/v1/hosts{path}", {}, bearer)
         assert (answer.status, answer.problem["code"]) == (403, "wrong_scope")

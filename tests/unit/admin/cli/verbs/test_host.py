@@ -144,7 +144,7 @@ def test_hosts_are_listed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
 def test_a_host_is_shown(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """The fields that are known are shown; a host without contact has a hint at doctor."""
     away = {**DETAIL, "state": "unreachable", "reason": "timed out", "labels": {"host": "gpu2"}}
-    api.on("GET", f"{HOSTS}/gpu2", Canned(away))
+    api.on("GET", f"{HOSTS}/gpu2", Canned({**away, "disk_free_mib": 0}))
 
     result = fnctl("host", "show", "gpu2")
 
@@ -152,6 +152,7 @@ def test_a_host_is_shown(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     assert shown["state"][0] == "unreachable"
     assert shown["files"] == ["4", "files,", "1.0", "GiB", "of", "50.0", "GiB"]
     assert shown["clock"] == ["-0.250", "s"]
+    assert shown["disk"] == ["0", "B", "free"]
     assert "labels" not in shown
     assert result.stderr == "next: fnctl doctor --host gpu2\n"
 
