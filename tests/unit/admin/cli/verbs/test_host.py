@@ -67,21 +67,30 @@ def test_a_host_is_added_with_its_options(api: AdminApi, fnctl: Callable[..., Re
 
 def test_an_unknown_key_tells_how_to_accept_it(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """The hint is the command with the option that pins the key."""
-    problem = {"code": "refused", "title": "Refused", "detail": "not known", "host_key": KEY}
+    problem = {
+        "code": "host_refused",
+        "title": "The host was refused",
+        "detail": "not known",
+        "host_key": KEY,
+    }
     api.on("POST", HOSTS, Canned({**problem, "hint": "ssh gpu2"}, 422))
 
     result = fnctl("host", "add", "gpu2")
 
     assert result.exit_code == 1
     assert (
-        "next: if that is its key: fnctl host add gpu2 --accept-host-key; or: ssh gpu2"
+        "next: if that is its key, add --accept-host-key to this command; or: ssh gpu2"
         in result.stderr
     )
 
 
 def test_failed_checks_are_printed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """All checks are shown as doctor does, and the remedy is the hint."""
-    problem = {"code": "refused", "title": "Refused", "detail": "cannot run replicas"}
+    problem = {
+        "code": "host_refused",
+        "title": "The host was refused",
+        "detail": "cannot run replicas",
+    }
     api.on("POST", HOSTS, Canned({**problem, "checks": CHECKS, "hint": "change it"}, 422))
 
     result = fnctl("host", "add", "gpu2")
