@@ -182,6 +182,11 @@ class Manager:
         await self._gpus.close()
         await self._driver.close()
 
+    @property
+    def driver(self) -> str:
+        """Kind of the driver of this machine: "process", "docker" or "fake"."""
+        return self._driver.kind
+
     def define_host(self, host: Host) -> None:
         """Add a host, or change its settings; for LOCAL_HOST its labels and `is_draining` alone.
         Hosts that replicas of an earlier manager may be on are defined before `start`.
