@@ -91,6 +91,7 @@ def with_hosts(spec: PoolSpec, deployed: Deployed, bundle: Bundle, driver: str) 
         driver=driver if server else "",
         spread=deployed.function.scaling.spread,
         files=bundle.digest if bundle.files else "",
+        file_hosts=deployed.function.scaling.file_hosts,
         image=server.image.id if server and server.image else "",
     )
 
