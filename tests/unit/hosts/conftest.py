@@ -23,7 +23,8 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def far(leaks: object, tmp_path: Path) -> Iterator[Sshd]:
-    with sshd(tmp_path / "ssh") as server:
+    # The start files of this user's shell may be slow, and leave locks when they are killed.
+    with sshd(tmp_path / "ssh", f"SetEnv HOME={tmp_path}") as server:
         yield server
 
 
