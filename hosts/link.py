@@ -45,12 +45,14 @@ class Timing:
     """Seconds. A silent connection has ended after 4 x `keepalive_s`.
 
     The wait after the n-th failure in a row is between half of `back_off_s` x 2^n and all of it, at
-    most `back_off_max_s`. A connection that stood for `steady_s` begins a new row.
+    most `back_off_max_s`. A connection that stood for `steady_s` begins a new row. After a refused
+    key the wait is `refused_s`: programs such as fail2ban shut out who fails 5 times in 10 minutes.
     """
 
     keepalive_s: float = 2.0
     back_off_s: float = 0.5
     back_off_max_s: float = 30.0
+    refused_s: float = 150.0
     steady_s: float = 10.0
     open_s: float = 10.0
     measure_s: float = 60.0
