@@ -61,6 +61,7 @@ async def test_bodies_have_a_channel_of_their_own(
     assert isinstance(first, Delivered)
     assert isinstance(second, Delivered)
     assert (bytes(first.body), second.body) == (b"1" * 100_000, b"2")
+    assert first.host == second.host == "gpu2"
     assert (hosts.calls.dials, hosts.bodies.dials) == (1, 1)
 
 
