@@ -337,6 +337,7 @@ class RemoteHost:
                 uids=self._settings.uids,
                 base=Path(base),
                 owner=self.owner,
+                nofile=self._facts.nofile if self._facts is not None else 0,
                 machine=self._machine,
             )
             self._driver = await DockerDriver.open(settings)

@@ -71,7 +71,7 @@ class DockerSettings:
     ids. `pool` are the settings of the pool manager.
 
     For the engine of another host, `base` is the folder of ours there, `owner` is set instead of
-    `data`, and `machine` describes that host.
+    `data`, `nofile` is the limit on open files there (0: none), and `machine` describes that host.
     """
 
     url: str
@@ -82,11 +82,14 @@ class DockerSettings:
     times: Times = field(default_factory=Times)
     base: Path | None = None
     owner: str = ""
+    nofile: int = 0
     machine: Callable[[], Machine] = this_machine
 
     def owner_of(self) -> Owner:
         """Return the owner of the containers."""
-        return Owner(self.owner) if self.owner else Owner.of(self.data.resolve())
+        if self.owner:
+            return Owner.elsewhere(self.owner, self.nofile)
+        return Owner.of(self.data.resolve())
 
     def paths(self, id: str, run_dir: Path) -> MountPaths:
         """Return a replica's folders on the engine's machine; `run_dir` is its run folder on this

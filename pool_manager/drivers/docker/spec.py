@@ -101,6 +101,13 @@ class Owner:
         most = SERVER_NOFILE_MAX if hard == resource.RLIM_INFINITY else hard // 2
         return cls(owner_name(data), descriptors(soft), min(SERVER_NOFILE_MAX, most))
 
+    @classmethod
+    def elsewhere(cls, name: str, nofile: int) -> Owner:
+        """Return the owner on another host, whose engine's limit on open files is `nofile` (0:
+        none)."""
+        most = nofile // 2 or SERVER_NOFILE_MAX
+        return cls(name, min(NOFILE_MAX, most), min(SERVER_NOFILE_MAX, most))
+
 
 @dataclass(frozen=True, slots=True)
 class MountPaths:
