@@ -60,6 +60,9 @@ class AgentKeeper:
         self._place: tuple[DockerDriver, HostFolders, bool] | None = None
         self._token = ""
         self._pause_s = AGAIN_S[0]
+        self._starting = asyncio.Lock()
+        self._is_ended = False
+        self._next: asyncio.Task[None] | None = None
 
     @property
     def reason(self) -> str:
@@ -84,14 +87,17 @@ class AgentKeeper:
     async def _start(self) -> None:
         assert self._place is not None
         driver, folders, has_gpus = self._place
-        try:
-            await self._remove(driver, folders)
-            await self._launch(driver, folders, has_gpus=has_gpus)
-        except EngineDown:
-            raise
-        except (DriverError, OSError) as error:
-            self._why = str(error)
-            log.warning("an agent cannot be started", host=self._host, reason=self._why)
+        async with self._starting:
+            if self._is_ended:
+                return
+            try:
+                await self._remove(driver, folders)
+                await self._launch(driver, folders, has_gpus=has_gpus)
+            except EngineDown:
+                raise
+            except (DriverError, OSError) as error:
+                self._why = str(error)
+                log.warning("an agent cannot be started", host=self._host, reason=self._why)
         self._changed()
 
     async def _launch(self, driver: DockerDriver, folders: HostFolders, *, has_gpus: bool) -> None:
@@ -123,25 +129,37 @@ class AgentKeeper:
             self.reports.open(record.token, connections, self._tasks, self._pool.ping_s)
 
     def exited(self, how: str) -> None:
-        """Handle the end of the agent's container: another one is started after a pause."""
-        if how == "exited":
+        """Handle the end of an agent's container: unless another one runs after a pause, one is
+        started. The engine also reports the ends of containers that this keeper has replaced."""
+        if self._is_ended or how == "exited":
             return  # released by this keeper
-        self._why = f"it {how}"
-        log.warning("an agent has ended", host=self._host, how=how)
-        self._changed()
-        self._tasks.spawn("agent", self._again())
+        if self.reports.is_fresh:
+            self._pause_s = AGAIN_S[0]
+        if self._next is None or self._next.done():
+            self._next = self._tasks.spawn("agent", self._again(how))
 
-    async def _again(self) -> None:
+    async def _again(self, how: str) -> None:
         await asyncio.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, AGAIN_S[1])
         with contextlib.suppress(DriverError):
+            if self._place is None or await self._runs(self._place[0]):
+                return
+            self._why = f"it {how}"
+            log.warning("an agent has ended", host=self._host, how=how)
+            self._changed()
+            self._pause_s = min(2 * self._pause_s, AGAIN_S[1])
             await self._start()
 
+    async def _runs(self, driver: DockerDriver) -> bool:
+        async with self._starting:  # what is being started is not in the list yet
+            return AGENT_ID in await driver.list()
+
     async def end(self) -> None:
-        """End the agent. Raises DriverError."""
+        """End the agent; none is started any more. Raises DriverError."""
+        self._is_ended = True
         if self._place is not None:
             driver, folders, _ = self._place
-            await self._remove(driver, folders)
+            async with self._starting:
+                await self._remove(driver, folders)
         self._file.unlink(missing_ok=True)
 
     def close(self) -> None:
