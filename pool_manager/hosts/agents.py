@@ -64,6 +64,7 @@ class AgentKeeper:
         self._place: tuple[DockerDriver, HostFolders, bool] | None = None
         self._token = ""
         self._pause_s = AGAIN_S[0]
+        self._starting = asyncio.Lock()
         self._begun_s = 0.0
         self._restarting: asyncio.Task[None] | None = None
 
@@ -90,14 +91,15 @@ class AgentKeeper:
     async def _start(self) -> None:
         assert self._place is not None
         driver, folders, has_gpus = self._place
-        try:
-            await self._remove(driver, folders)
-            await self._launch(driver, folders, has_gpus=has_gpus)
-        except EngineDown:
-            raise
-        except (DriverError, OSError) as error:
-            self._why = f"its agent cannot be started: {error}"
-            log.warning("an agent cannot be started", host=self._host, reason=self._why)
+        async with self._starting:
+            try:
+                await self._remove(driver, folders)
+                await self._launch(driver, folders, has_gpus=has_gpus)
+            except EngineDown:
+                raise
+            except (DriverError, OSError) as error:
+                self._why = f"its agent cannot be started: {error}"
+                log.warning("an agent cannot be started", host=self._host, reason=self._why)
         self._changed()
 
     async def _launch(self, driver: DockerDriver, folders: HostFolders, *, has_gpus: bool) -> None:
@@ -146,11 +148,15 @@ class AgentKeeper:
         driver, _, _ = self._place
         with contextlib.suppress(DriverError):  # the next join sees to it
             # The end that was reported may be that of the one before.
-            if AGENT_ID not in await driver.list():
+            if not await self._runs(driver):
                 self._why = f"its agent {how}"
                 log.warning("an agent has ended", host=self._host, how=how)
                 self._changed()
                 await self._start()
+
+    async def _runs(self, driver: DockerDriver) -> bool:
+        async with self._starting:  # what is being started is not in the list yet
+            return AGENT_ID in await driver.list()
 
     async def end(self) -> None:
         """End the agent. Raises DriverError."""
