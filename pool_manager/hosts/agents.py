@@ -89,9 +89,10 @@ class AgentKeeper:
         await self._start()
 
     async def _start(self) -> None:
-        assert self._place is not None
-        driver, folders, has_gpus = self._place
         async with self._starting:
+            if self._place is None:
+                return  # ended meanwhile
+            driver, folders, has_gpus = self._place
             try:
                 await self._remove(driver, folders)
                 await self._launch(driver, folders, has_gpus=has_gpus)
@@ -163,7 +164,8 @@ class AgentKeeper:
         place, self._place = self._place, None
         if place is not None:
             driver, folders, _ = place
-            await self._remove(driver, folders)
+            async with self._starting:
+                await self._remove(driver, folders)
         self._file.unlink(missing_ok=True)
 
     def close(self) -> None:
