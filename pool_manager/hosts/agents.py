@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 AGAIN_S: Final = (1.0, 60.0)
 """Shortest and longest pause between the end of an agent and the next start."""
+STEADY_S: Final = 60.0
+"""Seconds of life after which an agent's end is followed by the shortest pause."""
 RECORD_MAX: Final = 64 * 1024
 
 
@@ -47,6 +49,7 @@ class AgentKeeper:
         pool: PoolSettings,
         reports: AgentReports,
         tasks: Tasks,
+        clock: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
         self._host = host
@@ -54,22 +57,22 @@ class AgentKeeper:
         self._file = record_file
         self._pool = pool
         self._tasks = tasks
+        self._clock = clock
         self._changed = changed
         self.reports = reports
-        self._why = "it was not started yet"
+        self._why = "its agent was not started yet"
         self._place: tuple[DockerDriver, HostFolders, bool] | None = None
         self._token = ""
         self._pause_s = AGAIN_S[0]
-        self._starting = asyncio.Lock()
-        self._is_ended = False
-        self._next: asyncio.Task[None] | None = None
+        self._begun_s = 0.0
+        self._restarting: asyncio.Task[None] | None = None
 
     @property
     def reason(self) -> str:
         """Why there are no reports, "" while there are."""
         if self.reports.is_fresh:
             return ""
-        return self._why or "it does not report"
+        return self._why or "its agent does not report"
 
     async def ensure(
         self, driver: DockerDriver, folders: HostFolders, *, is_running: bool, has_gpus: bool
@@ -87,22 +90,20 @@ class AgentKeeper:
     async def _start(self) -> None:
         assert self._place is not None
         driver, folders, has_gpus = self._place
-        async with self._starting:
-            if self._is_ended:
-                return
-            try:
-                await self._remove(driver, folders)
-                await self._launch(driver, folders, has_gpus=has_gpus)
-            except EngineDown:
-                raise
-            except (DriverError, OSError) as error:
-                self._why = str(error)
-                log.warning("an agent cannot be started", host=self._host, reason=self._why)
+        try:
+            await self._remove(driver, folders)
+            await self._launch(driver, folders, has_gpus=has_gpus)
+        except EngineDown:
+            raise
+        except (DriverError, OSError) as error:
+            self._why = f"its agent cannot be started: {error}"
+            log.warning("an agent cannot be started", host=self._host, reason=self._why)
         self._changed()
 
     async def _launch(self, driver: DockerDriver, folders: HostFolders, *, has_gpus: bool) -> None:
         record = agent_record(self._host, self._pool, has_gpus=has_gpus)
         data = json.dumps(asdict(record)).encode()
+        self._begun_s = self._clock()
         await asyncio.to_thread(self._write, data)
         await folders.create(AGENT_ID, data)
         self._receive(record)
@@ -116,7 +117,7 @@ class AgentKeeper:
                 raise
             await self._remove(driver, folders)
             await self._launch(driver, folders, has_gpus=False)
-            self._why = f"it cannot see the GPUs: {error.message}"
+            self._why = f"its agent cannot see the GPUs: {error.message}"
 
     async def _remove(self, driver: DockerDriver, folders: HostFolders) -> None:
         await driver.release(AGENT_ID)
@@ -129,37 +130,34 @@ class AgentKeeper:
             self.reports.open(record.token, connections, self._tasks, self._pool.ping_s)
 
     def exited(self, how: str) -> None:
-        """Handle the end of an agent's container: unless another one runs after a pause, one is
-        started. The engine also reports the ends of containers that this keeper has replaced."""
-        if self._is_ended or how == "exited":
-            return  # released by this keeper
-        if self.reports.is_fresh:
-            self._pause_s = AGAIN_S[0]
-        if self._next is None or self._next.done():
-            self._next = self._tasks.spawn("agent", self._again(how))
+        """Handle the end of a container of the agent: unless another one runs, one is started after
+        a pause."""
+        if self._place is None or (self._restarting and not self._restarting.done()):
+            return
+        log.info("an agent's container has ended", host=self._host, how=how)
+        self._restarting = self._tasks.spawn("agent", self._restart(how))
 
-    async def _again(self, how: str) -> None:
+    async def _restart(self, how: str) -> None:
+        is_old = self._clock() - self._begun_s > STEADY_S
+        self._pause_s = AGAIN_S[0] if is_old else min(2 * self._pause_s, AGAIN_S[1])
         await asyncio.sleep(self._pause_s)
-        with contextlib.suppress(DriverError):
-            if self._place is None or await self._runs(self._place[0]):
-                return
-            self._why = f"it {how}"
-            log.warning("an agent has ended", host=self._host, how=how)
-            self._changed()
-            self._pause_s = min(2 * self._pause_s, AGAIN_S[1])
-            await self._start()
-
-    async def _runs(self, driver: DockerDriver) -> bool:
-        async with self._starting:  # what is being started is not in the list yet
-            return AGENT_ID in await driver.list()
+        if self._place is None:
+            return
+        driver, _, _ = self._place
+        with contextlib.suppress(DriverError):  # the next join sees to it
+            # The end that was reported may be that of the one before.
+            if AGENT_ID not in await driver.list():
+                self._why = f"its agent {how}"
+                log.warning("an agent has ended", host=self._host, how=how)
+                self._changed()
+                await self._start()
 
     async def end(self) -> None:
-        """End the agent; none is started any more. Raises DriverError."""
-        self._is_ended = True
-        if self._place is not None:
-            driver, folders, _ = self._place
-            async with self._starting:
-                await self._remove(driver, folders)
+        """End the agent. Raises DriverError."""
+        place, self._place = self._place, None
+        if place is not None:
+            driver, folders, _ = place
+            await self._remove(driver, folders)
         self._file.unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -172,6 +172,11 @@ class Host:
         """Return the command prefix that runs a program on the host."""
         return ["nsenter", f"--target={self._init}", "--pid", "--net", "--mount", "--uts", "--ipc"]
 
+    @property
+    def seen_here(self) -> str:
+        """Return the path of the host's root folder for programs of this machine."""
+        return f"/proc/{self._init}/root"
+
     def run(self, *command: str) -> str:
         """Run a command on the host as root; return its output."""
         done = subprocess.run(
