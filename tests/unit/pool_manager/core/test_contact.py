@@ -27,6 +27,7 @@ from pool_manager.core.state import (
     RELEASE_RETRY_S,
     RESUME_S,
     START_S,
+    TERM_S,
     PoolSpec,
     load_limit_s,
 )
@@ -363,6 +364,7 @@ def test_a_terminated_drain_is_terminated_again() -> None:
     (again,) = play.greet("r1")
 
     assert again == Terminate("r1", "did not drain: the pool was removed")
+    assert play.replica("r1").deadline_s == play.now + TERM_S
 
 
 def claimed() -> FleetPlay:
