@@ -187,7 +187,8 @@ class PoolSpec:
     `may_rerun`: calls that a replica had started may run again elsewhere. `labels` are those that
     its host must have. `driver` is the driver that its replicas need, "" for any. `spread`: its
     replicas prefer different hosts. `files` identifies its files in the caches of hosts (digest of
-    the bundle); they have `bundle_bytes`. `image` is the engine's id of its server's image, "" for
+    the bundle); they have `bundle_bytes`, and `file_hosts` hosts besides the local one should have
+    them ahead of need. `image` is the engine's id of its server's image, "" for
     none.
 
     `is_server`: its replicas are sidecars with an HTTP server, and `target` is their concurrency.
@@ -218,6 +219,7 @@ class PoolSpec:
     driver: str = ""
     spread: bool = True
     files: str = ""
+    file_hosts: int = 1
     image: str = ""
 
 
