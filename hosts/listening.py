@@ -20,7 +20,7 @@ from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
-CONNECTIONS_MAX: Final = 4096
+CONNECTIONS_MAX: Final = 1024
 """Connections of a listener or forward at the same time; more are refused."""
 FORWARD_MODE: Final = 0o600
 Dial = Callable[[str, asyncio.BaseProtocol], Awaitable[asyncio.Transport]]
