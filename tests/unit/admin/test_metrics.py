@@ -158,7 +158,7 @@ def test_hosts_show_whether_they_are_up_and_what_they_were_sent() -> None:
     host over SSH has."""
     hosts = [
         HostView("local", state="up"),
-        HostView("gpu2", "nn@gpu2", "up", rtt_ms=0.5, cached_mib=3.0, transferred_bytes=7),
+        HostView("gpu2", "nn@gpu2", "draining", rtt_ms=0.5, cached_mib=3.0, transferred_bytes=7),
         HostView("gpu3", "nn@gpu3", "unreachable", disk_free_mib=0.0),
     ]
     families = HostFamilies(lambda: hosts)
