@@ -137,7 +137,7 @@ class HostFamilies:
         """Yield the families. Unknown values have no sample, nor has what only other hosts have."""
         hosts = self._seen
         others = [one for one in hosts if one.name != LOCAL_HOST]
-        text = "1 if replicas can be placed on a host, 0 if not."
+        text = "1 if a host is up, 0 if it is joining, unreachable, draining or gone."
         yield _of_hosts("fngate_host_up", text, hosts, lambda one: float(one.state == "up"))
         text = "Round trip of the control connection to a host."
         yield _of_hosts(

@@ -7,7 +7,7 @@ import contextlib
 import stat
 import statistics
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -92,12 +92,15 @@ class Link:
         acknowledgement. A host that allows neither is used nevertheless.
         """
         failures = []
-        for name, session in (("SFTP", self.sftp()), ("a command", self.run("true", timeout_s=5))):
+        sessions: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+            ("SFTP", self.sftp),
+            ("a command", lambda: self.run("true", timeout_s=5)),
+        ]
+        for name, session in sessions:
             try:
-                await session
+                await session()
             except OSError as error:
                 if self.is_lost:
-                    session.close()
                     raise
                 failures.append(f"{name}: {error}")
         if len(failures) > 1:

@@ -87,8 +87,8 @@ class Control:
     events.
 
     The link of a replica on this machine ends with its connection. A replica on another host may
-    dial again; the connection with the newest number counts, and the commands that may have been
-    lost are sent again.
+    dial again; the connection with the newest number counts. `Greeted` follows each one, and its
+    receiver sends the commands again that may have been lost.
     """
 
     def __init__(  # noqa: PLR0913 - the identity of a replica, and who receives what
@@ -128,9 +128,6 @@ class Control:
         self._runs: dict[int, RunCount] = {}
         self._is_base_due = False
         self._drains = 0
-        self._unanswered: list[Piece] = []
-        self._bind_frame: list[Piece] = []
-        self._is_batching_off = False
         self._said = _Said()
         self._closed = False
 
@@ -196,8 +193,6 @@ class Control:
             self._ask()
         if loaded is not None:
             self._update(loaded)
-        if is_remote:
-            self._repeat(is_loaded=loaded is not None)
 
     def _checked(self, hello: Hello) -> events.Loaded | None:
         """Return what the replica has loaded. Raises LinkError unless HELLO is from this replica,
@@ -231,16 +226,6 @@ class Control:
         elif loaded.refuted and not self._said.is_refuted:
             self._said.is_refuted = True
             self._emit(events.BatchingRefuted(self.id, loaded.refuted))
-
-    def _repeat(self, *, is_loaded: bool) -> None:
-        """Send commands again that an earlier connection may have lost."""
-        if self._bind_frame and not is_loaded:
-            self._send(self._bind_frame)
-        if self._is_batching_off:
-            self._send(pack(Kind.BATCHING_OFF))
-        if self._unanswered:
-            self._drains = 1
-            self._send(self._unanswered)
 
     def _on_lost(self, dial: int, reason: str) -> None:
         """Handle the end of a connection. On another host the replica has time to dial again."""
@@ -309,12 +294,10 @@ class Control:
             return
         if self._bound is not None:
             self._bound = request["bound"]
-        self._bind_frame = pack_bind(request)
-        self._send(self._bind_frame)
+        self._send(pack_bind(request))
 
     def stop_batching(self) -> None:
         """Stop the replica from batching requests."""
-        self._is_batching_off = True
         self._send(pack(Kind.BATCHING_OFF))
 
     def drain(self, if_idle_s: float | None) -> None:
@@ -322,22 +305,17 @@ class Control:
         # A PING first, for a last PONG with the run time: the replica may exit before the next one.
         self._ask()
         self._drains += 1
-        self._command(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
+        self._send(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
 
     def quiesce(self) -> None:
         """Ask a sidecar to finish its exchanges and exit, unless `resume` revokes it."""
         self._ask()
-        self._command(pack(Kind.QUIESCE))
+        self._send(pack(Kind.QUIESCE))
 
     def resume(self) -> None:
         """Revoke `quiesce`; the sidecar answers NOT_IDLE."""
         self._drains += 1
-        self._command(pack(Kind.RESUME))
-
-    def _command(self, frame: list[Piece]) -> None:
-        """Send a command that counts until NOT_IDLE answers it or another one replaces it."""
-        self._unanswered = frame
-        self._send(frame)
+        self._send(pack(Kind.RESUME))
 
     def _send(self, frame: list[Piece]) -> None:
         if self._stream is not None:
@@ -391,7 +369,7 @@ class Control:
                 self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
             case Kind.LOAD_FAILED:
                 self._expect(not self._said.has_tried, frame)
-                self._said.has_tried, self._bind_frame = True, []
+                self._said.has_tried = True
                 self._emit(parse_load_failed(self.id, parse_frame(frame)))
             case Kind.BATCHING_OFF:
                 is_due = self._said.has_tried and not self._said.is_refuted and not self._is_server
@@ -400,7 +378,7 @@ class Control:
                 self._emit(parse_batching_off(self.id, parse_frame(frame)))
             case Kind.NOT_IDLE:
                 self._expect(self._drains > 0, frame)
-                self._drains, self._unanswered = self._drains - 1, []
+                self._drains -= 1
                 self._emit(events.NotIdle(self.id, frame.aux / 1e3))
             case Kind.FIRST_RUN:
                 self._expect(not self._said.has_run, frame)
@@ -441,7 +419,6 @@ class Control:
             raise LinkError("malformed LOADED: limit 0 of a server")
         self._said.has_tried = self._said.is_loaded = True
         self._said.is_refuted = bool(loaded.refuted)
-        self._bind_frame = []  # it may have secrets
         self._emit(loaded)
 
     @staticmethod

@@ -9,6 +9,7 @@ end of that direction only.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import selectors
@@ -25,6 +26,8 @@ from runtime_image.server.slots import CONNECT_S, Key
 
 BUFFER: Final = 256 * 1024
 """Max bytes of a direction that are read and not yet written."""
+ACKNOWLEDGED_MAX: Final = 4096
+"""Bytes of a read up to which the server's bytes are acknowledged at once."""
 
 _scratch = memoryview(bytearray(BUFFER))
 """All sockets are read by one thread, and what cannot be written at once is copied."""
@@ -119,11 +122,22 @@ class Splice:
             self._guard()
             if self._is_closed:
                 return
+        if direction is self._response and 0 < count <= ACKNOWLEDGED_MAX:
+            self._acknowledge()
         direction.is_at_end = not count
         direction.pending = _scratch[:count]
         self._write(direction)
         if direction.pending:
             direction.pending = memoryview(bytes(direction.pending))
+
+    def _acknowledge(self) -> None:
+        """Acknowledge what the server sent now. Many servers write head and body separately without
+        TCP_NODELAY: their kernel then keeps the body back until the head is acknowledged, which may
+        take 40 ms (RFC 1122 section 4.2.3.2)."""
+        server = self._response.source
+        if server.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):
+                server.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def _write(self, direction: _Direction) -> None:
         """Write as much as the target accepts, and the end of the stream after the last byte."""
