@@ -112,10 +112,16 @@ class House:
         await self.until(lambda: self.view.state == "up" and not self.view.agent)
 
     def define(self, name: str, model: ModelSpec | None = None, **changes: Any) -> None:
-        """Deploy a function with all files of the folder, whose calls may not run again."""
-        labels = (("host", HOST),)
+        """Deploy a function with all files of the folder, whose calls may not run again. It runs on
+        a CPU slot, unless `changes` say otherwise."""
+        fields: dict[str, Any] = {
+            "device_kind": "cpu",
+            "labels": (("host", HOST),),
+            "may_rerun": False,
+            **changes,
+        }
         key, model = f"default/{name}@1", model or ModelSpec(f"{name}@1", model="add_one.onnx")
-        spec = PoolSpec(key, function=key[:-2], labels=labels, may_rerun=False, **changes)
+        spec = PoolSpec(key, function=key[:-2], **fields)
         self.manager.define(spec, Binding(model, self.files.bundle(), "default", name, 1))
 
     async def close(self) -> None:
@@ -204,7 +210,8 @@ class Killed:
 
     async def kill(self) -> None:
         """End it without a chance to end anything."""
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
         await self._process.communicate()
 
 
