@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from pool_manager.core import events
-from pool_manager.core.commands import Abandon, Command, Release
+from pool_manager.core.commands import Abandon, Command, Release, Resume
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Replica
 from registry.exchange import Demand, Load
 from registry.model import LOCAL_HOST
 from tests.support.book import Book, charged
-from tests.support.doses import amount
+from tests.support.doses import IS_FULL, amount
 from tests.support.processes import Link, Process, Processes
 from tests.support.promises import Promises, Sleepless
 
@@ -319,7 +319,9 @@ TestHosts.settings = settings(
 
 
 def test_the_histories_have_what_they_are_about() -> None:
-    """The histories above contain the rare cases, so that their promises mean something."""
+    """The histories above contain what is rare, so that their promises mean something; some of it
+    is too rare for a small dose."""
+    rare = ["hang", "short break", "failed release"] if IS_FULL else []
     if SEEN:  # empty where only this test runs
-        for case in (Abandon.__name__, "hang", "short break", "failed release"):
+        for case in (Abandon.__name__, Resume.__name__, *rare):
             assert SEEN[case] > 0, case
