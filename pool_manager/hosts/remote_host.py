@@ -243,7 +243,7 @@ class RemoteHost:
         self._report_up(frozenset(self.records if self.is_joined else running))
         self._tasks.spawn("leftovers", self._remove_leftovers(folders))
         if is_late:
-            self._tasks.spawn("GPUs", self._find_late_gpus())
+            self._joining = self._tasks.spawn("GPUs", self._find_late_gpus())
 
     def _report_up(self, running: frozenset[str]) -> None:
         self.is_joined, self.reason = True, ""
@@ -265,7 +265,7 @@ class RemoteHost:
         return has_nvidia and self.host.gpus != NONE
 
     async def _find_gpus(self, running: Collection[str], *, is_patient: bool) -> bool:
-        """Find the GPUs. True if that has to wait for an image."""
+        """Find the GPUs. True if that has to wait for an image or a report."""
         if not self._may_have_gpus:
             return False
         gpus, engine, records = self.host.gpus, self.engine, self.records
@@ -274,7 +274,8 @@ class RemoteHost:
     async def _find_late_gpus(self) -> None:
         """Find the GPUs of a host that is up already, and report it again."""
         with contextlib.suppress(EngineDown):  # the next join sees to it
-            await self._find_gpus(await self.list(), is_patient=True)
+            while await self._find_gpus(await self.list(), is_patient=True):
+                pass
         self._announce_again()
         self._services.changed(self.name)
 
@@ -479,7 +480,7 @@ class RemoteHost:
 
     def devices(self) -> Sequence[Device]:
         """Return its devices."""
-        return self._devices.all(self.engine.memory_mib, self.slots)
+        return self._devices.all(self.engine.memory_mib, self.slots, self.records.values())
 
 
 def login_of(host: Host) -> Login:
