@@ -48,6 +48,7 @@ class HostConnection:
         self.name = name
         self.reason = "not connected yet"
         self.generation = 0
+        self._logged_reason = ""
         self._owner_tasks = tasks
         self._on_up = on_up
         self._on_down = on_down
@@ -171,7 +172,7 @@ class HostConnection:
             await link.prepare()
             self._link, was_up = link, True
             self.generation += 1
-            self.reason = ""
+            self.reason = self._logged_reason = ""
             self._up.set()
             await self._serve(link)
         except (Unreachable, OSError, asyncssh.Error) as error:
@@ -183,7 +184,9 @@ class HostConnection:
                 self.reason = link.there.reason_lost() or self.reason or "closed"
                 await link.there.close()
             self._link = None
-        log.info("no SSH connection", host=self.name, reason=self.reason)
+        if self.reason != self._logged_reason:
+            log.info("no SSH connection", host=self.name, reason=self.reason)
+        self._logged_reason = self.reason
         if was_up and self._on_down is not None:
             self._on_down(self.reason)
         return is_refusal

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from hosts import listening
 from hosts.connection import HostConnection
@@ -266,3 +267,28 @@ async def test_a_forward_needs_a_path_of_its_own(
 
     assert (tmp_path / "local.sock").read_text() == "mine"
     assert mode(tmp_path / "other.sock") == 0
+
+
+async def test_failures_of_a_forward_are_logged_once(
+    connection: HostConnection, server: FarServer, far: Sshd, tmp_path: Path
+) -> None:
+    """A client that tries for ever fills no log: one line for a socket that nobody serves, none
+    while the SSH connection is down."""
+    local = tmp_path / "local.sock"
+    await connection.forward(local, str(tmp_path / "absent.sock"))
+
+    async def fail() -> None:
+        reader, writer = await asyncio.open_unix_connection(local)
+        assert await whole(reader) == b""
+        writer.close()
+
+    with capture_logs() as logged:
+        for _ in range(3):
+            await fail()
+        far.stop()
+        await until(lambda: not connection.is_up)
+        await fail()
+
+    lines = [line["event"] for line in logged]
+    assert lines.count("a forwarded connection failed") == 1
+    assert lines.count("no SSH connection") <= 2
