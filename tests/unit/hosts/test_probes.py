@@ -350,6 +350,7 @@ def good() -> Findings:
 
 
 def test_a_good_host_passes_all() -> None:
+    """No finding, no remedy."""
     assert all(check.is_ok and not check.remedy for check in judge(good()))
 
 
