@@ -15,7 +15,7 @@ from gateway.dispatch.call import Stage
 from gateway.upstream import HostLost, UpstreamConnection
 from runtime_image.contract.server import ServerSpec
 from tests.integration.test_exchanges import Exchange
-from tests.support.far_host import Far, endpoint, far_host, sockets, until
+from tests.support.far_host import Far, endpoint, far_host, sockets, turn, until
 from tests.support.remote_replica import RemoteReplica
 from tests.support.sidecar_process import tiny
 from tests.support.sidecars import Proxy
@@ -130,6 +130,16 @@ async def write(proxy: Proxy, connection: UpstreamConnection, data: bytes) -> in
     return min(count, len(data))
 
 
+async def write_all(proxy: Proxy, connection: UpstreamConnection, data: bytes) -> None:
+    """Write everything as there is room, and the end of the stream."""
+    sent = 0
+    async with asyncio.timeout(30):
+        while sent < len(data):
+            sent += await write(proxy, connection, data[sent:])
+            await turn()
+    connection.write_eof()
+
+
 async def test_exchanges_reach_a_server(far: Far) -> None:
     """New connections, reused ones, and more at once than there are slots."""
     await serving(far, tiny(concurrency=2))
@@ -159,16 +169,9 @@ async def test_streams_pass_both_ways_to_their_ends(far: Far) -> None:
     proxy, connection = await begun(far, "/echo")
     data = Random(7).randbytes(5 * MIB)
 
-    async def send() -> None:
-        sent = 0
-        while sent < len(data):
-            sent += await write(proxy, connection, data[sent:])
-            await asyncio.sleep(0.001)
-        connection.write_eof()
-
-    sending = asyncio.create_task(send())
-    answer = await received(proxy)
-    await sending
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(write_all(proxy, connection, data))
+        answer = await received(proxy)
     far.delivery.end_exchange(proxy.calls[0], kept=False)
 
     assert len(answer) == len(data) + 3
@@ -182,16 +185,13 @@ async def test_an_upload_waits_for_its_server(far: Far) -> None:
     data = b"x" * (2 * HELD_MAX)
 
     sent = await write(proxy, connection, data)
-    while (more := await _written_later(proxy, connection, data[sent:])) > 0:
-        sent += more
+    for _ in range(5):  # others are served meanwhile
+        await _exchanged(far)
+        sent += await write(proxy, connection, data[sent:])
     assert sent < HELD_MAX
-    await _exchanged(far)  # others are served meanwhile
 
     (replica.model_dir / "go").touch()
-    while sent < len(data):
-        sent += await write(proxy, connection, data[sent:])
-        await asyncio.sleep(0.001)
-    connection.write_eof()
+    await write_all(proxy, connection, data[sent:])
 
     assert await received(proxy) == str(len(data)).encode()
     far.delivery.end_exchange(proxy.calls[0], kept=False)
@@ -251,15 +251,6 @@ async def test_an_answer_that_breaks_off_does_not_look_complete(far: Far) -> Non
     assert "eof" not in proxy.events
     assert proxy.calls[0].stage is Stage.STARTED
     far.delivery.end_exchange(proxy.calls[0], kept=False)
-
-
-async def _written_later(proxy: Proxy, connection: UpstreamConnection, data: bytes) -> int:
-    """Wait a moment for room; return the number of bytes written then, 0 if there was none."""
-    for _ in range(20):
-        await asyncio.sleep(0.01)
-        if proxy.events[-1] == "resumed":
-            return await write(proxy, connection, data)
-    return 0
 
 
 async def _exchanged(far: Far, path: str = "/") -> None:

@@ -98,10 +98,15 @@ def endpoint(replica: RemoteReplica, **changes: Any) -> ReplicaEndpoint:
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    """Wait for something that has no event."""
+    """Wait for something that has no event: files, and other processes."""
     async with asyncio.timeout(30):
-        while not is_true():  # noqa: ASYNC110 - files and processes
-            await asyncio.sleep(0.01)
+        while not is_true():
+            await turn()
+
+
+async def turn() -> None:
+    """Let the event loop and other processes do something."""
+    await asyncio.to_thread(os.sched_yield)
 
 
 def sockets(pid: int | str = "self") -> int:
