@@ -53,6 +53,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.ForeignOrigin: 403,
     errors.ForeignHost: 421,
     errors.Refused: 422,
+    errors.HostRefused: 422,
     errors.BadBundle: 422,
     errors.BadManifest: 422,
     errors.ModelRefused: 422,

@@ -11,11 +11,15 @@ from admin.advice.fleet import Fleet
 from admin.advice.load_model import HOUR_S, Ask, Clock, Figures, Function, Process
 from benchmarks.simulation.settings import Settings
 from pool_manager.core import commands, events
+from pool_manager.core.hosts import HostRecord, HostState
 from pool_manager.core.placement import ROUND_TRIPS
 from pool_manager.core.state import Device, PoolSpec
+from pool_manager.core.stocking import FileSet, Stockroom, stock_targets
 
 KEEPALIVE_S = 8.0
 """Time until the loss of a host is noticed: four keepalives of 2 s (SSH)."""
+UNLIMITED = 1 << 62
+"""Bytes of a cache without a limit."""
 OUTAGE_SPREAD = 0.5
 """Max relative deviation of an outage from the mean."""
 
@@ -64,6 +68,20 @@ class HostFleet(Fleet):
         for host in self.hosts.values():
             yield events.HostDefined(host.name)
             yield self.up(host)
+        yield from self._stock()
+
+    def _stock(self) -> Iterator[events.Event]:
+        """Put each function's files on `file_hosts` hosts, as stocking does ahead of need."""
+        count, limit = self._settings.file_hosts, int(self._settings.cache_mb * 1e6)
+        records = [HostRecord(name, HostState.UP, 0.0) for name in self.hosts]
+        targets = stock_targets(
+            (FileSet(key, size, count) for key, size in self._sizes.items() if size),
+            [Stockroom(one, limit or UNLIMITED, {self._settings.device_kind}) for one in records],
+        )
+        for name, key in targets:
+            self.hosts[name].files[key] = self._sizes[key]
+        if not self._settings.blind:
+            yield from (self._stocked(host) for host in self.hosts.values())
 
     def up(self, host: Host) -> events.HostUp:
         """Return the event of a host that is connected and has no replicas."""
@@ -123,9 +141,11 @@ class HostFleet(Fleet):
         while limit and sum(host.files.values()) > limit and len(host.files) > 1:
             del host.files[next(iter(host.files))]
         if not self._settings.blind:
-            rate = self._settings.link_mb_s * 1e6
-            files = frozenset(host.files)
-            self._feed(events.HostStocked(host.name, files, frozenset(), rate))
+            self._feed(self._stocked(host))
+
+    def _stocked(self, host: Host) -> events.HostStocked:
+        rate = self._settings.link_mb_s * 1e6
+        return events.HostStocked(host.name, frozenset(host.files), frozenset(), rate)
 
     # Messages of the gateway
 

@@ -36,12 +36,19 @@ SERVER_COLUMNS = {
 """Columns of runs with servers: waits of their exchanges, soft swaps revoked, exchanges cut."""
 
 
-def play(settings: Settings) -> Report:
-    """Simulate one run under its policy; return its figures as plain data, `gaps_s` by function."""
+def play(settings: Settings, rounds: int = 1) -> Report:
+    """Simulate one run under its policy; return its figures as plain data, `gaps_s` by function.
+    The run is repeated `rounds` times for the times of its decisions."""
+    world = _played(settings)
+    for _ in range(rounds - 1):
+        world.keep_fastest(_played(settings).decisions_s)
+    return {"settings": asdict(settings), **world.report(), "gaps_s": world.figures.gaps_s}
+
+
+def _played(settings: Settings) -> World:
     world = World(settings)
     with policy(world, settings.policy):
-        world.run()
-    return {"settings": asdict(settings), **world.report(), "gaps_s": world.figures.gaps_s}
+        return world.run()
 
 
 def show_table(reports: Iterable[Report]) -> None:
@@ -84,6 +91,11 @@ def show_decisions(report: Report) -> None:
         f" device-seconds: {report['busy_device_s']:.0f} busy, {report['idle_device_s']:.0f} idle,"
         f" {report['moving_device_s']:.0f} starting, loading or leaving."
     )
+    if "transfers" in report:
+        print(
+            f"{report['transfers']} transfers of {report['transferred_gb']:.0f} GB in all,"
+            f" {report['hosts_lost']} losses of a host."
+        )
 
 
 def show_gaps(report: Report) -> None:

@@ -18,9 +18,9 @@ class Settings(Conditions):
 
     With several `hosts`, the devices are distributed over them and none is local. `rtt_ms` is the
     round trip to each, `link_mb_s` what its link transfers. A function's files have `files_mb` per
-    MiB of its memory; a host keeps up to `cache_mb` of them, 0 for all. `losses` is the number of
-    times per hour that any host loses power, for `outage_s` on average. `blind`: placement is not
-    told which files a host has.
+    MiB of its memory; `file_hosts` hosts have them from the start; a host keeps up to `cache_mb` of
+    all files, 0 for no limit. `losses` is the number of times per hour that any host loses power,
+    for `outage_s` on average. `blind`: placement is not told which files a host has.
     """
 
     functions: int = 50
@@ -40,6 +40,7 @@ class Settings(Conditions):
     rtt_ms: float = 0.0
     link_mb_s: float = 100.0
     files_mb: float = 0.0
+    file_hosts: int = 0
     cache_mb: float = 0.0
     losses: float = 0.0
     outage_s: float = 120.0

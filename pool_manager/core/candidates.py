@@ -48,9 +48,6 @@ class CandidateTable:
             table.put(id, candidate)
         return table
 
-    def __bool__(self) -> bool:
-        return bool(self._by_id)
-
     def __contains__(self, id: str) -> bool:
         return id in self._by_id
 
@@ -90,20 +87,20 @@ class CandidateTable:
         return iter(self._floors)
 
     def _build(self) -> None:
-        for bank, costs in self._in.items():
-            devices = self._ledger.devices_of(bank)
-            # An adopted replica may be on a device that is unknown: its end makes no room.
-            if costs and devices:
-                floor = self._floor_of[bank] = Floor(min(costs.values()), devices[0], bank)
-                self._floors.append(floor)
-        self._floors.sort()
+        self._floor_of = {bank: floor for bank in self._in if (floor := self._floor(bank))}
+        self._floors = sorted(self._floor_of.values())
         self._changed.clear()
 
     def _update(self, bank: str) -> None:
         old = self._floor_of.pop(bank, None)
         if old is not None:
             del self._floors[bisect_left(self._floors, old)]
+        if new := self._floor(bank):
+            self._floor_of[bank] = new
+            insort(self._floors, new)
+
+    def _floor(self, bank: str) -> Floor | None:
+        """Return the floor of a bank; None if it has no candidate, or no device: an adopted replica
+        may be on a device that is unknown, and its end makes no room."""
         costs, devices = self._in[bank], self._ledger.devices_of(bank)
-        if costs and devices:
-            floor = self._floor_of[bank] = Floor(min(costs.values()), devices[0], bank)
-            insort(self._floors, floor)
+        return Floor(min(costs.values()), devices[0], bank) if costs and devices else None

@@ -336,13 +336,15 @@ class Ledger:
         return has_driver and all(record.labels.get(key) == value for key, value in need.labels)
 
     def refusing(self, need: Need) -> list[str]:
-        """Return the hosts that have devices of the kind and do not admit the need; cached as
-        `fleet` is."""
+        """Return the hosts that do not admit the need although they have devices of the kind, or
+        may have some, as they have not told any; cached as `fleet` is."""
         key = need.kind, need.labels, need.driver, False
         if key not in self._refusing:
-            there = (host for host, kind in self._groups if need.kind in ("any", kind))
+            there = [host for host, kind in self._groups if need.kind in ("any", kind)]
+            known = {host for host, _ in self._groups}
+            untold = (host for host in self.closed if host not in known)
             hosts = dict.fromkeys(host for host in there if not self.admits(host, need))
-            self._refusing[key] = list(hosts)
+            self._refusing[key] = list(hosts | dict.fromkeys(untold))
         return self._refusing[key]
 
     def devices_of(self, bank: str) -> list[str]:

@@ -16,9 +16,10 @@ from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.gpus import memory
 from pool_manager.gpus.monitor import CALL_S, GpuMonitor
 from pool_manager.hosts.agent import AgentReports, RemoteNvml, gpus_of
+from pool_manager.hosts.engine import HostEngine
 from pool_manager.hosts.gpus import of_host, slots_of
 from pool_manager.ports import Gpus
-from registry.errors import BadRequest, DriverError
+from registry.errors import BadRequest, DriverError, EngineDown
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.gpus import NoDriver, Reading
 
@@ -55,17 +56,52 @@ class HostDevices:
         own = [of_host(device, self._host) for device in gpus]
         return [*own, *slots_of(self._host, slots, memory_mib)]
 
-    @property
-    def has_gpus(self) -> bool:
-        """Whether GPUs were found."""
-        return self._host in self._gpus
+    async def find(
+        self,
+        setting: str,
+        engine: HostEngine,
+        records: Mapping[str, ReplicaRecord],
+        running: Collection[str],
+        *,
+        is_patient: bool,
+    ) -> bool:
+        """Find the GPUs that `setting` allows, unless they are known, and poll them from then on.
+        True if that has to wait for an image, which is only sent if the caller `is_patient`.
+        `why_none` says why there are none. Raises EngineDown."""
+        if self._host in self._gpus or engine.driver is None:
+            return False
+        try:
+            return await self._find(setting, engine, records, running, is_patient=is_patient)
+        except EngineDown:
+            raise
+        except DriverError as error:
+            self.why_none = error.message
+            log.warning("GPUs cannot be used", host=self._host, reason=error.message)
+            return False
 
-    async def choose(self, setting: str) -> list[Reading]:
+    async def _find(
+        self,
+        setting: str,
+        engine: HostEngine,
+        records: Mapping[str, ReplicaRecord],
+        running: Collection[str],
+        *,
+        is_patient: bool,
+    ) -> bool:
+        assert engine.driver is not None
+        chosen = await self._choose(setting)
+        if not chosen:
+            return False
+        if not is_patient and not await engine.has_runtime("cuda"):
+            return True
+        await engine.driver.add_image("cuda", await engine.provide_runtime("cuda"))
+        await self._monitor(chosen, engine.driver, records, running)
+        return False
+
+    async def _choose(self, setting: str) -> list[Reading]:
         """Return the GPUs that may be used, by the next report. States in `why_none` why there are
         none."""
         self.why_none = ""
-        if setting == memory.NONE:
-            return []
         try:
             report = await self._reports.next(FIRST_REPORT_S)
             return memory.choose(setting, gpus_of(report))
@@ -77,7 +113,7 @@ class HostDevices:
             self.why_none = error.message
         return []
 
-    async def monitor(
+    async def _monitor(
         self,
         chosen: Collection[Reading],
         driver: DockerDriver,

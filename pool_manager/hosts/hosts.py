@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,12 +15,14 @@ from pool_manager.core.hosts import HostRecord
 from pool_manager.core.machine import Machine
 from pool_manager.driver import Driver
 from pool_manager.hosts.fleet import Fleet
+from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
+from pool_manager.hosts.stocking import Stocking
 from pool_manager.hosts.view import HostView
 from pool_manager.ports import Gpus
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
-from registry.errors import BadRequest, DriverError, FnError, Unknown
+from registry.errors import BadRequest, DriverError, Unknown
 from registry.exchange import HostRoute
 from registry.model import LOCAL_HOST, Host
 from registry.tasks import Tasks
@@ -68,6 +70,8 @@ class Hosts:
         self._is_open = False
         self.changed = Subscribers[[str]]()
         """Notified with the name of each host whose view changed, also after its removal."""
+        self.stocking = Stocking(self._members, emit, tasks, clock)
+        self.changed.subscribe(lambda _name: self.stocking.touch())
 
     def start(self) -> None:
         """Connect to the hosts defined so far, and at once to each that is defined later."""
@@ -102,7 +106,7 @@ class Hosts:
             present.update(host)
             return
         # Imported here, as servers without other hosts need neither asyncssh nor docker.
-        from pool_manager.hosts.remote_host import HostServices, RemoteHost
+        from pool_manager.hosts.remote_host import RemoteHost
 
         services = HostServices(
             self._path,
@@ -120,6 +124,7 @@ class Hosts:
         made.engine_losses.subscribe(
             lambda reason: self._emit(events.EngineLost(reason, host.name))
         )
+        log.info("a host is defined", host=host.name, address=host.address)
         self._members[host.name] = made
         if self._is_open:
             made.open_after(self._ending.get(host.name))
@@ -191,7 +196,7 @@ class Hosts:
             state=record.state,
             reason=record.reason or record.engine_down,
             since_s=self._wall() - (self._clock() - record.since_s),
-            labels=dict(record.labels),
+            labels={name: text for name, text in record.labels.items() if name != LABEL},
             driver=record.driver,
             cpu_slots=slots,
             gpus=len(devices) - slots,
@@ -201,15 +206,6 @@ class Hosts:
             return replace(found, driver=self._local.kind)
         member = self._members.get(record.name)
         return member.fill(found) if member is not None else found
-
-    async def unpin_others(self, ids: Collection[str]) -> None:
-        """Remove this server's pins from other images of servers, on the hosts that are up."""
-        for host in self.members():
-            if host.is_up:
-                try:
-                    await host.unpin_others(ids)
-                except FnError as error:
-                    log.warning("pins are left", host=host.name, reason=error.message)
 
 
 def _login(host: Host) -> tuple[str, ...]:

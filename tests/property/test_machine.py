@@ -18,7 +18,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand, Load
 from registry.model import LOCAL_HOST
-from tests.support.book import Book, host_of
+from tests.support.book import Book, charged, host_of
 from tests.support.doses import amount
 from tests.support.promises import Promises, Sleepless
 
@@ -495,8 +495,9 @@ class World(Promises):
         self.greet_again(0, everybody=True)
         for one in self.machine.replicas():
             assert not one.is_unknown
-        charged = self.machine.cluster.ledger.charged()
-        assert charged == {one.id for one in self.machine.replicas()} == self.book.entries.keys()
+        ids = {one.id for one in self.machine.replicas()}
+        everywhere = (*DEVICES, *itertools.chain(*FAR.values()))
+        assert charged(self.machine.cluster.ledger, everywhere) == ids == self.book.entries.keys()
 
     def some(self, pick: int, *states: State) -> list[str]:
         """Return one replica in one of `states`, if there is any."""

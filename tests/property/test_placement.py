@@ -6,6 +6,7 @@ sorts everything for each decision.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -196,52 +197,63 @@ steps = st.one_of(
 )
 
 
-@given(
-    hosts=st.integers(1, 3),
-    changes=st.lists(steps, max_size=25),
-    wishes=st.lists(needs, min_size=1, max_size=4),
-    costs=st.lists(st.sampled_from([0.0, 0.001, 0.2, 0.2, 3.0]), min_size=8, max_size=8),
-    spare=st.sampled_from([1, 2, 9]),
-)
-@settings(max_examples=amount(300, 5_000), deadline=None)
-def test_indexed_placement_is_the_plain_one(  # noqa: C901 - one branch per kind of change
-    hosts: int,
-    changes: list[tuple],  # type: ignore[type-arg]
-    wishes: list[Need],
-    costs: list[float],
-    spare: int,
-) -> None:
-    """After any changes, the indexes find the device and the victims that a search over all devices
-    finds, for one host and for several."""
-    ledger = Ledger([device for host in HOSTS[:hosts] for device in devices_of(host)])
-    ledger.hosts.update({host: RECORDS[host] for host in HOSTS[1:]})
-    since = list(ledger.devices)
-    replicas: list[str] = []
-    for number, (what, place, *more) in enumerate(changes):
+class Drawn:
+    """A ledger of a few hosts after some changes. `since` has its empty devices, the one that is
+    empty for longest first."""
+
+    def __init__(self, hosts: int, changes: list[tuple]) -> None:  # type: ignore[type-arg]
+        self.ledger = Ledger([device for host in HOSTS[:hosts] for device in devices_of(host)])
+        self.ledger.hosts.update({host: RECORDS[host] for host in HOSTS[1:]})
+        self.since = list(self.ledger.devices)
+        self.replicas: list[str] = []
+        for number, change in enumerate(changes):
+            self.change(f"r{number}", *change)
+            is_empty = [id for id in self.ledger.devices if not self.ledger.on(id)]
+            since = [id for id in self.since if id in is_empty]
+            self.since = since + [id for id in is_empty if id not in since]
+        self.ledger.charge_bank("s1", "ram", 80.0)
+
+    def change(self, id: str, what: str, place: int, *charge: float) -> None:
+        ledger, host = self.ledger, HOSTS[place % 3]
         device = list(ledger.devices)[place % len(ledger.devices)]
         if what == "charge":
-            ledger.charge(f"r{number}", device, *more)
-            replicas.append(f"r{number}")
-        elif what == "release" and replicas:
-            ledger.release(replicas.pop(place % len(replicas)))
+            ledger.charge(id, device, *charge)
+            self.replicas.append(id)
+        elif what == "release" and self.replicas:
+            ledger.release(self.replicas.pop(place % len(self.replicas)))
         elif what == "reserve" and device not in ledger.reservations | ledger.cordons:
             ledger.reserve(Reservation(Need("q", memory_mib=300.0), device, (), 0.0))
         elif what == "cordon" and device not in ledger.reservations:
             ledger.cordon(device, Cordon("XID 79", is_gone=False))
         elif what == "uncordon":
             ledger.uncordon(device)
-        elif what == "close" and not ledger.reserved_on(HOSTS[place % 3]):
-            ledger.close_host(HOSTS[place % 3], "unreachable")
+        elif what == "close" and not ledger.reserved_on(host):
+            ledger.close_host(host, "unreachable")
         elif what == "join":
-            ledger.open_host(HOSTS[place % 3])
-            ledger.add_devices(devices_of(HOSTS[place % 3]))
-        is_empty = [id for id in ledger.devices if not ledger.on(id)]
-        since = [id for id in since if id in is_empty]
-        since += [id for id in is_empty if id not in since]
+            ledger.open_host(host)
+            ledger.add_devices(devices_of(host))
+
+
+fleets = st.builds(Drawn, st.integers(1, 3), st.lists(steps, max_size=25))
+prices = st.lists(st.sampled_from([0.0, 0.001, 0.2, 0.2, 3.0]), min_size=8, max_size=8)
+
+
+@given(
+    fleet=fleets,
+    wishes=st.lists(needs, min_size=1, max_size=4),
+    costs=prices,
+    spare=st.sampled_from([1, 2, 9]),
+)
+@settings(max_examples=amount(300, 5_000), deadline=None)
+def test_indexed_placement_is_the_plain_one(
+    fleet: Drawn, wishes: list[Need], costs: list[float], spare: int
+) -> None:
+    """After any changes, the indexes find the device and the victims that a search over all devices
+    finds, for one host and for several."""
+    ledger, replicas = fleet.ledger, fleet.replicas
     names = {device.host for device in ledger.devices.values()}
-    plain = Plain(ledger, len(names) == 1, since)
-    assert ledger.empty() == since
-    ledger.charge_bank("s1", "ram", 80.0)
+    plain = Plain(ledger, len(names) == 1, fleet.since)
+    assert ledger.empty() == fleet.since
     candidates = {
         id: Candidate(f"p{n % 4}", costs[n % 8], spare) for n, id in enumerate(replicas[::2])
     }
@@ -253,3 +265,43 @@ def test_indexed_placement_is_the_plain_one(  # noqa: C901 - one branch per kind
         for id in replicas[: len(replicas) // 3]:
             table.discard(id)
             candidates.pop(id, None)
+
+
+@given(fleet=fleets, wishes=st.lists(needs, min_size=1, max_size=3), costs=prices)
+@settings(max_examples=amount(150, 5_000), deadline=None)
+def test_a_plan_exists_if_any_set_of_candidates_makes_room(
+    fleet: Drawn, wishes: list[Need], costs: list[float]
+) -> None:
+    """Of all sets of candidates on all devices, some make room or none does, and so does the plan.
+    None of its victims is stopped in vain, and a single victim is the cheapest one with the price
+    of its host. A device has room only if no set is needed."""
+    ledger = fleet.ledger
+    names = {device.host for device in ledger.devices.values()}
+    plain = Plain(ledger, len(names) == 1)
+    costs_of = dict(zip(fleet.replicas[-6:], costs, strict=False))
+    table = CandidateTable.of(ledger, {id: Candidate("p", c, 9) for id, c in costs_of.items()})
+    sets = [one for n in range(1, 7) for one in itertools.combinations(costs_of, n)]
+
+    for need in wishes:
+        device = find_device(need, ledger, ("s1",))
+        assert (device is None) == (
+            not any(ledger.fits(id, need, ("s1",)) for id in ledger.devices)
+        )
+        if device is not None:
+            continue
+        making_room = {
+            (id, victims): sum(costs_of[one] for one in victims)
+            + plain.price_s(need, ledger.devices[id].host) / STAY_S
+            for id in ledger.devices
+            for victims in sets
+            if ledger.fits(id, need, ("s1", *victims))
+        }
+        plan = plan_eviction(need, ledger, table, ("s1",))
+        assert (plan is None) == (not making_room)
+        if plan is not None:
+            smaller = itertools.combinations(plan.victims, len(plan.victims) - 1)
+            assert ledger.fits(plan.device, need, ("s1", *plan.victims))
+            assert not any(ledger.fits(plan.device, need, ("s1", *one)) for one in smaller)
+            if len(plan.victims) == 1:
+                total = making_room[plan.device, plan.victims]
+                assert total == min(making_room.values())

@@ -3,9 +3,10 @@ records."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pool_manager.core.ledger import RESERVE_MIB
+from pool_manager.core.ledger import RESERVE_MIB, Ledger
 from pool_manager.core.state import Device, PoolSpec
 from registry.model import LOCAL_HOST
 
@@ -117,6 +118,12 @@ class Book:
             return True
         over = self.used_mib(device.bank) + RESERVE_MIB > device.memory_mib + 1e-9
         return bool(device.memory_mib) and over
+
+
+def charged(ledger: Ledger, devices: Iterable[Device]) -> set[str]:
+    """Return the replicas that a ledger charges to any bank of these devices or to none."""
+    banks = {"", *(device.bank for device in devices)}
+    return {id for bank in banks for id in ledger.in_bank(bank)}
 
 
 def host_of(device: str) -> str:

@@ -11,6 +11,7 @@ from pool_manager.core.hosts import HOST_LOST_S
 from pool_manager.core.ledger import Charge
 from pool_manager.core.state import Device, PoolSpec
 from registry.model import LOCAL_HOST
+from tests.support.book import charged
 from tests.support.fleet_play import FAR_GPU, HOST, SLOTS, FleetPlay
 from tests.support.play import Play, launched
 
@@ -242,6 +243,7 @@ def test_a_drain_outlasts_a_break() -> None:
 def test_the_local_host_can_be_drained() -> None:
     """A trial there begins anew elsewhere."""
     play = FleetPlay(near=1)
+    play.demand()
     play.on(events.HostDefined(HOST, is_draining=True))
     play.on(events.PoolDefined(PoolSpec(A, role="trial")))
     assert play.replica("r1").host == LOCAL_HOST
@@ -321,7 +323,7 @@ def test_an_unreachable_host_is_removed_by_force() -> None:
     play.on(events.HostRemoved(HOST))
     assert play.tick(HOST_LOST_S) == [Abandon("r1", "gpu2 was removed")]
     assert play.machine.cluster.hosts.keys() == {LOCAL_HOST}
-    assert play.machine.cluster.ledger.charged() == set()
+    assert charged(play.machine.cluster.ledger, SLOTS) == set()
 
 
 def test_force_does_not_hurry_a_host_that_is_up() -> None:
@@ -444,6 +446,16 @@ def test_a_host_comes_back_with_other_devices() -> None:
         play.on(events.Released(id))
     assert "standby/gpu2/GPU-1" not in play.machine.pools
     assert "standby/gpu2/GPU-2" in play.machine.pools
+
+
+def test_a_device_may_lack_where_no_standbys_are_kept() -> None:
+    """A device that is missing is forgotten, with or without standbys."""
+    play = FleetPlay()
+    play.far = SLOTS[:1]
+
+    play.up()
+
+    assert play.machine.devices.keys() == {"gpu2/cpu0"}
 
 
 def test_the_devices_of_other_hosts_are_not_taken() -> None:
