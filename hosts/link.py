@@ -31,6 +31,9 @@ FAR_S: Final = 0.02
 """Seconds of a round trip from which a host is far."""
 COMMANDS_MAX: Final = 4
 """Commands at the same time; OpenSSH allows 10 sessions per connection, SFTP takes one."""
+FREED_S: Final = (0.05, 0.2, 0.5)
+"""Pauses before a refused command is tried again although no other runs: OpenSSH frees the session
+of a command a moment after its end, and MaxSessions may allow no further one."""
 OPENING_MAX: Final = 1024
 """Channels that are being opened at the same time."""
 SAMPLES: Final = 5
@@ -128,6 +131,7 @@ class Link:
 
     async def run(self, command: str, *, timeout_s: float, input: bytes = b"") -> Completed:
         """Run a command in the login's shell. Raises TimeoutError, too."""
+        pauses_s = iter(FREED_S)
         async with asyncio.timeout(timeout_s):
             while True:
                 await self._commands.acquire()
@@ -139,7 +143,10 @@ class Link:
                     # MaxSessions of the server is lower: never again so many at the same time.
                     is_kept = self._commands_running > 1
                     if not is_kept:
-                        raise
+                        pause_s = next(pauses_s, None)
+                        if pause_s is None:
+                            raise
+                        await asyncio.sleep(pause_s)
                 finally:
                     self._commands_running -= 1
                     if not is_kept:
