@@ -100,10 +100,10 @@ def checks_json(checks: Sequence[Check]) -> list[dict[str, str]]:
 
 
 def _refused(error: Unreachable) -> HostRefused:
-    detail = {"hint": _hint(error)}
+    hint = _hint(error)
     if shown := _shown_key(error):
-        detail["host_key"] = shown
-    return HostRefused(str(error), detail=detail)
+        return HostRefused(str(error), detail={"hint": hint, "host_key": shown})
+    return HostRefused(str(error), detail={"hint": hint})
 
 
 def _hint(error: Unreachable) -> str:

@@ -31,9 +31,8 @@ FAR_S: Final = 0.02
 """Seconds of a round trip from which a host is far."""
 COMMANDS_MAX: Final = 4
 """Commands at the same time; OpenSSH allows 10 sessions per connection, SFTP takes one."""
-FREED_S: Final = (0.05, 0.2, 0.5)
-"""Pauses before a refused command is tried again although no other runs: OpenSSH frees the session
-of a command a moment after its end, and MaxSessions may allow no further one."""
+REFUSED_S: Final = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+"""Seconds before a refused session is tried again: OpenSSH counts one that has just ended."""
 OPENING_MAX: Final = 1024
 """Channels that are being opened at the same time."""
 SAMPLES: Final = 5
@@ -46,12 +45,14 @@ class Timing:
     """Seconds. A silent connection has ended after 4 x `keepalive_s`.
 
     The wait after the n-th failure in a row is between half of `back_off_s` x 2^n and all of it, at
-    most `back_off_max_s`. A connection that stood for `steady_s` begins a new row.
+    most `back_off_max_s`. A connection that stood for `steady_s` begins a new row. After a refused
+    key the wait is `refused_s`: programs such as fail2ban shut out who fails 5 times in 10 minutes.
     """
 
     keepalive_s: float = 2.0
     back_off_s: float = 0.5
     back_off_max_s: float = 30.0
+    refused_s: float = 150.0
     steady_s: float = 10.0
     open_s: float = 10.0
     measure_s: float = 60.0
@@ -131,8 +132,8 @@ class Link:
 
     async def run(self, command: str, *, timeout_s: float, input: bytes = b"") -> Completed:
         """Run a command in the login's shell. Raises TimeoutError, too."""
-        pauses_s = iter(FREED_S)
         async with asyncio.timeout(timeout_s):
+            pauses_s = iter(REFUSED_S)
             while True:
                 await self._commands.acquire()
                 self._commands_running += 1
@@ -142,15 +143,14 @@ class Link:
                 except ConnectionRefusedError:
                     # MaxSessions of the server is lower: never again so many at the same time.
                     is_kept = self._commands_running > 1
-                    if not is_kept:
-                        pause_s = next(pauses_s, None)
-                        if pause_s is None:
-                            raise
-                        await asyncio.sleep(pause_s)
+                    pause_s = 0.0 if is_kept else next(pauses_s, None)
+                    if pause_s is None:
+                        raise
                 finally:
                     self._commands_running -= 1
                     if not is_kept:
                         self._commands.release()
+                await asyncio.sleep(pause_s)
 
     async def _run(self, command: str, input: bytes) -> Completed:
         session = CommandSession()
@@ -175,10 +175,16 @@ class Link:
         return self._sftp
 
     async def _start_sftp(self) -> Exception | None:
-        try:
-            client = await self._connection.start_sftp_client()
-        except (OSError, asyncssh.Error) as error:
-            return error
+        for pause_s in (*REFUSED_S, None):
+            try:
+                client = await self._connection.start_sftp_client()
+                break
+            except asyncssh.ChannelOpenError as error:
+                if pause_s is None:
+                    return error
+                await asyncio.sleep(pause_s)
+            except (OSError, asyncssh.Error) as error:
+                return error
         self._sftp = client
         self._tasks.spawn("sftp-end", self._await_sftp_end(client))
         return None

@@ -64,6 +64,7 @@ class AgentKeeper:
         self._place: tuple[DockerDriver, HostFolders, bool] | None = None
         self._token = ""
         self._pause_s = AGAIN_S[0]
+        self._starting = asyncio.Lock()
         self._begun_s = 0.0
         self._restarting: asyncio.Task[None] | None = None
 
@@ -88,16 +89,18 @@ class AgentKeeper:
         await self._start()
 
     async def _start(self) -> None:
-        assert self._place is not None
-        driver, folders, has_gpus = self._place
-        try:
-            await self._remove(driver, folders)
-            await self._launch(driver, folders, has_gpus=has_gpus)
-        except EngineDown:
-            raise
-        except (DriverError, OSError) as error:
-            self._why = f"its agent cannot be started: {error}"
-            log.warning("an agent cannot be started", host=self._host, reason=self._why)
+        async with self._starting:
+            if self._place is None:
+                return  # ended meanwhile
+            driver, folders, has_gpus = self._place
+            try:
+                await self._remove(driver, folders)
+                await self._launch(driver, folders, has_gpus=has_gpus)
+            except EngineDown:
+                raise
+            except (DriverError, OSError) as error:
+                self._why = f"its agent cannot be started: {error}"
+                log.warning("an agent cannot be started", host=self._host, reason=self._why)
         self._changed()
 
     async def _launch(self, driver: DockerDriver, folders: HostFolders, *, has_gpus: bool) -> None:
@@ -146,18 +149,23 @@ class AgentKeeper:
         driver, _, _ = self._place
         with contextlib.suppress(DriverError):  # the next join sees to it
             # The end that was reported may be that of the one before.
-            if AGENT_ID not in await driver.list():
+            if not await self._runs(driver):
                 self._why = f"its agent {how}"
                 log.warning("an agent has ended", host=self._host, how=how)
                 self._changed()
                 await self._start()
+
+    async def _runs(self, driver: DockerDriver) -> bool:
+        async with self._starting:  # what is being started is not in the list yet
+            return AGENT_ID in await driver.list()
 
     async def end(self) -> None:
         """End the agent. Raises DriverError."""
         place, self._place = self._place, None
         if place is not None:
             driver, folders, _ = place
-            await self._remove(driver, folders)
+            async with self._starting:
+                await self._remove(driver, folders)
         self._file.unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from pool_manager.hosts.agent import AgentReports, RemoteNvml, gpus_of
 from pool_manager.hosts.engine import HostEngine
 from pool_manager.hosts.gpus import of_host, slots_of
 from pool_manager.ports import Gpus
-from registry.errors import BadRequest, DriverError
+from registry.errors import BadRequest, DriverError, EngineDown
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.gpus import NoDriver, Reading
 
@@ -56,11 +56,6 @@ class HostDevices:
         own = [of_host(device, self._host) for device in gpus]
         return [*own, *slots_of(self._host, slots, memory_mib)]
 
-    @property
-    def has_gpus(self) -> bool:
-        """Whether GPUs were found."""
-        return self._host in self._gpus
-
     async def find(
         self,
         setting: str,
@@ -71,9 +66,29 @@ class HostDevices:
         is_patient: bool,
     ) -> bool:
         """Find the GPUs that `setting` allows, unless they are known, and poll them from then on.
-        True if that has to wait for an image, which is only sent if the caller `is_patient`."""
-        if self.has_gpus or engine.driver is None:
+        True if that has to wait for an image, which is only sent if the caller `is_patient`.
+        `why_none` says why there are none. Raises EngineDown."""
+        if self._host in self._gpus or engine.driver is None:
             return False
+        try:
+            return await self._find(setting, engine, records, running, is_patient=is_patient)
+        except EngineDown:
+            raise
+        except DriverError as error:
+            self.why_none = error.message
+            log.warning("GPUs cannot be used", host=self._host, reason=error.message)
+            return False
+
+    async def _find(
+        self,
+        setting: str,
+        engine: HostEngine,
+        records: Mapping[str, ReplicaRecord],
+        running: Collection[str],
+        *,
+        is_patient: bool,
+    ) -> bool:
+        assert engine.driver is not None
         chosen = await self._choose(setting)
         if not chosen:
             return False

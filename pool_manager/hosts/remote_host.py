@@ -140,10 +140,11 @@ class RemoteHost:
     async def close(self, *, is_removed: bool = False) -> None:
         """End the agent and the connection; with `is_removed` also remove this server's files
         there. Replicas are not touched."""
-        if self._joining is not None:
-            self._joining.cancel()
-        with contextlib.suppress(FnError, OSError, TimeoutError):
+        with contextlib.suppress(FnError, OSError):
             async with asyncio.timeout(END_S):
+                if self._joining is not None:
+                    self._joining.cancel()
+                    await asyncio.wait([self._joining])  # it may be starting an agent
                 await self._end(is_removed=is_removed)
         self.is_joined = False
         if not self._has_successor:
@@ -218,6 +219,7 @@ class RemoteHost:
     async def _join(self) -> None:
         """Open what is not open yet, compare what runs with the records, and report the host."""
         folders, facts = await self._open_folders()
+        await self._listen(folders)
         try:
             socket = self.host.engine.removeprefix("unix://")
             driver = await self.engine.open(self._connection, socket, folders.base, facts)
@@ -230,14 +232,15 @@ class RemoteHost:
                 self._report_up(frozenset(self.records))
                 self._services.emit(events.EngineLost(str(error), self.name))
             raise
-        await self._listen(folders)
         is_running, has_gpus = AGENT_ID in running, self._may_have_gpus
         await self.agent.ensure(driver, folders, is_running=is_running, has_gpus=has_gpus)
         running = await self._without_leftovers(driver, running - {AGENT_ID})
         assert self.files is not None
         await self.files.refresh()
         is_late = await self._find_gpus(running, is_patient=False)
-        self._report_up(frozenset(running))
+        # With only its engine away until now, starts may have begun since the list was read, and
+        # EngineBack tells what has ended.
+        self._report_up(frozenset(self.records if self.is_joined else running))
         self._tasks.spawn("leftovers", self._remove_leftovers(folders))
         if is_late:
             self._tasks.spawn("GPUs", self._find_late_gpus())
@@ -265,20 +268,14 @@ class RemoteHost:
         """Find the GPUs. True if that has to wait for an image."""
         if not self._may_have_gpus:
             return False
-        setting, records = self.host.gpus, self.records
-        return await self._devices.find(
-            setting, self.engine, records, running, is_patient=is_patient
-        )
+        gpus, engine, records = self.host.gpus, self.engine, self.records
+        return await self._devices.find(gpus, engine, records, running, is_patient=is_patient)
 
     async def _find_late_gpus(self) -> None:
         """Find the GPUs of a host that is up already, and report it again."""
-        try:
+        with contextlib.suppress(EngineDown):  # the next join sees to it
             await self._find_gpus(await self.list(), is_patient=True)
-        except DriverError as error:
-            self._devices.why_none = error.message
-            log.warning("GPUs cannot be used", host=self.name, reason=error.message)
-        else:
-            self._announce_again()
+        self._announce_again()
         self._services.changed(self.name)
 
     async def _open_folders(self) -> tuple[HostFolders, Facts]:

@@ -109,13 +109,23 @@ class Launcher:
 
     async def _prepare_and_bind(self, id: str, binding: Binding, host: str) -> None:
         with self._lost_on_error(id, "a replica could not be bound", host):
-            if host != LOCAL_HOST:
-                await self._hosts.seal(id)
+            if host != LOCAL_HOST and not await self._seal(id):
+                return
             secrets: dict[str, str] = {}
             if binding.secrets and binding.container is None:
                 values = await self._secrets.values(set(binding.secrets.values()))
                 secrets = records.variables(binding, values)
             self._bind(id, binding, secrets)
+
+    async def _seal(self, id: str) -> bool:
+        """Close a replica's data folder before its BIND. False if its host cannot be reached: it
+        greets anew when it can, and is bound then."""
+        try:
+            await self._hosts.seal(id)
+        except HostDown as error:
+            log.info("a replica cannot be bound yet", replica=id, reason=error.message)
+            return False
+        return True
 
     def _bind(self, id: str, binding: Binding, secrets: dict[str, str]) -> None:
         record, control = self._relay.records.get(id), self._controls.get(id)

@@ -136,10 +136,11 @@ class Sshd:
     def listener(self) -> int:
         """Return the pid of the listening process, 0 if there is none."""
         # nsenter forks to enter a pid namespace.
-        family = [] if self._process is None else self._family()
+        family = [] if self._process is None else self.family()
         return (family[1:] if self.enter else family or [0])[0]
 
-    def _family(self) -> list[int]:
+    def family(self) -> list[int]:
+        """Return the pids of sshd and of its connections, the first one first."""
         assert self._process is not None
         return [self._process.pid, *_descendants(self._process.pid)]
 

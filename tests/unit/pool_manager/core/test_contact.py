@@ -27,6 +27,7 @@ from pool_manager.core.state import (
     RELEASE_RETRY_S,
     RESUME_S,
     START_S,
+    TERM_S,
     PoolSpec,
     load_limit_s,
 )
@@ -363,6 +364,7 @@ def test_a_terminated_drain_is_terminated_again() -> None:
     (again,) = play.greet("r1")
 
     assert again == Terminate("r1", "did not drain: the pool was removed")
+    assert play.replica("r1").deadline_s == play.now + TERM_S
 
 
 def claimed() -> FleetPlay:
@@ -527,16 +529,21 @@ def test_an_assigned_standby_of_a_removed_pool_is_released() -> None:
     assert play.greet("r1", loaded=False) == [Release("r1", "the pool was removed")]
 
 
-def test_other_revisions_wait_for_one_that_may_run() -> None:
-    """`max` holds over all revisions, also over a replica that may run: of a handler until the host
-    is gone, of a model not at all."""
+@pytest.mark.parametrize(
+    "end",
+    [events.HostUnreachable("gpu2", "no route"), events.Lost("r1", "it does not answer")],
+    ids=["unreachable", "lost"],
+)
+def test_other_revisions_wait_for_one_that_may_run(end: events.Event) -> None:
+    """`max` holds over all revisions, also over a replica that may run: of a handler until its end
+    is proved, of a model not at all."""
     for may_rerun, started in ((False, []), (True, [("r2", "cpu0")])):
         old, new = (
             PoolSpec(f"default/{name}@1", may_rerun=may_rerun, function="default/f")
             for name in ("a", "b")
         )
         play = far_first(FleetPlay(old, new, near=1))
-        play.down()
+        play.on(end)
 
         assert launched(play.demand(b=1)) == started
         if not may_rerun:

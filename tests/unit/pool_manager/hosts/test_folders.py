@@ -119,7 +119,7 @@ async def test_a_mount_is_a_folder_of_the_host_apart_from_ours(
     await folders.check_mount(Mount("data", str(data), "/data"))
     for source, reason in (
         (tmp_path / "link", "got a link"),
-        (tmp_path / "none", "No such file"),
+        (tmp_path / "none", "cannot mount"),
         (base / "files", "apart from"),
         (base.parent, "apart from"),
     ):
