@@ -118,7 +118,7 @@ def judge(found: Findings) -> list[Check]:
         checks.append(_engine(found))
     if found.has_commands_beside_sftp:
         checks.append(_gpus(found))
-    return [replace(one, found=shown(one.found)) for one in checks]
+    return [replace(one, found=shown(one.found), remedy=shown(one.remedy)) for one in checks]
 
 
 def shown(text: str) -> str:

@@ -38,7 +38,7 @@ from pool_manager.hosts.probing import Facts, read_facts
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.transfers import MIB, Transfers
-from pool_manager.hosts.view import HostView
+from pool_manager.hosts.view import HostView, complaint
 from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, EngineDown, FnError
@@ -460,16 +460,18 @@ class RemoteHost:
     def fill(self, view: HostView) -> HostView:
         """Return the view of this host with what is known here; the rest is the machine's."""
         report, stock = self.agent.reports.last, self.files.stock if self.files else {}
+        disk_free_mib = report.disk_free_mib if report else None
+        wrong = complaint(disk_free_mib, self.agent.reports.clock_offset_s)
         return replace(
             view,
             address=self.host.address,
-            reason=view.reason if self.is_up else self.why_down,
+            reason=(view.reason or wrong) if self.is_up else self.why_down,
             driver="docker" if self.is_known else "",
             engine_version=self.engine.version,
             rtt_ms=self._connection.rtt_s * 1e3 if self.is_up else None,
             epoch=self.epoch,
             agent=(self.agent.reason or self._devices.why_none) if self.is_up else "",
-            disk_free_mib=report.disk_free_mib if report else None,
+            disk_free_mib=disk_free_mib,
             cached_files=len(stock),
             cached_mib=sum(stock.values()) / MIB,
             images=tuple(sorted(self.engine.images)),

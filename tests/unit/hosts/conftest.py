@@ -4,7 +4,7 @@ stand for those of another machine."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from registry.tasks import Tasks
 from tests.support.sshd import Sshd, sshd
 
 WAIT_S = 20.0
+QUIET = 100
+"""Round trips without a change after which nothing moves any more."""
 FAST = Timing(back_off_s=0.01, back_off_max_s=0.02)
 
 
@@ -118,3 +120,15 @@ async def server(tmp_path: Path) -> AsyncIterator[FarServer]:
     await running.start()
     yield running
     await running.close()
+
+
+async def settled(connection: HostConnection, size: Callable[[], int]) -> int:
+    """Return a size that no longer changes while requests cross the connection and come back."""
+    sftp = await connection.sftp()
+    last, since = -1, 0
+    async with asyncio.timeout(WAIT_S):
+        while since < QUIET:
+            await sftp.realpath(".")
+            since = since + 1 if size() == last else 0
+            last = size()
+    return last

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,12 +12,14 @@ import pytest
 from hosts.channel import HIGH, PIECE
 from hosts.connection import HostConnection
 from hosts.errors import ConnectionLost
+from tests.support.operator import until
 from tests.support.sshd import Sshd
-from tests.unit.hosts.conftest import WAIT_S, FarServer
+from tests.unit.hosts.conftest import WAIT_S, FarServer, settled
 
 pytestmark = pytest.mark.slow
 MIB = 2**20
 BODY = os.urandom(3 * MIB)
+CHUNK = 512 * 1024
 BOUND = 8 * MIB
 """More than SSH's window of 2 MiB, both sides' buffers and those of a socket."""
 
@@ -67,23 +68,6 @@ class Small(Near, asyncio.BufferedProtocol):
         self.received += self.buffer[:nbytes]
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until the loop has made a condition true."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - a condition of other callbacks
-            await asyncio.sleep(0.001)
-
-
-async def stalled(size: Callable[[], int]) -> int:
-    """Return a size when it has not changed for a while."""
-    last = -1
-    async with asyncio.timeout(WAIT_S):
-        while last != size():
-            last = size()
-            await asyncio.sleep(0.3)
-    return last
-
-
 @pytest.mark.parametrize("kind", [Near, Small])
 async def test_bodies_cross_in_both_directions(
     connection: HostConnection, server: FarServer, kind: type[Near]
@@ -99,7 +83,7 @@ async def test_bodies_cross_in_both_directions(
     await asyncio.wait_for(peer.ended.wait(), WAIT_S)
     peer.transport.write(body)
     peer.transport.write_eof()
-    await until(lambda: near.calls)
+    await until(lambda: bool(near.calls))
     transport.close()
 
     assert await near.end() is None
@@ -135,13 +119,12 @@ async def test_a_peer_that_never_reads_stops_the_writer(
     peer.transport.pause_reading()
     written = 0
     while near.can_write.is_set():
-        transport.write(bytes(HIGH // 2))
-        written += HIGH // 2
-        if transport.get_write_buffer_size() > HIGH // 2:
-            await asyncio.sleep(0.05)
+        transport.write(bytes(CHUNK))
+        written += CHUNK
+        await settled(connection, transport.get_write_buffer_size)
         assert written < BOUND
 
-    assert transport.get_write_buffer_size() <= 2 * HIGH
+    assert transport.get_write_buffer_size() <= HIGH + CHUNK
     peer.transport.resume_reading()
     await until(near.can_write.is_set)
     transport.close()
@@ -160,7 +143,7 @@ async def test_a_paused_reader_stops_the_peer(
     await asyncio.sleep(0)
 
     peer.transport.write(bytes(2 * BOUND))
-    left = await stalled(peer.transport.get_write_buffer_size)
+    left = await settled(connection, peer.transport.get_write_buffer_size)
     taken = 2 * BOUND - left
     before = len(near.received)
     transport.resume_reading()
@@ -212,6 +195,7 @@ async def test_bytes_before_a_close_are_delivered(
 
 
 async def test_an_abort_ends_both_sides_once(connection: HostConnection, server: FarServer) -> None:
+    """Whatever is called afterwards, connection_lost comes once and the peer sees the end."""
     near = Near()
     transport = await connection.dial(server.path, near)
     peer = await server.accept()
@@ -240,7 +224,7 @@ async def test_a_broken_connection_is_told_as_such(
     if state == "paused":
         transport.pause_reading()
         peer.transport.write(BODY)
-        await stalled(peer.transport.get_write_buffer_size)
+        await settled(connection, peer.transport.get_write_buffer_size)
     if state == "closing":
         peer.transport.pause_reading()
         transport.write(bytes(2 * BOUND))
@@ -284,6 +268,7 @@ async def test_an_error_of_a_protocol_ends_its_channel_alone(
 async def test_sockets_that_nobody_serves_are_refused(
     connection: HostConnection, server: FarServer
 ) -> None:
+    """An absent and a stale socket raise ConnectionRefusedError with the path."""
     await server.close()
 
     for path in (server.path, f"{server.path}.absent"):

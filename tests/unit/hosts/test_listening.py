@@ -18,7 +18,7 @@ from hosts.connection import HostConnection
 from hosts.errors import ConnectionLost
 from tests.support.operator import until
 from tests.support.sshd import Sshd
-from tests.unit.hosts.conftest import WAIT_S, FarServer
+from tests.unit.hosts.conftest import WAIT_S, FarServer, settled
 
 pytestmark = pytest.mark.slow
 MIB = 2**20
@@ -105,6 +105,7 @@ async def test_connections_arrive_as_sockets(
 async def test_another_file_is_not_replaced(
     connection: HostConnection, accepts: Accepts, tmp_path: Path
 ) -> None:
+    """Only a socket is removed; the error says what is in the way."""
     (tmp_path / "ctl.sock").write_text("mine")
 
     with pytest.raises(OSError, match="expected a socket or nothing, got another file"):
@@ -242,10 +243,7 @@ async def test_a_program_that_never_reads_stops_the_writer(
     far_writer.transport.pause_reading()  # type: ignore[attr-defined]
     _, writer = await accepts.one()
     writer.write(bytes(2 * BOUND))
-    last = -1
-    while last != writer.transport.get_write_buffer_size():
-        last = writer.transport.get_write_buffer_size()
-        await asyncio.sleep(0.3)
+    last = await settled(connection, writer.transport.get_write_buffer_size)
 
     assert 2 * BOUND - last < BOUND
     far_writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -256,6 +254,7 @@ async def test_a_program_that_never_reads_stops_the_writer(
 async def test_a_forward_needs_a_path_of_its_own(
     connection: HostConnection, server: FarServer, tmp_path: Path
 ) -> None:
+    """Another file stays, one path is forwarded once, and a close removes the socket."""
     (tmp_path / "local.sock").write_text("mine")
 
     with pytest.raises(FileExistsError, match="expected a socket or nothing"):

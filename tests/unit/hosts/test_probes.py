@@ -350,6 +350,7 @@ def good() -> Findings:
 
 
 def test_a_good_host_passes_all() -> None:
+    """No finding, no remedy."""
     assert all(check.is_ok and not check.remedy for check in judge(good()))
 
 
@@ -359,6 +360,7 @@ def test_a_good_host_passes_all() -> None:
         ("home", "/mnt/" + "x" * 80, "home folder", "usermod --move-home --home /home/ann ann"),
         ("home_error", "Permission denied", "home folder", "chown"),
         ("free", {"/home/ann": 2**40, "/var/lib/docker": 2**30}, "disk", "/var/lib/docker: docker"),
+        ("free", {"/\x1b[2J" + "x" * 9000: 2**30}, "disk", "free at least 2 GiB in / [2Jxxx"),
         ("container_engine", Engine(), "container engine", "usermod --append --groups docker ann"),
         ("gpus", Gpus(error="\x1b[2Jlost"), "NVIDIA", "reinstall"),
     ],
@@ -372,7 +374,8 @@ def test_findings_are_judged(name: str, value: object, check: str, remedy: str) 
 
     assert failed.name == check
     assert remedy in failed.remedy
-    assert failed.found.isprintable()
+    assert (failed.found + failed.remedy).isprintable()
+    assert len(failed.remedy) <= SHOWN_MAX
 
 
 @pytest.fixture(scope="module")
