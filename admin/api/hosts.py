@@ -135,8 +135,8 @@ class HostRoutes:
         view = self._manager.host(name)
         if view and view.replicas and view.state in ("unreachable", "joining") and not is_forced:
             raise Conflict(
-                f"{name} is {view.state} and may run {view.replicas} replicas, which nothing can"
-                " stop now; pass --force to forget them: they end by themselves after FN_ORPHAN_S"
+                f"{name} is {view.state}, and nothing can stop what may run there (replicas:"
+                f" {view.replicas}); pass --force to forget it: it ends by itself after FN_ORPHAN_S"
             )
         await self._hosts.change(name, {"is_draining": True})
         if view is not None:

@@ -19,6 +19,7 @@ from admin.deploy.plan import (
     WireDeploy,
     WireRollback,
     check_device,
+    check_host,
     derived_name_taken,
     plan,
 )
@@ -195,6 +196,7 @@ class Deploys:
     def _plan(self, name: str, request: WireDeploy) -> Plan:
         draft = plan(name, request, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
+        check_host(draft, self._manager.hosts())
         return draft
 
     def _revisions(self, name: str) -> tuple[Deployed, ...]:

@@ -61,6 +61,7 @@ class AgentKeeper:
         self._changed = changed
         self.reports = reports
         self._why = "its agent was not started yet"
+        self._blindness = ""
         self._place: tuple[DockerDriver, HostFolders, bool] | None = None
         self._token = ""
         self._pause_s = AGAIN_S[0]
@@ -70,10 +71,10 @@ class AgentKeeper:
 
     @property
     def reason(self) -> str:
-        """Why there are no reports, "" while there are."""
+        """Why there are no reports, or none of GPUs that the host has; "" while there are."""
         if self.reports.is_fresh:
-            return ""
-        return self._why or "its agent does not report"
+            return self._blindness
+        return self._blindness or self._why or "its agent does not report"
 
     async def ensure(
         self, driver: DockerDriver, folders: HostFolders, *, is_running: bool, has_gpus: bool
@@ -110,7 +111,7 @@ class AgentKeeper:
         await asyncio.to_thread(self._write, data)
         await folders.create(AGENT_ID, data)
         self._receive(record)
-        self._why = ""
+        self._why = self._blindness = ""
         try:
             await driver.start(record, Path(), Path(os.devnull))
         except EngineDown:
@@ -120,7 +121,7 @@ class AgentKeeper:
                 raise
             await self._remove(driver, folders)
             await self._launch(driver, folders, has_gpus=False)
-            self._why = f"its agent cannot see the GPUs: {error.message}"
+            self._blindness = f"its agent cannot see the GPUs: {error.message}"
 
     async def _remove(self, driver: DockerDriver, folders: HostFolders) -> None:
         await driver.release(AGENT_ID)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import Final
 
 import structlog
@@ -47,14 +47,19 @@ class HostDevices:
         self._reports = reports
         self._gpus = gpus
         self._emit = emit
+        self._is_silent = False
         self.why_none = ""
         """Why no GPU is used although the host has some."""
 
-    def all(self, memory_mib: float, slots: int) -> list[Device]:
-        """Return the devices of the host, GPUs first."""
-        gpus = self._gpus[self._host].devices() if self._host in self._gpus else []
-        own = [of_host(device, self._host) for device in gpus]
-        return [*own, *slots_of(self._host, slots, memory_mib)]
+    def all(self, memory_mib: float, slots: int, records: Iterable[ReplicaRecord]) -> list[Device]:
+        """Return the devices of the host, GPUs first. Until its agent has reported, GPUs are those
+        of replicas that run there, which would be ended without them."""
+        if self._host in self._gpus:
+            gpus = [of_host(one, self._host) for one in self._gpus[self._host].devices()]
+        else:
+            used = {one.device for one in records if one.device_kind != "cpu" and one.device}
+            gpus = [Device(id, "cuda", host=self._host) for id in sorted(used)]
+        return [*gpus, *slots_of(self._host, slots, memory_mib)]
 
     async def find(
         self,
@@ -66,7 +71,8 @@ class HostDevices:
         is_patient: bool,
     ) -> bool:
         """Find the GPUs that `setting` allows, unless they are known, and poll them from then on.
-        True if that has to wait for an image, which is only sent if the caller `is_patient`.
+        True if that has to wait: for an image, which is only sent if the caller `is_patient`, or
+        for a report.
         `why_none` says why there are none. Raises EngineDown."""
         if self._host in self._gpus or engine.driver is None:
             return False
@@ -91,7 +97,7 @@ class HostDevices:
         assert engine.driver is not None
         chosen = await self._choose(setting)
         if not chosen:
-            return False
+            return self._is_silent
         if not is_patient and not await engine.has_runtime("cuda"):
             return True
         await engine.driver.add_image("cuda", await engine.provide_runtime("cuda"))
@@ -101,12 +107,12 @@ class HostDevices:
     async def _choose(self, setting: str) -> list[Reading]:
         """Return the GPUs that may be used, by the next report. States in `why_none` why there are
         none."""
-        self.why_none = ""
+        self.why_none, self._is_silent = "", False
         try:
             report = await self._reports.next(FIRST_REPORT_S)
             return memory.choose(setting, gpus_of(report))
         except TimeoutError:
-            self.why_none = "its agent does not report"
+            self.why_none, self._is_silent = "its agent does not report", True
         except NoDriver as error:
             self.why_none = str(error)
         except BadRequest as error:

@@ -38,7 +38,7 @@ from pool_manager.hosts.probing import Facts, read_facts
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.transfers import MIB, Transfers
-from pool_manager.hosts.view import HostView
+from pool_manager.hosts.view import HostView, complaint
 from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, EngineDown, FnError
@@ -243,7 +243,7 @@ class RemoteHost:
         self._report_up(frozenset(self.records if self.is_joined else running))
         self._tasks.spawn("leftovers", self._remove_leftovers(folders))
         if is_late:
-            self._tasks.spawn("GPUs", self._find_late_gpus())
+            self._joining = self._tasks.spawn("GPUs", self._find_late_gpus())
 
     def _report_up(self, running: frozenset[str]) -> None:
         self.is_joined, self.reason = True, ""
@@ -265,7 +265,7 @@ class RemoteHost:
         return has_nvidia and self.host.gpus != NONE
 
     async def _find_gpus(self, running: Collection[str], *, is_patient: bool) -> bool:
-        """Find the GPUs. True if that has to wait for an image."""
+        """Find the GPUs. True if that has to wait for an image or a report."""
         if not self._may_have_gpus:
             return False
         gpus, engine, records = self.host.gpus, self.engine, self.records
@@ -274,7 +274,8 @@ class RemoteHost:
     async def _find_late_gpus(self) -> None:
         """Find the GPUs of a host that is up already, and report it again."""
         with contextlib.suppress(EngineDown):  # the next join sees to it
-            await self._find_gpus(await self.list(), is_patient=True)
+            while await self._find_gpus(await self.list(), is_patient=True):
+                pass
         self._announce_again()
         self._services.changed(self.name)
 
@@ -459,16 +460,18 @@ class RemoteHost:
     def fill(self, view: HostView) -> HostView:
         """Return the view of this host with what is known here; the rest is the machine's."""
         report, stock = self.agent.reports.last, self.files.stock if self.files else {}
+        disk_free_mib = report.disk_free_mib if report else None
+        wrong = complaint(disk_free_mib, self.agent.reports.clock_offset_s)
         return replace(
             view,
             address=self.host.address,
-            reason=view.reason if self.is_up else self.why_down,
+            reason=(view.reason or wrong) if self.is_up else self.why_down,
             driver="docker" if self.is_known else "",
             engine_version=self.engine.version,
             rtt_ms=self._connection.rtt_s * 1e3 if self.is_up else None,
             epoch=self.epoch,
             agent=(self.agent.reason or self._devices.why_none) if self.is_up else "",
-            disk_free_mib=report.disk_free_mib if report else None,
+            disk_free_mib=disk_free_mib,
             cached_files=len(stock),
             cached_mib=sum(stock.values()) / MIB,
             images=tuple(sorted(self.engine.images)),
@@ -479,7 +482,7 @@ class RemoteHost:
 
     def devices(self) -> Sequence[Device]:
         """Return its devices."""
-        return self._devices.all(self.engine.memory_mib, self.slots)
+        return self._devices.all(self.engine.memory_mib, self.slots, self.records.values())
 
 
 def login_of(host: Host) -> Login:

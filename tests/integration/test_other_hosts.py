@@ -17,8 +17,10 @@ from shlex import quote
 
 import pytest
 
+from gateway.data_links import Delivered
 from pool_manager.hosts.folders import HostFolders
 from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
 from tests.support import models
 from tests.support.engine import connected
@@ -26,6 +28,7 @@ from tests.support.fleet.fleet import open_fleet
 from tests.support.fleet.host import WORKER, Plan
 from tests.support.fleet.host import Host as Machine
 from tests.support.leaks import Leaks
+from tests.support.nvml.board import Gpu
 from tests.support.other_hosts import HOST, KEY, Killed, Place, house
 from tests.support.replicas import pool_settings
 
@@ -34,12 +37,19 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(180)]
 MANY = 10_000
 """Files that a replica puts into its data folder."""
 LOST_S = 8.0
+GPU = Gpu("GPU-aaaa", 24_000, 400, 100)
+HANDLER = """
+import os
+
+def predict(inputs, ctx):
+    return {"y": os.environ["NVIDIA_VISIBLE_DEVICES"] + inputs["x"]}
+"""
 
 
 @pytest.fixture(scope="module")
 def machine(engine: str) -> Iterator[Machine]:
     """A host that has no image yet."""
-    with open_fleet(Plan(user=WORKER, is_relayed=True)) as fleet:
+    with open_fleet(Plan(user=WORKER, is_relayed=True, gpus=(GPU,))) as fleet:
         yield fleet.first
         assert fleet.left() == []
 
@@ -297,4 +307,26 @@ async def test_files_are_there_ahead_of_need(machine: Machine, place: Place) -> 
             one.manager.remove("default/ahead@1")
             one.manager.define_host(replace(one.host, files_mib=1))
             await one.until(lambda: one.view.cached_mib < 1)
+    assert machine.containers() == []
+
+
+async def test_a_function_runs_on_a_gpu_of_another_host(machine: Machine, place: Place) -> None:
+    """The agent reports the GPU, and a replica is placed on it."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            await one.until(lambda: one.view.gpus == 1)
+            device = f"{HOST}/{GPU.uuid}"
+            [shown] = [each for each in one.manager.occupancies() if each.device.id == device]
+            assert shown.device.memory_mib > 20_000
+            (Path(place.folder) / "handler.py").write_text(HANDLER)
+            model = ModelSpec("seen@1", handler="handler.py", inputs={"x": InputRule("json")})
+            one.define("seen", model, device_kind="cuda")
+            key = "default/seen@1"
+            warmed = await one.manager.warm(key)
+            assert warmed.outcome == "ready", one.manager.decisions(key)
+            [replica] = [each for each in one.manager.replicas() if each.pool == key]
+            assert replica.device == device
+            outcome = await one.call(key, b'{"inputs": {"x": "!"}}')
+            assert isinstance(outcome, Delivered), outcome
+            assert GPU.uuid.encode() + b"!" in bytes(outcome.body)
     assert machine.containers() == []

@@ -76,7 +76,7 @@ class House:
     def __init__(self, settings: PoolSettings, place: Place) -> None:
         remote = HostSettings(
             server="test",
-            images={"cpu": place.image},
+            images={"cpu": place.image, "cuda": place.image},
             uids=parse_range(DEFAULT),
             engine_url=place.engine,
         )
@@ -111,10 +111,10 @@ class House:
         self.define("digits", **changes)
         await self.until(lambda: self.view.state == "up" and not self.view.agent)
 
-    def define(self, name: str, **changes: Any) -> None:
+    def define(self, name: str, model: ModelSpec | None = None, **changes: Any) -> None:
         """Deploy a function with all files of the folder, whose calls may not run again."""
         labels = (("host", HOST),)
-        key, model = f"default/{name}@1", ModelSpec(f"{name}@1", model="add_one.onnx")
+        key, model = f"default/{name}@1", model or ModelSpec(f"{name}@1", model="add_one.onnx")
         spec = PoolSpec(key, function=key[:-2], labels=labels, may_rerun=False, **changes)
         self.manager.define(spec, Binding(model, self.files.bundle(), "default", name, 1))
 
@@ -158,10 +158,10 @@ class House:
         [replica] = self.replicas
         return replica.id
 
-    async def call(self) -> Outcome:
+    async def call(self, key: str = KEY, body: bytes = ROW) -> Outcome:
         """Make one call through the gateway's delivery."""
         client = Client()
-        self.delivery.submit(client.call(ROW))
+        self.delivery.submit(client.call(body, pool=key))
         return await asyncio.wait_for(client.outcomes.get(), UNTIL_S)
 
     async def answers(self) -> bool:

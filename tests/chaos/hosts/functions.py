@@ -72,7 +72,7 @@ class Placed(Subject):
 
     async def deploy(self, caller: Caller, folder: Path, idle_s: float) -> dict[str, Any]:
         """Build and deploy the function; return the operation's result."""
-        scaling = {"min": 2, "max": 3}
+        scaling = {"min": 2, "max": 2}
         settings = {"idle_s": idle_s, "batching": self.batching}
         if self.handler:
             source = self.predict.format(scale=self.scale, offset=self.offset)

@@ -37,7 +37,7 @@ from tests.support.fleet.served import is_whole, items, join, leave, until_host
 from tests.support.process_server import ServerProcess, server_process
 
 WORKERS = 2
-SLOTS = 4
+SLOTS = 6
 IDLE_S = 60.0
 ORPHAN_S = 15.0
 HOST_LOST_S = 30.0

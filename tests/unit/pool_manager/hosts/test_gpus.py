@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,11 @@ from pool_manager.calls import Unanswered
 from pool_manager.core.state import Device
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.hosts.agent import STALE_S, AgentReports, RemoteNvml
+from pool_manager.hosts.agents import agent_record
 from pool_manager.hosts.control import HostControl
+from pool_manager.hosts.devices import HostDevices
 from pool_manager.hosts.gpus import FleetGpus, of_host, slots_of
+from pool_manager.settings import PoolSettings
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, to_json
 from runtime_image.contract.gpus import NoDriver, Reading, Snapshot, XidEvent
@@ -152,3 +156,18 @@ async def test_each_error_is_passed_on_once(agent: Agent) -> None:
     other = await agent.dial("b" * 64)
     await agent.report(other, replace(REPORT, number=1, xids=((1, two),)))
     assert nvml.xids() == [two]
+
+
+async def test_gpus_of_running_replicas_are_kept_until_the_agent_reports(agent: Agent) -> None:
+    """Without their devices the replicas of an earlier server would be ended."""
+    devices = HostDevices("gpu2", agent.reports, {}, lambda _event: None)
+    pool = PoolSettings(Path(), Path(), Path())
+    used = replace(agent_record("gpu2", pool, has_gpus=True), device="gpu2/GPU-a")
+    idle = agent_record("gpu2", pool, has_gpus=False)
+
+    found = devices.all(100.0, 1, [used, idle, used])
+
+    assert [(one.id, one.kind, one.host) for one in found] == [
+        ("gpu2/GPU-a", "cuda", "gpu2"),
+        ("gpu2/cpu:0", "cpu", "gpu2"),
+    ]

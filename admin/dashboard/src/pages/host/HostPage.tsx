@@ -7,7 +7,7 @@ import { useHost, useIsAdmin, useSite, useTopic } from "../../store/hooks.ts";
 import { useSecond } from "../../store/clock.ts";
 import { topic } from "../../store/store.ts";
 import { DeviceList, useGroups } from "../overview/Devices.tsx";
-import { ownLabels } from "../overview/devices.ts";
+import { agentOf, ownLabels } from "../overview/devices.ts";
 import { ChecksPanel } from "./ChecksPanel.tsx";
 import "./host.css";
 
@@ -52,6 +52,7 @@ function HostHeader({ host }: { host: Host }) {
   const { store } = useSite();
   useSecond();
   const labels = ownLabels(host.labels);
+  const agent = agentOf(host);
   const facts: [string, ReactNode][] = [
     ["driver", [host.driver, host.engine_version].filter(Boolean).join(" ")],
     ["round trip", host.rtt_ms === null ? "" : millis(host.rtt_ms)],
@@ -80,8 +81,8 @@ function HostHeader({ host }: { host: Host }) {
           </span>
         ))}
       </p>
-      {host.reason && <p className={host.state === "up" ? "" : "state failing"}>{host.reason}</p>}
-      {host.agent && <p>No reports of GPUs and disk: {host.agent}</p>}
+      {host.reason && <p className={host.state === "up" ? "" : "host-trouble"}>{host.reason}</p>}
+      {agent && <p>{agent}</p>}
       <Facts facts={facts} />
     </header>
   );

@@ -69,7 +69,7 @@ function HostGroup({ host: name, ids }: DeviceGroup) {
       {facts.length > 0 && <p className="small muted cut">{facts.join(" · ")}</p>}
       {host?.transfer && <p className="small cut">{host.transfer}</p>}
       {trouble && (
-        <p className={`small cut${host?.state === "up" ? "" : " state failing"}`} title={trouble}>
+        <p className={`small clamp${host?.state === "up" ? "" : " host-trouble"}`} title={trouble}>
           {trouble}
         </p>
       )}

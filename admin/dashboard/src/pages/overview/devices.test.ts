@@ -31,6 +31,7 @@ test("the label that every host has is not one of the operator's", () => {
 });
 
 test("trouble is the reason and what the agent lacks", () => {
-  expect(troubleOf({ reason: "", agent: "" })).toBe("");
-  expect(troubleOf({ reason: "timed out", agent: "no report" })).toBe("timed out; no report");
+  expect(troubleOf({ state: "up", reason: "", agent: "" })).toBe("");
+  expect(troubleOf({ state: "up", reason: "disk is full", agent: "no report" })).toBe("disk is full; no report");
+  expect(troubleOf({ state: "unreachable", reason: "timed out", agent: "no report" })).toBe("timed out");
 });

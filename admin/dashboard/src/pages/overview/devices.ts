@@ -27,9 +27,14 @@ export function shortId({ id, host }: Pick<Device, "id" | "host">): string {
   return id.startsWith(`${host}/`) ? id.slice(host.length + 1) : id;
 }
 
-/** What is amiss with a host, or under way; "" if nothing is. */
-export function troubleOf({ reason, agent }: Pick<Host, "reason" | "agent">): string {
-  return [reason, agent].filter(Boolean).join("; ");
+/** What is amiss with a host; "" if nothing is. */
+export function troubleOf(host: Pick<Host, "state" | "reason" | "agent">): string {
+  return [host.reason, agentOf(host)].filter(Boolean).join("; ");
+}
+
+/** Why a host that is reached does not report its GPUs and disk; "" if it does, or is away. */
+export function agentOf({ state, agent }: Pick<Host, "state" | "agent">): string {
+  return state === "up" || state === "draining" ? agent : "";
 }
 
 /** The labels of the operator as "disk=nvme". */
