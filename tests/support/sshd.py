@@ -105,6 +105,9 @@ class Sshd:
             f"HostKey {self._host_key}",
             f"AuthorizedKeysFile {self.identity}.pub",
         ]
+        if not self.enter:
+            # Start files of this user's shell may be slow and, when killed, leave locks.
+            own.append(f"SetEnv HOME={self.folder}")
         config.write_text("\n".join([*settings, *own, BASE]))
         command = [*self.enter, SSHD, "-D", "-E", str(self.log), "-f", str(config)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)

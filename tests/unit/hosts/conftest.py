@@ -33,8 +33,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def far(leaks: object, tmp_path: Path) -> Iterator[Sshd]:
-    # The start files of this user's shell may be slow, and leave locks when they are killed.
-    with sshd(tmp_path / "ssh", f"SetEnv HOME={tmp_path}") as server:
+    with sshd(tmp_path / "ssh") as server:
         yield server
 
 

@@ -76,7 +76,7 @@ async def test_a_steady_connection_begins_a_new_row(
     there._timing = Timing(steady_s=1e9)
     there.open()
     await until(lambda: len(attempts.failures) > 2)
-    far.start(f"SetEnv HOME={tmp_path}", SFTP)
+    far.start(SFTP)
     await there.wait_up(WAIT_S)
     before = len(attempts.failures)
     far.stop()
@@ -135,7 +135,7 @@ async def test_a_break_is_told_and_mended(
     await until(lambda: len(events) == 1)
     first_rtt_s = there.rtt_s
     far.stop()
-    far.start(f"SetEnv HOME={tmp_path}", SFTP)
+    far.start(SFTP)
     await until(lambda: len(events) == 3)
     await there.close()
 
@@ -193,7 +193,7 @@ async def test_two_sessions_are_enough(
 ) -> None:
     """SFTP takes one; the other is shared by all commands, one after the other."""
     far.stop()
-    far.start("MaxSessions 2", f"SetEnv HOME={tmp_path}", SFTP)
+    far.start("MaxSessions 2", SFTP)
     there = HostConnection(login, tasks, name="gpu2", timing=FAST)
     there.open()
     await there.wait_up(WAIT_S)

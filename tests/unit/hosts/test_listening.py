@@ -140,7 +140,7 @@ async def test_listeners_and_forwards_survive_a_break(
     assert await whole(refused) == b""
     with pytest.raises(ConnectionLost):
         await connection.listen(str(tmp_path / "other.sock"), accepts)
-    far.start(f"SetEnv HOME={tmp_path}", "Subsystem sftp internal-sftp")
+    far.start("Subsystem sftp internal-sftp")
     await connection.wait_up(WAIT_S)
     await until(
         lambda: (

@@ -44,8 +44,7 @@ def start(server: Sshd) -> Iterator[Callable[..., Login]]:
     """Return a function that starts the server with some settings."""
 
     def started(*settings: str, sftp: bool = True) -> Login:
-        # The start files of this user's shell may be slow, and leave locks when they are killed.
-        server.start(*settings, f"SetEnv HOME={server.folder}", *([SFTP] if sftp else []))
+        server.start(*settings, *([SFTP] if sftp else []))
         return Login(parse_target(server.target), server.identity, server.known_hosts)
 
     yield started
@@ -325,7 +324,7 @@ async def test_a_shell_that_writes_at_its_start_is_told(
     start: Callable[..., Login], tmp_path: Path
 ) -> None:
     """Text of ~/.bashrc before a command's output spoils what is read from it."""
-    login = start(f"SetEnv HOME={tmp_path}", "ForceCommand echo Welcome; $SSH_ORIGINAL_COMMAND")
+    login = start("ForceCommand echo Welcome; $SSH_ORIGINAL_COMMAND")
 
     found = await failing(login, tmp_path)
 
