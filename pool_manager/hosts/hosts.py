@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -181,16 +182,15 @@ class Hosts:
         """Return every host: this machine first, then by name."""
         records = machine.cluster.hosts
         names = sorted(records, key=lambda name: (name != LOCAL_HOST, name))
-        return [self._view(records[name], machine) for name in names]
+        present = _present(machine)
+        return [self._view(records[name], present) for name in names]
 
     def view(self, name: str, machine: Machine) -> HostView | None:
         """Return a host, None if there is none of this name."""
         record = machine.cluster.hosts.get(name)
-        return self._view(record, machine) if record is not None else None
+        return self._view(record, _present(machine)) if record is not None else None
 
-    def _view(self, record: HostRecord, machine: Machine) -> HostView:
-        devices = [one for one in machine.devices.values() if one.host == record.name]
-        slots = sum(one.kind == "cpu" for one in devices)
+    def _view(self, record: HostRecord, present: Counter[tuple[str, str]]) -> HostView:
         found = HostView(
             record.name,
             state=record.state,
@@ -198,14 +198,22 @@ class Hosts:
             since_s=self._wall() - (self._clock() - record.since_s),
             labels={name: text for name, text in record.labels.items() if name != LABEL},
             driver=record.driver,
-            cpu_slots=slots,
-            gpus=len(devices) - slots,
-            replicas=sum(one.host == record.name for one in machine.replicas()),
+            cpu_slots=present[record.name, "slots"],
+            gpus=present[record.name, "gpus"],
+            replicas=present[record.name, "replicas"],
         )
         if record.is_local:
             return replace(found, driver=self._local.kind)
         member = self._members.get(record.name)
         return member.fill(found) if member is not None else found
+
+
+def _present(machine: Machine) -> Counter[tuple[str, str]]:
+    """Return the numbers of CPU slots, GPUs and replicas by host, counted in one pass."""
+    found = Counter((one.host, "replicas") for one in machine.replicas())
+    for device in machine.devices.values():
+        found[device.host, "slots" if device.kind == "cpu" else "gpus"] += 1
+    return found
 
 
 def _login(host: Host) -> tuple[str, ...]:
