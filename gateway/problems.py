@@ -68,6 +68,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.StoreUnavailable: 503,
     errors.DriverError: 503,
     errors.EngineDown: 503,
+    errors.HostDown: 503,
     errors.SupervisorAway: 503,
 }
 """One row per error class. No other module defines a status code."""

@@ -388,6 +388,14 @@ class EngineDown(DriverError):
     title = "The engine does not answer"
 
 
+class HostDown(EngineDown):
+    """The connection to another host is lost: whether its engine answers, or what runs there, is
+    unknown."""
+
+    code = "host_down"
+    title = "The host cannot be reached"
+
+
 class SupervisorAway(FnError):
     """The process that owns store and replicas does not answer; function calls may still work."""
 

@@ -10,10 +10,9 @@ from typing import TypeVar
 
 from hosts.errors import ConnectionLost
 from hosts.files import FileCache
-from pool_manager.driver import HostDown
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Transfers
-from registry.errors import DriverError
+from registry.errors import DriverError, HostDown
 from registry.model import BundleFile
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from pool_manager.driver import Driver, EngineLosses, Exits, HostDown
+from pool_manager.driver import Driver, EngineLosses, Exits
 from pool_manager.images import Images, RemovedImage
 from pool_manager.ports import ControlConnections, ServerContainer
-from registry.errors import DriverError
+from registry.errors import DriverError, HostDown
 from registry.model import LOCAL_HOST, BundleFile
 from runtime_image.contract.control import ReplicaRecord
 

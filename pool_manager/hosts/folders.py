@@ -25,8 +25,7 @@ from pathlib import PurePosixPath
 from typing import Final, Protocol
 
 from hosts.errors import ConnectionLost
-from pool_manager.driver import HostDown
-from registry.errors import DriverError
+from registry.errors import DriverError, HostDown
 from registry.model import Mount
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, RECORD_FILE
 

@@ -24,7 +24,7 @@ from hosts.files import FileCache
 from hosts.login import Login, parse_target
 from pool_manager.core import events
 from pool_manager.core.state import Device
-from pool_manager.driver import EngineLosses, Exits, HostDown
+from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.gpus.memory import NONE
 from pool_manager.hosts.agent import AGENT_ID, AgentReports
@@ -41,7 +41,7 @@ from pool_manager.hosts.transfers import MIB, Transfers
 from pool_manager.hosts.view import HostView, complaint
 from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
-from registry.errors import BadRequest, DriverError, EngineDown, FnError
+from registry.errors import BadRequest, DriverError, EngineDown, FnError, HostDown
 from registry.exchange import HostRoute
 from registry.model import BundleFile, Host
 from registry.tasks import Tasks

@@ -13,7 +13,7 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
-from pool_manager.driver import Driver, HostDown
+from pool_manager.driver import Driver
 from pool_manager.images import missing_image
 from pool_manager.ports import Binding, Bundles, ControlConnections, ServerContainer
 from pool_manager.read_ahead import ReadAhead
@@ -25,7 +25,7 @@ from pool_manager.replicas.relay import EventRelay, Wiring
 from pool_manager.replicas.run_folders import STANDBY_LOGS, RunFolders
 from pool_manager.replicas.start_gate import StartGate
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError, EngineDown, FnError
+from registry.errors import DriverError, EngineDown, FnError, HostDown
 from registry.files import is_exhausted
 from registry.model import LOCAL_HOST, BundleFile
 from registry.tasks import Tasks

@@ -11,11 +11,10 @@ import pytest
 from hosts.commands import Completed
 from hosts.errors import ConnectionLost, NoSpace
 from hosts.files import FileCache
-from pool_manager.driver import HostDown
 from pool_manager.hosts.files import HostFiles
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Transfers
-from registry.errors import DriverError
+from registry.errors import DriverError, HostDown
 from registry.model import BundleFile
 
 A, B = BundleFile("m.onnx", 3 * MIB, "a" * 64), BundleFile("w/x.bin", 2 * MIB, "b" * 64)

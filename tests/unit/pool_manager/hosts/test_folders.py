@@ -12,10 +12,9 @@ import pytest
 
 from hosts.commands import Completed
 from hosts.errors import ConnectionLost
-from pool_manager.driver import HostDown
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.probing import read_facts
-from registry.errors import DriverError
+from registry.errors import DriverError, HostDown
 from registry.model import Mount
 from runtime_image.contract.control import RECORD_FILE
 

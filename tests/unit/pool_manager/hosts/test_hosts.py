@@ -9,14 +9,13 @@ from typing import Any, cast
 import pytest
 
 from pool_manager.core import events
-from pool_manager.driver import HostDown
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.hosts.fleet import Fleet, FleetImages
 from pool_manager.hosts.hosts import Hosts
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.images import Images
 from pool_manager.settings import PoolSettings
-from registry.errors import BadRequest, DriverError, Unknown
+from registry.errors import BadRequest, DriverError, HostDown, Unknown
 from registry.model import LOCAL_HOST, Host
 from registry.tasks import Tasks
 from tests.support.modelled import Clock
