@@ -314,7 +314,9 @@ class Promises(RuleBasedStateMachine):
         assert not new & self.book.ever, "an id was given twice"
         there = {id: self.machine.replica(id) for id in self.book.standbys()}
         given = {id for id, one in there.items() if one and one.role != "standby"}
-        named = [one.text.split() for one in commands if isinstance(one, Note)]
+        texts = [one.text for one in commands if isinstance(one, Note)]
+        # Other notes name replicas, too: a standby may be connected again and then assigned.
+        named = [text.split() for text in texts if text.startswith(("starts ", "wakes "))]
         for words in named:
             for id in (new | given) & set(words):
                 replica = self.replica(id)
