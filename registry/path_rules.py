@@ -33,7 +33,9 @@ _UNUSUAL: Final = re.compile(rb"[%;]|//|/\.")
 _AMBIGUOUS: Final = re.compile(
     rb"%(?:2[35eEfF]|3[fF]|5[cC]|[01][0-9A-Fa-f]|7[fF]|(?![0-9A-Fa-f]{2}))"  # escapes
     rb"|/\.\.?(?:[;/]|$)"  # dot segments, also with parameters
-    rb"|\A//"  # an authority for those who read the target as a URL (RFC 3986 section 4.2)
+    # An authority for those who read the target as a URL (RFC 3986 section 4.2), also once the
+    # parameters of the first segment are cut.
+    rb"|\A/(?:(?:;|%3[bB])[^/]*)?/"
 )
 
 
@@ -178,7 +180,7 @@ class CompiledPaths:
 
 def is_ambiguous(path: bytes) -> bool:
     """Return whether servers differ in how they resolve a path; `path` has no query."""
-    if b"%" not in path and b"/." not in path and not path.startswith(b"//"):
+    if b"%" not in path and b"/." not in path and not path.startswith((b"//", b"/;")):
         return False
     if _AMBIGUOUS.search(path):
         return True

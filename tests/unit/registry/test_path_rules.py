@@ -301,6 +301,12 @@ def test_denied_paths(deny: str, path: bytes, expected: type[FnError] | None) ->
     assert outcome(deny, path) is expected
 
 
+@pytest.mark.parametrize("path", [b"//a/a", b"/;/a/a", b"/;x=1/a/a", b"/%3b/a/a", b"/%3Bx/a"])
+def test_an_authority_in_a_path_is_refused(path: bytes) -> None:
+    """Some servers cut it off, and take the rest for the path."""
+    assert outcome("/a", path) is BadRequest
+
+
 def test_denied_methods() -> None:
     """HEAD is denied with GET; each rule counts."""
     assert outcome("GET /a", b"/a", b"HEAD") is PathDenied
