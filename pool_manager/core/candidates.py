@@ -63,14 +63,16 @@ class CandidateTable:
             self._in[bank] = {id: candidate.cost}
         else:
             there[id] = candidate.cost
-        self._changed[bank] = None
+        if self._floor_of:
+            self._changed[bank] = None
 
     def discard(self, id: str) -> None:
         """Remove a candidate if it is one."""
         if self._by_id.pop(id, None) is not None:
             bank = self._ledger.charge_of(id).bank
             del self._in[bank][id]
-            self._changed[bank] = None
+            if self._floor_of:
+                self._changed[bank] = None
 
     def without(self, pools: set[str]) -> CandidateTable:
         """Return a table of the candidates of other pools."""
