@@ -114,7 +114,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         manager = await make_manager(settings, store, history, driver)
         process = Process(f"{os.getpid()}", section, settings.log_format, is_shared=False)
         delivery = make_delivery(process, manager, history)
-        await _open_pools(settings, store, manager, delivery, stack)
+        await _open_pools(store, manager, delivery, stack)
         deploys = await open_deploys(settings, store, manager, stack)
         tickets = Tickets(time.monotonic)
         models = LocalModels(store.catalog, manager)
@@ -252,23 +252,22 @@ async def make_manager(
 
 
 async def _open_pools(
-    settings: Settings, store: Store, manager: Manager, delivery: Delivery, stack: AsyncExitStack
+    store: Store, manager: Manager, delivery: Delivery, stack: AsyncExitStack
 ) -> None:
     """Connect manager and gateway; they exchange serialised messages only."""
     stack.push_async_callback(delivery.close)
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
-    follow_store(settings, store, manager, stack)
+    follow_store(store, manager, stack)
     stack.callback(follow_traffic(store.catalog, delivery))
     await manager.start()
     delivery.open()
 
 
-def follow_store(settings: Settings, store: Store, manager: Manager, stack: AsyncExitStack) -> None:
+def follow_store(store: Store, manager: Manager, stack: AsyncExitStack) -> None:
     """Define the store's hosts and pools at a manager that has not started, and follow changes."""
     stack.callback(HostSync(store.hosts, manager).close)
-    pools = PoolSync(store.catalog, manager, store.bundles.__getitem__, settings.driver)
-    stack.callback(pools.close)
+    stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
 
 
 async def open_deploys(
@@ -288,7 +287,6 @@ async def open_deploys(
         settled=settled,
         prepare=settings.prepare,
         mounts=settings.pool().mounts,
-        driver=settings.driver,
     )
     stack.push_async_callback(deploys.close)
     # In this order: the sweep spares files of resumed operations.

@@ -11,7 +11,7 @@ from hosts.errors import Unreachable
 from hosts.findings import Check
 from hosts.login import Login, log_in, parse_host_key, parse_target
 from hosts.probes import examine
-from registry.errors import BadRequest, Refused
+from registry.errors import BadRequest, HostRefused
 from registry.model import Host
 
 Examine = Callable[[Login, str], Awaitable[list[Check]]]
@@ -35,7 +35,7 @@ class HostLogins:
 
     async def check(self, host: Host, *, accepts_key: bool = False) -> Checked:
         """Log in and examine the host; with `accepts_key`, pin the key of a host without a known
-        one. Raises Refused, naming the first problem and its remedy, or BadRequest."""
+        one. Raises HostRefused, naming the first problem and its remedy, or BadRequest."""
         try:
             host = await self._with_key(host, accepts_key=accepts_key)
             checks = await self._examine(login_of(host), host.engine)
@@ -44,7 +44,7 @@ class HostLogins:
         found = Checked(host, checks)
         for check in checks:
             if not check.is_ok:
-                raise Refused(
+                raise HostRefused(
                     f"{host.address} cannot run replicas: {check.name}: {check.found}",
                     detail={"hint": check.remedy, "checks": checks_json(checks)},
                 )
@@ -99,11 +99,11 @@ def checks_json(checks: Sequence[Check]) -> list[dict[str, str]]:
     ]
 
 
-def _refused(error: Unreachable) -> Refused:
-    detail = {"hint": _hint(error)}
+def _refused(error: Unreachable) -> HostRefused:
+    hint = _hint(error)
     if shown := _shown_key(error):
-        detail["host_key"] = shown
-    return Refused(str(error), detail=detail)
+        return HostRefused(str(error), detail={"hint": hint, "host_key": shown})
+    return HostRefused(str(error), detail={"hint": hint})
 
 
 def _hint(error: Unreachable) -> str:

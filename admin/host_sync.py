@@ -13,11 +13,7 @@ log = structlog.get_logger()
 
 
 class HostSync:
-    """Defines every stored host at the manager, and removes it with its row.
-
-    A removal begins here: replicas there drain first. `begin_removal` must precede the removal of
-    the row if the host is to be forgotten at once.
-    """
+    """Defines every stored host at the manager, and removes it there with its row."""
 
     def __init__(self, hosts: HostStore, manager: Manager) -> None:
         self._manager = manager
@@ -31,7 +27,7 @@ class HostSync:
                 self._manager.remove_host(name)
             else:
                 self._manager.define_host(host)
-        except Unknown:  # removed by force before
+        except Unknown:  # the manager has forgotten it before
             return
         except FnError as error:
             log.error("a host cannot be used", host=name, reason=error.message)

@@ -27,6 +27,8 @@ from registry.store.history import HistoryStatistics
 
 MIB: Final = 2**20
 LABELS: Final = ("device", "kind", "host")
+REACHED: Final = ("up", "draining")
+"""States of a host that the server is connected to."""
 Label = tuple[str, tuple[str, ...]]
 """Name of a label, and all its values."""
 
@@ -137,8 +139,8 @@ class HostFamilies:
         """Yield the families. Unknown values have no sample, nor has what only other hosts have."""
         hosts = self._seen
         others = [one for one in hosts if one.name != LOCAL_HOST]
-        text = "1 if replicas can be placed on a host, 0 if not."
-        yield _of_hosts("fngate_host_up", text, hosts, lambda one: float(one.state == "up"))
+        text = "1 while a host is reached, also while it drains; else 0."
+        yield _of_hosts("fngate_host_up", text, hosts, lambda one: float(one.state in REACHED))
         text = "Round trip of the control connection to a host."
         yield _of_hosts(
             "fngate_host_rtt_seconds", text, others, lambda one: _scaled(one.rtt_ms, 1e-3)

@@ -23,17 +23,11 @@ class PoolSync:
     """Defines a pool for every revision in the catalog, and removes it with the revision."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        manager: Manager,
-        bundle_of: Callable[[str], Bundle],
-        driver: str = "",
+        self, catalog: Catalog, manager: Manager, bundle_of: Callable[[str], Bundle]
     ) -> None:
-        """`driver` is the setting's name of the driver of this machine."""
         self._catalog = catalog
         self._manager = manager
         self._bundle_of = bundle_of
-        self._driver = driver
         self._defined: dict[tuple[str, str], tuple[int, ...]] = {}
         for deployed in catalog.all():
             self._define(deployed.function.namespace, deployed.function.name)
@@ -49,7 +43,7 @@ class PoolSync:
             self._manager.remove(pool_key(namespace, name, number))
         for one in deployed:
             bundle = self._bundle_of(one.revision.bundle)
-            self._manager.define(pool_spec(one, bundle, self._driver), binding(one, bundle))
+            self._manager.define(pool_spec(one, bundle, self._manager.driver), binding(one, bundle))
         if numbers:
             self._defined[namespace, name] = numbers
         else:
@@ -57,8 +51,8 @@ class PoolSync:
 
 
 def pool_spec(deployed: Deployed, bundle: Bundle, driver: str = "") -> PoolSpec:
-    """Return the part of a revision that the manager's decisions need; `driver` as in
-    `PoolSync`."""
+    """Return the part of a revision that the manager's decisions need; `driver` is that of the
+    manager's machine."""
     function, revision, profile = deployed.function, deployed.revision, deployed.profile
     is_current = function.revision == revision.number
     idle_s = function.scaling.idle_s
@@ -97,6 +91,7 @@ def with_hosts(spec: PoolSpec, deployed: Deployed, bundle: Bundle, driver: str) 
         driver=driver if server else "",
         spread=deployed.function.scaling.spread,
         files=bundle.digest if bundle.files else "",
+        file_hosts=deployed.function.scaling.file_hosts,
         image=server.image.id if server and server.image else "",
     )
 

@@ -192,7 +192,8 @@ def _awake(found: Connections) -> str:
 
 
 def host_json(view: HostView) -> dict[str, Any]:
-    """Return one host without its login, which only the scope `admin` shows. Null means unknown."""
+    """Return one host without its settings, which only the scope `admin` shows. Null means
+    unknown."""
     return {
         "name": view.name,
         "address": view.address,

@@ -146,7 +146,7 @@ class DataLinks(ReplicaLinks[Bodies]):
         host = peer.endpoint.host
         events = LinkEvents(
             partial(self._on_frame, id, peer),
-            partial(self._on_remote_goaway, id),
+            partial(self._on_remote_goaway, id, peer),
             partial(self._on_channel_lost, id, peer),
             partial(self._on_remote_lost, id),
         )
@@ -165,7 +165,10 @@ class DataLinks(ReplicaLinks[Bodies]):
             peer.stream = peer.side = None
             raise
 
-    def _on_remote_goaway(self, id: str, last_id: int, ids: Collection[int]) -> None:
+    def _on_remote_goaway(
+        self, id: str, peer: Peer[Bodies], last_id: int, ids: Collection[int]
+    ) -> None:
+        _count_idle(peer)
         self._perform(self._dispatcher.on_goaway(id, last_id, monotonic(), ids))
 
     def _on_channel_lost(
@@ -210,9 +213,7 @@ class DataLinks(ReplicaLinks[Bodies]):
             return
         if not peer.connected_s:
             raise LinkError("a frame before HELLO")
-        peer.idle_frames += 1
-        if peer.idle_frames > IDLE_FRAMES_MAX:
-            raise LinkError(f"{IDLE_FRAMES_MAX} frames without an answer")
+        _count_idle(peer)
         if kind is Kind.FAILED:
             self._on_final(id, peer, frame.id, _request_error(frame), now)
         elif kind is Kind.CANCELLED:
@@ -262,6 +263,13 @@ class DataLinks(ReplicaLinks[Bodies]):
         body = peer.side.read_answer(frame.body)
         peer.stream.send(pack(Kind.FREED, body=frame.body))
         return body
+
+
+def _count_idle(peer: Peer[Bodies]) -> None:
+    """Count a frame that a replica can send at will. Raises LinkError."""
+    peer.idle_frames += 1
+    if peer.idle_frames > IDLE_FRAMES_MAX:
+        raise LinkError(f"{IDLE_FRAMES_MAX} frames without an answer")
 
 
 def _ids(frame: Frame) -> list[int]:

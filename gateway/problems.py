@@ -53,6 +53,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.ForeignOrigin: 403,
     errors.ForeignHost: 421,
     errors.Refused: 422,
+    errors.HostRefused: 422,
     errors.BadBundle: 422,
     errors.BadManifest: 422,
     errors.ModelRefused: 422,
@@ -67,6 +68,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.StoreUnavailable: 503,
     errors.DriverError: 503,
     errors.EngineDown: 503,
+    errors.HostDown: 503,
     errors.SupervisorAway: 503,
 }
 """One row per error class. No other module defines a status code."""

@@ -101,15 +101,15 @@ def server_timing(receipt: Receipt) -> str:
     replica on another host has the metric `host`."""
     revision, replica, device, queue_ms, phases, is_first, meta, host = receipt
     _, decode_us, batch_us, compute_us, encode_us, rows, _ = meta
-    cold = all_phases = ""
+    begin = all_phases = ""
     if phases:
-        cold = f'cold;desc="{revision} on {device}", '
+        begin = f'cold;desc="{revision} on {device}", '
         all_phases = "".join(f"{p};dur={phases[p]:.3f}, " for p in PHASES if p in phases)
     compute = "first_run" if is_first else "compute"
     if host:
-        cold = f'{cold}host;desc="{host}", '
+        begin += f'host;desc="{host}", '
     return (
-        f'{cold}replica;desc="{replica}", queue;dur={_ms(round(queue_ms * 1e3))}, {all_phases}'
+        f'{begin}replica;desc="{replica}", queue;dur={_ms(round(queue_ms * 1e3))}, {all_phases}'
         f'decode;dur={_ms(decode_us)}, batch;dur={_ms(batch_us)};desc="{rows} rows", '
         f"{compute};dur={_ms(compute_us)}, encode;dur={_ms(encode_us)}"
     )
@@ -124,15 +124,15 @@ def exchange_timing(receipt: Receipt, first_byte_ms: float) -> str:
 
     `first_byte_ms`: from sending the request to the first byte of the answer.
     """
-    cold = ""
+    begin = ""
     if receipt.phases:
-        cold = "".join(f"{p};dur={receipt.phases[p]:.3f}, " for p in PHASES if p in receipt.phases)
-        cold = f'cold;desc="{receipt.revision} on {receipt.device}", {cold}'
+        begin = "".join(f"{p};dur={receipt.phases[p]:.3f}, " for p in PHASES if p in receipt.phases)
+        begin = f'cold;desc="{receipt.revision} on {receipt.device}", {begin}'
     if receipt.host:
-        cold = f'{cold}host;desc="{receipt.host}", '
+        begin += f'host;desc="{receipt.host}", '
     replica, queue = receipt.replica, _ms(round(receipt.queue_ms * 1e3))
     first_byte = _ms(round(first_byte_ms * 1e3))
-    return f'{cold}replica;desc="{replica}", queue;dur={queue}, first_byte;dur={first_byte}'
+    return f'{begin}replica;desc="{replica}", queue;dur={queue}, first_byte;dur={first_byte}'
 
 
 @lru_cache(maxsize=8192)

@@ -24,6 +24,9 @@ class HostLost(ConnectionError):
     """The connection to a server on another host has broken: what was sent may have arrived, and
     what the server has sent may be lost."""
 
+    def __init__(self) -> None:
+        super().__init__("the connection to the replica's host broke")
+
 
 class UpstreamHandler(Protocol):
     """Receiver of one exchange's events. Methods are called in the event loop's thread."""

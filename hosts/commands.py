@@ -82,7 +82,8 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
     def abandon(self) -> None:
         """Close the channel now, or when it opens."""
         self.is_abandoned = True
-        self.done.cancel()
+        if not self.done.cancel() and not self.done.cancelled():
+            self.done.exception()  # or asyncio reports one that nobody awaits
         if self._channel is not None:
             self._channel.abort()
 

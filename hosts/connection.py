@@ -48,6 +48,7 @@ class HostConnection:
         self.name = name
         self.reason = "not connected yet"
         self.generation = 0
+        self._logged_reason = ""
         self._owner_tasks = tasks
         self._on_up = on_up
         self._on_down = on_down
@@ -149,40 +150,46 @@ class HostConnection:
             await asyncio.sleep(random.random() * self._jitter_s)  # noqa: S311 - no secret
             while True:
                 begun_s = loop.time()
-                await self._live()
+                is_refusal = await self._live()
                 if loop.time() - begun_s >= self._timing.steady_s:
                     failures = 0
-                await asyncio.sleep(back_off_s(self._timing, failures, random.random()))  # noqa: S311
+                wait_s = back_off_s(self._timing, failures, random.random())  # noqa: S311
+                await asyncio.sleep(self._timing.refused_s if is_refusal else wait_s)
                 failures += 1
         finally:
             self._task = None
             self.reason = "closed"
             await self._end()
 
-    async def _live(self) -> None:
-        """Log in and wait for the end of the connection. Its reason is in `reason`."""
+    async def _live(self) -> bool:
+        """Log in and wait for the end of the connection, whose reason is in `reason`. Return
+        whether a key was refused."""
         link = None
-        was_up = False
+        was_up = is_refusal = False
         try:
             there = await log_in(self.login, alive_s=self._timing.keepalive_s)
             link = Link(there, self._tasks, self.name, self._timing)
             await link.prepare()
             self._link, was_up = link, True
             self.generation += 1
-            self.reason = ""
+            self.reason = self._logged_reason = ""
             self._up.set()
             await self._serve(link)
         except (Unreachable, OSError, asyncssh.Error) as error:
             self.reason = str(error) or type(error).__name__
+            is_refusal = isinstance(error, Unreachable) and error.is_refusal
         finally:
             if link is not None:
                 self._rtt_s = link.rtt_s
                 self.reason = link.there.reason_lost() or self.reason or "closed"
                 await link.there.close()
             self._link = None
-        log.info("no SSH connection", host=self.name, reason=self.reason)
+        if self.reason != self._logged_reason:
+            log.info("no SSH connection", host=self.name, reason=self.reason)
+        self._logged_reason = self.reason
         if was_up and self._on_down is not None:
             self._on_down(self.reason)
+        return is_refusal
 
     async def _serve(self, link: Link) -> None:
         """Establish listeners, inform the owner, and measure until the connection ends.

@@ -7,10 +7,12 @@ class Unreachable(Exception):
     """No answer: connection refused or broken, or timeout. A note on it is a hint for the user.
 
     `host_key` ("TYPE BASE64") is the key that a host showed for which none was known; "" for any
-    other failure, also for a key that differs from the known or pinned one.
+    other failure, also for a key that differs from the known or pinned one. `is_refusal`: one side
+    does not accept the other's key, so that an attempt soon afterwards fails as well.
     """
 
     host_key: str = ""
+    is_refusal: bool = False
 
 
 class ConnectionLost(ConnectionError):

@@ -1,20 +1,29 @@
-"""Judges what was found on a host: a check each, with the one line that mends it. Pure."""
+"""Judges what was found on a host: a check each, with the line that mends it. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import Final
 
-SESSIONS: Final = 4
-"""Sessions that are tried at the same time."""
+SESSIONS: Final = 5
+"""Sessions that are tried at the same time: SFTP and four commands."""
 SESSIONS_MIN: Final = 2
 """SFTP and one command."""
 LOGINS: Final = 4
 """Logins that are tried at the same time."""
 API_OLDEST: Final = (1, 41)
+"""Docker 20.10, the oldest engine that is tested."""
 GIB: Final = 2**30
 FREE_MIN: Final = 2 * GIB
 """Bytes that must be free for files and images."""
+HOME_MAX: Final = 60
+"""Max characters of the home folder: below it are sockets, whose paths have at most 107."""
+SHOWN_MAX: Final = 300
+"""Max characters of a text that a host sent."""
+CONFIG: Final = "/etc/ssh/sshd_config"
+RELOAD: Final = "systemctl reload ssh"
+KEYS: Final = "~/.ssh/authorized_keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +36,26 @@ class Check:
     remedy: str = ""
 
 
+class EngineState(Enum):
+    """State of the container engine's socket; UNKNOWN: the host does not say why it is closed."""
+
+    UNKNOWN = auto()
+    ABSENT = auto()
+    FORBIDDEN = auto()
+    STOPPED = auto()
+    OPEN = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Container engine. `exists` is None if the host does not say whether the socket is there."""
+    """Container engine. `error` is why it told nothing, `machine` the processor it runs on."""
 
-    exists: bool | None = None
-    is_open: bool = False
+    state: EngineState = EngineState.UNKNOWN
     error: str = ""
     version: str = ""
     api: str = ""
+    machine: str = ""
+    folder: str = ""
     has_nvidia: bool = False
 
 
@@ -50,16 +70,24 @@ class Gpus:
 
 @dataclass(slots=True)
 class Findings:
-    """What was found on a host. `forwards_there`: a socket of the host can be reached from here;
-    `forwards_here`: a socket there can be served from here."""
+    """What was found on a host. `machine`: the processor of this machine, whose images go there.
+
+    `forwards_there`: a socket of the host can be reached from here; `forwards_here`: a socket there
+    can be served from here. `free`: free bytes by folder. `is_noisy`: the login's
+    shell writes text before the command's output.
+    """
 
     engine: str
     user: str
+    machine: str
     runs_commands: bool = False
     command_error: str = ""
+    is_noisy: bool = False
     has_sftp: bool = False
     sftp_error: str = ""
-    free_bytes: int | None = None
+    home: str = ""
+    home_error: str = ""
+    free: dict[str, int] = field(default_factory=dict)
     forwards_there: bool = False
     forwards_here: bool = False
     forbids_tcp: bool = False
@@ -68,6 +96,11 @@ class Findings:
     login_error: str = ""
     container_engine: Engine = field(default_factory=Engine)
     gpus: Gpus = field(default_factory=Gpus)
+
+    @property
+    def has_commands_beside_sftp(self) -> bool:
+        """Whether a command runs while SFTP is open."""
+        return self.runs_commands and self.sessions >= SESSIONS_MIN
 
 
 def judge(found: Findings) -> list[Check]:
@@ -78,23 +111,43 @@ def judge(found: Findings) -> list[Check]:
         _forwarding(found),
         _sessions(found),
         _logins(found),
+        _home(found),
         _disk(found),
     ]
     if found.forwards_there:
-        checks += [_engine(found), _gpus(found)]
-    return checks
+        checks.append(_engine(found))
+    if found.has_commands_beside_sftp:
+        checks.append(_gpus(found))
+    return [replace(one, found=shown(one.found), remedy=shown(one.remedy)) for one in checks]
+
+
+def shown(text: str) -> str:
+    """Return what a host sent as one short line without control characters."""
+    line = "".join(sign if sign.isprintable() else " " for sign in text[: 2 * SHOWN_MAX])
+    return " ".join(line.split())[:SHOWN_MAX]
+
+
+def _sshd(settings: str) -> str:
+    """Return the remedy by sshd's settings. It takes the first value of each."""
+    return f"{CONFIG}: {settings} (before other lines with the same words); then {RELOAD}"
 
 
 def _commands(found: Findings) -> Check:
     name = "SSH commands"
     if found.runs_commands:
         return Check(name, True, "run")
-    if found.sessions == 0 and not found.has_sftp and found.forwards_there:
-        return Check(name, False, "no session is allowed", "sshd_config: MaxSessions 10")
+    if not found.sessions:
+        return Check(name, False, "no session is allowed", _sshd("MaxSessions 10"))
     if "not available" in found.command_error:
-        remedy = f"give the user a shell: usermod -s /bin/sh {found.user}"
+        remedy = f"give the user a shell: usermod --shell /bin/sh {found.user}"
         return Check(name, False, found.command_error, remedy)
-    remedy = f"sshd_config: no ForceCommand for {found.user}; authorized_keys: no command="
+    if found.is_noisy:
+        remedy = "~/.bashrc of the login, first line: case $- in *i*) ;; *) return ;; esac"
+        return Check(name, False, f"the shell writes at its start: {found.command_error}", remedy)
+    remedy = (
+        f"{CONFIG}: no ForceCommand for {found.user}, then {RELOAD}; {KEYS}: no command= before"
+        " the key"
+    )
     return Check(name, False, f"another command runs: {found.command_error}", remedy)
 
 
@@ -104,120 +157,147 @@ def _sftp(found: Findings) -> Check:
         return Check(name, True, "open")
     if not found.runs_commands:
         return Check(name, False, found.sftp_error, "first mend SSH commands")
-    return Check(name, False, found.sftp_error, "sshd_config: Subsystem sftp internal-sftp")
+    return Check(name, False, found.sftp_error, _sshd("Subsystem sftp internal-sftp"))
 
 
 def _forwarding(found: Findings) -> Check:
+    """Judge by the directions that work; TCP tells the settings of one direction apart."""
     name = "SSH forwarding of sockets"
+    if not found.has_sftp and not found.runs_commands:
+        return Check(name, False, "not tried", "first mend SSH commands")
     if found.forwards_there and found.forwards_here:
         return Check(name, True, "in both directions")
     if found.forwards_there:
         return Check(
             name,
             False,
-            "only to the host: AllowStreamLocalForwarding local",
-            "sshd_config: AllowStreamLocalForwarding yes",
+            "only to the host: AllowStreamLocalForwarding local, or AllowTcpForwarding local",
+            _sshd("AllowStreamLocalForwarding yes, AllowTcpForwarding yes"),
         )
     if found.forwards_here and found.forbids_tcp:
         return Check(
-            name, False, "only from the host: PermitOpen none", "sshd_config: PermitOpen any"
+            name,
+            False,
+            "only from the host: PermitOpen, or AllowTcpForwarding remote",
+            _sshd("PermitOpen any, AllowTcpForwarding yes") + f"; {KEYS}: no permitopen=",
         )
     if found.forwards_here:
         return Check(
             name,
             False,
             "only from the host: AllowStreamLocalForwarding remote",
-            "sshd_config: AllowStreamLocalForwarding yes",
+            _sshd("AllowStreamLocalForwarding yes"),
         )
     if not found.forbids_tcp:
         return Check(
             name,
             False,
             "in no direction: AllowStreamLocalForwarding no",
-            "sshd_config: AllowStreamLocalForwarding yes",
+            _sshd("AllowStreamLocalForwarding yes"),
         )
     return Check(
         name,
         False,
-        "in no direction, TCP neither: AllowTcpForwarding no, DisableForwarding yes, or a key with"
+        "in no direction, and no TCP: AllowTcpForwarding no, DisableForwarding yes, or a key with"
         " restrict or no-port-forwarding",
-        "sshd_config: AllowTcpForwarding yes, DisableForwarding no;"
-        " authorized_keys: restrict,port-forwarding",
+        _sshd("AllowTcpForwarding yes, DisableForwarding no") + f"; {KEYS}:"
+        " restrict,port-forwarding",
     )
 
 
 def _sessions(found: Findings) -> Check:
     name = "SSH sessions"
-    shown = f"{found.sessions} at the same time"
+    text = f"{found.sessions} at the same time"
     if found.sessions >= SESSIONS_MIN:
-        return Check(name, True, f"at least {shown}" if found.sessions >= SESSIONS else shown)
-    if not found.runs_commands and found.sessions:
-        return Check(name, False, shown, "first mend SSH commands")
-    return Check(name, False, shown, "sshd_config: MaxSessions 10")
+        return Check(name, True, f"at least {text}" if found.sessions >= SESSIONS else text)
+    return Check(name, False, text, _sshd("MaxSessions 10"))
 
 
 def _logins(found: Findings) -> Check:
     name = "SSH logins"
     if found.logins == LOGINS:
         return Check(name, True, f"at least {LOGINS} at the same time")
-    return Check(
-        name,
-        False,
-        f"{found.logins} of {LOGINS} at the same time: {found.login_error}",
-        "sshd_config: MaxStartups 10:30:100, PerSourceMaxStartups none",
-    )
+    text = f"{found.logins} of {LOGINS} at the same time: {found.login_error}"
+    return Check(name, False, text, _sshd("MaxStartups 10:30:100, PerSourceMaxStartups none"))
+
+
+def _home(found: Findings) -> Check:
+    name = "home folder"
+    if not found.has_sftp:
+        return Check(name, False, "not known", "first mend SFTP")
+    if found.home_error:
+        remedy = f"mkhomedir_helper {found.user}, or chown it to {found.user}"
+        return Check(name, False, f"{found.home}: {found.home_error}", remedy)
+    if len(found.home) > HOME_MAX:
+        text = f"{found.home} has {len(found.home)} characters, too many for sockets below it"
+        remedy = f"usermod --move-home --home /home/{found.user} {found.user}"
+        return Check(name, False, text, remedy)
+    return Check(name, True, f"{found.home} is writable")
 
 
 def _disk(found: Findings) -> Check:
     name = "disk"
-    if found.free_bytes is None:
+    if not found.free:
+        # Not all servers tell it.
         return Check(name, found.has_sftp, "the free space is not known", "first mend SFTP")
-    shown = f"{found.free_bytes / GIB:.1f} GiB free in the home folder"
-    if found.free_bytes >= FREE_MIN:
-        return Check(name, True, shown)
-    return Check(name, False, shown, f"free at least {FREE_MIN // GIB} GiB there")
+    text = ", ".join(f"{free / GIB:.1f} GiB free in {at}" for at, free in found.free.items())
+    full = [at for at, free in found.free.items() if free < FREE_MIN]
+    if not full:
+        return Check(name, True, text)
+    remedy = f"free at least {FREE_MIN // GIB} GiB in {' and '.join(full)}: docker image prune"
+    return Check(name, False, text, remedy)
 
 
 def _engine(found: Findings) -> Check:
     name = "container engine"
     engine = found.container_engine
-    if engine.version:
-        shown = f"Docker {engine.version}, API {engine.api}"
-        if _numbers(engine.api) >= API_OLDEST:
-            return Check(name, True, shown)
+    closed = {
+        EngineState.ABSENT: (
+            f"there is no socket {found.engine}",
+            "install Docker, for example apt-get install docker.io; or name its socket: --engine",
+        ),
+        EngineState.FORBIDDEN: (
+            f"{found.user} may not connect to {found.engine}",
+            f"usermod --append --groups docker {found.user}",
+        ),
+        EngineState.STOPPED: (
+            f"nothing listens on {found.engine}",
+            "systemctl enable --now docker",
+        ),
+        EngineState.UNKNOWN: (
+            f"{found.engine} cannot be connected to",
+            f"usermod --append --groups docker {found.user}; systemctl enable --now docker",
+        ),
+    }
+    if engine.state in closed:
+        text, remedy = closed[engine.state]
+        return Check(name, False, text, remedy)
+    if engine.error:
+        return Check(name, False, engine.error, "systemctl restart docker")
+    text = f"Docker {engine.version}, API {engine.api}, {engine.machine}"
+    if _numbers(engine.api) < API_OLDEST:
         oldest = ".".join(map(str, API_OLDEST))
-        return Check(name, False, shown, f"install an engine with API {oldest} or newer")
-    if engine.is_open:
-        return Check(name, False, engine.error or "no answer", "systemctl restart docker")
-    if engine.exists is False:
-        return Check(
-            name,
-            False,
-            f"{found.engine} does not exist",
-            "install Docker: apt-get install docker.io; or name its socket with --engine",
-        )
-    return Check(
-        name,
-        False,
-        f"{found.engine} refuses {found.user}",
-        f"usermod -aG docker {found.user}; systemctl start docker",
-    )
+        return Check(name, False, text, f"upgrade Docker Engine: API {oldest} (20.10) or newer")
+    if engine.machine != found.machine:
+        remedy = f"take a machine with {found.machine}: the images here are for it"
+        return Check(name, False, text, remedy)
+    return Check(name, True, text)
 
 
 def _gpus(found: Findings) -> Check:
     name = "NVIDIA"
     gpus = found.gpus
     if gpus.error:
-        return Check(name, False, gpus.error, "nvidia-smi must work there: reinstall, then reboot")
+        return Check(name, False, gpus.error, "reinstall the NVIDIA driver until nvidia-smi works")
     if not gpus.found:
         return Check(name, True, "no NVIDIA driver: CPU slots only")
-    shown = "; ".join(gpus.found)
+    text = "; ".join(gpus.found)
     if gpus.has_toolkit or found.container_engine.has_nvidia:
-        return Check(name, True, shown)
+        return Check(name, True, text)
     return Check(
         name,
         False,
-        f"{shown}; no NVIDIA container toolkit",
+        f"no NVIDIA container toolkit for {text}",
         "apt-get install nvidia-container-toolkit && nvidia-ctk runtime configure"
         " --runtime=docker && systemctl restart docker",
     )
@@ -225,4 +305,5 @@ def _gpus(found: Findings) -> Check:
 
 def _numbers(api: str) -> tuple[int, ...]:
     parts = api.split(".")
-    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
+    is_version = all(part.isdecimal() and len(part) < 6 for part in parts)
+    return tuple(map(int, parts)) if is_version else ()

@@ -7,12 +7,13 @@ import contextlib
 import stat
 import statistics
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import asyncssh
 import structlog
+from asyncssh.constants import MSG_IGNORE
 
 from hosts.channel import ChannelSession, ChannelTransport
 from hosts.commands import CommandSession, Completed, start_command
@@ -31,6 +32,8 @@ FAR_S: Final = 0.02
 """Seconds of a round trip from which a host is far."""
 COMMANDS_MAX: Final = 4
 """Commands at the same time; OpenSSH allows 10 sessions per connection, SFTP takes one."""
+REFUSED_S: Final = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+"""Seconds before a refused session is tried again: OpenSSH counts one that has just ended."""
 OPENING_MAX: Final = 1024
 """Channels that are being opened at the same time."""
 SAMPLES: Final = 5
@@ -43,15 +46,34 @@ class Timing:
     """Seconds. A silent connection has ended after 4 x `keepalive_s`.
 
     The wait after the n-th failure in a row is between half of `back_off_s` x 2^n and all of it, at
-    most `back_off_max_s`. A connection that stood for `steady_s` begins a new row.
+    most `back_off_max_s`. A connection that stood for `steady_s` begins a new row. After a refused
+    key the wait is `refused_s`: programs such as fail2ban shut out who fails 5 times in 10 minutes.
     """
 
     keepalive_s: float = 2.0
     back_off_s: float = 0.5
     back_off_max_s: float = 30.0
+    refused_s: float = 150.0
     steady_s: float = 10.0
     open_s: float = 10.0
     measure_s: float = 60.0
+
+
+def send_no_ignored(connection: asyncssh.SSHClientConnection) -> None:
+    """Keep a connection from sending MSG_IGNORE, as asyncssh does before each packet.
+
+    It protects ciphers in CBC mode, whose next initialisation vector is known (RFC 4251 section
+    9.3.1); the others need no protection. It was half of all packets, each with a write of its own.
+    """
+    if str(connection.get_extra_info("send_cipher")).endswith("-cbc"):
+        return
+    send = connection.send_packet
+
+    def send_packet(pkttype: int, *arguments: bytes, handler: Any = None) -> None:
+        if pkttype != MSG_IGNORE:
+            send(pkttype, *arguments, handler=handler)
+
+    connection.send_packet = send_packet  # type: ignore[method-assign]
 
 
 class Link:
@@ -61,6 +83,7 @@ class Link:
         self.there = there
         self.rtt_s = 0.0
         self._connection = there.connection
+        send_no_ignored(there.connection)
         self._tasks = tasks
         self._name = name
         self._timing = timing
@@ -88,12 +111,15 @@ class Link:
         acknowledgement. A host that allows neither is used nevertheless.
         """
         failures = []
-        for name, session in (("SFTP", self.sftp()), ("a command", self.run("true", timeout_s=5))):
+        sessions: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+            ("SFTP", self.sftp),
+            ("a command", lambda: self.run("true", timeout_s=5)),
+        ]
+        for name, session in sessions:
             try:
-                await session
+                await session()
             except OSError as error:
                 if self.is_lost:
-                    session.close()
                     raise
                 failures.append(f"{name}: {error}")
         if len(failures) > 1:
@@ -126,6 +152,7 @@ class Link:
     async def run(self, command: str, *, timeout_s: float, input: bytes = b"") -> Completed:
         """Run a command in the login's shell. Raises TimeoutError, too."""
         async with asyncio.timeout(timeout_s):
+            pauses_s = iter(REFUSED_S)
             while True:
                 await self._commands.acquire()
                 self._commands_running += 1
@@ -135,12 +162,14 @@ class Link:
                 except ConnectionRefusedError:
                     # MaxSessions of the server is lower: never again so many at the same time.
                     is_kept = self._commands_running > 1
-                    if not is_kept:
+                    pause_s = 0.0 if is_kept else next(pauses_s, None)
+                    if pause_s is None:
                         raise
                 finally:
                     self._commands_running -= 1
                     if not is_kept:
                         self._commands.release()
+                await asyncio.sleep(pause_s)
 
     async def _run(self, command: str, input: bytes) -> Completed:
         session = CommandSession()
@@ -165,10 +194,16 @@ class Link:
         return self._sftp
 
     async def _start_sftp(self) -> Exception | None:
-        try:
-            client = await self._connection.start_sftp_client()
-        except (OSError, asyncssh.Error) as error:
-            return error
+        for pause_s in (*REFUSED_S, None):
+            try:
+                client = await self._connection.start_sftp_client()
+                break
+            except asyncssh.ChannelOpenError as error:
+                if pause_s is None:
+                    return error
+                await asyncio.sleep(pause_s)
+            except (OSError, asyncssh.Error) as error:
+                return error
         self._sftp = client
         self._tasks.spawn("sftp-end", self._await_sftp_end(client))
         return None

@@ -15,12 +15,13 @@ import asyncssh
 import structlog
 
 from hosts.channel import ChannelSession, ChannelTransport
+from hosts.errors import ConnectionLost
 from hosts.splice import End, attach
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
-CONNECTIONS_MAX: Final = 4096
+CONNECTIONS_MAX: Final = 1024
 """Connections of a listener or forward at the same time; more are refused."""
 FORWARD_MODE: Final = 0o600
 Dial = Callable[[str, asyncio.BaseProtocol], Awaitable[asyncio.Transport]]
@@ -63,6 +64,10 @@ class Accepted(End):
         """Join it with a socket pair (asyncio callback)."""
         super().connection_made(transport)
         self._listener.open_connections += 1
+        # Several may have been accepted in the turn in which there was room for one.
+        if self._listener.open_connections > CONNECTIONS_MAX:
+            self.abort()
+            return
         self._listener.tasks.spawn(f"accept:{self._listener.path}", self._attach())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -99,6 +104,7 @@ class Forward:
         self._tasks = tasks
         self._server: asyncio.Server | None = None
         self._near: set[_Near] = set()
+        self._failure = ""
 
     async def start(self) -> None:
         """Listen; a stale socket is removed. Raises OSError."""
@@ -141,13 +147,22 @@ class Forward:
         try:
             await self._dial(self.remote, far)
         except OSError as error:
-            log.info("a forwarded connection failed", remote=self.remote, error=str(error))
+            self._log(error)
             near.abort()
             return
         except BaseException:
             near.abort()
             raise
+        self._failure = ""
         near.join(far)
+
+    def _log(self, error: OSError) -> None:
+        """Log a failure once, and never a lost SSH connection, which is logged as such: a client
+        may try again for ever."""
+        text = str(error)
+        if text != self._failure and not isinstance(error, ConnectionLost):
+            self._failure = text
+            log.info("a forwarded connection failed", remote=self.remote, error=text)
 
 
 class _Near(End):

@@ -359,9 +359,13 @@ async def _connect(
                 client_factory=lambda: host_keys, **{**_given(login), **final}
             )
     except asyncssh.HostKeyNotVerifiable as error:
-        raise host_key_refused(login, known, host_keys) from error
+        refusal = host_key_refused(login, known, host_keys)
+        refusal.is_refusal = True
+        raise refusal from error
     except (OSError, TimeoutError, ValueError, asyncssh.Error) as error:
-        raise login_failure(login.target, error) from error
+        failure = login_failure(login.target, error)
+        failure.is_refusal = isinstance(error, asyncssh.PermissionDenied)
+        raise failure from error
     return LoggedIn(connection, host_keys, before)
 
 

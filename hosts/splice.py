@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import socket
 from typing import Any
 
@@ -65,10 +66,22 @@ class End(asyncio.Protocol):
         if self._peer is None:
             return True
         self._peer.write_eof()
-        if self._peer._has_ended:
+        if self._peer._has_ended or self._is_hung_up():
             self._peer.close()
             return False
         return True
+
+    def _is_hung_up(self) -> bool:
+        """Whether the other end of a Unix socket is closed, and not only its direction to here.
+
+        Its peer may be a channel whose far end neither sends nor closes: nobody else would end it.
+        """
+        near = None if self._transport is None else self._transport.get_extra_info("socket")
+        if near is None:
+            return False
+        poll = select.poll()
+        poll.register(near.fileno(), 0)
+        return any(events & select.POLLHUP for _, events in poll.poll(0))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """End the peer, too (asyncio callback)."""

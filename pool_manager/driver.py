@@ -9,7 +9,6 @@ from typing import Protocol
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from pool_manager.subscribers import Subscribers
-from registry.errors import EngineDown
 from registry.model import BundleFile
 from runtime_image.contract.control import ReplicaRecord
 
@@ -21,11 +20,6 @@ EngineLosses = Subscribers[[str]]
 a driver stops answering."""
 MEMORY_KILL = "ran out of memory"
 """Prefix of the description of an exit if the kernel killed the replica at its memory cap."""
-
-
-class HostDown(EngineDown):
-    """The connection to another host is lost: whether its engine answers, or what runs there, is
-    unknown."""
 
 
 class Driver(Protocol):

@@ -32,6 +32,7 @@ from pool_manager.images import Images
 from pool_manager.metrics import Counters, Step
 from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
 from pool_manager.replicas.adoption import adopt_all
+from pool_manager.replicas.control import Control
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import PreparedFetcher
@@ -78,15 +79,9 @@ class Manager:
         self._settings, self._clock = settings, time.monotonic
         self._wall = time.time  # noqa: TID251 - the shell passes the clock in
         self._tasks = Tasks("pool manager")
+        clocks = self._clock, self._wall
         self._hosts = Hosts(
-            remote,
-            settings,
-            driver,
-            self.submit,
-            bundles.path,
-            self._tasks,
-            self._clock,
-            self._wall,
+            remote, settings, driver, self.submit, bundles.path, self._tasks, *clocks
         )
         self._driver = fleet = self._hosts.fleet
         self._machine = Machine(
@@ -99,7 +94,7 @@ class Manager:
         )
         self._bindings: dict[str, Binding] = {}
         self._gpus, cluster = FleetGpus(gpus or NoGpus(), self._hosts.gpus), self._machine.cluster
-        self._use = UsageMonitor(self._machine, self._bindings, recorder, self._clock, self._wall)
+        self._use = UsageMonitor(self._machine, self._bindings, recorder, *clocks)
         prepared = PreparedFetcher(
             self.submit, bundles, self._tasks, settings.run_dir, cluster.find, self._bindings
         )
@@ -137,10 +132,10 @@ class Manager:
             commands.Launch: self._launch,
             commands.Assign: self._assign,
             commands.Bind: self._bind,
-            commands.Drain: self._drain,
-            commands.Quiesce: self._quiesce,
-            commands.Resume: self._resume,
-            commands.StopBatching: self._stop_batching,
+            commands.Drain: self._to_control(lambda link, c: link.drain(c.if_idle_s)),
+            commands.Quiesce: self._to_control(lambda link, _: link.quiesce()),
+            commands.Resume: self._to_control(lambda link, _: link.resume()),
+            commands.StopBatching: self._to_control(lambda link, _: link.stop_batching()),
             commands.RecordRefutation: lambda c: self._refuted.notify(c.key, c.reason),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
@@ -187,6 +182,11 @@ class Manager:
         await self._gpus.close()
         await self._driver.close()
 
+    @property
+    def driver(self) -> str:
+        """Kind of the driver of this machine: "process", "docker" or "fake"."""
+        return self._driver.kind
+
     def define_host(self, host: Host) -> None:
         """Add a host, or change its settings; for LOCAL_HOST its labels and `is_draining` alone.
         Hosts that replicas of an earlier manager may be on are defined before `start`.
@@ -219,11 +219,13 @@ class Manager:
         self._bindings[spec.key] = binding
         self._reports.totals.define(spec.key)
         self.submit(events.PoolDefined(spec))
+        self._hosts.stocking.touch()
 
     def remove(self, key: str) -> None:
         """Remove a revision's pool: its replicas are drained."""
         self.submit(events.PoolRemoved(key))
         self._reports.totals.forget(key)
+        self._hosts.stocking.touch()
 
     async def trial(self, spec: PoolSpec, binding: Binding) -> dict[str, Any]:
         """Load a bundle in a throw-away replica and return its report.
@@ -435,6 +437,7 @@ class Manager:
         self.submit(events.Tick())
         self._launcher.output.tick()
         self._use.tick()
+        self._hosts.stocking.tick(self._machine, self._bindings)
         # Published again without a change, so that a gateway that could not connect tries again.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 
@@ -451,25 +454,14 @@ class Manager:
     def _bind(self, command: commands.Bind) -> None:
         self._launcher.bind(command, self._bindings[command.pool])
 
-    def _drain(self, command: commands.Drain) -> None:
-        control = self._launcher.control(command.id)
-        if control is not None:
-            control.drain(command.if_idle_s)
+    def _to_control(self, send: Callable[[Control, Any], None]) -> Callable[[Any], None]:
+        """Return the action of a command that is sent to its replica, if its link is open."""
 
-    def _quiesce(self, command: commands.Quiesce) -> None:
-        control = self._launcher.control(command.id)
-        if control is not None:
-            control.quiesce()
+        def action(command: Any) -> None:
+            if control := self._launcher.control(command.id):
+                send(control, command)
 
-    def _resume(self, command: commands.Resume) -> None:
-        control = self._launcher.control(command.id)
-        if control is not None:
-            control.resume()
-
-    def _stop_batching(self, command: commands.StopBatching) -> None:
-        control = self._launcher.control(command.id)
-        if control is not None:
-            control.stop_batching()
+        return action
 
     def _keep_cold_start(self, command: commands.RecordColdStart) -> None:
         binding = self._bindings.get(command.key)

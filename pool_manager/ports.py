@@ -135,6 +135,10 @@ class OtherHosts(Protocol):
         """Make image and mounts of a server available on the replica's host. Raises
         DriverError."""
 
+    async def seal(self, id: str) -> None:
+        """Let a replica change nothing more in the folder of its data socket, before foreign code
+        runs in it. Raises DriverError."""
+
 
 class NoHosts:
     """`OtherHosts` of a manager that has none."""
@@ -168,6 +172,10 @@ class NoHosts:
     async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:  # noqa: ARG002
         """Raise Unknown."""
         raise Unknown(f"no host {record.host}")
+
+    async def seal(self, id: str) -> None:
+        """Raise Unknown."""
+        raise Unknown(f"{id} is on no other host")
 
 
 class Recorder(Protocol):

@@ -11,8 +11,7 @@ import structlog
 
 from pool_manager.core import commands, events
 from pool_manager.core.commands import WarmOutcome
-from pool_manager.driver import HostDown
-from registry.errors import DriverError, ModelRefused, ShuttingDown, TrialKilled
+from registry.errors import DriverError, HostDown, ModelRefused, ShuttingDown, TrialKilled
 from registry.model import LOCAL_HOST
 from registry.tasks import Tasks
 

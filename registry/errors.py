@@ -282,6 +282,14 @@ class Refused(FnError):
     title = "The deploy was refused"
 
 
+class HostRefused(FnError):
+    """A host cannot run replicas, or cannot be logged in to; nothing was changed. The text gives
+    the reason, `hint` the remedy."""
+
+    code = "host_refused"
+    title = "The host was refused"
+
+
 class BadBundle(Refused):
     """The files of a bundle violate its rules."""
 
@@ -378,6 +386,14 @@ class EngineDown(DriverError):
 
     code = "engine_down"
     title = "The engine does not answer"
+
+
+class HostDown(EngineDown):
+    """The connection to another host is lost: whether its engine answers, or what runs there, is
+    unknown."""
+
+    code = "host_down"
+    title = "The host cannot be reached"
 
 
 class SupervisorAway(FnError):

@@ -94,8 +94,8 @@ def test_the_dashboard_has_its_rows_and_variables() -> None:
     document = promql.dashboard()
     rows = [panel["title"] for panel in document["panels"] if panel["type"] == "row"]
 
-    first = ["Overview", "Latency", "Cold starts", "Pools", "Devices", "Failures"]
-    assert rows == [*first, "Server functions", "Models"]
+    first = ["Overview", "Latency", "Cold starts", "Pools", "Devices"]
+    assert rows == [*first, "Hosts", "Failures", "Server functions", "Models"]
     named = {one["name"] for one in document["templating"]["list"]}
     assert named == VARIABLES - {"__rate_interval"}
 

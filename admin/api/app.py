@@ -133,6 +133,7 @@ class Admin:
         advice = AdviceRoutes(store, context.history.expected, wall)
         logs = LogRoutes(store.catalog, manager, time.monotonic)
         events = EventRoutes(self.watch, time.monotonic)
+        hosts = HostRoutes(store.hosts, manager, HostLogins(), wall)
         handlers = Handlers(
             FunctionRoutes(
                 store,
@@ -159,12 +160,12 @@ class Admin:
             PageRoutes(boundary.access, store.catalog, context.tickets),
             AliasRoutes(store.catalog, deploys),
             UsageRoutes(store, boundary.access.token_id, wall),
-            HostRoutes(store.hosts, manager, HostLogins(), wall),
+            hosts,
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         DocumentPages(boundary, table(handlers)).add_routes(app)
         UiPages(boundary, read_files()).add_routes(app)
-        waiting = (deploys.runner, operate, events.streams, logs.streams)
+        waiting = (deploys.runner, operate, events.streams, logs.streams, hosts)
         app.on_shutdown.extend(one.stop_waiting for one in waiting)
         app.on_shutdown.append(advice.advisor.close)
 

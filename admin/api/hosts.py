@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -18,7 +19,8 @@ from pool_manager.manager import Manager
 from registry.errors import BadRequest, Conflict, Unknown
 from registry.model import LOCAL_HOST, Host
 from registry.names import is_name
-from registry.store.hosts import HostStore
+from registry.store.hosts import HOSTS_MAX, HostStore
+from registry.tasks import Tasks
 
 REQUEST_MAX = 64 * 1024
 READ_S = 10.0
@@ -69,6 +71,13 @@ class HostRoutes:
         self._manager = manager
         self._logins = logins
         self._wall = wall
+        self._tasks = Tasks("hosts", HOSTS_MAX)
+        self._removals: dict[str, asyncio.Event] = {}
+
+    async def stop_waiting(self, _app: object = None) -> None:
+        """Follow no removal any more (handler of aiohttp's shutdown signal). Hosts that still drain
+        are kept, and drain when the server runs again."""
+        await self._tasks.close()
 
     async def list_hosts(self, _request: web.Request) -> web.Response:
         """Return every host, the local machine first."""
@@ -106,12 +115,15 @@ class HostRoutes:
         name = _remote(request)
         before = self._hosts.get(name)
         changes = _changes(before, _decode(body, HostChanges))
+        if name in self._removals and changes.get("is_draining") is not False:
+            raise Conflict(f"{name} is being removed; fnctl host drain {name} --undo ends that")
         after = replace(before, **changes)
         login_of(after)
         if LOGIN_FIELDS & changes.keys() and not _is_yes(
             "unchecked", request.query.get("unchecked", "")
         ):
             await self._logins.check(after)
+        self._removals.pop(name, None)
         return json_answer(self._detail(await self._hosts.change(name, changes)))
 
     async def remove_host(self, request: web.Request) -> web.Response:
@@ -123,8 +135,8 @@ class HostRoutes:
         view = self._manager.host(name)
         if view and view.replicas and view.state in ("unreachable", "joining") and not is_forced:
             raise Conflict(
-                f"{name} is {view.state} and may run {view.replicas} replicas, which nothing can"
-                " stop now; pass --force to forget them: they end by themselves after FN_ORPHAN_S"
+                f"{name} is {view.state}, and nothing can stop what may run there (replicas:"
+                f" {view.replicas}); pass --force to forget it: it ends by itself after FN_ORPHAN_S"
             )
         await self._hosts.change(name, {"is_draining": True})
         if view is not None:
@@ -133,6 +145,9 @@ class HostRoutes:
         if left is None:
             await self._hosts.remove(name)
             return json_answer({"removed": name, "replicas": 0})
+        if name not in self._removals:
+            self._removals[name] = asyncio.Event()
+            self._tasks.spawn(f"remove {name}", self._follow_removal(name, self._removals[name]))
         return json_answer({"removed": None, "replicas": left.replicas}, ACCEPTED)
 
     async def check_host(self, request: web.Request) -> web.Response:
@@ -140,6 +155,21 @@ class HostRoutes:
         host = self._hosts.get(_remote(request))
         checks = await self._logins.examine(host)
         return json_answer({"items": checks_json(checks), "next": None}, OK)
+
+    async def _follow_removal(self, name: str, changed: asyncio.Event) -> None:
+        """Remove the row of a host once the manager has forgotten it, unless that is undone."""
+        unsubscribe = self._manager.subscribe_hosts(lambda _name: changed.set())
+        try:
+            while self._removals.get(name) is changed and self._manager.host(name) is not None:
+                changed.clear()
+                await changed.wait()
+        finally:
+            unsubscribe()
+        if self._removals.get(name) is changed:
+            try:
+                await self._hosts.remove(name)
+            finally:
+                del self._removals[name]
 
     def _detail(self, host: Host) -> dict[str, Any]:
         view = self._manager.host(host.name) or HostView(host.name, host.address)

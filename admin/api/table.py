@@ -110,7 +110,7 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("GET", "/secrets", "admin", to.secrets.list_secrets),
         ("POST", "/secrets", "admin", to.secrets.set_secret),
         ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),
-        ("GET", "/hosts", "admin", to.hosts.list_hosts),
+        ("GET", "/hosts", "read", to.hosts.list_hosts),
         ("POST", "/hosts", "admin", to.hosts.add_host),
         ("GET", "/hosts/{name}", "admin", to.hosts.get_host),
         ("PATCH", "/hosts/{name}", "admin", to.hosts.patch_host),

@@ -107,7 +107,10 @@ def _shape(value: Any) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Times of a request in ms. `cold` is like "digits@3 on cpu:0" after a cold start, else ""."""
+    """Times of a request in ms. `cold` is like "digits@3 on cpu:0" after a cold start, else "".
+
+    `host`: the replica's host, "" for the server's machine.
+    """
 
     cold: str = ""
     replica: str = ""
@@ -115,6 +118,7 @@ class Receipt:
     """Phases of the cold start."""
     times: dict[str, float] = field(default_factory=dict)
     """Phases of this request."""
+    host: str = ""
 
     @property
     def cold_ms(self) -> float:
@@ -130,12 +134,13 @@ class Receipt:
             "cold_start_ms": round(self.cold_ms, 3) if self.cold else None,
             "phases_ms": self.phases,
             "times_ms": self.times,
+            **({"host": self.host} if self.host else {}),
         }
 
 
 def read_receipt(header: str) -> Receipt:
     """Parse the receipt in a Server-Timing header; invalid parts are ignored."""
-    cold = replica = ""
+    cold = replica = host = ""
     phases: dict[str, float] = {}
     times: dict[str, float] = {}
     metrics = [(m[1], _parameters(m[2])) for m in _METRIC.finditer(header[:HEADER_MAX])]
@@ -146,19 +151,22 @@ def read_receipt(header: str) -> Receipt:
             cold = parameters.get("desc", "") or "cold"
         elif name == "replica":
             replica = parameters.get("desc", "")
+        elif name == "host":
+            host = parameters.get("desc", "")
         elif ms is not None:
             # Without a cold start a first run belongs to the request itself.
             into = phases if is_cold and name in PHASES else times
             into.setdefault(name, ms)
-    return Receipt(cold, replica, phases, times)
+    return Receipt(cold, replica, phases, times, host)
 
 
 def render_receipt(receipt: Receipt) -> str:
     """Render as one line: "cold start 183 ms: start 12 · load 9 | queue 180 ms", "warm: ..."."""
     times = _list(receipt.times)
+    where = f" on {receipt.host}" if receipt.host else ""
     if not receipt.cold:
-        return f"warm: {times}" if times else ""
-    cold = f"cold start {duration(receipt.cold_ms)}: {_list(receipt.phases, unit='')}"
+        return f"warm{where}: {times}" if times else ""
+    cold = f"cold start{where} {duration(receipt.cold_ms)}: {_list(receipt.phases, unit='')}"
     return f"{cold} | {times}" if times else cold
 
 

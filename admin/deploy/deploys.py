@@ -19,6 +19,7 @@ from admin.deploy.plan import (
     WireDeploy,
     WireRollback,
     check_device,
+    check_host,
     derived_name_taken,
     plan,
 )
@@ -63,13 +64,12 @@ class Deploys:
         settled: Settled = at_once,
         prepare: bool = True,
         mounts: MountRules | None = None,
-        driver: str = "",
     ) -> None:
         """`idle_s` is the idle time of functions that set none. `wall` returns Unix seconds.
         `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
         before an operation is done, until every gateway process has applied its change. With
         `prepare`, trials also prepare the files that later cold starts load. `mounts` are the
-        folders that servers may mount. `driver` as in `PoolSync`."""
+        folders that servers may mount."""
         self._store = store
         self._manager = manager
         self._idle_s = idle_s
@@ -78,10 +78,10 @@ class Deploys:
         self._removal = Removal(store)
         self._needs = HostNeeds(store, mounts or MountRules())
         self.pins = ImagePins(store, manager.images)
-        self._verification = Verification(store, manager, prepare=prepare, driver=driver)
+        self._verification = Verification(store, manager, prepare=prepare)
         self.upstream_keys = UpstreamKeyReader(store)
         self._changes = Changes(store, self.upstream_keys)
-        self._rollout = Rollout(store, manager, self._changes, driver)
+        self._rollout = Rollout(store, manager, self._changes)
         self._revalidation = Revalidation(store, manager, self._changes, self._verification, pause)
         self.runner = OperationRunner(
             store.operations,
@@ -196,6 +196,7 @@ class Deploys:
     def _plan(self, name: str, request: WireDeploy) -> Plan:
         draft = plan(name, request, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
+        check_host(draft, self._manager.hosts())
         return draft
 
     def _revisions(self, name: str) -> tuple[Deployed, ...]:

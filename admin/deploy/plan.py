@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from admin.deploy.oip import is_meant, oip_name
+from pool_manager.hosts.view import HostView
 from registry import manifest as manifests
 from registry.batching import is_current
 from registry.bundles.paths import make_bundle
@@ -26,7 +27,7 @@ from registry.model import (
     Revision,
     ServerSettings,
 )
-from registry.names import check_name
+from registry.names import HOST_LABEL, check_name
 from registry.spec import model_spec, profile_engine, server_spec
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.model import EqualAxes, ModelSpec, equal_axes_from_json
@@ -234,6 +235,15 @@ def check_device(draft: Plan, kinds: Collection[str]) -> None:
             f"device.kind: expected any or {' or '.join(sorted(kinds))}, got {kind}; this server"
             f" has no {kind} device, fnctl doctor says why"
         )
+
+
+def check_host(draft: Plan, hosts: Iterable[HostView]) -> None:
+    """Raise Refused if no host has the labels: the trial would wait for ever."""
+    wanted = draft.revision.device.host
+    if any(wanted.items() <= {**one.labels, HOST_LABEL: one.name}.items() for one in hosts):
+        return
+    text = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
+    raise Refused(f"device.host: expected the labels of a host, got {text}; fnctl host ls has them")
 
 
 def _manifest(name: str, request: WireDeploy, paths: list[str]) -> Manifest:

@@ -46,11 +46,9 @@ class Rollout:
         store: Store,
         manager: Manager,
         changes: Changes,
-        driver: str = "",
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`driver` as in `PoolSync`. `pause` is awaited between two looks at a server's calls."""
-        self._driver = driver
+        """`pause` is awaited between two looks at a server's calls."""
         self._pause = pause
         self._store = store
         self._manager = manager
@@ -181,7 +179,7 @@ class Rollout:
         function = replace(settings, revision=current.revision.number)
         waiting = replace(target, function=function)
         bundle = self._store.bundles[target.revision.bundle]
-        spec = pool_spec(waiting, bundle, self._driver)
+        spec = pool_spec(waiting, bundle, self._manager.driver)
         self._manager.define(spec, binding(waiting, bundle))
 
 

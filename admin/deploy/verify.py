@@ -65,12 +65,8 @@ class Verified:
 class Verification:
     """Checks drafts against the store's files, and in trial replicas of the manager."""
 
-    def __init__(
-        self, store: Store, manager: Manager, *, prepare: bool = True, driver: str = ""
-    ) -> None:
-        """With `prepare`, trials prepare models for later cold starts. `driver` as in
-        `PoolSync`."""
-        self._driver = driver
+    def __init__(self, store: Store, manager: Manager, *, prepare: bool = True) -> None:
+        """With `prepare`, trials prepare models for later cold starts."""
         self._store = store
         self._manager = manager
         self._prepare = prepare
@@ -158,9 +154,9 @@ class Verification:
         bound = binding(deployed, draft.bundle)
         trial_spec = draft.trial_spec(prepare=self._prepare)
         try:
+            placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver)
             return await self._manager.trial(
-                with_server(with_hosts(spec, deployed, draft.bundle, self._driver), deployed),
-                replace(bound, spec=trial_spec),
+                with_server(placed, deployed), replace(bound, spec=trial_spec)
             )
         except ModelRefused as error:
             await asyncio.to_thread(self._check_sound, draft)

@@ -92,7 +92,7 @@ async def supervising(
         stack.callback(broadcaster.open())
         manager = await make_manager(settings, store, history, driver)
         cluster = ClusterState()
-        await _open_pools(settings, store, manager, broadcaster, cluster, stack)
+        await _open_pools(store, manager, broadcaster, cluster, stack)
         deploys = await open_deploys(settings, store, manager, stack, broadcaster.settled)
         poll = ConnectionPoll()
         context = AdminContext(
@@ -136,7 +136,6 @@ async def _reserve_ports(settings: Settings, stack: AsyncExitStack) -> Port:
 
 
 async def _open_pools(
-    settings: Settings,
     store: Store,
     manager: Manager,
     broadcaster: Broadcaster,
@@ -147,7 +146,7 @@ async def _open_pools(
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(cluster.on_endpoints))
     stack.callback(manager.subscribe(broadcaster.send_endpoints))
-    follow_store(settings, store, manager, stack)
+    follow_store(store, manager, stack)
     await manager.start()
 
 

@@ -51,6 +51,7 @@ class ReplicaProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-m", "runtime_image", str(run_dir)]
         )
+        self.run_dir = run_dir
         self._control = BlockingLink(control.accept()[0])
         self._control.next(Kind.HELLO)
         socket.send_fds(self._control.sock, [b"".join(pack(Kind.WELCOME))], [data.fileno()])
@@ -64,6 +65,11 @@ class ReplicaProcess:
         self.engine_s = 0.0
         control.close()
         data.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of all its threads so far (clock_getcpuclockid(3))."""

@@ -24,6 +24,7 @@ NAMES = (
     "idle",
     "containers",
     "hosts",
+    "remote",
     "many",
     "simulation",
 )

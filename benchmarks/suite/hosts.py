@@ -64,8 +64,9 @@ def measure(setting: Setting) -> list[Part]:
         near, far = fleet.hosts
         for host in fleet.hosts:
             add(server, host)
-        parts = _cold_starts(setting, server, near, Path(name))
+        parts = _cold_starts(setting, server, near, Path(name), "0 ms")
         far.link.set(delay_s=DELAY_S)
+        parts += _cold_starts(setting, server, far, Path(name), "70 ms")
         return parts + _far(setting, server, far, Path(name))
 
 
@@ -100,9 +101,11 @@ def _with_rows(one: Subject, rows: int) -> Subject:
     return Subject(one.name, one.path, one.model, one.dtype, values.shape, npy(values), headers)
 
 
-def _cold_starts(setting: Setting, server: Gateway, host: Host, folder: Path) -> list[Part]:
-    here = subject(folder, "here", LOCAL_HOST, MIB)
-    there = subject(folder, "there", host.name, MIB)
+def _cold_starts(
+    setting: Setting, server: Gateway, host: Host, folder: Path, away: str
+) -> list[Part]:
+    here = subject(folder, f"here-{host.name}", LOCAL_HOST, MIB)
+    there = subject(folder, f"there-{host.name}", host.name, MIB)
     for one in (here, there):
         server.deploy(one)
         server.call_ms(one)
@@ -124,7 +127,7 @@ def _cold_starts(setting: Setting, server: Gateway, host: Host, folder: Path) ->
         SENT: sent,
     }
     record = interleaved(cases, setting.rounds)
-    return compare(record, LOCAL, cases=tuple(cases), title=f"Cold starts, {MIB} MB")
+    return compare(record, LOCAL, cases=tuple(cases), title=f"Cold starts, {MIB} MB, {away}")
 
 
 def copied(host: Host, file: Path) -> Figures:

@@ -56,6 +56,7 @@ CODE: Final[dict[type[FnError], StatusCode]] = {
     errors.BadManifest: StatusCode.FAILED_PRECONDITION,
     errors.ModelRefused: StatusCode.FAILED_PRECONDITION,
     errors.ServerRefused: StatusCode.FAILED_PRECONDITION,
+    errors.HostRefused: StatusCode.FAILED_PRECONDITION,
     errors.TrialKilled: StatusCode.UNAVAILABLE,
     errors.Incompatible: StatusCode.FAILED_PRECONDITION,
     errors.Conflict: StatusCode.FAILED_PRECONDITION,
@@ -66,6 +67,7 @@ CODE: Final[dict[type[FnError], StatusCode]] = {
     errors.StoreUnavailable: StatusCode.UNAVAILABLE,
     errors.DriverError: StatusCode.UNAVAILABLE,
     errors.EngineDown: StatusCode.UNAVAILABLE,
+    errors.HostDown: StatusCode.UNAVAILABLE,
     errors.SupervisorAway: StatusCode.UNAVAILABLE,
 }
 """One row per error class. No other module chooses a code for an error."""

@@ -34,10 +34,10 @@ class LinkEvents(NamedTuple):
     """Receivers of the events of one link.
 
     `on_frame(frame)` gets the first HELLO, with which the link is up, and every frame after it but
-    GOAWAY; it may raise LinkError. `on_goaway(last_id, ids)`: `ids` are the requests of the channel
-    that it came on. `on_channel_lost(ids, is_broken)`: a channel with the requests `ids` has ended,
-    the other one is up. `on_link_lost(reason, is_broken)`: the link has ended. `is_broken`: not all
-    that the replica sent has arrived.
+    GOAWAY. `on_goaway(last_id, ids)`: `ids` are the requests of the channel that it came on. These
+    two may raise LinkError. `on_channel_lost(ids, is_broken)`: a channel with the requests `ids`
+    has ended, the other one is up. `on_link_lost(reason, is_broken)`: the link has ended.
+    `is_broken`: not all that the replica sent has arrived.
     """
 
     on_frame: Callable[[Frame], None]

@@ -124,7 +124,7 @@ class RemoteUpstream(UpstreamConnection):
             self._fail(str(exc or "the channel ended before the exchange"))
             return
         if exc is not None:
-            self._error = HostLost("the connection to the replica's host broke")
+            self._error = HostLost()
         self._transport = None
         if self.handler is None:
             self._owner.on_idle_ended(self)
@@ -210,7 +210,7 @@ class RemoteServerSockets(ServerSockets):
 
     def _lost_error(self) -> Exception:
         if self.is_broken:
-            return HostLost("the connection to the replica's host broke")
+            return HostLost()
         return super()._lost_error()
 
     def _forget(self, id: int) -> None:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 CONTINUE: Final = 100
 HEAD_END: Final = b"\r\n\r\n"
-SERVER_CLOSED: Final = "the server closed the connection"
 DEATH_S: Final = 0.05
 """Seconds within which a gateway notices that a replica died."""
 
@@ -372,36 +371,32 @@ class Exchange(ExchangeData):
         """Handle the end of the server's connection before the end of the answer."""
         if self.is_over:
             return
-        is_broken = isinstance(exc, HostLost)
-        if self._call is not None:
-            self._call.is_broken = is_broken
         if self.state is State.OPEN:
-            self._on_unanswered(is_broken=is_broken)
+            self._on_unanswered(is_broken=isinstance(exc, HostLost))
             return
         if exc is None and self.state is State.ANSWERING and self._reader.ends_with_connection:
             # A process that died ends its connections like one that has said everything.
             self._leave_upstream()
             asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
             return
-        lost = "the connection to the replica's host broke" if is_broken else SERVER_CLOSED
+        lost = exc if isinstance(exc, HostLost) else "the server closed the connection"
         self.fail(UpstreamFailed(f"{lost} within its answer"))
 
     def _on_unanswered(self, *, is_broken: bool) -> None:
         """Decide about a request whose connection was lost before the answer's head.
 
-        `is_broken`: with the connection to its replica's host, which is no death of the server.
-        Unless a second run does no harm, it matters whether the server died; that may be noticed a
-        little later than the loss of the connection.
+        `is_broken`: with that to the replica's host. Otherwise, unless a second run does no harm,
+        it matters whether the server died, which may be noticed a little later than the loss.
         """
         assert self._upstream is not None
+        assert self._call is not None
         self._is_reused = self._upstream.is_reused
+        self._call.is_broken = is_broken
         self._leave_upstream()
-        if self._plan.head.method in retries.IDEMPOTENT and isinstance(
-            self._decide(), retries.Resend
-        ):
-            self._resend()
-        elif is_broken:
-            self._carry_out(self._decide())
+        decision, method = self._decide(), self._plan.head.method
+        is_safe = isinstance(decision, retries.Resend) and method in retries.IDEMPOTENT
+        if is_broken or is_safe:
+            self._carry_out(decision)
         else:
             asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
 

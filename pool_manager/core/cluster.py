@@ -200,7 +200,10 @@ class Cluster:
         """Remove a STOPPED replica and its charge."""
         del self.pools[replica.pool].replicas[replica.id]
         del self._pool_of[replica.id]
-        del self._on_host[replica.host][replica.id]
+        there = self._on_host[replica.host]
+        del there[replica.id]
+        if not there:
+            del self._on_host[replica.host]
         self.ledger.release(replica.id)
 
     def standby_key(self, device: str, host: str = LOCAL_HOST) -> str:
@@ -293,8 +296,9 @@ class Cluster:
     def await_end(self, replica: Replica) -> str:
         """Return why a pool may not start another replica while this one may run (user-facing
         text)."""
+        cause = self.hosts[replica.host].obstacle or replica.why
         wait = f"another one starts {self.host_lost_s:.0f} s after the loss at the latest"
-        return f"{self.hosts[replica.host].obstacle}; {replica.id} may still run there, {wait}"
+        return f"{cause}; {replica.id} may still run on {replica.host}, {wait}"
 
     def unreserve(self, pool: Pool) -> None:
         """Release the pool's reservation, if it has one."""

@@ -69,10 +69,11 @@ class Cordons:
     def end_unplaceable(self, keys: set[str], commands: list[Command]) -> None:
         """End every trial whose possible devices are all cordoned, or on hosts that drain or are
         gone, since that may last for hours. The reason names device and host, not the model."""
-        ledger = self._cluster.ledger
-        for key in sorted(keys & self._cluster.pools.keys()):
-            pool = self._cluster.pools[key]
-            if pool.spec.role != "trial" or pool.removed or pool.count():
+        ledger, pools = self._cluster.ledger, self._cluster.pools
+        trials = (key for key in keys if key in pools and pools[key].spec.role == "trial")
+        for key in sorted(trials):
+            pool = pools[key]
+            if pool.removed or pool.count():
                 continue
             need = self._cluster.need(pool)
             if is_unplaceable(need, ledger) or self._has_lost_hosts(need):

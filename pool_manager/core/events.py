@@ -243,7 +243,7 @@ class HostRemoved:
     """The operator removed a host. Its replicas drain; the host and its devices are forgotten when
     none is left. While it is unreachable, that is never the case, unless `is_forced`: its replicas
     are then abandoned, at once if their calls may run again elsewhere, the others when the host is
-    GONE."""
+    GONE. Those of a host that has never answered are abandoned when it is GONE."""
 
     host: str
     is_forced: bool = False

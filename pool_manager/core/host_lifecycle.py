@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, WatchEngine
+from pool_manager.core.contacts import Contacts
 from pool_manager.core.hosts import HostRecord, HostState, HostStep, advance_host
-from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Contact, Device
 from registry.model import LOCAL_HOST
 
@@ -44,13 +44,13 @@ class HostLifecycle:
     def __init__(
         self,
         cluster: Cluster,
-        replicas: ReplicaLifecycle,
+        contacts: Contacts,
         standbys: int = 0,
         gpu_standbys: int = 0,
     ) -> None:
         """`standbys` and `gpu_standbys` as in `Machine`."""
         self._cluster = cluster
-        self._replicas = replicas
+        self._contacts = contacts
         self._standbys, self._gpu_standbys = standbys, gpu_standbys
         self.keep_standbys(LOCAL_HOST)
 
@@ -94,8 +94,9 @@ class HostLifecycle:
 
     def forget_removed(self, now: float, commands: list[Command]) -> set[str]:
         """Forget removed hosts without replicas; return the pools that this may change. If the host
-        is not reachable and was removed by force, its replicas are abandoned before: those of
-        exclusive pools only when it is GONE, since they may run until then."""
+        is not reachable and was removed by force, or is GONE and has never answered, its replicas
+        are abandoned before: those of exclusive pools only when it is GONE, since they may run
+        until then."""
         touched: set[str] = set()
         for record in [one for one in self._cluster.hosts.values() if one.is_removed]:
             touched |= self._abandon(record, now, commands)
@@ -145,8 +146,8 @@ class HostLifecycle:
         self._take_devices(record.name, event.devices)
         for replica in self._cluster.on_host(record.name):
             is_running = replica.id in event.running
-            self._replicas.find_again(replica, now, commands, is_running=is_running)
-            self._replicas.release_displaced(replica, now, commands)
+            self._contacts.find_again(replica, now, commands, is_running=is_running)
+            self._contacts.release_displaced(replica, now, commands)
             if replica.role == "standby":
                 charge = self._cluster.standby_charge(replica.device, replica.host)
                 self._cluster.ledger.charge_bank(replica.id, *charge)
@@ -175,8 +176,7 @@ class HostLifecycle:
         if record.state not in (HostState.UNREACHABLE, HostState.GONE):
             self._step(record, HostStep.BROKEN, now)
             for replica in self._cluster.on_host(record.name):
-                why = record.obstacle
-                self._replicas.lose_contact(replica, Contact.UNREACHABLE, why, now, commands)
+                self._contacts.lose(replica, record.obstacle, now, commands)
         return self._revise(record, now)
 
     def _stop_expecting(self, record: HostRecord) -> set[str]:
@@ -184,27 +184,24 @@ class HostLifecycle:
         there = self._cluster.on_host(record.name)
         expected = [one for one in there if one.contact is Contact.JOINING]
         for replica in expected:
-            self._replicas.stop_expecting(replica)
+            self._contacts.stop_expecting(replica)
         return self._affected(record.name) if expected else set()
 
     def _give_up(self, record: HostRecord, now: float, commands: list[Command]) -> set[str]:
         self._step(record, HostStep.EXPIRED, now)
-        if not record.epoch:
-            # It was never connected. If it is removed or was never defined, it never will be.
-            record.is_forced = True
         for replica in self._cluster.on_host(record.name):
-            self._replicas.give_up(replica, record.obstacle, now, commands)
+            self._contacts.give_up(replica, record.obstacle, now, commands)
         return self._revise(record, now)
 
     def _abandon(self, record: HostRecord, now: float, commands: list[Command]) -> set[str]:
         touched: set[str] = set()
-        if not record.is_forced or record.is_reachable:
+        if record.is_reachable or not (record.is_forced or record.has_never_answered):
             return touched
         for replica in self._cluster.on_host(record.name):
             is_exclusive = self._cluster.pools[replica.pool].is_exclusive
             if replica.contact is Contact.GONE or not is_exclusive:
                 touched.add(replica.pool)
-                self._replicas.abandon(replica, f"{record.name} was removed", now, commands)
+                self._contacts.abandon(replica, f"{record.name} was removed", now, commands)
         return touched
 
     def _on_engine(
@@ -226,7 +223,7 @@ class HostLifecycle:
             commands.append(WatchEngine(event.reason, record.name))
         else:
             record.engine_down = ""
-            self._replicas.end_missing(record.name, event.running, now, commands)
+            self._contacts.end_missing(record.name, event.running, now, commands)
         return self._revise(record, now) | set(self._cluster.live)
 
     def _step(self, record: HostRecord, step: HostStep, now: float) -> None:

@@ -122,6 +122,11 @@ class HostRecord:
         return self.state in (HostState.JOINING, HostState.UNREACHABLE)
 
     @property
+    def has_never_answered(self) -> bool:
+        """Whether it is GONE and was never connected since this server started."""
+        return self.state is HostState.GONE and not self.epoch
+
+    @property
     def obstacle(self) -> str:
         """Why nothing can be placed there, "" if something can (user-facing text)."""
         cause = f": {self.reason}" if self.reason else ""

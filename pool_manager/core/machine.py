@@ -57,6 +57,7 @@ from math import inf
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, EndWarm, Publish
+from pool_manager.core.contacts import Contacts
 from pool_manager.core.cordons import Cordons
 from pool_manager.core.host_lifecycle import HostLifecycle
 from pool_manager.core.hosts import HOST_LOST_S
@@ -97,7 +98,8 @@ class Machine:
         self.cluster = Cluster(devices, driver, host_lost_s)
         self.stopping = False
         self._replicas = ReplicaLifecycle(self.cluster)
-        self._hosts = HostLifecycle(self.cluster, self._replicas, standbys, gpu_standbys)
+        self._contacts = Contacts(self.cluster, self._replicas)
+        self._hosts = HostLifecycle(self.cluster, self._contacts, standbys, gpu_standbys)
         self._cordons = Cordons(self.cluster, self._replicas)
         self._supply = Supply(self.cluster, self._replicas, lambda: self.cluster.unused_id(new_id))
         self._list_read_s: float | None = None
@@ -233,9 +235,12 @@ class Machine:
                 return self._hosts.apply(event, now, commands)
             case events.DeviceLost() | events.DeviceBack():
                 return self._cordons.apply(event)
+            case events.Found():
+                self._hosts.expect(event.host, now)
+                return self._contacts.adopt(event, now, commands)
+            case events.Greeted():
+                return self._contacts.greet(event, now, commands)
             case _:
-                if isinstance(event, events.Found):
-                    self._hosts.expect(event.host, now)
                 return self._replicas.apply(event, now, commands)
 
     def _on_start_or_stop(

@@ -162,10 +162,12 @@ class Pool:
         """Return the number of replicas that count."""
         return sum(self.counts(replica) for replica in self.replicas.values())
 
-    def unreachable(self) -> Replica | None:
-        """Return a replica that counts although its host is unreachable, None if there is none."""
+    def doubtful(self) -> Replica | None:
+        """Return a replica that counts only because it may run, None if there is none: its host is
+        unreachable, or it was given up there without a proof of its end."""
         for one in self.replicas.values():
-            if one.contact is Contact.UNREACHABLE and self.counts(one):
+            is_doubtful = one.contact is Contact.UNREACHABLE or one.may_run
+            if is_doubtful and self.counts(one):
                 return one
         return None
 

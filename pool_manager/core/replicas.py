@@ -8,9 +8,7 @@ from typing import Any
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import (
-    Abandon,
     Assign,
-    Bind,
     Command,
     Drain,
     EndTrial,
@@ -23,18 +21,21 @@ from pool_manager.core.commands import (
     StopBatching,
     Terminate,
 )
-from pool_manager.core.hosts import HostState
-from pool_manager.core.limits import (
-    GREETING_AFTER_ADOPTION_S,
+from pool_manager.core.pool import Pool
+from pool_manager.core.state import (
     RELEASE_RETRY_S,
     RESUME_S,
     START_S,
+    Contact,
+    PoolSpec,
+    Replica,
+    State,
+    Step,
+    advance,
     drain_limit_s,
     state_limit_s,
     term_limit_s,
 )
-from pool_manager.core.pool import Pool
-from pool_manager.core.state import Contact, PoolSpec, Replica, State, Step, advance
 from registry.model import LOCAL_HOST
 
 OVERDUE = "lasted too long"
@@ -44,28 +45,15 @@ CONNECT_S = 0.5
 gateways."""
 PLACEMENT_PHASES = ("place", "evict")
 """The phases before a cold start has a device. They are not part of the reload time."""
-CONTACTS = {
-    HostState.JOINING: Contact.JOINING,
-    HostState.UP: Contact.KNOWN,
-    HostState.DRAINING: Contact.KNOWN,
-    HostState.UNREACHABLE: Contact.UNREACHABLE,
-    HostState.GONE: Contact.GONE,
-}
-"""Contact of a replica that is found on a host."""
 
 
 class ReplicaLifecycle:
-    """Applies the events of replicas, starts and ends them. No other class changes their states.
-
-    A replica on a host that cannot be reached is sent nothing. What its record implies is commanded
-    when it is known again (`_restore_link`), its release when the host is (`find_again`).
-    """
+    """Applies the events of replicas, starts and ends them. No other class changes their states."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Begun: self._begun,
-            events.Greeted: self._greeted,
             events.Loaded: self._loaded,
             events.BatchingRefuted: self._refuted,
             events.FirstRun: self._first_run,
@@ -98,7 +86,7 @@ class ReplicaLifecycle:
             return
         replica.if_idle = if_idle_s is not None
         if replica.state is not State.DRAINING:
-            self._advance(replica, Step.DRAINED, now)
+            self.advance(replica, Step.DRAINED, now)
         elif self._spec(replica).is_server and not was_quiesced:
             # It has served until now: exchanges that are open have `drain_s` from now on.
             replica.deadline_s = now + drain_limit_s(replica, self._spec(replica))
@@ -110,7 +98,7 @@ class ReplicaLifecycle:
     ) -> None:
         """Begin the soft drain of a ready server for the pool `claimant`."""
         replica.why, replica.claimant, replica.if_idle = why, claimant, False
-        self._advance(replica, Step.DRAINED, now)
+        self.advance(replica, Step.DRAINED, now)
         self._cluster.quiesced[replica.id] = None
         text = f"{replica.id} takes no new calls: it {why}"
         commands.append(Note(replica.pool, text))
@@ -150,7 +138,7 @@ class ReplicaLifecycle:
         elif replica.contact is Contact.EXPECTED:
             reason = f"it did not connect again after {replica.host} was back"
             lost = events.Lost(replica.id, reason, is_its_fault=False, cause=reason)
-            self._end(replica, lost, now, commands)
+            self.end(replica, lost, now, commands)
         elif replica.state is State.DRAINING and not replica.terminated:
             replica.terminated = True
             replica.if_idle = replica.is_revoked = False
@@ -162,28 +150,7 @@ class ReplicaLifecycle:
             commands.append(Terminate(replica.id, reason))
         else:
             reason = f"{replica.state} {OVERDUE}"
-            self._end(replica, events.Lost(replica.id, reason), now, commands)
-
-    def end_missing(
-        self, host: str, running: frozenset[str], now: float, commands: list[Command]
-    ) -> None:
-        """Compare the records of a host with its driver's list after its engine is back: replicas
-        that are missing from it are lost, and stuck releases are retried."""
-        for replica in self._cluster.on_host(host):
-            if replica.state is State.RELEASING:
-                if replica.deadline_s < float("inf"):
-                    replica.deadline_s = now
-                    self.enforce_deadline(replica, now, commands)
-            elif replica.id not in running and replica.state is not State.STARTING:
-                self._end_absent(replica, "it ended while the engine was away", now, commands)
-
-    def _end_absent(
-        self, replica: Replica, reason: str, now: float, commands: list[Command]
-    ) -> None:
-        """End a replica of which the driver has proved that it does not run."""
-        lost = events.Lost(replica.id, reason, is_its_fault=False, cause=reason)
-        self._end(replica, lost, now, commands)
-        replica.may_run = False
+            self.end(replica, events.Lost(replica.id, reason), now, commands)
 
     def release(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
         """Command the release of a replica in any state that can be lost."""
@@ -193,73 +160,12 @@ class ReplicaLifecycle:
                 replica, "ready", replica.ready_s, commands, ago_s=now - replica.ready_s
             )
         replica.why = why
-        self._advance(replica, Step.LOST, now)
+        self.advance(replica, Step.LOST, now)
         if replica.is_reachable:
             replica.contact = Contact.KNOWN
             commands.append(Release(replica.id, why))
 
-    def lose_contact(
-        self, replica: Replica, contact: Contact, why: str, now: float, commands: list[Command]
-    ) -> None:
-        """The host of a replica cannot be reached: its time limits are suspended, and a soft drain
-        is revoked as soon as it can be. A trial is given up and begins anew elsewhere: it answers
-        no calls, so it may run twice, and its deploy need not wait for the host."""
-        replica.contact, replica.has_greeted = contact, False
-        if replica.is_quiesced:
-            replica.is_revoked = True
-        if replica.role == "trial" and replica.state is not State.RELEASING:
-            lost = events.Lost(replica.id, why, is_its_fault=False)
-            self._end(replica, lost, now, commands)
-        self._touch(replica)
-        replica.deadline_s = float("inf")
-
-    def stop_expecting(self, replica: Replica) -> None:
-        """The host of a replica has not answered for so long that the replica is not awaited."""
-        replica.contact = Contact.UNREACHABLE
-        self._touch(replica)
-
-    def find_again(
-        self, replica: Replica, now: float, commands: list[Command], *, is_running: bool
-    ) -> None:
-        """The host of a replica is up again. A replica that does not run any more is lost; one that
-        runs is known once it has greeted on the new connection, which it may have done already. A
-        release is commanded anew, since nothing is known of an earlier one."""
-        was_known, replica.contact = replica.contact is Contact.KNOWN, Contact.EXPECTED
-        self._touch(replica)
-        if replica.state is State.RELEASING:
-            replica.contact, replica.deadline_s = Contact.KNOWN, float("inf")
-            replica.may_run = replica.may_run and is_running
-            commands.append(Release(replica.id, replica.why))
-        elif not is_running:
-            self._end_absent(
-                replica, f"it ended while {replica.host} was unreachable", now, commands
-            )
-        elif was_known:
-            replica.contact = Contact.KNOWN
-        elif replica.has_greeted:
-            self._restore_link(replica, now, commands)
-        else:
-            is_new = replica.state is State.STARTING and not replica.adopted
-            replica.deadline_s = now + (START_S if is_new else GREETING_AFTER_ADOPTION_S)
-
-    def give_up(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
-        """The host of a replica is gone: the replica takes no calls any more."""
-        replica.contact, replica.may_run = Contact.GONE, False
-        if replica.state is not State.RELEASING:
-            lost = events.Lost(replica.id, why, is_its_fault=False, cause=why)
-            self._end(replica, lost, now, commands)
-            replica.may_run = False
-        self._touch(replica)
-        replica.deadline_s = float("inf")
-
-    def abandon(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
-        """Remove the record of a replica whose host was removed by force."""
-        self.give_up(replica, why, now, commands)
-        replica.state = advance(replica.state, Step.RELEASED)
-        self._cluster.remove(replica)
-        commands.append(Abandon(replica.id, why))
-
-    def _touch(self, replica: Replica) -> None:
+    def touch(self, replica: Replica) -> None:
         self._cluster.pools[replica.pool].quiet_until_s = 0.0
         self._cluster.changed.add(replica.pool)
 
@@ -271,7 +177,7 @@ class ReplicaLifecycle:
         standby.adopted = False
         if standby.state is State.STARTING:
             return []
-        return [self._bind_standby(standby, now)]
+        return [self.bind_standby(standby, now)]
 
     def stop_batching(self, pool: Pool, commands: list[Command]) -> None:
         """If a pool must not batch, command its ready replicas to stop batching. A replica that is
@@ -287,8 +193,6 @@ class ReplicaLifecycle:
     def apply(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
         """Apply an event about one replica; return the pools it touches. Events with unknown ids
         are ignored: they crossed the replica's end."""
-        if isinstance(event, events.Found):
-            return self._found(event, now, commands)
         replica = self._cluster.find(getattr(event, "id", ""))
         if replica is None:
             return set()
@@ -309,48 +213,6 @@ class ReplicaLifecycle:
             touched |= self._cluster.blocked
         return touched
 
-    def _found(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
-        """Adopt a replica of an earlier manager. A replica of an unknown pool is drained. A replica
-        on a device that its host does not have is released, and so is a trial: its deploy is
-        gone."""
-        key = event.pool or self._cluster.standby_key(event.device, event.host)
-        is_cpu_standby = not event.pool and key == self._cluster.standby_key("", event.host)
-        if key not in self._cluster.pools:
-            self._cluster.define(PoolSpec(key, role=event.role)).removed = True
-        replica = Replica(
-            event.id,
-            key,
-            "" if is_cpu_standby else event.device,
-            event.role,
-            now,
-            adopted=True,
-            is_bound=bool(event.pool),
-            last_used_s=now,
-            host=event.host,
-            contact=CONTACTS[self._cluster.hosts[event.host].state],
-        )
-        self.add(replica, now)
-        if replica.contact is Contact.GONE:
-            self.give_up(replica, self._cluster.hosts[event.host].obstacle, now, commands)
-            return {key}
-        if replica.contact is Contact.KNOWN:
-            self.release_displaced(replica, now, commands)
-        if event.role == "trial" and replica.state is not State.RELEASING:
-            self.release(replica, "its deploy ended with the earlier manager", now, commands)
-        return {key}
-
-    def release_displaced(self, replica: Replica, now: float, commands: list[Command]) -> None:
-        """Release a replica on a device that its host does not have (any more). A standby for CPU
-        slots has no device."""
-        is_here = replica.device in self._cluster.ledger.devices
-        is_cpu_standby = replica.role == "standby" and not replica.device
-        if is_here or is_cpu_standby or replica.state is State.RELEASING:
-            return
-        host = "this host" if replica.host == LOCAL_HOST else replica.host
-        why = f"{host} has no device {replica.device or 'without a name'}"
-        commands.append(Note(replica.pool, f"{replica.id} is stopped: {why}"))
-        self.release(replica, why, now, commands)
-
     def _begun(
         self, replica: Replica, _event: events.Begun, now: float, _commands: list[Command]
     ) -> None:
@@ -360,93 +222,10 @@ class ReplicaLifecycle:
         elif replica.state is State.LOADING:
             replica.deadline_s = now + state_limit_s(replica, self._spec(replica))
 
-    def _greeted(
-        self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]
-    ) -> None:
-        """The control link of a replica works, for the first time or again. On a host that is not
-        up, only the record changes: the commands follow with HostUp."""
-        replica.has_greeted = True
-        if replica.state is State.STARTING and (replica.is_bound or replica.role == "standby"):
-            self._connect(replica, event, now, commands)
-        elif replica.is_reachable:
-            self._restore_link(replica, now, commands, is_loaded=event.loaded)
-
-    def _connect(
-        self, replica: Replica, event: events.Greeted, now: float, commands: list[Command]
-    ) -> None:
-        """A replica in STARTING has greeted. One that was launched for a model gets it."""
-        if replica.is_reachable:
-            replica.contact = Contact.KNOWN
-        self._advance(replica, Step.GREETED, now)
-        if replica.role == "standby":
-            self._cluster.pools[replica.pool].forget_failures()
-            return
-        replica.phases = dict(event.phases)
-        self._advance(replica, Step.BOUND, now)
-        if not event.loaded:
-            self._bind(replica, commands)
-
-    def _bind(self, replica: Replica, commands: list[Command]) -> None:
-        """Command a replica to load its model. One of a removed pool is about to be drained."""
-        pool = self._cluster.pools[replica.pool]
-        replica.batches = pool.spec.batches
-        if replica.is_reachable and not pool.removed:
-            commands.append(Bind(replica.id, replica.pool))
-
-    def _restore_link(
-        self, replica: Replica, now: float, commands: list[Command], *, is_loaded: bool = False
-    ) -> None:
-        """The control link of a replica is a new one. Its record says what it must be told, since
-        commands may have been lost with the earlier link; those that it has got are ignored. Only
-        the first link after its host was unreachable begins a time limit anew."""
-        if replica.contact is Contact.EXPECTED:
-            replica.contact = Contact.KNOWN
-            limit_s = (
-                RESUME_S if replica.is_returning else state_limit_s(replica, self._spec(replica))
-            )
-            replica.deadline_s = now + limit_s
-            commands.append(Note(replica.pool, f"{replica.id} is connected again"))
-        self._touch(replica)
-        pool = self._cluster.pools[replica.pool]
-        match replica.state:
-            case State.STARTING if not pool.removed:
-                # It was assigned while still importing: calls waited for the rest of the import.
-                self._advance(replica, Step.GREETED, now)
-                replica.phases["import"] = (now - replica.last_used_s) * 1e3
-                commands.append(self._bind_standby(replica, now))
-            case State.LOADING if not is_loaded:
-                self._bind(replica, commands)
-            case State.READY:
-                self._restore_serving(replica, pool, commands)
-            case State.DRAINING:
-                self._restore_drain(replica, now, commands)
-
-    @staticmethod
-    def _restore_serving(replica: Replica, pool: Pool, commands: list[Command]) -> None:
-        if pool.spec.is_server:
-            commands.append(Resume(replica.id))
-        if not pool.batches:
-            replica.batches = False
-            commands.append(StopBatching(replica.id))
-
-    def _restore_drain(self, replica: Replica, now: float, commands: list[Command]) -> None:
-        """Command a drain again. One that the replica may refuse becomes final: whether it has
-        agreed or refused is not known."""
-        if replica.is_returning:
-            commands.append(Resume(replica.id))
-        elif replica.is_quiesced:
-            commands.append(Quiesce(replica.id))
-        elif replica.terminated:
-            commands.append(Terminate(replica.id, f"did not drain: {replica.why}"))
-        elif replica.if_idle:
-            self.drain(replica, None, replica.why, now, commands)
-        else:
-            commands.append(Drain(replica.id, None))
-
-    def _bind_standby(self, standby: Replica, now: float) -> Command:
+    def bind_standby(self, standby: Replica, now: float) -> Command:
         standby.is_bound = True
         standby.batches = self._cluster.pools[standby.pool].spec.batches
-        self._advance(standby, Step.BOUND, now)
+        self.advance(standby, Step.BOUND, now)
         phases = dict(standby.phases)
         return Assign(standby.id, standby.pool, standby.device, standby.role, phases)
 
@@ -472,7 +251,7 @@ class ReplicaLifecycle:
         self._cluster.ledger.recharge(replica.id, pool.memory_mib)
         loading = [ms for phase, ms in event.phases.items() if phase not in PLACEMENT_PHASES]
         pool.reload_s = sum(loading) / 1e3
-        self._advance(replica, Step.LOADED, now)
+        self.advance(replica, Step.LOADED, now)
         commands.append(Note(replica.pool, f"{replica.id} is ready"))
         if replica.adopted and pool.spec.is_server and replica.is_reachable:
             # The earlier manager may have drained it softly, for a pool that asks anew.
@@ -520,14 +299,14 @@ class ReplicaLifecycle:
         replica.refused_s = now
         replica.if_idle = replica.is_revoked = False
         replica.claimant = ""
-        self._advance(replica, Step.NOT_IDLE, now)
+        self.advance(replica, Step.NOT_IDLE, now)
         commands.append(Note(replica.pool, text))
 
     def _lost(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
     ) -> None:
         if replica.state is not State.RELEASING:
-            self._end(replica, event, now, commands)
+            self.end(replica, event, now, commands)
 
     def _released(self, replica: Replica) -> set[str]:
         """Remove the record. Its device is free, so blocked pools are settled."""
@@ -541,12 +320,16 @@ class ReplicaLifecycle:
         self, replica: Replica, event: events.NotReleased, now: float, commands: list[Command]
     ) -> None:
         """Keep the device charged (quarantined) and retry the release after RELEASE_RETRY_S."""
-        replica.why, replica.may_run = event.reason, replica.may_run and replica.is_unknown
-        if not replica.is_unknown:
+        replica.why = event.reason
+        # It hears no manager since its loss. A failed release alone proves nothing: the connection
+        # to its host may be what failed.
+        if now - replica.since_s >= self._cluster.host_lost_s:
+            replica.may_run = False
+        if replica.is_reachable:
             replica.deadline_s = now + RELEASE_RETRY_S
         commands.append(Note(replica.pool, f"{replica.id} cannot be released: {event.reason}"))
 
-    def _end(
+    def end(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]
     ) -> None:
         """Release a lost replica. A loss before READY counts against its pool, or ends its trial;
@@ -603,14 +386,14 @@ class ReplicaLifecycle:
             )
         )
 
-    def _advance(self, replica: Replica, step: Step, now: float) -> None:
+    def advance(self, replica: Replica, step: Step, now: float) -> None:
         replica.state = advance(replica.state, step)
         self._enter_state(replica, now)
 
     def _enter_state(self, replica: Replica, now: float) -> None:
         """Begin a state: set its deadline, and mark the pool to be settled and published."""
         replica.since_s = now
-        self._touch(replica)
+        self.touch(replica)
         limit_s = state_limit_s(replica, self._spec(replica))
         replica.deadline_s = now + limit_s if replica.is_reachable else float("inf")
 

@@ -37,8 +37,8 @@ takes no new exchanges and finishes the open ones. It is still listed, because g
 links to it: when the claimant no longer needs the room, the drain is revoked (`is_returning`), and
 `not idle` leads back to READY.
 
-Deadlines are not part of the table. A state may last for `state_limit_s` (`replicas`). A Tick after
-that treats an overdue state like any other loss, except for a drain and a release.
+Deadlines are not part of the table. A state may last for `state_limit_s`. A Tick after that
+treats an overdue state like any other loss, except for a drain and a release.
 
 The state of a replica on another host is what is known of it; its `Contact` says how well it is
 known. Only a KNOWN replica is listed, used, drained or evicted:
@@ -59,9 +59,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Literal
 
 from registry.model import LOCAL_HOST
+from runtime_image.contract import model
+from runtime_image.contract.server import QUIESCE_S
+
+START_S = 60.0
+QUEUE_S = 600.0
+"""Limit of a start's wait in the start queue. START_S counts from the end of that wait."""
+GREETING_AFTER_ADOPTION_S = 10.0
+LOAD_MIN_S = 60.0
+LOAD_FACTOR = 10.0
+LOAD_S_PER_GIB = 20.0
+SERVER_MARGIN_S = 30.0
+"""Added to `start_s`, within which the sidecar itself gives a server up and says why."""
+VERIFICATION_S = 60.0
+"""Limit of a trial's verification: the analysis of rows (30 s at most) and the comparison of runs,
+which takes some seconds for each of up to three sessions. For a server: of its sample requests."""
+DRAIN_S = 30.0
+TERM_S = 5.0
+"""Seconds between TERM and KILL. A server has its `stop_grace_s` in addition."""
+RESUME_S = 30.0
+"""Limit of the answer to a revoked soft drain."""
+RELEASE_RETRY_S = 5.0
 
 
 class State(StrEnum):
@@ -165,7 +187,8 @@ class PoolSpec:
     `may_rerun`: calls that a replica had started may run again elsewhere. `labels` are those that
     its host must have. `driver` is the driver that its replicas need, "" for any. `spread`: its
     replicas prefer different hosts. `files` identifies its files in the caches of hosts (digest of
-    the bundle); they have `bundle_bytes`. `image` is the engine's id of its server's image, "" for
+    the bundle); they have `bundle_bytes`, and `file_hosts` hosts besides the local one should have
+    them ahead of need. `image` is the engine's id of its server's image, "" for
     none.
 
     `is_server`: its replicas are sidecars with an HTTP server, and `target` is their concurrency.
@@ -196,6 +219,7 @@ class PoolSpec:
     driver: str = ""
     spread: bool = True
     files: str = ""
+    file_hosts: int = 1
     image: str = ""
 
 
@@ -307,3 +331,42 @@ class Replica:
     def is_unready(self) -> bool:
         """Whether it has never been READY, as far as is known."""
         return self.state in (State.STARTING, State.STANDBY, State.LOADING)
+
+
+def load_limit_s(spec: PoolSpec) -> float:
+    """Return the time limit of a load: max(60 s, 10 x the measured load, 20 s per GiB); for a
+    server, its `start_s` and a margin."""
+    if spec.is_server:
+        return spec.start_s + SERVER_MARGIN_S
+    return max(LOAD_MIN_S, LOAD_FACTOR * spec.load_s, LOAD_S_PER_GIB * spec.bundle_bytes / 2**30)
+
+
+def drain_limit_s(replica: Replica, spec: PoolSpec) -> float:
+    """Return the time limit of a drain. That of a server is `drain_s`, the time that its open
+    exchanges have; a drain that it may refuse ends none, and takes a handshake with the gateways
+    and the server's own end."""
+    if not spec.is_server:
+        return DRAIN_S
+    return DRAIN_S + QUIESCE_S + spec.stop_grace_s if replica.if_idle else spec.drain_s
+
+
+def term_limit_s(spec: PoolSpec) -> float:
+    """Return the seconds between TERM and KILL."""
+    return spec.stop_grace_s + TERM_S if spec.is_server else TERM_S
+
+
+def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
+    """Return the seconds that the state just entered may last; infinite if it has no limit."""
+    if replica.state is State.STANDBY and replica.role == "standby":
+        return inf
+    if replica.state in (State.STARTING, State.STANDBY):
+        if replica.adopted:
+            return GREETING_AFTER_ADOPTION_S
+        return QUEUE_S if replica.state is State.STARTING else START_S
+    if replica.state is State.LOADING:
+        if replica.role != "trial":
+            return load_limit_s(spec)
+        return load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
+    if replica.state is State.DRAINING:
+        return drain_limit_s(replica, spec)
+    return inf

@@ -90,13 +90,13 @@ class Supply:
         self._stop_surplus(pool, load, now, commands)
 
     def _end_wait(self, pool: Pool, load: Load, commands: list[Command]) -> None:
-        """The pool has the wanted number of replicas, or may not have more while one on an
-        unreachable host may still run: then it waits without a reservation."""
-        away = pool.unreachable()
+        """The pool has the wanted number of replicas, or may not have more while one on another
+        host may still run: then it waits without a reservation."""
+        doubtful = pool.doubtful()
         is_needed = load.busy or pool.warming or pool.spec.min
-        if away is not None and is_needed and not pool.is_warm:
+        if doubtful is not None and is_needed and not pool.is_warm:
             self._cluster.unreserve(pool)
-            self.evictor.block(pool, self._cluster.await_end(away), commands)
+            self.evictor.block(pool, self._cluster.await_end(doubtful), commands)
         elif pool.reservation or pool.blocked:
             self.evictor.unblock(pool)
 
@@ -198,7 +198,7 @@ class Supply:
     def _awaited(self, others: list[Replica]) -> str:
         """Return which of these replicas ends by itself or may have ended, "" if none."""
         for one in others:
-            if not one.is_reachable:
+            if one.may_run or not one.is_reachable:
                 return self._cluster.await_end(one)
             if one.state is State.DRAINING:
                 return f"waits for {one.id} of {one.pool} to drain"

@@ -31,13 +31,10 @@ class AgentReports:
         host: str,
         clock: Callable[[], float],
         wall: Callable[[], float],
-        on_report: Callable[[], None],
     ) -> None:
-        """`on_report` is called after each report, in the event loop."""
         self._host = host
         self._clock = clock
         self._wall = wall
-        self._on_report = on_report
         self._control: Control | None = None
         self._came = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -66,7 +63,6 @@ class AgentReports:
         self.clock_offset_s = report.wall_s - self._wall()
         came, self._came = self._came, asyncio.Event()
         came.set()
-        self._on_report()
 
     @property
     def is_fresh(self) -> bool:

@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 AGAIN_S: Final = (1.0, 60.0)
 """Shortest and longest pause between the end of an agent and the next start."""
+STEADY_S: Final = 60.0
+"""Seconds of life after which an agent's end is followed by the shortest pause."""
 RECORD_MAX: Final = 64 * 1024
 
 
@@ -47,6 +49,7 @@ class AgentKeeper:
         pool: PoolSettings,
         reports: AgentReports,
         tasks: Tasks,
+        clock: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
         self._host = host
@@ -54,19 +57,24 @@ class AgentKeeper:
         self._file = record_file
         self._pool = pool
         self._tasks = tasks
+        self._clock = clock
         self._changed = changed
         self.reports = reports
-        self._why = "it was not started yet"
+        self._why = "its agent was not started yet"
+        self._blindness = ""
         self._place: tuple[DockerDriver, HostFolders, bool] | None = None
         self._token = ""
         self._pause_s = AGAIN_S[0]
+        self._starting = asyncio.Lock()
+        self._begun_s = 0.0
+        self._restarting: asyncio.Task[None] | None = None
 
     @property
     def reason(self) -> str:
-        """Why there are no reports, "" while there are."""
+        """Why there are no reports, or none of GPUs that the host has; "" while there are."""
         if self.reports.is_fresh:
-            return ""
-        return self._why or "it does not report"
+            return self._blindness
+        return self._blindness or self._why or "its agent does not report"
 
     async def ensure(
         self, driver: DockerDriver, folders: HostFolders, *, is_running: bool, has_gpus: bool
@@ -82,25 +90,28 @@ class AgentKeeper:
         await self._start()
 
     async def _start(self) -> None:
-        assert self._place is not None
-        driver, folders, has_gpus = self._place
-        try:
-            await self._remove(driver, folders)
-            await self._launch(driver, folders, has_gpus=has_gpus)
-        except EngineDown:
-            raise
-        except (DriverError, OSError) as error:
-            self._why = str(error)
-            log.warning("an agent cannot be started", host=self._host, reason=self._why)
+        async with self._starting:
+            if self._place is None:
+                return  # ended meanwhile
+            driver, folders, has_gpus = self._place
+            try:
+                await self._remove(driver, folders)
+                await self._launch(driver, folders, has_gpus=has_gpus)
+            except EngineDown:
+                raise
+            except (DriverError, OSError) as error:
+                self._why = f"its agent cannot be started: {error}"
+                log.warning("an agent cannot be started", host=self._host, reason=self._why)
         self._changed()
 
     async def _launch(self, driver: DockerDriver, folders: HostFolders, *, has_gpus: bool) -> None:
         record = agent_record(self._host, self._pool, has_gpus=has_gpus)
         data = json.dumps(asdict(record)).encode()
+        self._begun_s = self._clock()
         await asyncio.to_thread(self._write, data)
         await folders.create(AGENT_ID, data)
         self._receive(record)
-        self._why = ""
+        self._why = self._blindness = ""
         try:
             await driver.start(record, Path(), Path(os.devnull))
         except EngineDown:
@@ -110,7 +121,7 @@ class AgentKeeper:
                 raise
             await self._remove(driver, folders)
             await self._launch(driver, folders, has_gpus=False)
-            self._why = f"it cannot see the GPUs: {error.message}"
+            self._blindness = f"its agent cannot see the GPUs: {error.message}"
 
     async def _remove(self, driver: DockerDriver, folders: HostFolders) -> None:
         await driver.release(AGENT_ID)
@@ -123,25 +134,39 @@ class AgentKeeper:
             self.reports.open(record.token, connections, self._tasks, self._pool.ping_s)
 
     def exited(self, how: str) -> None:
-        """Handle the end of the agent's container: another one is started after a pause."""
-        if how == "exited":
-            return  # released by this keeper
-        self._why = f"it {how}"
-        log.warning("an agent has ended", host=self._host, how=how)
-        self._changed()
-        self._tasks.spawn("agent", self._again())
+        """Handle the end of a container of the agent: unless another one runs, one is started after
+        a pause."""
+        if self._place is None or (self._restarting and not self._restarting.done()):
+            return
+        log.info("an agent's container has ended", host=self._host, how=how)
+        self._restarting = self._tasks.spawn("agent", self._restart(how))
 
-    async def _again(self) -> None:
+    async def _restart(self, how: str) -> None:
+        is_old = self._clock() - self._begun_s > STEADY_S
+        self._pause_s = AGAIN_S[0] if is_old else min(2 * self._pause_s, AGAIN_S[1])
         await asyncio.sleep(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, AGAIN_S[1])
-        with contextlib.suppress(DriverError):
-            await self._start()
+        if self._place is None:
+            return
+        driver, _, _ = self._place
+        with contextlib.suppress(DriverError):  # the next join sees to it
+            # The end that was reported may be that of the one before.
+            if not await self._runs(driver):
+                self._why = f"its agent {how}"
+                log.warning("an agent has ended", host=self._host, how=how)
+                self._changed()
+                await self._start()
+
+    async def _runs(self, driver: DockerDriver) -> bool:
+        async with self._starting:  # what is being started is not in the list yet
+            return AGENT_ID in await driver.list()
 
     async def end(self) -> None:
         """End the agent. Raises DriverError."""
-        if self._place is not None:
-            driver, folders, _ = self._place
-            await self._remove(driver, folders)
+        place, self._place = self._place, None
+        if place is not None:
+            driver, folders, _ = place
+            async with self._starting:
+                await self._remove(driver, folders)
         self._file.unlink(missing_ok=True)
 
     def close(self) -> None:

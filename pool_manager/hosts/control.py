@@ -49,7 +49,10 @@ class HostControl:
             oldest = next(iter(self._strangers))
             self._strangers.pop(oldest).cancel()
         sock.setblocking(False)
-        self._strangers[sock] = self._tasks.spawn(f"greeting from {self._host}", self._greet(sock))
+        task = self._tasks.spawn(f"greeting from {self._host}", self._greet(sock))
+        self._strangers[sock] = task
+        # Here, as a task that is cancelled before its first step runs nothing.
+        task.add_done_callback(lambda done: sock.close() if done.cancelled() else None)
 
     async def _greet(self, sock: socket.socket) -> None:
         try:
@@ -58,9 +61,6 @@ class HostControl:
             sock.close()
             log.warning("a greeting was refused", host=self._host, reason=str(error))
             return
-        except BaseException:
-            sock.close()
-            raise
         finally:
             self._strangers.pop(sock, None)
         connections = self._find(hello["token"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import Final
 
 import structlog
@@ -16,9 +16,10 @@ from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.gpus import memory
 from pool_manager.gpus.monitor import CALL_S, GpuMonitor
 from pool_manager.hosts.agent import AgentReports, RemoteNvml, gpus_of
+from pool_manager.hosts.engine import HostEngine
 from pool_manager.hosts.gpus import of_host, slots_of
 from pool_manager.ports import Gpus
-from registry.errors import BadRequest, DriverError
+from registry.errors import BadRequest, DriverError, EngineDown
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.gpus import NoDriver, Reading
 
@@ -46,38 +47,79 @@ class HostDevices:
         self._reports = reports
         self._gpus = gpus
         self._emit = emit
+        self._is_silent = False
         self.why_none = ""
         """Why no GPU is used although the host has some."""
 
-    def all(self, memory_mib: float, slots: int) -> list[Device]:
-        """Return the devices of the host, GPUs first."""
-        gpus = self._gpus[self._host].devices() if self._host in self._gpus else []
-        own = [of_host(device, self._host) for device in gpus]
-        return [*own, *slots_of(self._host, slots, memory_mib)]
+    def all(self, memory_mib: float, slots: int, records: Iterable[ReplicaRecord]) -> list[Device]:
+        """Return the devices of the host, GPUs first. Until its agent has reported, GPUs are those
+        of replicas that run there, which would be ended without them."""
+        if self._host in self._gpus:
+            gpus = [of_host(one, self._host) for one in self._gpus[self._host].devices()]
+        else:
+            used = {one.device for one in records if one.device_kind != "cpu" and one.device}
+            gpus = [Device(id, "cuda", host=self._host) for id in sorted(used)]
+        return [*gpus, *slots_of(self._host, slots, memory_mib)]
 
-    @property
-    def has_gpus(self) -> bool:
-        """Whether GPUs were found."""
-        return self._host in self._gpus
+    async def find(
+        self,
+        setting: str,
+        engine: HostEngine,
+        records: Mapping[str, ReplicaRecord],
+        running: Collection[str],
+        *,
+        is_patient: bool,
+    ) -> bool:
+        """Find the GPUs that `setting` allows, unless they are known, and poll them from then on.
+        True if that has to wait: for an image, which is only sent if the caller `is_patient`, or
+        for a report.
+        `why_none` says why there are none. Raises EngineDown."""
+        if self._host in self._gpus or engine.driver is None:
+            return False
+        try:
+            return await self._find(setting, engine, records, running, is_patient=is_patient)
+        except EngineDown:
+            raise
+        except DriverError as error:
+            self.why_none = error.message
+            log.warning("GPUs cannot be used", host=self._host, reason=error.message)
+            return False
 
-    async def choose(self, setting: str) -> list[Reading]:
+    async def _find(
+        self,
+        setting: str,
+        engine: HostEngine,
+        records: Mapping[str, ReplicaRecord],
+        running: Collection[str],
+        *,
+        is_patient: bool,
+    ) -> bool:
+        assert engine.driver is not None
+        chosen = await self._choose(setting)
+        if not chosen:
+            return self._is_silent
+        if not is_patient and not await engine.has_runtime("cuda"):
+            return True
+        await engine.driver.add_image("cuda", await engine.provide_runtime("cuda"))
+        await self._monitor(chosen, engine.driver, records, running)
+        return False
+
+    async def _choose(self, setting: str) -> list[Reading]:
         """Return the GPUs that may be used, by the next report. States in `why_none` why there are
         none."""
-        self.why_none = ""
-        if setting == memory.NONE:
-            return []
+        self.why_none, self._is_silent = "", False
         try:
             report = await self._reports.next(FIRST_REPORT_S)
             return memory.choose(setting, gpus_of(report))
         except TimeoutError:
-            self.why_none = "its agent does not report"
+            self.why_none, self._is_silent = "its agent does not report", True
         except NoDriver as error:
             self.why_none = str(error)
         except BadRequest as error:
             self.why_none = error.message
         return []
 
-    async def monitor(
+    async def _monitor(
         self,
         chosen: Collection[Reading],
         driver: DockerDriver,

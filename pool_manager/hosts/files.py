@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from hosts.errors import NoSpace
+from hosts.errors import ConnectionLost
 from hosts.files import FileCache
-from pool_manager.driver import HostDown
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Transfers
-from registry.errors import DriverError
+from registry.errors import DriverError, HostDown
 from registry.model import BundleFile
 
 T = TypeVar("T")
@@ -100,10 +99,10 @@ class HostFiles:
     async def _do(self, doing: str, work: Awaitable[T]) -> T:
         try:
             return await work
-        except NoSpace as error:
-            raise DriverError(f"cannot {doing} on host {self._host}: {error}") from error
-        except OSError as error:
+        except (ConnectionLost, TimeoutError) as error:
             raise HostDown(f"cannot {doing} on host {self._host}: {error}") from error
+        except OSError as error:
+            raise DriverError(f"cannot {doing} on host {self._host}: {error}") from error
 
 
 def _advance(progress: Callable[[int, int], None], before: int, sent: int) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pool_manager.driver import Driver, EngineLosses, Exits, HostDown
-from pool_manager.images import Images
+import structlog
+
+from pool_manager.driver import Driver, EngineLosses, Exits
+from pool_manager.images import Images, RemovedImage
 from pool_manager.ports import ControlConnections, ServerContainer
+from registry.errors import DriverError, HostDown
 from registry.model import LOCAL_HOST, BundleFile
 from runtime_image.contract.control import ReplicaRecord
 
 if TYPE_CHECKING:
     from pool_manager.hosts.remote_host import RemoteHost
+
+log = structlog.get_logger()
 
 
 class Fleet:
@@ -28,7 +33,7 @@ class Fleet:
         self._hosts = hosts
         self._host_of: dict[str, str] = {}
         self.kind = local.kind
-        self.images: Images | None = local.images
+        self.images: Images | None = FleetImages(local.images, hosts) if local.images else None
         self.exits, self.engine_losses = Exits(), EngineLosses()
         self.has_other_users = local.has_other_users
         local.exits.subscribe(self.exits.notify)
@@ -80,6 +85,10 @@ class Fleet:
     async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:
         """Make image and mounts of a server available on the host of its replica."""
         await self.remote(record.host).provide(server)
+
+    async def seal(self, id: str) -> None:
+        """Close the data folder of a replica on another host to itself."""
+        await self.remote(self.host(id)).seal(id)
 
     def data_socket(self, id: str) -> str:
         """Return the path, on the replica's host, at which gateways connect to it."""
@@ -148,3 +157,33 @@ class Fleet:
     async def close(self) -> None:
         """Close the driver of this machine; the owner closes the other hosts."""
         await self._local.close()
+
+
+class FleetImages:
+    """`Images` of this machine, which removes this server's pins from the other hosts, too: their
+    images are sent again when a start there needs them."""
+
+    def __init__(self, local: Images, hosts: Mapping[str, RemoteHost]) -> None:
+        self._local = local
+        self._hosts = hosts
+        self.find, self.pull, self.pin = local.find, local.pull, local.pin
+
+    async def unpin_others(self, ids: Collection[str]) -> None:
+        """Remove the pins from all images except those with these ids."""
+        await self._local.unpin_others(ids)
+        await self._unpin_there(ids)
+
+    async def prune(self, ids: Collection[str]) -> list[RemovedImage]:
+        """Remove the images that deploys have pulled to this machine, except those with these
+        ids."""
+        removed = await self._local.prune(ids)
+        await self._unpin_there(ids)
+        return removed
+
+    async def _unpin_there(self, ids: Collection[str]) -> None:
+        for host in list(self._hosts.values()):
+            if host.is_up:
+                try:
+                    await host.unpin_others(ids)
+                except DriverError as error:
+                    log.warning("pins are left", host=host.name, reason=error.message)

@@ -5,13 +5,16 @@ see single folders below it, so that the modes below say what their users may do
 
     control/    0711  ctl.sock, which all replicas of the host share
     run/ID/     0755  the record
-    data/ID/    0777  data.sock, which the replica binds
+    data/ID/    0777  data.sock, which the replica binds; then 0711
     models/ID/  0755  hard links to files
     files/            files by content
 
-A replica may replace what is in its data folder at any time, by a link to anything that the login
-may use. It is therefore created before the container, never looked into, and removed after it. Each
-step is one command of the host's shell: SFTP would follow links, and takes a round trip per file.
+A replica binds its socket before it greets, and foreign code runs in it only after its BIND. In
+between its data folder is *sealed*: nothing can be made, removed or replaced in it any more. Until
+then, or in the folder of a replica that was never bound, the socket may be a link to anything that
+the login may use. The folder is therefore created before the container, never looked into, and
+removed after it. Each step is one command of the host's shell: SFTP would follow links, and takes a
+round trip per file.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import PurePosixPath
 from typing import Final, Protocol
 
-from pool_manager.driver import HostDown
-from registry.errors import DriverError
+from hosts.errors import ConnectionLost
+from registry.errors import DriverError, HostDown
 from registry.model import Mount
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, RECORD_FILE
 
@@ -30,6 +33,8 @@ COMMAND_S: Final = 30.0
 """Time limit of a command on a host."""
 REMOVE_S: Final = 120.0
 """Time limit of a removal: a replica may have made many files."""
+SEALED: Final = "711"
+"""Mode of a data folder in which nothing can be changed any more."""
 SOCKET_PATH_MAX: Final = 107
 """Max bytes of a socket's path (unix(7))."""
 SAID_MAX: Final = 300
@@ -111,14 +116,21 @@ class HostFolders:
 
     async def empty_models(self, id: str, below: Collection[PurePosixPath] = ()) -> None:
         """Create a replica's model folder, or remove its contents; then create the folders `below`
-        it. An existing folder is kept, since a container mounts it."""
-        _, _, models = self._of(id)
+        it. An existing folder is kept, since a container mounts it. A replica that runs is a
+        standby, whose data folder is sealed."""
+        _, data, models = self._of(id)
         folders = " ".join(sorted(f"{models}/{shlex.quote(str(one))}" for one in below))
         make = f" && mkdir -p {folders}" if folders else ""
         await self._do(
-            f"umask 022; mkdir -p {models} && find {models} -mindepth 1 -delete{make}",
+            f"umask 022; mkdir -p {models} && find {models} -mindepth 1 -delete{make} &&"
+            f" {{ ! test -d {data} || chmod {SEALED} {data}; }}",
             "empty the model folder of a replica",
         )
+
+    async def seal(self, id: str) -> None:
+        """Close a replica's data folder to the replica, which has bound its socket there."""
+        _, data, _ = self._of(id)
+        await self._do(f"chmod {SEALED} {data}", "close the data folder of a replica")
 
     async def remove(self, id: str) -> None:
         """Remove a replica's folders, if they exist. Its processes are gone."""
@@ -176,14 +188,16 @@ class HostFolders:
 
 
 async def call(host: str, work: Callable[[], Awaitable[Completed]]) -> Completed:
-    """Return the end of a command. Raises HostDown if the connection is lost, DriverError if the
-    command does not end in time."""
+    """Return the end of a command. Raises HostDown if the host does not answer, DriverError if it
+    refuses commands."""
     try:
         return await work()
     except TimeoutError:
-        raise DriverError(f"host {host} does not end a command in time") from None
-    except OSError as error:
+        raise HostDown(f"host {host} does not end a command in time") from None
+    except ConnectionLost as error:
         raise HostDown(f"the connection to host {host} is lost: {error}") from error
+    except OSError as error:
+        raise DriverError(f"host {host} runs no command: {error}") from error
 
 
 def _remedy(said: str) -> str:

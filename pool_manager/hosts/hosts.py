@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,12 +16,14 @@ from pool_manager.core.hosts import HostRecord
 from pool_manager.core.machine import Machine
 from pool_manager.driver import Driver
 from pool_manager.hosts.fleet import Fleet
+from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
+from pool_manager.hosts.stocking import Stocking
 from pool_manager.hosts.view import HostView
 from pool_manager.ports import Gpus
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
-from registry.errors import BadRequest, DriverError, FnError, Unknown
+from registry.errors import BadRequest, DriverError, Unknown
 from registry.exchange import HostRoute
 from registry.model import LOCAL_HOST, Host
 from registry.tasks import Tasks
@@ -68,6 +71,8 @@ class Hosts:
         self._is_open = False
         self.changed = Subscribers[[str]]()
         """Notified with the name of each host whose view changed, also after its removal."""
+        self.stocking = Stocking(self._members, emit, tasks, clock)
+        self.changed.subscribe(lambda _name: self.stocking.touch())
 
     def start(self) -> None:
         """Connect to the hosts defined so far, and at once to each that is defined later."""
@@ -102,7 +107,7 @@ class Hosts:
             present.update(host)
             return
         # Imported here, as servers without other hosts need neither asyncssh nor docker.
-        from pool_manager.hosts.remote_host import HostServices, RemoteHost
+        from pool_manager.hosts.remote_host import RemoteHost
 
         services = HostServices(
             self._path,
@@ -120,6 +125,7 @@ class Hosts:
         made.engine_losses.subscribe(
             lambda reason: self._emit(events.EngineLost(reason, host.name))
         )
+        log.info("a host is defined", host=host.name, address=host.address)
         self._members[host.name] = made
         if self._is_open:
             made.open_after(self._ending.get(host.name))
@@ -176,40 +182,38 @@ class Hosts:
         """Return every host: this machine first, then by name."""
         records = machine.cluster.hosts
         names = sorted(records, key=lambda name: (name != LOCAL_HOST, name))
-        return [self._view(records[name], machine) for name in names]
+        present = _present(machine)
+        return [self._view(records[name], present) for name in names]
 
     def view(self, name: str, machine: Machine) -> HostView | None:
         """Return a host, None if there is none of this name."""
         record = machine.cluster.hosts.get(name)
-        return self._view(record, machine) if record is not None else None
+        return self._view(record, _present(machine)) if record is not None else None
 
-    def _view(self, record: HostRecord, machine: Machine) -> HostView:
-        devices = [one for one in machine.devices.values() if one.host == record.name]
-        slots = sum(one.kind == "cpu" for one in devices)
+    def _view(self, record: HostRecord, present: Counter[tuple[str, str]]) -> HostView:
         found = HostView(
             record.name,
             state=record.state,
             reason=record.reason or record.engine_down,
             since_s=self._wall() - (self._clock() - record.since_s),
-            labels=dict(record.labels),
+            labels={name: text for name, text in record.labels.items() if name != LABEL},
             driver=record.driver,
-            cpu_slots=slots,
-            gpus=len(devices) - slots,
-            replicas=sum(one.host == record.name for one in machine.replicas()),
+            cpu_slots=present[record.name, "slots"],
+            gpus=present[record.name, "gpus"],
+            replicas=present[record.name, "replicas"],
         )
         if record.is_local:
             return replace(found, driver=self._local.kind)
         member = self._members.get(record.name)
         return member.fill(found) if member is not None else found
 
-    async def unpin_others(self, ids: Collection[str]) -> None:
-        """Remove this server's pins from other images of servers, on the hosts that are up."""
-        for host in self.members():
-            if host.is_up:
-                try:
-                    await host.unpin_others(ids)
-                except FnError as error:
-                    log.warning("pins are left", host=host.name, reason=error.message)
+
+def _present(machine: Machine) -> Counter[tuple[str, str]]:
+    """Return the numbers of CPU slots, GPUs and replicas by host, counted in one pass."""
+    found = Counter((one.host, "replicas") for one in machine.replicas())
+    for device in machine.devices.values():
+        found[device.host, "slots" if device.kind == "cpu" else "gpus"] += 1
+    return found
 
 
 def _login(host: Host) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ Both engines are asked on the event loop, so that a transfer that is given up cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
 from urllib.parse import quote
@@ -41,8 +42,6 @@ class HostImages:
     def __init__(self, host: str, source: str, target: str, owner: str) -> None:
         self._host = host
         self._source, self._target = source, target
-        self.url = target
-        """The engine of the host, as it is reached from this machine."""
         self._owner = owner
         self._lock = asyncio.Lock()
 
@@ -50,9 +49,9 @@ class HostImages:
         """Return the id of a runtime image on the host; it is sent if it is missing there. Without
         such an image on this machine, that of the host is used. Raises DriverError."""
         try:
-            own = await self._inspect(self._source, reference)
+            own = await self._inspect_own(reference)
             lack = f"the engine of this machine has no image {reference}"
-        except EngineDown as error:
+        except DriverError as error:
             own, lack = None, error.message
         if own is None:
             there = await self._inspect(self._target, reference)
@@ -65,16 +64,19 @@ class HostImages:
             return str(there["Id"])
         id = str(own["Id"])
         await self.send(id, progress)
-        await self._tag(id, RUNTIME, f"{kind}.{self._owner}")
+        tag = f"{kind}.{self._owner}"
+        former = await self._inspect(self._target, f"{RUNTIME}:{tag}")
+        if former is None or former["Id"] != id:
+            await self._tag(id, RUNTIME, tag)
+        if former is not None and former["Id"] != id:
+            await self._remove(str(former["Id"]))
         return id
 
-    async def has_runtime(self, kind: str, references: Mapping[str, str]) -> bool:
+    async def has_runtime(self, reference: str) -> bool:
         """Return whether the host has the runtime image that this machine would send."""
-        if (reference := references.get(kind)) is None:
-            return False
         try:
-            own = await self._inspect(self._source, reference)
-        except EngineDown:
+            own = await self._inspect_own(reference)
+        except DriverError:
             own = None
         return await self.has(str(own["Id"]) if own is not None else reference)
 
@@ -93,7 +95,7 @@ class HostImages:
         async with self._lock:
             if await self.has(id):
                 return
-            own = await self._inspect(self._source, id)
+            own = await self._inspect_own(id)
             if own is None:
                 raise DriverError(f"the engine of this machine has no image {id[:19]}")
             await self._check_processors(own)
@@ -112,27 +114,41 @@ class HostImages:
             raise DriverError(f"host {self._host} is {there}, the image is for {needs}")
 
     async def _stream(self, id: str, size: int, progress: Progress) -> None:
-        moved = asyncio.get_running_loop().time
+        now_s = asyncio.get_running_loop().time
+        try:
+            async with AsyncExitStack() as stack:
+                limit = await stack.enter_async_context(asyncio.timeout(SILENT_S))
+                source = await stack.enter_async_context(_session(self._source, total_s=None))
+                target = await stack.enter_async_context(_session(self._target, total_s=None))
+                url = f"http://engine/images/{quote(id, safe=':')}/get"
+                export = await stack.enter_async_context(source.get(url))
+                if export.status != OK:
+                    raise DriverError(f"the engine of this machine does not export {id[:19]}")
 
-        async with AsyncExitStack() as stack:
-            source = await stack.enter_async_context(_session(self._source, total_s=None))
-            target = await stack.enter_async_context(_session(self._target, total_s=None))
-            watch = _Watch(moved)
-
-            async def pieces() -> AsyncIterator[bytes]:
-                sent = 0
-                async with source.get(f"http://engine/images/{quote(id, safe=':')}/get") as answer:
-                    if answer.status != OK:
-                        raise DriverError(f"the engine of this machine does not export {id[:19]}")
-                    async for piece in answer.content.iter_chunked(PIECE):
+                async def pieces() -> AsyncIterator[bytes]:
+                    sent = 0
+                    async for piece in export.content.iter_chunked(PIECE):
                         yield piece
                         sent += len(piece)
-                        watch.touch(SILENT_S)
                         progress(sent, size)
-                watch.touch(UNPACK_S)
+                        limit.reschedule(now_s() + SILENT_S)
+                    limit.reschedule(now_s() + UNPACK_S)
 
-            load = _load(target, pieces(), self._host)
-            await watch.run(load, f"host {self._host} takes no more of the image {id[:19]}")
+                await _load(target, pieces(), self._host)
+        except TimeoutError:
+            raise DriverError(f"host {self._host} takes no more of the image {id[:19]}") from None
+        except (ClientError, OSError) as error:
+            raise DriverError(
+                f"the engine of this machine does not export {id[:19]}: {error}"
+            ) from error
+
+    async def _inspect_own(self, reference: str) -> dict[str, Any] | None:
+        """Return an image of this machine. Raises DriverError: that its engine does not answer says
+        nothing about the host's."""
+        try:
+            return await self._inspect(self._source, reference)
+        except EngineDown as error:
+            raise DriverError(error.message) from error
 
     async def _inspect(self, url: str, reference: str) -> dict[str, Any] | None:
         async with _session(url) as session:
@@ -143,6 +159,14 @@ class HostImages:
                 may_lack=True,
             )
             return found
+
+    async def _remove(self, id: str) -> None:
+        """Remove an image of the host, unless it has another tag or a container uses it."""
+        async with _session(self._target) as session:
+            path = f"http://engine/images/{quote(id, safe=':')}"
+            with contextlib.suppress(ClientError, OSError):
+                async with session.delete(path) as answer:
+                    await answer.read()
 
     async def _tag(self, id: str, repository: str, tag: str) -> None:
         async with _session(self._target) as session:
@@ -156,32 +180,6 @@ class HostImages:
                         )
             except (ClientError, OSError) as error:
                 raise EngineDown(f"the engine of host {self._host}: {error}") from error
-
-
-class _Watch:
-    """Ends work in which nothing has moved for some time."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._until_s = clock() + SILENT_S
-
-    def touch(self, limit_s: float) -> None:
-        self._until_s = self._clock() + limit_s
-
-    async def run(self, work: Any, what: str) -> None:
-        """Await `work`. Raises DriverError with `what` if nothing moves."""
-        task = asyncio.ensure_future(work)  # noqa: TID251 - awaited here
-        try:
-            while not task.done():
-                left_s = self._until_s - self._clock()
-                if left_s <= 0:
-                    raise DriverError(what)
-                await asyncio.wait([task], timeout=left_s)
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
-        task.result()
 
 
 async def _load(session: ClientSession, pieces: AsyncIterator[bytes], host: str) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Collection, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -24,24 +24,24 @@ from hosts.files import FileCache
 from hosts.login import Login, parse_target
 from pool_manager.core import events
 from pool_manager.core.state import Device
-from pool_manager.driver import EngineLosses, Exits, HostDown
-from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
-from pool_manager.drivers.docker.pairs import Machine
+from pool_manager.driver import EngineLosses, Exits
+from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.gpus.memory import NONE
 from pool_manager.hosts.agent import AGENT_ID, AgentReports
 from pool_manager.hosts.agents import AgentKeeper
 from pool_manager.hosts.control import HostControl
 from pool_manager.hosts.devices import HostDevices
+from pool_manager.hosts.engine import HostEngine
 from pool_manager.hosts.files import HostFiles
 from pool_manager.hosts.folders import HostFolders
-from pool_manager.hosts.images import HostImages
 from pool_manager.hosts.probing import Facts, read_facts
+from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.transfers import MIB, Transfers
-from pool_manager.hosts.view import HostView
-from pool_manager.ports import Gpus, ServerContainer
+from pool_manager.hosts.view import HostView, complaint
+from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
-from registry.errors import BadRequest, DriverError, EngineDown, FnError
+from registry.errors import BadRequest, DriverError, EngineDown, FnError, HostDown
 from registry.exchange import HostRoute
 from registry.model import BundleFile, Host
 from registry.tasks import Tasks
@@ -55,29 +55,11 @@ END_S: Final = 10.0
 """Time limit of what is ended on a host when the server closes."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostServices:
-    """What hosts need of their owner.
-
-    `path` returns where a file is kept on this machine by its sha256; `gpus` has the GPUs by host;
-    `emit` gets events for the machine; `changed` is called with the name of a host whose view
-    changed.
-    """
-
-    path: Callable[[str], Path]
-    gpus: MutableMapping[str, Gpus]
-    emit: Callable[[events.Event], None]
-    changed: Callable[[str], None]
-    tasks: Tasks
-    clock: Callable[[], float]
-    wall: Callable[[], float]
-
-
 class RemoteHost:
     """One other host. Its operations are those of a driver; they raise DriverError, and HostDown
     while the host cannot be reached."""
 
-    def __init__(  # noqa: PLR0915 - one line for each of its parts
+    def __init__(
         self,
         host: Host,
         settings: HostSettings,
@@ -104,7 +86,6 @@ class RemoteHost:
             self.epoch = predecessor.epoch
         self.is_joined = False
         self.reason = ""
-        self._info: dict[str, Any] = {}
         self._facts: Facts | None = None
         self._connection = HostConnection(
             login,
@@ -116,10 +97,11 @@ class RemoteHost:
         self._joining: asyncio.Task[None] | None = None
         self._folders: HostFolders | None = None
         self.files: HostFiles | None = None
-        self.images: HostImages | None = None
-        self._driver: DockerDriver | None = None
+        self.engine = HostEngine(host.name, self.owner, settings, pool, self.transfers)
         self._is_listening = False
-        reports = AgentReports(host.name, services.clock, services.wall, self._on_report)
+        self.engine.exits.subscribe(self._on_exit)
+        self.engine.losses.subscribe(self._on_engine_lost)
+        reports = AgentReports(host.name, services.clock, services.wall)
         self.agent = AgentKeeper(
             host.name,
             self.control,
@@ -127,10 +109,10 @@ class RemoteHost:
             pool,
             reports,
             self._tasks,
+            services.clock,
             lambda: services.changed(host.name),
         )
         self._devices = HostDevices(host.name, reports, services.gpus, services.emit)
-        self.sent_images: set[str] = set()
 
     # Life
 
@@ -158,27 +140,27 @@ class RemoteHost:
     async def close(self, *, is_removed: bool = False) -> None:
         """End the agent and the connection; with `is_removed` also remove this server's files
         there. Replicas are not touched."""
-        if self._joining is not None:
-            self._joining.cancel()
-        with contextlib.suppress(FnError, OSError, TimeoutError):
+        with contextlib.suppress(FnError, OSError):
             async with asyncio.timeout(END_S):
+                if self._joining is not None:
+                    self._joining.cancel()
+                    await asyncio.wait([self._joining])  # it may be starting an agent
                 await self._end(is_removed=is_removed)
         self.is_joined = False
         if not self._has_successor:
             self.control.close()
         self.agent.close()
         await self._devices.close()
-        if self._driver is not None:
-            await self._driver.close()
+        await self.engine.close()
         await self._connection.close()
         await self._tasks.close()
 
     async def _end(self, *, is_removed: bool) -> None:
-        if not (self._connection.is_up and self._driver and self._folders):
+        if not self._connection.is_up or self._folders is None:
             return
         await self.agent.end()
-        if is_removed and self._driver.images is not None:
-            await self._driver.images.unpin_others(())
+        if is_removed:
+            await self.engine.unpin_others(())
             await self._folders.remove_all()
 
     @property
@@ -189,7 +171,7 @@ class RemoteHost:
     @property
     def why_down(self) -> str:
         """Why the host is not up."""
-        return self.reason or self._connection.reason or "it was not joined yet"
+        return self.reason or self._connection.reason or "the host has not answered yet"
 
     async def _on_up(self) -> None:
         """Join the host in the background: the connection waits for this call."""
@@ -224,43 +206,49 @@ class RemoteHost:
                 await self._join()
             except (FnError, OSError, Unreachable) as error:
                 self.reason = str(error) or type(error).__name__
-                log.warning("a host cannot be joined", host=self.name, reason=self.reason)
-                self._services.changed(self.name)
+            except Exception as error:  # without another try the host would stay away for ever
+                self.reason = repr(error)
+                log.exception("a host could not be joined", host=self.name)
             else:
                 return
+            log.warning("a host cannot be joined", host=self.name, reason=self.reason)
+            self._services.changed(self.name)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
 
     async def _join(self) -> None:
         """Open what is not open yet, compare what runs with the records, and report the host."""
-        folders = await self._open_folders()
+        folders, facts = await self._open_folders()
+        await self._listen(folders)
         try:
-            driver = await self._open_driver(folders.base)
+            socket = self.host.engine.removeprefix("unix://")
+            driver = await self.engine.open(self._connection, socket, folders.base, facts)
             running = await driver.list()
         except HostDown:
             raise
         except EngineDown as error:
-            if self._driver is None or not self._connection.is_up:
-                raise
-            self._report_up(frozenset(self.records))
-            self._services.emit(events.EngineLost(str(error), self.name))
-            return
-        await self._listen(folders)
+            if self.is_known and self._connection.is_up and not self.is_joined:
+                # Its replicas can be reached all the same.
+                self._report_up(frozenset(self.records))
+                self._services.emit(events.EngineLost(str(error), self.name))
+            raise
         is_running, has_gpus = AGENT_ID in running, self._may_have_gpus
         await self.agent.ensure(driver, folders, is_running=is_running, has_gpus=has_gpus)
         running = await self._without_leftovers(driver, running - {AGENT_ID})
         assert self.files is not None
         await self.files.refresh()
-        is_late = await self._find_gpus(driver, running, is_patient=False)
-        self._report_up(frozenset(running))
+        is_late = await self._find_gpus(running, is_patient=False)
+        # With only its engine away until now, starts may have begun since the list was read, and
+        # EngineBack tells what has ended.
+        self._report_up(frozenset(self.records if self.is_joined else running))
         self._tasks.spawn("leftovers", self._remove_leftovers(folders))
         if is_late:
-            self._tasks.spawn("GPUs", self._find_late_gpus(driver))
+            self._joining = self._tasks.spawn("GPUs", self._find_late_gpus())
 
     def _report_up(self, running: frozenset[str]) -> None:
         self.is_joined, self.reason = True, ""
-        log.info("a host is up", host=self.name, epoch=self.epoch, replicas=len(running))
         self.announce(running)
+        log.info("a host is up", host=self.name, epoch=self.epoch, replicas=len(running))
         self.control.set_up(is_up=True)
         self._services.changed(self.name)
 
@@ -276,90 +264,30 @@ class RemoteHost:
         has_nvidia = self._facts is not None and self._facts.has_nvidia
         return has_nvidia and self.host.gpus != NONE
 
-    async def _find_gpus(
-        self, driver: DockerDriver, running: Collection[str], *, is_patient: bool
-    ) -> bool:
-        """Find the GPUs, unless they are known. True if that has to wait for an image, which is
-        only sent if the caller `is_patient`."""
-        if not self._may_have_gpus or self._devices.has_gpus:
+    async def _find_gpus(self, running: Collection[str], *, is_patient: bool) -> bool:
+        """Find the GPUs. True if that has to wait for an image or a report."""
+        if not self._may_have_gpus:
             return False
-        chosen = await self._devices.choose(self.host.gpus)
-        if not chosen:
-            return False
-        assert self.images is not None
-        if not is_patient and not await self.images.has_runtime("cuda", self._settings.images):
-            return True
-        await driver.add_image("cuda", await self.provide_runtime("cuda"))
-        await self._devices.monitor(chosen, driver, self.records, running)
-        return False
+        gpus, engine, records = self.host.gpus, self.engine, self.records
+        return await self._devices.find(gpus, engine, records, running, is_patient=is_patient)
 
-    async def _find_late_gpus(self, driver: DockerDriver) -> None:
+    async def _find_late_gpus(self) -> None:
         """Find the GPUs of a host that is up already, and report it again."""
-        try:
-            await self._find_gpus(driver, await self.list(), is_patient=True)
-        except DriverError as error:
-            self._devices.why_none = error.message
-            log.warning("GPUs cannot be used", host=self.name, reason=error.message)
-        else:
-            self._announce_again()
+        with contextlib.suppress(EngineDown):  # the next join sees to it
+            while await self._find_gpus(await self.list(), is_patient=True):
+                pass
+        self._announce_again()
         self._services.changed(self.name)
 
-    def _on_report(self) -> None:
-        """Nothing is waiting: devices ask for reports themselves."""
-
-    async def _open_folders(self) -> HostFolders:
+    async def _open_folders(self) -> tuple[HostFolders, Facts]:
         facts = self._facts = await read_facts(self.name, self._connection.run)
         if self._folders is None:
             base = PurePosixPath(facts.home) / ".fngate" / self.owner
             self._folders = HostFolders(self.name, self._connection.run, base)
-            cache = FileCache(self._connection, str(base))
-            self.files = HostFiles(
-                self.name, cache, self._folders, self._services.path, self.transfers
-            )
+            cache, path = FileCache(self._connection, str(base)), self._services.path
+            self.files = HostFiles(self.name, cache, self._folders, path, self.transfers)
         await self._folders.prepare()
-        return self._folders
-
-    async def _open_driver(self, base: PurePosixPath) -> DockerDriver:
-        if self.images is None:
-            socket = self._pool.run_dir / f"h-{self.owner[:8]}.sock"
-            socket.unlink(missing_ok=True)
-            await self._connection.forward(socket, self.host.engine.removeprefix("unix://"))
-            url = f"unix://{socket}"
-            self.images = HostImages(self.name, self._settings.engine_url, url, self.owner)
-        url = self.images.url
-        image = await self.provide_runtime("cpu")
-        if self._driver is None:
-            settings = DockerSettings(
-                url=url,
-                images={"cpu": image},
-                data=Path(base),
-                pool=self._pool,
-                uids=self._settings.uids,
-                base=Path(base),
-                owner=self.owner,
-                nofile=self._facts.nofile if self._facts is not None else 0,
-                machine=self._machine,
-            )
-            self._driver = await DockerDriver.open(settings)
-            self._driver.exits.subscribe(self._on_exit)
-            self._driver.engine_losses.subscribe(self._on_engine_lost)
-        else:
-            await self._driver.add_image("cpu", image)
-        self._info = await self._driver.info()
-        return self._driver
-
-    async def provide_runtime(self, kind: str) -> str:
-        """Return the id of the runtime image for devices of a kind, which the host then has."""
-        assert self.images is not None
-        reference = self._settings.images.get(kind)
-        if reference is None:
-            raise DriverError(f"this server has no runtime image for devices of kind {kind}")
-        with self.transfers.of(f"image {reference}") as progress:
-            return await self.images.provide_runtime(kind, reference, progress)
-
-    def _machine(self) -> Machine:
-        assert self._facts is not None
-        return self._facts.machine
+        return self._folders, facts
 
     async def _listen(self, folders: HostFolders) -> None:
         if not self._is_listening:
@@ -368,8 +296,10 @@ class RemoteHost:
 
     async def _without_leftovers(self, driver: DockerDriver, running: set[str]) -> set[str]:
         """End what runs without a record of this server; return the rest."""
-        for id in running - self.records.keys():
-            log.info("a leftover is ended", host=self.name, replica=id)
+        leftovers = running - self.records.keys()
+        if leftovers:
+            log.info("leftovers are ended", host=self.name, replicas=sorted(leftovers))
+        for id in leftovers:
             await driver.release(id)
         return running & self.records.keys()
 
@@ -408,10 +338,11 @@ class RemoteHost:
     async def _reached(self) -> AsyncIterator[DockerDriver]:
         """Yield the driver. Raises HostDown while the host is not up, and if the engine stops
         answering because the connection breaks."""
-        if not self.is_up or self._driver is None:
+        driver = self.engine.driver
+        if not self.is_up or driver is None:
             raise HostDown(f"host {self.name} is not up: {self.why_down}")
         try:
-            yield self._driver
+            yield driver
         except HostDown:
             raise
         except EngineDown as error:
@@ -434,21 +365,19 @@ class RemoteHost:
             assert self._folders is not None
             for mount in server.mounts:
                 await self._folders.check_mount(mount)
-            await self.send_image(server.image, server.reference)
-
-    async def send_image(self, id: str, name: str = "") -> None:
-        """Send the image of a server unless the host has it."""
-        assert self.images is not None
-        if not await self.images.has(id):
-            with self.transfers.of(f"image {name or id[:19]}") as progress:
-                await self.images.provide(id, progress)
-        self.sent_images.add(id)
+            await self.engine.send(server.image, server.reference)
 
     async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
         """Make files visible to a replica."""
         async with self._reached():
             assert self.files is not None
             await self.files.place(record.id, files)
+
+    async def seal(self, id: str) -> None:
+        """Close the data folder of a replica that has greeted to itself."""
+        async with self._reached():
+            assert self._folders is not None
+            await self._folders.seal(id)
 
     async def list(self) -> set[str]:
         """Return the ids of all running replicas."""
@@ -497,9 +426,8 @@ class RemoteHost:
 
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove this server's pins from other images of servers."""
-        async with self._reached() as driver:
-            if driver.images is not None:
-                await driver.images.unpin_others(ids)
+        async with self._reached():
+            await self.engine.unpin_others(ids)
 
     # Facts
 
@@ -515,47 +443,38 @@ class RemoteHost:
         return self._folders.data_socket(id) if self._folders is not None else ""
 
     @property
-    def cores(self) -> int:
-        """The number of its cores, as its engine says."""
-        return int(self._info.get("NCPU") or 1)
-
-    @property
-    def memory_mib(self) -> float:
-        """The size of its memory, as its engine says; 0 if unknown."""
-        return float(self._info.get("MemTotal") or 0) / MIB
-
-    @property
     def slots(self) -> int:
         """The number of its CPU slots."""
-        return self.host.cpu_slots or self.cores
+        return self.host.cpu_slots or self.engine.cores
 
     @property
     def threads_per_slot(self) -> int:
         """Engine threads of a replica on a CPU slot."""
-        return max(1, self.cores // self.slots)
+        return max(1, self.engine.cores // self.slots)
 
     @property
     def is_known(self) -> bool:
         """Whether it was joined once."""
-        return self._driver is not None
+        return self.engine.driver is not None
 
     def fill(self, view: HostView) -> HostView:
         """Return the view of this host with what is known here; the rest is the machine's."""
         report, stock = self.agent.reports.last, self.files.stock if self.files else {}
+        disk_free_mib = report.disk_free_mib if report else None
+        wrong = complaint(disk_free_mib, self.agent.reports.clock_offset_s)
         return replace(
             view,
             address=self.host.address,
-            reason="" if self.is_up else self.why_down,
-            labels=dict(self.host.labels),
+            reason=(view.reason or wrong) if self.is_up else self.why_down,
             driver="docker" if self.is_known else "",
-            engine_version=str(self._info.get("ServerVersion") or ""),
+            engine_version=self.engine.version,
             rtt_ms=self._connection.rtt_s * 1e3 if self.is_up else None,
             epoch=self.epoch,
-            agent=self.agent.reason or self._devices.why_none,
-            disk_free_mib=report.disk_free_mib if report else None,
+            agent=(self.agent.reason or self._devices.why_none) if self.is_up else "",
+            disk_free_mib=disk_free_mib,
             cached_files=len(stock),
             cached_mib=sum(stock.values()) / MIB,
-            images=tuple(sorted(self.sent_images)),
+            images=tuple(sorted(self.engine.images)),
             clock_offset_s=self.agent.reports.clock_offset_s,
             transfer=self.transfers.text,
             transferred_bytes=self.transfers.total_bytes,
@@ -563,7 +482,7 @@ class RemoteHost:
 
     def devices(self) -> Sequence[Device]:
         """Return its devices."""
-        return self._devices.all(self.memory_mib, self.slots)
+        return self._devices.all(self.engine.memory_mib, self.slots, self.records.values())
 
 
 def login_of(host: Host) -> Login:

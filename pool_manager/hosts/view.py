@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+DISK_LOW_MIB: Final = 256
+"""Free disk space of a host below which files and images may not fit any more."""
+CLOCK_OFF_S: Final = 5.0
+"""Difference of clocks from which the times in a host's logs mislead. Nothing else depends on it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +47,14 @@ class HostView:
     clock_offset_s: float | None = None
     transfer: str = ""
     transferred_bytes: int = 0
+
+
+def complaint(disk_free_mib: float | None, clock_offset_s: float | None) -> str:
+    """Return what is wrong with a host that is up, as its agent reports it; "" for nothing."""
+    found = []
+    if disk_free_mib is not None and disk_free_mib < DISK_LOW_MIB:
+        found.append(f"its disk is full: {disk_free_mib:.0f} MiB are free")
+    if clock_offset_s is not None and abs(clock_offset_s) >= CLOCK_OFF_S:
+        side = "ahead of" if clock_offset_s > 0 else "behind"
+        found.append(f"its clock is {abs(clock_offset_s):.0f} s {side} this machine's")
+    return "; ".join(found)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -14,8 +13,7 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
-from pool_manager.core.start_queue import Rank, StartPriority, StartQueue
-from pool_manager.driver import Driver, HostDown
+from pool_manager.driver import Driver
 from pool_manager.images import missing_image
 from pool_manager.ports import Binding, Bundles, ControlConnections, ServerContainer
 from pool_manager.read_ahead import ReadAhead
@@ -25,8 +23,9 @@ from pool_manager.replicas.control import Control
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.replicas.relay import EventRelay, Wiring
 from pool_manager.replicas.run_folders import STANDBY_LOGS, RunFolders
+from pool_manager.replicas.start_gate import StartGate
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError, EngineDown, FnError
+from registry.errors import DriverError, EngineDown, FnError, HostDown
 from registry.files import is_exhausted
 from registry.model import LOCAL_HOST, BundleFile
 from registry.tasks import Tasks
@@ -38,64 +37,6 @@ log = structlog.get_logger()
 
 REMOTE_STARTS: Final = 4
 """Concurrent starts on one other host."""
-
-
-class StartGate:
-    """Gate that admits at most `at_once` concurrent starts, in the order of the priorities that
-    `turn` returns; by default in the order of arrival."""
-
-    def __init__(
-        self,
-        at_once: int,
-        clock: Callable[[], float],
-        turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0),
-    ) -> None:
-        self._starts = StartQueue(at_once)
-        self._clock = clock
-        self._waiting: dict[str, asyncio.Future[bool]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._turn = turn
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    async def enter(self, id: str) -> bool:
-        """Wait until a start is admitted; False if `leave` cancelled it. An admitted start occupies
-        a place until `leave`, or for HOLD_S."""
-        loop = asyncio.get_running_loop()
-        self._waiting[id] = loop.create_future()
-        self._starts.enqueue(id)
-        self._admit()
-        try:
-            return await self._waiting[id]
-        except asyncio.CancelledError:
-            self.leave(id)
-            raise
-        finally:
-            del self._waiting[id]
-
-    def leave(self, id: str) -> None:
-        """Free the place of a start that has ended, or cancel one that waits."""
-        self._starts.remove(id)
-        waiting = self._waiting.get(id)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(False)
-        self._admit()
-
-    def _admit(self) -> None:
-        now = self._clock()
-        for id in self._starts.admit(self._turn, now):
-            waiting = self._waiting[id]
-            # A done future was cancelled in this iteration of the loop; its task leaves the gate.
-            if not waiting.done():
-                waiting.set_result(True)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due_s = self._starts.due_s()
-        if due_s < inf:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, due_s - now), self._admit)
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
@@ -160,16 +101,31 @@ class Launcher:
 
     def bind(self, command: Bind, binding: Binding) -> None:
         """Command a replica that was launched for its model to load it."""
-        if binding.secrets and binding.container is None:
-            work = self._bind_with_secrets(command.id, binding)
-            self._begin(f"bind {command.id}", command.id, work)
+        id, host = command.id, self._host_of(command.id)
+        if host != LOCAL_HOST or (binding.secrets and binding.container is None):
+            self._begin(f"bind {id}", id, self._prepare_and_bind(id, binding, host))
         else:
-            self._bind(command.id, binding, {})
+            self._bind(id, binding, {})
 
-    async def _bind_with_secrets(self, id: str, binding: Binding) -> None:
-        with self._lost_on_error(id, "a server could not be given its secrets"):
-            values = await self._secrets.values(set(binding.secrets.values()))
-            self._bind(id, binding, records.variables(binding, values))
+    async def _prepare_and_bind(self, id: str, binding: Binding, host: str) -> None:
+        with self._lost_on_error(id, "a replica could not be bound", host):
+            if host != LOCAL_HOST and not await self._seal(id):
+                return
+            secrets: dict[str, str] = {}
+            if binding.secrets and binding.container is None:
+                values = await self._secrets.values(set(binding.secrets.values()))
+                secrets = records.variables(binding, values)
+            self._bind(id, binding, secrets)
+
+    async def _seal(self, id: str) -> bool:
+        """Close a replica's data folder before its BIND. False if its host cannot be reached: it
+        greets anew when it can, and is bound then."""
+        try:
+            await self._hosts.seal(id)
+        except HostDown as error:
+            log.info("a replica cannot be bound yet", replica=id, reason=error.message)
+            return False
+        return True
 
     def _bind(self, id: str, binding: Binding, secrets: dict[str, str]) -> None:
         record, control = self._relay.records.get(id), self._controls.get(id)

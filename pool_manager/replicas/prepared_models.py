@@ -23,7 +23,7 @@ from pool_manager.ports import Binding, Bundles
 from pool_manager.replicas.messages import is_number, text
 from pool_manager.replicas.relay import Emit
 from registry.errors import FnError
-from registry.model import BundleFile, Prepared, SessionTimes
+from registry.model import LOCAL_HOST, BundleFile, Prepared, SessionTimes
 from registry.tasks import Tasks
 from runtime_image.contract.control import DATA_SOCKET
 from runtime_image.contract.link import Kind
@@ -252,6 +252,12 @@ class PreparedFetcher:
         self._emit(replace(loaded, report={**loaded.report, PREPARED: found, WHY_NOT: why_not}))
 
     async def _fetch(self, id: str, binding: Binding) -> None:
+        replica = self._find(id)
+        if replica is not None and replica.host != LOCAL_HOST:
+            # Its socket is the host's, behind the gateways' connections.
+            why_not = f"{replica.host} is another host; models are prepared on this machine alone"
+            self._emit_report(id, why_not)
+            return
         limit_s = self.limit_s(binding.bundle.size)
         path = self._run_dir / id / DATA_SOCKET
         prepared: Prepared | str

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pool_manager.core.eviction import RESIDENCY_S
-from pool_manager.core.limits import DRAIN_S
+from pool_manager.core.state import DRAIN_S
 from tests.chaos.calls import served
 from tests.chaos.ledger import Ledger
 from tests.chaos.load import Request, clients

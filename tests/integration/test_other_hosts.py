@@ -1,168 +1,332 @@
-"""Replicas on another host: a real sshd, a real engine, its own disk."""
+"""Replicas on another host: a real sshd, a real engine, its own disk and power switch."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+import io
+import json
+import os
+import socket
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from shlex import quote
 
 import pytest
 
-from pool_manager.core.state import PoolSpec
-from pool_manager.devices import cpu_slots
-from pool_manager.drivers.fake import FakeDriver
-from pool_manager.drivers.uids import DEFAULT, parse_range
-from pool_manager.hosts.settings import HostSettings
-from pool_manager.hosts.view import HostView
-from pool_manager.manager import Manager
-from pool_manager.ports import Binding
-from pool_manager.settings import PoolSettings
-from registry.exchange import Endpoints, decode_endpoints
-from registry.model import ColdStart, Host, StateInterval, Use
-from runtime_image.contract.model import ModelSpec
+from gateway.data_links import Delivered
+from pool_manager.hosts.folders import HostFolders
+from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.model import InputRule, ModelSpec
+from runtime_image.link.frames import pack
 from tests.support import models
+from tests.support.engine import connected
 from tests.support.fleet.fleet import open_fleet
+from tests.support.fleet.host import WORKER, Plan
 from tests.support.fleet.host import Host as Machine
-from tests.support.fleet.host import Plan
-from tests.support.replicas import ModelFolder, pool_settings
+from tests.support.leaks import Leaks
+from tests.support.nvml.board import Gpu
+from tests.support.other_hosts import HOST, KEY, Killed, Place, house
+from tests.support.replicas import pool_settings
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(180)]
 
-UNTIL_S = 60.0
-KEY = "default/digits@1"
-HOST = "gpu2"
-THERE = (("host", HOST),)
+MANY = 10_000
+"""Files that a replica puts into its data folder."""
+LOST_S = 8.0
+GPU = Gpu("GPU-aaaa", 24_000, 400, 100)
+HANDLER = """
+import os
 
-
-class Recorder:
-    """Keeps nothing."""
-
-    def cold_start(self, record: ColdStart) -> None:
-        pass
-
-    def state_interval(self, record: StateInterval) -> None:
-        pass
-
-    def use(self, record: Use) -> None:
-        """Ignore the record."""
-
-
-class House:
-    """A manager with one function, which may run on the other host alone."""
-
-    def __init__(
-        self, settings: PoolSettings, folder: Path, machine: Machine, engine: str, image: str
-    ) -> None:
-        remote = HostSettings(
-            server="test",
-            images={"cpu": image},
-            uids=parse_range(DEFAULT),
-            engine_url=engine,
-        )
-        self.files = ModelFolder(folder)
-        self.driver = FakeDriver()
-        self.manager = Manager(
-            settings, self.driver, cpu_slots(1), self.files, Recorder(), remote=remote
-        )
-        self.machine = machine
-        self._changed = asyncio.Event()
-        self.manager.subscribe_hosts(lambda _name: self._changed.set())
-        self.messages: list[Endpoints] = []
-        self.manager.subscribe(lambda data: self.messages.append(decode_endpoints(data)))
-        self.manager.define_host(
-            Host(
-                HOST,
-                machine.address,
-                host_key=machine.host_key,
-                identity=str(machine.identity),
-                cpu_slots=2,
-            )
-        )
-
-    async def start(self, **changes: Any) -> None:
-        """Start the manager, with the function."""
-        await self.manager.start()
-        spec = PoolSpec(KEY, function="default/digits", labels=THERE, **changes)
-        bundle = self.files.bundle()
-        model = ModelSpec("digits@1", model="add_one.onnx")
-        self.manager.define(spec, Binding(model, bundle, "default", "digits", 1))
-
-    def view(self) -> HostView:
-        """Return the other host."""
-        found = self.manager.host(HOST)
-        assert found is not None
-        return found
-
-    async def until(self, condition: Callable[[HostView], bool]) -> HostView:
-        """Wait for a state of the host."""
-        try:
-            async with asyncio.timeout(UNTIL_S):
-                while not condition(self.view()):
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            pytest.fail(f"not in time: {self.view()}")
-        return self.view()
-
-    async def until_ready(self) -> str:
-        """Return the id of the function's only replica once it is ready."""
-        warmed = await self.manager.warm(KEY, timeout_s=UNTIL_S)
-        assert warmed.outcome == "ready", (warmed, self.manager.decisions(KEY), self.view())
-        [replica] = self.manager.replicas()
-        return replica.id
+def predict(inputs, ctx):
+    return {"y": os.environ["NVIDIA_VISIBLE_DEVICES"] + inputs["x"]}
+"""
 
 
 @pytest.fixture(scope="module")
-def machine(runtime_image: str) -> Iterator[Machine]:
-    with open_fleet(Plan(user="worker"), images=(runtime_image,)) as fleet:
+def machine(engine: str) -> Iterator[Machine]:
+    """A host that has no image yet."""
+    with open_fleet(Plan(user=WORKER, is_relayed=True, gpus=(GPU,))) as fleet:
         yield fleet.first
         assert fleet.left() == []
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "bundle"
-    found.mkdir()
-    models.add_one(found)
-    return found
+def restarts(leaks: Leaks) -> None:
+    """Accept new processes and pipes of the host, which outlives the test."""
+    for text in ("nsenter", "unshare", "python", "pipe:"):
+        leaks.exclude(text, reason="of a host, which outlives the test")
 
 
-@asynccontextmanager
-async def house(
-    settings: PoolSettings, folder: Path, machine: Machine, engine: str, image: str
-) -> AsyncIterator[House]:
-    """A manager until the block ends."""
-    made = House(settings, folder, machine, engine, image)
-    try:
-        yield made
-    finally:
-        await made.manager.close()
+@pytest.fixture
+def place(machine: Machine, engine: str, runtime_image: str, tmp_path: Path) -> Place:
+    """Where manager and host are."""
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    models.add_one(folder)
+    return Place(
+        str(folder),
+        machine.address,
+        machine.host_key,
+        str(machine.identity),
+        engine,
+        runtime_image,
+    )
 
 
-async def test_a_function_runs_on_another_host(
-    machine: Machine, folder: Path, engine: str, runtime_image: str
-) -> None:
-    """A function that may run there alone starts there; gateways learn its path, host and greeting;
-    at the end nothing of it is left on the host but its files."""
+def names(machine: Machine) -> dict[str, str]:
+    """Return the ids of the running replicas and of the agent by the names of their containers."""
+    running = [one for one in machine.containers() if one["State"] == "running"]
+    found = {one["Names"][0]: one["Id"] for one in running}
+    return {name: id for name, id in found.items() if "-network-" not in name}
+
+
+def kept(machine: Machine) -> set[str]:
+    """Return the kinds of files that are on the host."""
+    return {Path(path).parts[1] for path in machine.files()}
+
+
+async def test_a_function_runs_on_another_host(machine: Machine, place: Place) -> None:
+    """The host gets the runtime image, a replica answers calls there, scales to zero, and leaves
+    nothing but files."""
     with pool_settings() as settings:
-        async with house(settings, folder, machine, engine, runtime_image) as one:
-            await one.start()
-            up = await one.until(lambda view: view.state == "up")
+        async with house(settings, place, idle_s=1.0) as one:
+            up = one.view
+            assert up.transferred_bytes > 50 * 2**20
+            assert up.cpu_slots == 3
+            assert up.engine_version
             id = await one.until_ready()
-            one.manager.receive_demand(
-                b"\x84\xa6worker\xa1w\xa3seq\x01\xa4full\xc3\xa9revisions\x80"
-            )
-            [endpoint] = one.messages[-1].pools[KEY].replicas
-            host = one.messages[-1].hosts[HOST]
-            [listed] = [one for one in machine.containers() if "digits" in str(one["Names"])]
-            assert endpoint.id == id
+            assert await one.answers()
+            [endpoint] = one.last.pools[KEY].replicas
             assert endpoint.host == HOST
             assert endpoint.path.startswith(f"{machine.home}/.fngate/")
             assert endpoint.path.endswith(f"/data/{id}/data.sock")
             assert len(endpoint.greeting) == 64
-            assert host.address == machine.address
-            assert listed["State"] == "running"
-            assert up.cpu_slots == 2
+            assert one.last.hosts[HOST].address == machine.address
+            mode = await asyncio.to_thread(
+                machine.run, "stat", "-c", "%a", str(Path(endpoint.path).parent)
+            )
+            assert mode == "711\n"
+
+            await one.until(lambda: not one.replicas)
+            assert one.view.cached_files == 1
+            assert kept(machine) == {"files", "control", "run"}
+            assert ["-agent-" in name for name in names(machine)] == [True]
         assert machine.containers() == []
+        assert kept(machine) == {"files", "control"}
+
+
+async def test_a_later_manager_adopts_what_runs_there(machine: Machine, place: Place) -> None:
+    """A manager that is killed leaves replicas and agent; the next one has them, and starts
+    none."""
+    with pool_settings() as settings:
+        first = await Killed.start(settings.run_dir.parent, place)
+        try:
+            id = await first.replica()
+        finally:
+            await first.kill()
+        before = names(machine)
+        assert len(before) == 2
+        async with house(settings, place) as one:
+            assert [replica.id for replica in one.replicas] == [id]
+            assert await one.answers()
+            assert names(machine) == before
+        assert machine.containers() == []
+
+
+@pytest.mark.usefixtures("restarts")
+async def test_a_host_is_cut_off_and_loses_its_power(machine: Machine, place: Place) -> None:
+    """Replicas of a host that comes back in time are known again and none was started; those of a
+    host that was gone are ended, and their function starts there anew."""
+    with pool_settings(host_lost_s=LOST_S) as settings:
+        async with house(settings, place) as one:
+            id = await one.until_ready()
+            before = names(machine)
+            await asyncio.to_thread(machine.link.cut)
+            await one.until(lambda: one.view.state == "unreachable")
+            assert one.last.pools[KEY].replicas == []
+            assert [replica.id for replica in one.replicas] == [id]
+            await asyncio.to_thread(machine.link.heal)
+            await one.until(lambda: one.view.state == "up" and one.last.pools[KEY].replicas)
+            assert await one.answers()
+            assert names(machine) == before
+
+            await asyncio.to_thread(machine.stop)
+            await one.until(lambda: one.view.state == "gone")
+            assert one.last.pools[KEY].replicas == []
+            await asyncio.to_thread(machine.start)
+            await one.until(lambda: one.view.state == "up" and not one.replicas)
+            assert id not in str(machine.containers())
+            assert await one.until_ready() != id
+            assert await one.answers()
+        assert machine.containers() == []
+
+
+@pytest.mark.usefixtures("restarts")
+async def test_the_engine_of_a_host_dies(machine: Machine, place: Place) -> None:
+    """Replicas serve on without their engine and nothing is started; the host is used again when
+    its engine is back."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            await one.until_ready()
+            one.define("other")
+            before = names(machine)
+            await asyncio.to_thread(machine.dockerd.kill)
+            other = asyncio.create_task(one.manager.warm("default/other@1"))
+            await one.until(lambda: one.view.reason)
+            assert one.view.state == "up"
+            assert one.manager.engine_down == ""
+            assert await one.answers()
+            await asyncio.to_thread(machine.dockerd.start)
+            assert (await other).outcome == "ready"
+            assert not one.view.reason
+            assert before.items() < names(machine).items()
+
+
+async def test_the_disk_of_a_host_is_full(machine: Machine, place: Place) -> None:
+    """A start that has no room says which host and which folder; what runs there serves on."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            await one.until_ready()
+            (Path(place.folder) / "weights.bin").write_bytes(os.urandom(1000))
+            one.define("large")
+            free = await asyncio.to_thread(machine.fill_disk, 10)
+            try:
+                failed = await one.manager.warm("default/large@1")
+                assert await one.answers()
+            finally:
+                await asyncio.to_thread(free)
+            assert failed.outcome == "failed"
+            assert "no space on gpu2 for weights.bin" in failed.reason
+            assert f"{machine.home}/.fngate/" in failed.reason
+            one.manager.retry("default/large@1")
+            assert (await one.manager.warm("default/large@1")).outcome == "ready"
+
+
+async def test_an_image_is_sent_once_for_starts_together(
+    machine: Machine, place: Place, engine: str
+) -> None:
+    """Two starts that need the same image, which the host lacks, wait for one transfer."""
+    size = 5 * 2**20
+    with connected(engine) as client, pool_settings() as settings:
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as tar:
+            member = tarfile.TarInfo("weights")
+            member.size = size
+            tar.addfile(member, io.BytesIO(os.urandom(size)))
+        client.api.import_image_from_data(file.getvalue(), "fngate-other-hosts", "test")
+        image = client.images.get("fngate-other-hosts:test").id
+        try:
+            async with house(settings, place) as one:
+                before = one.view.transferred_bytes
+                [there] = one.manager._hosts.members()
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(2):
+                        group.create_task(there.engine.send(image, "test"))
+                assert size <= one.view.transferred_bytes - before < 2 * size
+                assert image in one.view.images
+                with connected(machine.engine_url) as own:
+                    [tag] = own.images.get(image).tags
+                    assert tag.endswith(f":{image[7:]}.{there.owner}")
+                    await there.unpin_others(())
+                    assert not own.images.list(filters={"reference": tag})
+        finally:
+            client.images.remove(image, force=True)
+
+
+async def test_strangers_at_the_control_socket_are_refused(machine: Machine, place: Place) -> None:
+    """A HELLO with an unknown token, and what is no HELLO, end the connection at once."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            [there] = one.manager._hosts.members()
+            path = f"{machine.seen_here}{machine.home}/.fngate/{there.owner}/control/ctl.sock"
+            stated = {"version": VERSION, "pid": 1, "bound": "", "phases": {}, "dial": 1}
+            hello = json.dumps({"token": "0" * 64, **stated}).encode()
+            for said in (
+                b"".join(map(bytes, pack(Kind.HELLO, body=hello))),
+                b"GET / HTTP/1.1\r\n\r\n" * 9,
+            ):
+                with closing(socket.socket(socket.AF_UNIX)) as stranger:
+                    stranger.settimeout(20)
+                    stranger.connect(path)
+                    stranger.sendall(said)
+                    assert await asyncio.to_thread(stranger.recv, 100) == b""
+            await one.until_ready()
+
+
+FORGED = """
+for number in $(seq {many}); do : > file-$number; done
+ln -s {victim} folder; ln -s {victim}/kept data.sock; ln -s .. up; mkfifo pipe; : > -rf; : > 'a
+b'
+"""
+
+
+async def test_a_forged_data_folder_is_removed_without_following_links(
+    machine: Machine, place: Place
+) -> None:
+    """Whatever a replica's user has put into its data folder goes, and nothing besides; in a sealed
+    folder that user can change nothing."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            [there] = one.manager._hosts.members()
+            base = machine.home / ".fngate" / there.owner
+            folder = base / "data/aaaa0001"
+            victim = machine.home / "victim"
+            inside = "setpriv --reuid=10001 --regid=10001 --clear-groups"
+
+            def forge(script: str) -> None:
+                machine.run("sh", "-c", f"cd {folder} && exec {inside} sh -c {quote(script)}")
+
+            await asyncio.to_thread(machine.run, "install", "-d", "-o", WORKER, str(victim))
+            await asyncio.to_thread(machine.run, "touch", f"{victim}/kept")
+            folders = HostFolders(HOST, there._connection.run, PurePosixPath(base))
+            await folders.create("aaaa0001", b"{}")
+            await asyncio.to_thread(forge, FORGED.format(many=MANY, victim=victim))
+            await folders.seal("aaaa0001")
+            for change in ("rm data.sock", ": > more", "mv pipe data.sock"):
+                with pytest.raises(subprocess.CalledProcessError):
+                    await asyncio.to_thread(forge, change)
+            await folders.remove("aaaa0001")
+            assert "aaaa0001" not in await folders.ids()
+            left = await asyncio.to_thread(machine.run, "ls", str(victim))
+            assert left == "kept\n"
+
+
+async def test_files_are_there_ahead_of_need(machine: Machine, place: Place) -> None:
+    """The files of a function are sent before it is called, and those that nothing needs any more
+    go when the cache is over its limit."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            (Path(place.folder) / "weights.bin").write_bytes(os.urandom(3 * 2**20))
+            one.define("ahead", files="ahead", file_hosts=1)
+            await one.until(lambda: one.view.cached_mib > 3)
+            assert not one.replicas
+            one.manager.remove("default/ahead@1")
+            one.manager.define_host(replace(one.host, files_mib=1))
+            await one.until(lambda: one.view.cached_mib < 1)
+    assert machine.containers() == []
+
+
+async def test_a_function_runs_on_a_gpu_of_another_host(machine: Machine, place: Place) -> None:
+    """The agent reports the GPU, and a replica is placed on it."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            await one.until(lambda: one.view.gpus == 1)
+            device = f"{HOST}/{GPU.uuid}"
+            [shown] = [each for each in one.manager.occupancies() if each.device.id == device]
+            assert shown.device.memory_mib > 20_000
+            (Path(place.folder) / "handler.py").write_text(HANDLER)
+            model = ModelSpec("seen@1", handler="handler.py", inputs={"x": InputRule("json")})
+            one.define("seen", model, device_kind="cuda")
+            key = "default/seen@1"
+            warmed = await one.manager.warm(key)
+            assert warmed.outcome == "ready", one.manager.decisions(key)
+            [replica] = [each for each in one.manager.replicas() if each.pool == key]
+            assert replica.device == device
+            outcome = await one.call(key, b'{"inputs": {"x": "!"}}')
+            assert isinstance(outcome, Delivered), outcome
+            assert GPU.uuid.encode() + b"!" in bytes(outcome.body)
+    assert machine.containers() == []

@@ -28,7 +28,7 @@ Bodies and answers are JSON. Errors are [problems](problems.md). An answer with 
 """
 QUERY = {
     "alias": "The alias.",
-    "force": "`true` to remove a secret that functions need.",
+    "force": "`true` to remove a secret that functions need, or an unreachable host with replicas.",
     "function": "The only function that is wanted. Without it: all.",
     "by": "`function` or `key`; by default `function`.",
     "hours": "Hours before now.",
@@ -38,6 +38,7 @@ QUERY = {
     "phase": "Phase that the client knows: the answer is delayed while the operation is in it.",
     "since": "Beginning: hours or days before now, such as `24h` and `7d`, or a date (UTC), such as"
     " `2026-11-01`. Whole hours count. By default `24h`.",
+    "unchecked": "`true` to store a host without logging in to it.",
     "size": "Size of the blob in bytes.",
     "wait": "Seconds that the answer may be delayed.",
 }
@@ -57,6 +58,7 @@ SUBJECTS = {
     "pools": "Pools, replicas and devices",
     "replicas": "Pools, replicas and devices",
     "devices": "Pools, replicas and devices",
+    "hosts": "Hosts",
     "events": "Events",
     "session": "Keys and session",
     "keys": "Keys and session",

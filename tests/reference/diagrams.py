@@ -1,4 +1,4 @@
-"""docs/images/*.svg: the life of a replica, the parts of a server, a cold call."""
+"""docs/images/*.svg: the life of a replica, the parts of a server, a cold call, other hosts."""
 
 from __future__ import annotations
 
@@ -118,6 +118,56 @@ def overview() -> str:
     return drawing.source()
 
 
+def hosts() -> str:
+    """Who connects to whom if replicas run on other machines."""
+    text = (
+        "The pool manager keeps one SSH connection to each other host: for its Docker engine, "
+        "control links, files and images. Each gateway worker keeps two: one for calls, one for "
+        "bodies over 64 KiB. Replicas and the agent connect to a socket that SSH forwards to the "
+        "pool manager. Nothing but sshd listens on a network port."
+    )
+    drawing = Drawing(900, 470, "Who connects to whom with several hosts", text)
+    drawing.rectangle((150, 20), (250, 430), "group")
+    drawing.text((166, 42), "the server's machine: host local", "start", "small")
+    drawing.rectangle((560, 20), (320, 430), "group")
+    drawing.text((576, 42), "another host, such as gpu2", "start", "small")
+    drawing.box((20, 70), (100, 60), "client", "HTTP")
+    drawing.box((180, 70), (190, 60), "gateway", "each worker", kind="main")
+    drawing.box((180, 240), (190, 60), "pool manager", "places replicas", kind="main")
+    drawing.box((180, 360), (190, 60), "replicas", "of this machine")
+    drawing.box((590, 70), (110, 330), "sshd", "port 22")
+    drawing.box((740, 56), (120, 150), "replica", "model or server")
+    drawing.text((800, 90), "data.sock", kind="small")
+    drawing.text((800, 184), "ctl.sock", kind="small")
+    drawing.box((740, 244), (120, 56), "agent", "GPUs, disk")
+    drawing.box((740, 338), (120, 56), "Docker", "engine")
+    for points in (
+        [(120, 100), (180, 100)],
+        [(370, 90), (590, 90)],
+        [(370, 112), (590, 112)],
+        [(370, 270), (590, 270)],
+        [(250, 130), (250, 240)],
+        [(300, 240), (300, 130)],
+        [(275, 300), (275, 360)],
+        [(700, 84), (740, 84)],
+        [(740, 178), (700, 178)],
+        [(740, 272), (700, 272)],
+        [(700, 366), (740, 366)],
+    ):
+        drawing.line(points)
+    for at, words in (
+        ((479, 82), "SSH: calls"),
+        ((479, 128), "SSH: bodies over 64 KiB"),
+        ((479, 262), "SSH: control"),
+        ((479, 288), "engine, control links,"),
+        ((479, 304), "files, images"),
+        ((215, 190), "demand"),
+        ((340, 190), "endpoints"),
+    ):
+        drawing.text(at, words, kind="small")
+    return drawing.source()
+
+
 LANES = {"client": 90, "gateway": 290, "pool manager": 490, "replica": 690}
 MESSAGES = (
     ("client", "gateway", "POST /fn/digits", ""),
@@ -160,4 +210,9 @@ def cold_call() -> str:
     return drawing.source()
 
 
-PICTURES = {"replica-life": replica_life, "overview": overview, "cold-call": cold_call}
+PICTURES = {
+    "replica-life": replica_life,
+    "overview": overview,
+    "cold-call": cold_call,
+    "hosts": hosts,
+}

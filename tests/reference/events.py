@@ -17,7 +17,7 @@ that event, or begins again if the server no longer has the events in between.
 STREAMS = {
     "events": (
         "State and events of the server",
-        "`GET /admin/v1/events` begins with the whole state: `reset`, `devices`, "
+        "`GET /admin/v1/events` begins with the whole state: `reset`, `hosts`, `devices`, "
         "`functions`, `replicas`, the latest events, then `ready`. After that it has "
         "every change. `?function=NAME` restricts it to one function.",
     ),
@@ -47,7 +47,18 @@ MEANINGS = {
         "New state of functions, also part of the state at the beginning. Items are as in "
         "[`GET /functions`](admin-api.md#get-functions)."
     ),
-    "events.gone": "Names of functions and ids of replicas that no longer exist.",
+    "events.gone": (
+        "Names of functions and hosts, and ids of replicas and devices, that no longer exist."
+    ),
+    "events.host": (
+        "The life of a host: `change` is `added`, `up`, `unreachable`, `gone`, `draining` or "
+        "`removed`. A host that is unreachable for `FN_HOST_LOST_S` is gone: until then its "
+        "replicas may run on."
+    ),
+    "events.hosts": (
+        "New state of hosts, also part of the state at the beginning. Items are as in [`GET "
+        "/hosts`](admin-api.md#get-hosts)."
+    ),
     "events.operation": "A step of a deploy or a rollback.",
     "events.ready": "The state at the beginning is complete. The data is an empty object.",
     "events.replicas": (

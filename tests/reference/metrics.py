@@ -44,6 +44,7 @@ LABELS = {
     "direction": "`in`: from clients; `out`: to clients.",
     "driver": "Driver that starts replicas.",
     "function": "Name of the function, `_others` beyond the first 1,000.",
+    "host": "Name of a host, `local` for the server's own machine.",
     "how": (
         "End of a request: `completed` (a replica answered), `failed` (an error), `expired` "
         "(the wait budget was over), `cancelled` (the client left) or `aborted` (the gateway "
@@ -83,7 +84,7 @@ GROUPS = {
     "Exchanges": ("exchange", "first_byte"),
     "Models at /v1": ("input", "output", "usage", "first_token"),
     "Cold starts and replicas": ("cold", "replica", "waiting", "evictions", "pool", "manager"),
-    "Devices": ("device",),
+    "Devices and hosts": ("device", "host"),
     "Server": ("build", "gateway", "history", "access", "tasks"),
     "Process": ("process",),
 }

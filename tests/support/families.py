@@ -8,10 +8,18 @@ from typing import NamedTuple
 
 from prometheus_client.core import Metric
 
-from admin.metrics import DeviceFamilies, OneGateway, ReplicaFamilies, RunFamilies, ServerFamilies
+from admin.metrics import (
+    DeviceFamilies,
+    HostFamilies,
+    OneGateway,
+    ReplicaFamilies,
+    RunFamilies,
+    ServerFamilies,
+)
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics
 from pool_manager.core.state import Device
+from pool_manager.hosts.view import HostView
 from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
@@ -51,6 +59,7 @@ def page(balance: Balance = EMPTY) -> Metrics:
     metrics.add_source(ReplicaFamilies(_Counters()))
     metrics.add_source(RunFamilies(lambda: {"default/f@1": 1}))
     metrics.add_source(DeviceFamilies(lambda: [gpu], dict))
+    metrics.add_source(HostFamilies(lambda: [HostView("gpu2", rtt_ms=0.5, disk_free_mib=1.0)]))
     metrics.add_source(
         ServerFamilies("process", lambda: HistoryStatistics(0, 0, 0, 0), OneGateway())
     )

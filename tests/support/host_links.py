@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pool_manager.core import events
 from pool_manager.core.hosts import HOST_LOST_S
@@ -30,6 +31,13 @@ class HostLink:
         return not self.is_up and now - self.since_s >= HOST_LOST_S
 
 
+class Doubt(NamedTuple):
+    """A replica of `host` may have heard its manager until `since_s`, but not after it."""
+
+    host: str
+    since_s: float
+
+
 @dataclass
 class HostLinks:
     """The links of all hosts. `doubtful` are replicas of other hosts that may run although they are
@@ -38,7 +46,7 @@ class HostLinks:
     hosts: dict[str, HostLink] = field(
         default_factory=lambda: {LOCAL_HOST: HostLink(0.0, is_up=True)}
     )
-    doubtful: dict[str, str] = field(default_factory=dict)
+    doubtful: dict[str, Doubt] = field(default_factory=dict)
 
     def is_up(self, host: str) -> bool:
         """Whether a host can be commanded."""
@@ -67,7 +75,7 @@ class HostLinks:
 
     def in_doubt(self, now: float) -> set[str]:
         """Return the replicas that may run although they are not known to."""
-        return {id for id, host in self.doubtful.items() if not self.hosts[host].is_gone(now)}
+        return {id for id, one in self.doubtful.items() if not self.hosts[one.host].is_gone(now)}
 
     def forget(self, id: str) -> None:
         """The replica has ended, or is known to run."""
@@ -90,15 +98,16 @@ class HostLinks:
             case events.Released(id) if before.get(id) == "releasing":
                 self.forget(id)
             case events.NotReleased(id) if id in book.entries:
-                if self.is_up(book.entries[id].host):
+                doubt = self.doubtful.get(id)
+                if doubt is not None and now - doubt.since_s >= HOST_LOST_S:
                     self.forget(id)
             case events.Lost(id) if id in book.entries:
                 if book.entries[id].host != LOCAL_HOST and before[id] not in ENDING:
-                    self.doubtful[id] = book.entries[id].host
+                    self.doubtful[id] = Doubt(book.entries[id].host, now)
             case events.Found(id, host=host):
                 link = self.hosts.setdefault(host, HostLink(now, is_removed=True))
                 if not link.is_up:
-                    self.doubtful[id] = host
+                    self.doubtful[id] = Doubt(host, now)
             case events.HostDefined(host, is_draining=is_draining):
                 link = self.hosts.setdefault(host, HostLink(now))
                 link.is_draining, link.is_removed, link.is_forced = is_draining, False, False
@@ -140,6 +149,8 @@ class HostLinks:
             for id in book.on_host(event.host):
                 if was_gone or id not in event.running or before.get(id) != "releasing":
                     self.forget(id)
+                elif id in self.doubtful:
+                    self.doubtful[id] = Doubt(event.host, now)
 
     def write_down_link(
         self, host: str, epoch: int, book: Book, before: Mapping[str, str], now: float
@@ -152,7 +163,8 @@ class HostLinks:
         if link.is_up or link.is_new:
             link.is_up, link.is_new, link.since_s = False, False, now
             there = book.on_host(host)
-            self.doubtful |= {id: host for id in there if before.get(id) not in ENDING}
+            serving = {id for id in there if before.get(id) not in ENDING}
+            self.doubtful |= {id: Doubt(host, now) for id in serving}
 
 
 ENDING = ("draining", "releasing")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, Note
+from pool_manager.core.contacts import Contacts
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
 
@@ -22,6 +23,7 @@ class House:
         self.pool = self.cluster.define(PoolSpec(KEY, role=role))
         self.pools = self.cluster.pools
         self.replicas = ReplicaLifecycle(self.cluster)
+        self.contacts = Contacts(self.cluster, self.replicas)
         self.replica = Replica("r1", KEY, "cpu0", role, self.now, state)
         if not is_empty:
             self.replicas.add(self.replica, self.now)
@@ -29,7 +31,13 @@ class House:
     def on(self, event: events.Event) -> list[Command]:
         """Apply an event; return its commands without notes."""
         commands: list[Command] = []
-        self.touched = self.replicas.apply(event, self.now, commands)
+        match event:
+            case events.Found():
+                self.touched = self.contacts.adopt(event, self.now, commands)
+            case events.Greeted():
+                self.touched = self.contacts.greet(event, self.now, commands)
+            case _:
+                self.touched = self.replicas.apply(event, self.now, commands)
         return without_notes(commands)
 
     def drain(self, if_idle_s: float | None) -> list[Command]:

@@ -29,7 +29,7 @@ TURNS = 10
 """Loop turns that tasks get to finish after the test and its fixtures."""
 GRACE_S = 5.0
 """Max seconds to wait for a thread that is about to end."""
-LIBRARY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/random")
+LIBRARY_FILES = ("/dev/nvidia", "/dev/urandom", "/dev/random", "/var/lib/libuuid/")
 """Files that libraries open once per process."""
 
 

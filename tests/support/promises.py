@@ -536,7 +536,7 @@ class Promises(RuleBasedStateMachine):
             assert spec.role != "trial" or not self.is_unplaceable(spec)
             if pool.count() >= pool.wanted:
                 assert pool.reservation is None
-                assert key not in self.machine.cluster.blocked or pool.unreachable()
+                assert key not in self.machine.cluster.blocked or pool.doubtful()
             elif not self.links.open_hosts() or self.now < pool.retry_at_s:
                 assert pool.reservation is None
             elif pool.reservation is not None:

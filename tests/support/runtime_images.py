@@ -53,15 +53,15 @@ def light_wheelhouse(folder: Path) -> Path:
     versions = dict(pin.split("==") for pin in pins)
     names = (own_checkout() / "runtime_image" / "requirements" / "cpu.txt").read_text().split()
     for name in names:
-        version = versions[name]
-        info = f"{name}-{version}.dist-info"
+        version, package = versions[name], name.replace("-", "_")
+        info = f"{package}-{version}.dist-info"
         files = {
-            f"{name}/__init__.py": f"__version__ = {version!r}\n",
+            f"{package}/__init__.py": f"__version__ = {version!r}\n",
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
             f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
             f"{info}/RECORD": "",
         }
-        with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        with zipfile.ZipFile(folder / f"{package}-{version}-py3-none-any.whl", "w") as wheel:
             for path, text in files.items():
                 wheel.writestr(path, text)
     return folder

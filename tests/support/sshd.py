@@ -105,6 +105,9 @@ class Sshd:
             f"HostKey {self._host_key}",
             f"AuthorizedKeysFile {self.identity}.pub",
         ]
+        if not self.enter:
+            # Start files of this user's shell may be slow and, when killed, leave locks.
+            own.append(f"SetEnv HOME={self.folder}")
         config.write_text("\n".join([*settings, *own, BASE]))
         command = [*self.enter, SSHD, "-D", "-E", str(self.log), "-f", str(config)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -136,10 +139,11 @@ class Sshd:
     def listener(self) -> int:
         """Return the pid of the listening process, 0 if there is none."""
         # nsenter forks to enter a pid namespace.
-        family = [] if self._process is None else self._family()
+        family = [] if self._process is None else self.family()
         return (family[1:] if self.enter else family or [0])[0]
 
-    def _family(self) -> list[int]:
+    def family(self) -> list[int]:
+        """Return the pids of sshd and of its connections, the first one first."""
         assert self._process is not None
         return [self._process.pid, *_descendants(self._process.pid)]
 

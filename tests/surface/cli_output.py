@@ -61,11 +61,22 @@ class CliOutput:
         self._run_verb("alias add", "m", "a")
         self._run_verb("alias ls")
         self._run_verb("alias rm", "a")
+        self._run_host_verbs()
         self._run_verb("usage")
         self._run_verb("usage", "--by", "key")
         self._run_verb("image prune")
         self._run_verb("backup", str(self._backup))
         self._run_verb("show", "nothing", exit_code=1)
+
+    def _run_host_verbs(self) -> None:
+        """Run the verbs of hosts, with a host that does not answer."""
+        self._run_verb("host add", "127.0.0.1:1", "--name", "x", "--unchecked")
+        self._run_verb("host ls")
+        self._run_verb("host show", "x")
+        self._run_verb("host label", "x", "zone=a")
+        self._run_verb("host set", "x", "--cpu-slots", "1")
+        self._run_verb("host drain", "x")
+        self._run_verb("host rm", "x")
 
     def run_restore(self) -> None:
         """Run the verb that needs the server to be stopped."""

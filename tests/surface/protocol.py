@@ -82,7 +82,7 @@ def timings() -> list[str]:
     phases = dict.fromkeys(PHASES, 1.0)
     found = []
     for is_first, there in ((True, phases), (False, {})):
-        header = server_timing(Receipt("f@1", "r", "cpu:0", 1.0, there, is_first, meta))
+        header = server_timing(Receipt("f@1", "r", "cpu:0", 1.0, there, is_first, meta, "h"))
         for entry in header.split(", "):
             name, *parameters = entry.split(";")
             found.append(" ".join([name, *(one.partition("=")[0] for one in parameters)]))
@@ -100,7 +100,7 @@ def log() -> list[str]:
 def traces() -> list[str]:
     """List the spans, with attributes, of a request that was sent twice and waited for a cold
     start."""
-    receipt = RECEIPT._replace(phases=dict.fromkeys(PHASES, 10.0), is_first=True)
+    receipt = RECEIPT._replace(phases=dict.fromkeys(PHASES, 10.0), is_first=True, host="h")
     died = Attempt("r0", 9.1, 9.3, has_died=True)
     journey = TRACED.journey._replace(sent_s=9.52, connected_s=9.51, attempts=(died,))
     found = [*(f"attribute {one}" for one in source.attributes())]

@@ -181,6 +181,7 @@ async def _read(server: Recorder) -> None:
     await server.request(f"GET {ADMIN}/secrets")
     await server.request(f"DELETE {ADMIN}/secrets/{{name}}")
     await _read_aliases(server)
+    await _read_hosts(server)
     await server.request(f"POST {ADMIN}/images/prune")
     for by in ("key", "function"):
         await server.request(f"GET {ADMIN}/usage", query=f"by={by}")
@@ -191,6 +192,23 @@ async def _read(server: Recorder) -> None:
     _add_server(server)
     server.values["id"] = key.json()["id"]
     await server.request(f"DELETE {ADMIN}/keys/{{id}}")
+
+
+async def _read_hosts(server: Recorder) -> None:
+    """Add a host that does not answer, look at it, and remove it."""
+    host = {"address": "127.0.0.1:1", "name": "f", "labels": {"zone": "a"}}
+    await server.request(f"POST {ADMIN}/hosts", host, query="unchecked=true")
+    await server.request(f"GET {ADMIN}/hosts")
+    await server.request(f"GET {ADMIN}/hosts/{{name}}")
+    await server.request(f"PATCH {ADMIN}/hosts/{{name}}", {"draining": True})
+    await server.request(f"POST {ADMIN}/hosts/{{name}}/check")
+    await server.until(
+        lambda: any(
+            item["name"] == "f" for e in server.received["events.hosts"] for item in e["items"]
+        )
+    )
+    await server.request(f"DELETE {ADMIN}/hosts/{{name}}")
+    await server.until(lambda: any("hosts" in e for e in server.received.get("events.gone", ())))
 
 
 async def _read_aliases(server: Recorder) -> None:

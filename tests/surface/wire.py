@@ -10,6 +10,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any, get_args
 
+from admin.api.hosts import HostChanges, HostRequest
 from admin.api.keys import KeyRequest
 from admin.api.operate import ScalingRequest
 from admin.api.pages import TicketRequest
@@ -45,6 +46,8 @@ REQUESTS: dict[str, Any] = {
     "PATCH functions/{name}": ScalingRequest,
     "POST functions/{name}/tickets": TicketRequest,
     "POST keys": KeyRequest,
+    "POST hosts": HostRequest,
+    "PATCH hosts/{name}": HostChanges,
 }
 CONTROL: dict[str, Any] = {
     "HELLO": Hello,

@@ -367,7 +367,7 @@ ABOUT: Final = {
         (CREATED,),
         HostRequest,
         parameters=(_UNCHECKED,),
-        errors=(errors.Conflict, errors.Refused),
+        errors=(errors.Conflict, errors.HostRefused),
     ),
     "GET /hosts/{name}": About(
         "Show a host with its settings.", k.HostDetail, errors=(errors.Unknown,)
@@ -377,7 +377,7 @@ ABOUT: Final = {
         k.HostDetail,
         request=HostChanges,
         parameters=(_UNCHECKED,),
-        errors=(errors.Unknown, errors.Refused),
+        errors=(errors.Unknown, errors.HostRefused),
     ),
     "DELETE /hosts/{name}": About(
         "Remove a host once its replicas have drained.",

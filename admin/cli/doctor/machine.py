@@ -11,10 +11,10 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from admin.cli.options import TOKEN_FILE
-from admin.text import size
+from admin.text import get, size
 
 if TYPE_CHECKING:
     from admin.client.client import Client
@@ -198,6 +198,36 @@ def access(client: Client) -> Check:
         todo = "give --key or FN_KEY, or the server's data folder with --data or FN_DATA"
         return Check("fail", "access", str(error), todo)
     return Check("ok", "access", f"functions can be listed ({count})")
+
+
+def host(client: Client, name: str) -> list[Check]:
+    """Return what the server finds on one of its hosts when it logs in there now, below what it
+    knows of the host: whether it is up, and whether its agent reports GPUs and disk."""
+    from admin.client.client import ApiError, Unreachable
+
+    try:
+        known, found = client.host(name), client.check_host(name)
+    except Unreachable as error:
+        return [Check("fail", "server", str(error), "start it: fnctl serve; or set --url")]
+    except ApiError as error:
+        return [Check("fail", "host", str(error), *getattr(error, "__notes__", ())[:1])]
+    state, reason, agent = (get(known, key) for key in ("state", "reason", "agent"))
+    text = f"{name} is {state}" + (f": {reason}" if reason else "")
+    checks = [Check("ok" if state == "up" and not reason else "warn", "host", text)]
+    if state == "up":
+        checks.append(Check("warn" if agent else "ok", "agent", agent or "reports GPUs and disk"))
+    return [*checks, *from_json(found)]
+
+
+def from_json(items: Sequence[dict[str, Any]]) -> list[Check]:
+    """Return the checks of a server's answer."""
+    return [
+        Check(
+            "ok" if get(one, "level") == "ok" else "fail",
+            *(get(one, key) for key in ("name", "found", "todo")),
+        )
+        for one in items
+    ]
 
 
 def replica_pids(run: Path) -> list[int]:

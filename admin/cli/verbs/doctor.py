@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from admin.cli.completion import host_names
 from admin.cli.errors import REFUSED
 from admin.cli.options import (
     DEFAULT_DATA,
@@ -48,6 +49,12 @@ Engine = Annotated[
         help="The Docker engine; checked if it exists.",
     ),
 ]
+Host = Annotated[
+    str | None,
+    typer.Option(
+        "--host", metavar="NAME", help="Check this host instead.", autocompletion=host_names
+    ),
+]
 
 
 def doctor(  # noqa: PLR0913 - typer takes one parameter per option
@@ -60,21 +67,25 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
     ssh: Ssh = None,
     identity: Identity = None,
     known_hosts: KnownHosts = None,
+    host: Host = None,
     as_json: Json = False,
 ) -> None:
     """Check what fngate needs on this machine.
 
     Prints a remedy for each failed check, and then exits with code 1. With --ssh it checks the
-    login, and the server there.
+    login, and the server there. With --host the server checks one of its hosts.
 
     \b
     Examples:
       fnctl doctor
       fnctl doctor --driver docker
+      fnctl doctor --host gpu2
     """
     login = parse_login(context, ssh, identity=identity, known_hosts=known_hosts)
     address = ServerAddress(url, key, data)
-    if login is not None:
+    if host is not None:
+        found = host_checks(address, login, host)
+    elif login is not None:
         found = remote_checks(address, login)
     else:
         found = [*local_checks(Path(data)), *docker(engine, driver), *_server(address)]
@@ -142,6 +153,18 @@ def remote_checks(address: ServerAddress, login: Login) -> list[Check]:
             return [Check("ok", "ssh", f"logged in to {login.target}"), *_api_checks(client)]
     except Unreachable as error:
         return [Check("fail", "ssh", str(error), *getattr(error, "__notes__", ())[:1])]
+
+
+def host_checks(address: ServerAddress, login: Login | None, name: str) -> list[Check]:
+    """Return the checks of a host of the server, which logs in there."""
+    from admin.cli.doctor import machine
+    from admin.client.client import Unreachable
+
+    try:
+        with client_at(address, login) as client:
+            return machine.host(client, name)
+    except Unreachable as error:  # of --ssh
+        return [machine.Check("fail", "ssh", str(error), *getattr(error, "__notes__", ())[:1])]
 
 
 def print_checks(found: list[Check], as_json: bool) -> None:

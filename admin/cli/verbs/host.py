@@ -111,7 +111,7 @@ def add(  # noqa: PLR0913 - typer takes one parameter per option
     try:
         answer = session.client.add_host(wanted, unchecked=unchecked)
     except ApiError as error:
-        explain(session, error, f"fnctl host add {address}")
+        explain(session, error, may_accept=True)
         raise
     session.answer(answer, lambda: render_added(answer))
     session.next(f"fnctl host show {get(answer, 'name')}", "fnctl top")
@@ -224,7 +224,7 @@ def change(  # noqa: PLR0913 - typer takes one parameter per option
     try:
         answer = session.client.change_host(name, changes, unchecked=unchecked)
     except ApiError as error:
-        explain(session, error, "")
+        explain(session, error, may_accept=False)
         raise
     session.answer(answer, lambda: f"{name} is changed")
     session.next(f"fnctl host show {name}")
@@ -314,25 +314,16 @@ def parse_labels(items: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return found, removed
 
 
-def explain(session: Session, error: Any, again: str) -> None:
+def explain(session: Session, error: Any, *, may_accept: bool) -> None:
     """Print the checks of a refused login, and note the remedy on the error."""
-    from admin.cli.doctor.machine import Check, render
+    from admin.cli.doctor.machine import from_json, render
 
     checks = error.problem.get("checks")
     if isinstance(checks, list) and not session.as_json:
-        rows = [
-            Check(
-                "ok" if get(one, "level") == "ok" else "fail",
-                get(one, "name"),
-                get(one, "found"),
-                get(one, "todo"),
-            )
-            for one in checks
-        ]
-        session.remark(render(rows))
+        session.remark(render(from_json(checks)))
     hint = str(error.problem.get("hint") or "")
-    if error.problem.get("host_key") and again:
-        hint = f"if that is its key: {again} --accept-host-key; or: {hint}"
+    if error.problem.get("host_key") and may_accept:
+        hint = f"if that is its key, add --accept-host-key to this command; or: {hint}"
     if hint:
         error.add_note(hint)
 
@@ -347,6 +338,17 @@ def labels_of(host: dict[str, Any]) -> str:
     labels = host.get("labels")
     own = labels.items() if isinstance(labels, dict) else ()
     return " ".join(f"{key}={value}" for key, value in sorted(own) if key != "host")
+
+
+def agent_of(host: dict[str, Any]) -> str:
+    """Return why a host that is up does not report its GPUs and disk; "" if it does, or is away."""
+    return get(host, "agent") if get(host, "state") in ("up", "draining") else ""
+
+
+def devices_of(host: dict[str, Any], wanted: str) -> str:
+    """Return the number of devices; if the settings leave out GPUs, how: `wanted` as FN_GPUS."""
+    text = f"{get(host, 'cpu_slots')} CPU slots, {get(host, 'gpus')} GPUs"
+    return text if wanted in ("", "all") else f"{text} (chosen: {wanted})"
 
 
 def render_added(answer: dict[str, Any]) -> str:
@@ -378,7 +380,7 @@ def render(items: Sequence[dict[str, Any]]) -> str:
     notes = [
         f"{get(item, 'name')}: {text}"
         for item in items
-        for text in (get(item, "reason"), get(item, "agent"), get(item, "transfer"))
+        for text in (get(item, "reason"), agent_of(item), get(item, "transfer"))
         if text
     ]
     head = ("NAME", "ADDRESS", "STATE", "RTT", "CPU", "GPUS", "REPLICAS", "FREE", "LABELS")
@@ -393,7 +395,7 @@ def render_host(host: dict[str, Any], now_s: float) -> str:
     cache = f"{get(host, 'cached_files')} files, {_mib(host.get('cached_mib'))}"
     if limit := settings.get("files_mib"):
         cache += f" of {_mib(limit)}"
-    offset = host.get("clock_offset_s")
+    offset, free = host.get("clock_offset_s"), host.get("disk_free_mib")
     pairs = [
         ("name", get(host, "name")),
         ("address", get(host, "address")),
@@ -402,10 +404,10 @@ def render_host(host: dict[str, Any], now_s: float) -> str:
         ("labels", labels_of(host)),
         ("driver", " ".join(filter(None, (get(host, "driver"), get(host, "engine_version"))))),
         ("round trip", _ms(host.get("rtt_ms")) if host.get("rtt_ms") is not None else ""),
-        ("devices", f"{get(host, 'cpu_slots')} CPU slots, {get(host, 'gpus')} GPUs"),
+        ("devices", devices_of(host, str(settings.get("gpus") or ""))),
         ("replicas", get(host, "replicas")),
-        ("agent", get(host, "agent")),
-        ("disk", f"{_mib(host['disk_free_mib'])} free" if host.get("disk_free_mib") else ""),
+        ("agent", agent_of(host)),
+        ("disk", f"{_mib(free)} free" if free is not None else ""),
         ("files", cache if settings else ""),
         ("images", get(host, "images") if settings else ""),
         ("sending", get(host, "transfer")),

@@ -180,9 +180,11 @@ class DockerDriver:
             await self._start_pair(record, paths, server)
 
     async def _start_replica(self, record: ReplicaRecord, paths: MountPaths) -> None:
-        image = self._images_by_kind.get(record.device_kind)
+        # An agent reads GPUs by the driver's library, which the engine gives to any image.
+        kind = record.device_kind if record.engine != spec.AGENT else "cpu"
+        image = self._images_by_kind.get(kind)
         if image is None:
-            raise DriverError(f"no runtime image for devices of kind {record.device_kind}")
+            raise DriverError(f"no runtime image for devices of kind {kind}")
         uid = self._uids.take(record.id)
         # No caller waits for a standby, so its network may be created with it.
         holder = self._holders.take() if record.role != "standby" else None

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from tests.chaos.containers.calling import Clients
+from tests.chaos.containers.exchanges import Exchanges, Sent
 from tests.chaos.containers.weather import Weather
 from tests.chaos.subjects import HANDLER, MODEL, WIDE, Subject
 from tests.support import models
 from tests.support.caller import Answer, Caller
+from tests.support.raw_http import Got
 
 SEEN = "/seen"
 """Folder in all containers, in which handlers and servers note what they have run."""
@@ -70,7 +72,7 @@ class Placed(Subject):
 
     async def deploy(self, caller: Caller, folder: Path, idle_s: float) -> dict[str, Any]:
         """Build and deploy the function; return the operation's result."""
-        scaling = {"min": 2, "max": 3}
+        scaling = {"min": 2, "max": 2}
         settings = {"idle_s": idle_s, "batching": self.batching}
         if self.handler:
             source = self.predict.format(scale=self.scale, offset=self.offset)
@@ -116,6 +118,21 @@ class HostClients(Clients):
         is_lost = answer.status == BAD_GATEWAY and answer.json().get("code") in LOST
         if subject is not COUNTED or not is_lost or self.weather.is_calm_since(began_s):
             super().refused(who, subject, answer, began_s)
+
+
+class HostExchanges(Exchanges):
+    """Clients of servers, under faults of hosts.
+
+    A server that may still run on a host that cannot be reached has no successor elsewhere until
+    the host counts as gone; a call that waits for longer than its budget is told so.
+    """
+
+    def _refused(self, sent: Sent, got: Got, who: str, began_s: float) -> None:
+        is_fenced = got.code == "wait_budget_over" and b"may still run there" in got.body
+        if is_fenced and not self.weather.is_calm_since(began_s):
+            self.counts["waited for a host"] += 1
+        else:
+            super()._refused(sent, got, who, began_s)
 
 
 async def deploy_server(caller: Caller, name: str, image: str) -> None:

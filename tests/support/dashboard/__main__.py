@@ -12,11 +12,11 @@ import signal
 from tests.support.dashboard.server import KEY, Player, serving_dashboard
 
 
-async def serve(functions: int, devices: int, rate: float, port: int) -> None:
+async def serve(functions: int, devices: int, hosts: int, rate: float, port: int) -> None:
     """Serve until a signal arrives."""
     loop = asyncio.get_running_loop()
     async with (
-        serving_dashboard(functions, devices, port) as dashboard,
+        serving_dashboard(functions, devices, port, hosts) as dashboard,
         asyncio.TaskGroup() as group,
     ):
         print(f"{dashboard.url}/ui/#key={KEY}", flush=True)  # noqa: T201 - the URL for the user
@@ -30,10 +30,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.support.dashboard")
     parser.add_argument("--functions", type=int, default=40)
     parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--hosts", type=int, default=0, help="beside this machine")
     parser.add_argument("--rate", type=float, default=5.0, help="events a second")
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
-    asyncio.run(serve(given.functions, given.devices, given.rate, given.port))
+    asyncio.run(serve(given.functions, given.devices, given.hosts, given.rate, given.port))
 
 
 main()

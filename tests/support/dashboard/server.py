@@ -25,6 +25,16 @@ from tests.support.dashboard.world import Event, World
 KEY: Final = "dev-key"
 READER: Final = "read-key"
 """A read-only key."""
+CHECKS: Final = [
+    {"level": "ok", "name": "commands", "found": "run as nn", "todo": ""},
+    {
+        "level": "fail",
+        "name": "forwarding",
+        "found": "sockets cannot be forwarded",
+        "todo": "AllowStreamLocalForwarding yes",
+    },
+]
+"""What a check of any host finds."""
 KEPT: Final = 2000
 """Events kept for resumption."""
 TURN_S: Final = 0.02
@@ -88,6 +98,8 @@ class Dashboard:
         router.add_get("/admin/v1/session", self._session)
         router.add_get("/admin/v1/events", self._events)
         self.routes.add_routes(router)
+        router.add_get("/admin/v1/hosts/{name}", self._host)
+        router.add_post("/admin/v1/hosts/{name}/check", self._check)
         router.add_patch("/admin/v1/functions/{name}", self._scale)
         router.add_delete("/admin/v1/functions/{name}", self._act(self.world.remove))
         router.add_post("/admin/v1/functions/{name}/warm", self._act(self.world.warm))
@@ -108,6 +120,14 @@ class Dashboard:
     async def _session(self, request: web.Request) -> web.Response:
         about = {key: self.world.server[key] for key in ("version", "driver", "workers")}
         return json_answer({"scopes": _scopes(request), **about})
+
+    async def _host(self, request: web.Request) -> web.Response:
+        host = self.world.hosts[request.match_info["name"]]
+        stored = {"identity": "", "engine": "/var/run/docker.sock", "files_mib": 51_200}
+        return json_answer({**host, "settings": {"host_key": "", **stored}})
+
+    async def _check(self, _request: web.Request) -> web.Response:
+        return json_answer({"items": CHECKS, "next": None})
 
     def _line(self, request: web.Request) -> dict[str, Any]:
         name = request.match_info["name"]
@@ -168,10 +188,10 @@ def _scopes(request: web.Request) -> list[str] | None:
 
 @asynccontextmanager
 async def serving_dashboard(
-    functions: int = 20, devices: int = 4, port: int = 0
+    functions: int = 20, devices: int = 4, port: int = 0, hosts: int = 0
 ) -> AsyncIterator[Dashboard]:
-    """Serve the dashboard on this machine until the block ends."""
-    dashboard = Dashboard(World(functions, devices, time()))
+    """Serve the dashboard on this machine until the block ends. `hosts` as in `World`."""
+    dashboard = Dashboard(World(functions, devices, time(), hosts=hosts))
     runner = web.AppRunner(
         dashboard.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0
     )

@@ -49,11 +49,16 @@ Event = tuple[str, dict[str, Any]]
 
 
 class World:
-    """World with `functions` functions and `devices` devices, starting at the Unix time `now_s`."""
+    """World with `functions` functions and `devices` devices, starting at the Unix time `now_s`.
+    The devices are on this machine and on `hosts` others, in turn."""
 
-    def __init__(self, functions: int, devices: int, now_s: float, seed: int = 0) -> None:
+    def __init__(
+        self, functions: int, devices: int, now_s: float, seed: int = 0, hosts: int = 0
+    ) -> None:
         self.random = Random(seed)
         self.now_s = self.started_s = now_s
+        names = ["local", *(f"gpu{at + 2}" for at in range(hosts))]
+        self.hosts = {name: self._host(name, devices // len(names)) for name in names}
         self.devices = {one["id"]: one for one in map(self._device, range(devices))}
         self.functions = {one["name"]: one for one in map(self._function, range(functions))}
         self.replicas: dict[str, dict[str, Any]] = {}
@@ -70,7 +75,7 @@ class World:
     def snapshot(self) -> Iterator[Event]:
         """Return the events that describe the whole state to a new subscriber."""
         yield "reset", {"reason": "a new subscriber", "server": self.server}
-        for kind in ("devices", "replicas", "functions"):
+        for kind in ("hosts", "devices", "replicas", "functions"):
             items = list(getattr(self, kind).values())
             for start in range(0, len(items), PAGE):
                 yield kind, {"items": items[start : start + PAGE]}
@@ -175,6 +180,19 @@ class World:
         self.functions[name] = {**self.functions[name], **fields}
         return [self._told(name)]
 
+    def lose(self, host: str, reason: str) -> list[Event]:
+        """Make a host unreachable."""
+        self.hosts[host] = {**self.hosts[host], "state": "unreachable", "reason": reason}
+        return [("hosts", {"items": [self.hosts[host]]})]
+
+    def remove_host(self, host: str) -> list[Event]:
+        """Remove a host with its devices, on which nothing runs any more."""
+        gone = [id for id, device in self.devices.items() if device["host"] == host]
+        for id in gone:
+            del self.devices[id]
+        del self.hosts[host]
+        return [("gone", {"hosts": [host], "devices": gone})]
+
     def _wake(self, name: str) -> list[Event]:
         device = self.random.choice(list(self.devices)) if self.devices else "none"
         line = self.functions[name]
@@ -185,6 +203,7 @@ class World:
             "function": name,
             "revision": line["revision"],
             "device": device,
+            "host": self.devices[device]["host"] if device in self.devices else "local",
             "role": "serve",
             "state": "starting",
             "since_s": self.now_s,
@@ -325,17 +344,44 @@ class World:
             "devices": [],
         }
 
+    def _host(self, name: str, devices: int) -> dict[str, Any]:
+        is_local = name == "local"
+        return {
+            "name": name,
+            "address": "" if is_local else f"nn@{name}.example",
+            "state": "up",
+            "reason": "",
+            "since_s": self.now_s - 600,
+            "labels": {"host": name} if is_local else {"host": name, "zone": "a"},
+            "driver": "docker",
+            "engine_version": "28.3.1",
+            "rtt_ms": None if is_local else 0.41,
+            "agent": "",
+            "cpu_slots": 8,
+            "gpus": devices,
+            "replicas": 0,
+            "disk_free_mib": None if is_local else 412 * GIB,
+            "cached_files": 0 if is_local else 12,
+            "cached_mib": 0 if is_local else 20 * GIB,
+            "images": 0 if is_local else 2,
+            "clock_offset_s": None if is_local else 0.004,
+            "transfer": "digits@3: 40 % of 97 MiB" if name == "gpu2" else "",
+        }
+
     def _device(self, at: int) -> dict[str, Any]:
         is_gpu = at % 4 != 3
         total = (80 if at % 2 else 141) * GIB if is_gpu else None
+        host = list(self.hosts)[at % len(self.hosts)]
+        id = f"gpu-{at:03d}" if is_gpu else f"cpu{at // 4}"
         return {
-            "id": f"gpu-{at:03d}" if is_gpu else f"cpu{at // 4}",
+            "id": id if host == "local" else f"{host}/{id}",
+            "host": host,
             "kind": "cuda" if is_gpu else "cpu",
             "name": ("NVIDIA H100" if at % 2 else "NVIDIA H200") if is_gpu else None,
             "index": at if is_gpu else None,
             "capability": "9.0" if is_gpu else None,
             "driver": "580.95" if is_gpu else None,
-            "bank": "host",
+            "bank": "host" if host == "local" else f"{host}/host",
             "memory_mib": total - 2 * GIB if total else 8 * GIB,
             "charged_mib": 0,
             "used_mib": 600 if is_gpu else None,

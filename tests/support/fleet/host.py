@@ -34,6 +34,8 @@ DOCKER_ID = 24_602
 END_S = 30.0
 COMMAND_S = 60.0
 IN_CONTAINERS = "/opt/stand-in"
+CAP_SYS_RESOURCE = 24
+"""Bit of the capability in /proc/PID/status."""
 LIBRARY_FOLDER = "/usr/lib/x86_64-linux-gnu"
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
@@ -170,6 +172,11 @@ class Host:
         """Return the command prefix that runs a program on the host."""
         return ["nsenter", f"--target={self._init}", "--pid", "--net", "--mount", "--uts", "--ipc"]
 
+    @property
+    def seen_here(self) -> str:
+        """Return the path of the host's root folder for programs of this machine."""
+        return f"/proc/{self._init}/root"
+
     def run(self, *command: str) -> str:
         """Run a command on the host as root; return its output."""
         done = subprocess.run(
@@ -264,6 +271,10 @@ class Host:
         self._make_users()
         self.board = Board(self.root / "nvml/board")
         self.board.add(*self.plan.gpus)
+        if self.plan.gpus:
+            program = self.root / "bin/nvidia-smi"
+            program.write_text("#!/bin/sh\necho NVIDIA Stand-in, 580.1\n")
+            program.chmod(0o755)
 
     def _changes(self) -> dict[str, Any]:
         """Return what the runtime changes in containers."""
@@ -314,9 +325,18 @@ class Host:
         options = ["--live-restore=true"]
         if self.plan.gpus:
             options += nvidia_stand_ins(self.root / "bin")
-        if self.plan.gpus or self.plan.clock_s or self.plan.folders:
+        if self.plan.gpus or self.plan.clock_s or self.plan.folders or not _can_raise_limits():
             options += stand_in_runtime(self.root / "bin", self._changes())
         return options
+
+
+def _can_raise_limits() -> bool:
+    """Return whether this machine's root may raise limits above its own."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            return bool(int(value, 16) >> CAP_SYS_RESOURCE & 1)
+    return False
 
 
 def stand_in_runtime(folder: Path, changes: dict[str, Any]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import sys
 
 # The disk is a loop device, which the kernel detaches with the mount. Files that hosts would share
 # with this machine are private: users, homes, /run, and the engine's settings and identity.
+# /usr/games is on the PATH of logins; a host with GPUs has a program of the driver there.
 SETUP = """
 root=$1
 mount -o loop,noatime "$root/disk.img" "$root/disk"
@@ -24,6 +25,10 @@ mount -t tmpfs none /run
 mkdir -p /run/containerd /run/sshd /etc/docker
 ln -s "$root/docker.sock" /run/docker.sock
 mount -t tmpfs none /etc/docker
+if [ -e "$root/bin/nvidia-smi" ]; then
+    mount -t tmpfs -o mode=755 none /usr/games
+    cp "$root/bin/nvidia-smi" /usr/games/
+fi
 hostname "$2"
 ip link set lo up
 """

@@ -10,7 +10,7 @@ from admin.host_login import HostLogins, checks_json, login_of
 from hosts.errors import Unreachable
 from hosts.login import Login
 from hosts.probes import Check
-from registry.errors import BadRequest, Refused
+from registry.errors import BadRequest, HostRefused
 from registry.model import Host
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFfGcgGRVOoYdyv3h1CmT6HjCPWEX0dyCRYDIdpoyrpI"
@@ -65,7 +65,7 @@ async def test_a_host_that_has_all_is_accepted() -> None:
 
 async def test_the_first_failed_check_refuses_the_host() -> None:
     """The error has the failed check, its remedy as the hint, and all results."""
-    with pytest.raises(Refused, match="cannot run replicas: forwarding: refused") as caught:
+    with pytest.raises(HostRefused, match="cannot run replicas: forwarding: refused") as caught:
         await There([FINE, BAD]).logins_to().check(GPU2)
 
     assert caught.value.detail == {
@@ -78,7 +78,7 @@ async def test_an_unknown_key_is_named_and_pinned_only_on_request() -> None:
     """Without the request the error has the key; with it, the host has it, and it is used."""
     there = There([FINE], shows=KEY)
 
-    with pytest.raises(Refused, match="is not known") as caught:
+    with pytest.raises(HostRefused, match="is not known") as caught:
         await there.logins_to().check(GPU2)
     assert caught.value.detail == {"hint": "ssh gpu2", "host_key": KEY}
 
@@ -90,7 +90,7 @@ async def test_an_unknown_key_is_named_and_pinned_only_on_request() -> None:
 async def test_a_changed_key_is_never_accepted() -> None:
     """A host with a pinned key is refused if it shows another one, whatever the request says."""
     pinned = Host("gpu2", "gpu2", host_key=KEY)
-    with pytest.raises(Refused):
+    with pytest.raises(HostRefused):
         await There([FINE], shows=f"{KEY}=").logins_to().check(pinned, accepts_key=True)
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from importlib.metadata import version
 
-from admin.metrics import MIB, DeviceFamilies, OneGateway, ReplicaFamilies, ServerFamilies
+from admin.metrics import (
+    MIB,
+    DeviceFamilies,
+    HostFamilies,
+    OneGateway,
+    ReplicaFamilies,
+    ServerFamilies,
+)
 from pool_manager.core.state import Device
+from pool_manager.hosts.view import HostView
 from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
@@ -143,3 +151,32 @@ def test_counters_exist_from_the_start() -> None:
     assert found["fngate_evictions_total", "busy"] == 0
     assert found["fngate_cold_starts_total", "failed"] == 0
     assert found["fngate_batching_refuted_total",] == 0
+
+
+def test_hosts_show_whether_they_are_up_and_what_they_were_sent() -> None:
+    """A family has a sample per host; what is unknown has none, nor has this machine what only a
+    host over SSH has."""
+    hosts = [
+        HostView("local", state="up"),
+        HostView("gpu2", "nn@gpu2", "draining", rtt_ms=0.5, cached_mib=3.0, transferred_bytes=7),
+        HostView("gpu3", "nn@gpu3", "unreachable", disk_free_mib=0.0),
+    ]
+    families = HostFamilies(lambda: hosts)
+    families.snapshot()
+    found = {
+        (sample.name, sample.labels["host"]): sample.value
+        for family in families.collect()
+        for sample in family.samples
+    }
+
+    assert found == {
+        ("fngate_host_up", "local"): 1,
+        ("fngate_host_up", "gpu2"): 1,
+        ("fngate_host_up", "gpu3"): 0,
+        ("fngate_host_rtt_seconds", "gpu2"): 0.0005,
+        ("fngate_host_files_bytes", "gpu2"): 3 * MIB,
+        ("fngate_host_files_bytes", "gpu3"): 0,
+        ("fngate_host_disk_free_bytes", "gpu3"): 0,
+        ("fngate_host_transferred_bytes_total", "gpu2"): 7,
+        ("fngate_host_transferred_bytes_total", "gpu3"): 0,
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.replies import CLOSE, PIECE, Receipt, Reply, Writer, server_timing
+from gateway.replies import CLOSE, PIECE, Receipt, Reply, Writer, exchange_timing, server_timing
 from runtime_image.link.meta import AnswerMeta
 
 HEAD = (
@@ -87,3 +87,17 @@ def test_a_request_that_joined_a_warm_replica_was_not_cold() -> None:
     """A receipt without phases has no entry `cold`."""
     assert not receipt().is_cold
     assert "cold" not in server_timing(receipt())
+
+
+def test_an_answer_from_another_host_names_it() -> None:
+    """The entry `host` stands before the replica; for this machine there is none."""
+    far = receipt(host="gpu2")
+
+    assert server_timing(far) == f'host;desc="gpu2", {server_timing(receipt())}'
+    assert server_timing(far._replace(phases={"load": 4.0})).startswith(
+        'cold;desc="digits@3 on cpu:0", host;desc="gpu2", replica;desc="a1", '
+    )
+    assert exchange_timing(far, 2.0) == (
+        'host;desc="gpu2", replica;desc="a1", queue;dur=0.250, first_byte;dur=2.000'
+    )
+    assert "host" not in exchange_timing(receipt(), 2.0)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ import pytest
 from hosts.connection import HostConnection
 from hosts.errors import NoSpace
 from hosts.files import CHUNK, Entry, FileCache, superfluous
-from hosts.login import Login
-from registry.tasks import Tasks
 
 pytestmark = pytest.mark.slow
 WAIT_S = 20.0
@@ -21,17 +18,6 @@ BODY = bytes(range(256)) * (CHUNK // 128)
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-@pytest.fixture
-async def connection(login: Login) -> AsyncIterator[HostConnection]:
-    tasks = Tasks("test")
-    there = HostConnection(login, tasks, name="gpu2")
-    there.open()
-    await there.wait_up(WAIT_S)
-    yield there
-    await there.close()
-    await tasks.close()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hosts.errors import Unreachable
-from hosts.login import HOPS_MAX, Login, Target, log_in, parse_target
+from hosts.login import HOPS_MAX, Login, Target, log_in, parse_host_key, parse_target
 from tests.support.sshd import Sshd, sshd
 
 pytestmark = pytest.mark.slow
@@ -35,6 +35,9 @@ async def test_an_unknown_host_key_ends_it(far: Sshd, login: Login) -> None:
         await log_in(login)
 
     assert f"-p {far.port} " in note(error)
+    assert error.value.host_key == far.host_key
+    pinned = await log_in(replace(login, host_key=error.value.host_key))
+    await pinned.close()
 
 
 async def test_a_changed_host_key_ends_it(far: Sshd, login: Login) -> None:
@@ -45,6 +48,18 @@ async def test_a_changed_host_key_ends_it(far: Sshd, login: Login) -> None:
         await log_in(login)
 
     assert f"ssh-keygen -R '[127.0.0.1]:{far.port}' -f {far.known_hosts}" in note(error)
+    assert error.value.host_key == ""
+
+
+async def test_a_key_that_is_not_the_pinned_one_ends_it(far: Sshd, login: Login) -> None:
+    """A pinned key alone counts, though known_hosts has the right one, and none is offered."""
+    other = far.make_key("other").with_suffix(".pub").read_text()
+
+    with pytest.raises(Unreachable, match="is not the pinned one") as error:
+        await log_in(replace(login, host_key=parse_host_key(other)))
+
+    assert error.value.host_key == ""
+    assert error.value.is_refusal
 
 
 async def test_known_hosts_none_in_the_config_checks_nevertheless(

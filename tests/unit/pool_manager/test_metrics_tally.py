@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pool_manager.core import commands, events
 from pool_manager.core.eviction import MAKES_ROOM
-from pool_manager.core.limits import RELEASE_RETRY_S, START_S
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import RELEASE_RETRY_S, START_S, PoolSpec
 from pool_manager.metrics import COLD_STARTS, EVICTIONS, KINDS, OUTCOMES, WHEN, ReplicaCounter
 from tests.support.play import Play
 

@@ -51,6 +51,7 @@ export interface Replica {
   function: string;
   revision: string;
   device: string;
+  host: string;
   role: "serve" | "trial" | "standby";
   state: ReplicaState;
   since_s: number;
@@ -61,10 +62,66 @@ export interface Replica {
   why: string;
 }
 
+export const HOST_STATES = ["joining", "up", "unreachable", "draining", "gone"] as const;
+export type HostState = (typeof HOST_STATES)[number];
+
+/** The machine that the server runs on. */
+export const LOCAL = "local";
+
+/** A machine that runs replicas. null means unknown. */
+export interface Host {
+  name: string;
+  /** [USER@]HOST[:PORT]; "" for the server's own machine. */
+  address: string;
+  state: HostState;
+  /** Why it is not up, or what is wrong although it is. */
+  reason: string;
+  since_s: number;
+  /** Those of the operator, and `host` with its name. */
+  labels: Record<string, string>;
+  driver: string;
+  engine_version: string;
+  rtt_ms: number | null;
+  /** Why there are no reports of its GPUs and disk; "" if there are. */
+  agent: string;
+  cpu_slots: number;
+  gpus: number;
+  replicas: number;
+  disk_free_mib: number | null;
+  cached_files: number;
+  cached_mib: number;
+  images: number;
+  /** Its clock minus the server's. */
+  clock_offset_s: number | null;
+  /** What is being sent there; "" for nothing. */
+  transfer: string;
+}
+
+/** Stored settings of a host, for keys with the scope admin. */
+export interface HostSettings {
+  host_key: string;
+  identity: string;
+  engine: string;
+  files_mib: number;
+}
+
+export interface HostDetail extends Host {
+  settings: HostSettings | null;
+}
+
+/** Result of one check of a host; `todo` is the remedy. */
+export interface HostCheck {
+  level: "ok" | "fail";
+  name: string;
+  found: string;
+  todo: string;
+}
+
 export type DeviceState = "free" | "taken" | "quarantined" | "cordoned";
 
 export interface Device {
   id: string;
+  host: string;
   kind: string;
   name: string | null;
   index: number | null;
@@ -98,6 +155,7 @@ export interface ColdStart {
   number: number;
   replica: string;
   device_kind: string;
+  host?: string;
   at_s: number;
   total_ms: number;
   phases: Phases;
@@ -157,7 +215,8 @@ export interface ServerEvents {
   functions: { items: FunctionLine[] };
   replicas: { items: Replica[] };
   devices: { items: Device[] };
-  gone: { functions?: string[]; replicas?: string[] };
+  hosts: { items: Host[] };
+  gone: { functions?: string[]; replicas?: string[]; devices?: string[]; hosts?: string[] };
   decision: Decision;
   cold_start: ColdStart;
   operation: Operation;

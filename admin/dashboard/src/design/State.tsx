@@ -15,7 +15,7 @@ const SHAPES: Record<string, ReactElement> = {
   failing: <path d="M6 .6 11.4 6 6 11.4.6 6zM5.2 3v3.6h1.6V3zm0 4.6V9h1.6V7.6z" fill="currentColor" fillRule="evenodd" />,
 };
 
-/** States of replicas and devices, shown as the closest state of a function. */
+/** States of replicas, devices and hosts, shown as the closest state of a function. */
 const LIKE: Record<string, string> = {
   starting: "waking",
   loading: "waking",
@@ -26,6 +26,10 @@ const LIKE: Record<string, string> = {
   taken: "warm",
   quarantined: "failing",
   cordoned: "draining",
+  joining: "waking",
+  up: "warm",
+  unreachable: "failing",
+  gone: "failing",
 };
 
 export function lookOf(state: string): string {

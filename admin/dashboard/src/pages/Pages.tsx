@@ -10,6 +10,7 @@ import { useRoute } from "../route/address.ts";
 import { SiteContext } from "../store/hooks.ts";
 import { Store } from "../store/store.ts";
 import { FunctionPage } from "./function/FunctionPage.tsx";
+import { HostPage } from "./host/HostPage.tsx";
 import { Overview } from "./overview/Overview.tsx";
 import { TimelinePage } from "./timeline/TimelinePage.tsx";
 import { TopBar } from "./TopBar.tsx";
@@ -57,6 +58,8 @@ function Page() {
       return <Overview query={route.query} />;
     case "function":
       return <FunctionPage key={route.name} name={route.name} query={route.query} />;
+    case "host":
+      return <HostPage key={route.name} name={route.name} />;
     case "timeline":
       return <TimelinePage query={route.query} />;
     case "deploy":

@@ -6,7 +6,7 @@ import { useSecond } from "../store/clock.ts";
 import { useSite } from "../store/hooks.ts";
 import { Legend, phaseColour, PhaseBar, type Key, type Piece } from "./PhaseBar.tsx";
 import { Quantiles } from "./Quantiles.tsx";
-import { keyOf, length_ms, rest, scaleOf, segments, sentence } from "./waterfall.ts";
+import { keyOf, length_ms, placeOf, rest, scaleOf, segments, sentence } from "./waterfall.ts";
 
 const SHOWN = 12;
 /** The time outside of all phases. */
@@ -78,14 +78,14 @@ function Fall({
   if (other) pieces.push({ name: OTHER, colour: phaseColour(OTHER), ...other });
   const old_s = store.serverNow_s() - start.at_s;
   const isReady = start.outcome === "ready";
-  const words = `${millis(start.total_ms)} ${isReady ? "" : `${start.outcome} `}on ${start.device_kind}: ${sentence(start.phases)}`;
+  const words = `${millis(start.total_ms)} ${isReady ? "" : `${start.outcome} `}on ${placeOf(start)}: ${sentence(start.phases)}`;
   const point = () => onPoint(keyOf(start));
   return (
     // Focusable, since its phases show in the legend only while it is pointed at.
     <li className={old_s < 3 ? "fall is-new" : "fall"} tabIndex={0} onMouseEnter={point} onFocus={point} title={words}>
       <span className="muted">{ago(old_s)}</span>
       <span className="cut small fall-where">
-        <span className="mono">{start.replica}</span> <span className="muted">{start.device_kind}</span>
+        <span className="mono">{start.replica}</span> <span className="muted">{placeOf(start)}</span>
       </span>
       <PhaseBar pieces={pieces} />
       <span className={isReady ? "right" : "right bad"}>{isReady ? millis(start.total_ms) : start.outcome}</span>

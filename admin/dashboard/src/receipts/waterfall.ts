@@ -1,6 +1,6 @@
 /** Phases of cold starts as bars on a common scale. */
 
-import { PHASES, type ColdStart, type Phase, type Phases } from "../api/types.ts";
+import { LOCAL, PHASES, type ColdStart, type Phase, type Phases } from "../api/types.ts";
 import { millis } from "../design/format.ts";
 
 export interface Segment {
@@ -67,3 +67,8 @@ export function sentence(phases: Phases): string {
 /** Key of a cold start: a replica starts only once. */
 export const keyOf = (start: Pick<ColdStart, "replica" | "at_s">): string =>
   `${start.replica} ${start.at_s.toFixed(1)}`;
+
+/** Where a replica started: "cuda", or "cuda of gpu2" on another host. */
+export function placeOf({ device_kind, host }: Pick<ColdStart, "device_kind" | "host">): string {
+  return host && host !== LOCAL ? `${device_kind} of ${host}` : device_kind;
+}

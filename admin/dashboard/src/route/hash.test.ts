@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { functionHash, hashOf, routeOf } from "./hash.ts";
+import { functionHash, hashOf, hostHash, routeOf } from "./hash.ts";
 
 test("addresses name pages", () => {
   expect(routeOf("").page).toBe("overview");
@@ -7,6 +7,7 @@ test("addresses name pages", () => {
   expect(routeOf("#/timeline?hours=24").page).toBe("timeline");
   expect(routeOf("#/deploy?operation=a").page).toBe("deploy");
   expect(routeOf("#/docs").page).toBe("docs");
+  expect(routeOf("#/host/gpu2")).toMatchObject({ page: "host", name: "gpu2" });
   expect(routeOf("#/fn/digits?x=1")).toMatchObject({ page: "function", name: "digits" });
 });
 
@@ -15,7 +16,8 @@ test("what is no address of ours is nowhere", () => {
 });
 
 test("a name survives the way into an address and back", () => {
-  expect(routeOf(functionHash("a/b c?"))).toMatchObject({ name: "a/b c?" });
+  expect(routeOf(functionHash("a/b c?"))).toMatchObject({ page: "function", name: "a/b c?" });
+  expect(routeOf(hostHash("a/b c?"))).toMatchObject({ page: "host", name: "a/b c?" });
 });
 
 test("only what is set is in the address", () => {

@@ -2,6 +2,7 @@
 export type Route =
   | { page: "overview"; query: URLSearchParams }
   | { page: "function"; name: string; query: URLSearchParams }
+  | { page: "host"; name: string; query: URLSearchParams }
   | { page: "timeline"; query: URLSearchParams }
   | { page: "deploy"; query: URLSearchParams }
   | { page: "docs"; query: URLSearchParams }
@@ -15,10 +16,10 @@ export function routeOf(hash: string): Route {
   if (path === "/timeline") return { page: "timeline", query };
   if (path === "/deploy") return { page: "deploy", query };
   if (path === "/docs") return { page: "docs", query };
-  const name = /^\/fn\/([^/]+)$/.exec(path)?.[1];
+  const [, kind, name] = /^\/(fn|host)\/([^/]+)$/.exec(path) ?? [];
   if (name) {
     try {
-      return { page: "function", name: decodeURIComponent(name), query };
+      return { page: kind === "fn" ? "function" : "host", name: decodeURIComponent(name), query };
     } catch {
       return { page: "nowhere", query };
     }
@@ -34,3 +35,5 @@ export function hashOf(path: string, query: Record<string, string> = {}): string
 }
 
 export const functionHash = (name: string): string => `#/fn/${encodeURIComponent(name)}`;
+
+export const hostHash = (name: string): string => `#/host/${encodeURIComponent(name)}`;

@@ -1,6 +1,6 @@
 import { createContext, useCallback, useContext, useSyncExternalStore } from "react";
 import type { Client } from "../api/client.ts";
-import type { Beat, Device, FunctionLine, Replica, Session } from "../api/types.ts";
+import type { Beat, Device, FunctionLine, Host, Replica, Session } from "../api/types.ts";
 import type { DeployDesk } from "../deploy/run.ts";
 import type { Connection } from "../events/reader.ts";
 import type { Activity } from "./activity.ts";
@@ -38,6 +38,9 @@ export const useReplica = (id: string): Replica | undefined =>
 export const useDevice = (id: string): Device | undefined =>
   useTopic(topic.device(id), (store) => store.devices.get(id));
 
+export const useHost = (name: string): Host | undefined =>
+  useTopic(topic.host(name), (store) => store.hosts.get(name));
+
 export const useActivity = (name: string): Activity => useTopic(topic.activity(name), (store) => store.activities.get(name));
 
 export const useBeat = (): Beat | null => useTopic(topic.beat, (store) => store.beat);
@@ -49,7 +52,11 @@ export const useNamesVersion = (): number => useTopic(topic.names, (store) => st
 export const useOrderVersion = (): number => useTopic(topic.order, (store) => store.orderVersion);
 export const useReplicasVersion = (): number => useTopic(topic.replicas, (store) => store.replicasVersion);
 export const useDevicesVersion = (): number => useTopic(topic.devices, (store) => store.devicesVersion);
+export const useHostsVersion = (): number => useTopic(topic.hosts, (store) => store.hostsVersion);
 export const useOperationsVersion = (): number => useTopic(topic.operations, (store) => store.operationsVersion);
+
+/** Whether this key may see and check the logins of hosts. */
+export const useIsAdmin = (): boolean => useSite().session.scopes.includes("admin");
 
 /** Whether this key may deploy, scale, warm and delete, with the reason if not. */
 export function useMayDeploy(): { may: boolean; why: string } {

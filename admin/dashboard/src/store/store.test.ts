@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import type { Beat, Device, FunctionLine, Replica } from "../api/types.ts";
+import type { Beat, Device, FunctionLine, Host, Replica } from "../api/types.ts";
 import { KEPT_IN_ALL, KEPT } from "./activity.ts";
 import { SPARK, Store, topic } from "./store.ts";
 
@@ -63,13 +63,15 @@ test("a snapshot takes the place of what was known only once it is whole", () =>
   store.apply(functions(line("a", { rate: 1 }), line("b")));
   store.apply({ type: "replicas", data: { items: [{ id: "r1" } as Replica] } });
   store.apply({ type: "devices", data: { items: [{ id: "cpu0" } as Device] } });
+  store.apply({ type: "hosts", data: { items: [{ name: "gpu2" } as Host] } });
   store.apply({ type: "beat", data: BEAT });
   const known = store.functions.get("b");
 
   store.apply({ type: "reset", data: { reason: "", server: SERVER } });
   store.apply(functions(line("b", { held: 5 }), line("c"), line("d")));
   store.apply({ type: "replicas", data: { items: [{ id: "r2" } as Replica, { id: "r3" } as Replica] } });
-  store.apply({ type: "gone", data: { functions: ["d"], replicas: ["r3"] } });
+  store.apply({ type: "hosts", data: { items: [{ name: "gpu3" } as Host, { name: "gpu4" } as Host] } });
+  store.apply({ type: "gone", data: { functions: ["d"], replicas: ["r3"], hosts: ["gpu4"] } });
   store.apply({ type: "beat", data: BEAT });
   expect([...store.functions.keys()]).toEqual(["a", "b"]);
   expect([store.functions.get("b"), store.connection.is]).toEqual([known, "connecting"]);
@@ -77,6 +79,7 @@ test("a snapshot takes the place of what was known only once it is whole", () =>
   store.apply({ type: "ready", data: {} });
   expect([...store.functions.keys()]).toEqual(["b", "c"]);
   expect([store.functions.get("b")?.held, [...store.replicas.keys()], store.devices.size]).toEqual([5, ["r2"], 0]);
+  expect([...store.hosts.keys()]).toEqual(["gpu3"]);
   expect([store.ring("a"), store.isWhole, store.connection.is, store.server]).toEqual([null, true, "live", SERVER]);
 });
 
@@ -162,4 +165,19 @@ test("a countdown begins when its number was heard, and anew with another", () =
 test("an event of a newer server is no fault", () => {
   const { store } = setUp();
   expect(() => store.apply({ type: "weather", data: {} } as never)).not.toThrow();
+});
+
+test("a host that is removed goes with its devices", () => {
+  const { store, frame } = setUp();
+  const heard: string[] = [];
+  store.apply({ type: "hosts", data: { items: [{ name: "gpu2", state: "up" } as Host] } });
+  store.apply({ type: "devices", data: { items: [{ id: "gpu2/cpu0", host: "gpu2" } as Device] } });
+  for (const name of [topic.hosts, topic.host("gpu2"), topic.devices]) store.topics.subscribe(name, () => heard.push(name));
+  store.apply({ type: "hosts", data: { items: [{ name: "gpu2", state: "unreachable" } as Host] } });
+  frame();
+  expect(heard).toEqual([topic.host("gpu2")]);
+  store.apply({ type: "gone", data: { hosts: ["gpu2"], devices: ["gpu2/cpu0"] } });
+  frame();
+  expect([store.hosts.size, store.devices.size]).toEqual([0, 0]);
+  expect(heard.slice(1).sort()).toEqual([topic.devices, topic.host("gpu2"), topic.hosts].sort());
 });

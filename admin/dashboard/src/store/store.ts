@@ -2,6 +2,7 @@ import type {
   Beat,
   Device,
   FunctionLine,
+  Host,
   Operation,
   Replica,
   ServerEvent,
@@ -16,18 +17,20 @@ export const SPARK = 60;
 const OPERATIONS_KEPT = 50;
 
 /**
- * Topics: one per row for `fn:NAME`, `replica:ID`, `device:ID`, `activity:NAME`; `names` when a
+ * Topics: one per row for `fn:NAME`, `replica:ID`, `device:ID`, `host:NAME`, `activity:NAME`; `names` when a
  * function is added or removed; `order` once a second, when states and numbers may change the order.
  */
 export const topic = {
   fn: (name: string) => `fn:${name}`,
   replica: (id: string) => `replica:${id}`,
   device: (id: string) => `device:${id}`,
+  host: (name: string) => `host:${name}`,
   activity: (name: string) => `activity:${name}`,
   names: "names",
   order: "order",
   replicas: "replicas",
   devices: "devices",
+  hosts: "hosts",
   beat: "beat",
   connection: "connection",
   operations: "operations",
@@ -39,6 +42,7 @@ interface Coming {
   functions: Map<string, FunctionLine>;
   replicas: Map<string, Replica>;
   devices: Map<string, Device>;
+  hosts: Map<string, Host>;
 }
 
 /**
@@ -53,6 +57,7 @@ export class Store {
   readonly functions = new Map<string, FunctionLine>();
   readonly replicas = new Map<string, Replica>();
   readonly devices = new Map<string, Device>();
+  readonly hosts = new Map<string, Host>();
   readonly activities = new Activities();
   readonly operations = new Map<string, Operation>();
   readonly topics: Topics;
@@ -67,6 +72,8 @@ export class Store {
   orderVersion = 0;
   replicasVersion = 0;
   devicesVersion = 0;
+  /** Version of the set of hosts. */
+  hostsVersion = 0;
   operationsVersion = 0;
   /** Offset of the server's clock from this machine's, ms; positive if the server is ahead. */
   skew_ms = 0;
@@ -111,7 +118,13 @@ export class Store {
     if (this.coming && collect(this.coming, event)) return;
     switch (event.type) {
       case "reset":
-        this.coming = { server: event.data.server, functions: new Map(), replicas: new Map(), devices: new Map() };
+        this.coming = {
+          server: event.data.server,
+          functions: new Map(),
+          replicas: new Map(),
+          devices: new Map(),
+          hosts: new Map(),
+        };
         return;
       case "functions":
         for (const line of event.data.items) this.putFunction(line);
@@ -122,9 +135,14 @@ export class Store {
       case "devices":
         for (const item of event.data.items) this.putDevice(item);
         return;
+      case "hosts":
+        for (const item of event.data.items) this.putHost(item);
+        return;
       case "gone":
         for (const name of event.data.functions ?? []) this.dropFunction(name);
         for (const id of event.data.replicas ?? []) this.dropReplica(id);
+        for (const id of event.data.devices ?? []) this.dropDevice(id);
+        for (const name of event.data.hosts ?? []) this.dropHost(name);
         return;
       case "decision":
         this.activities.decision(event.data);
@@ -162,11 +180,13 @@ export class Store {
     for (const name of [...this.functions.keys()]) if (!coming.functions.has(name)) this.dropFunction(name);
     for (const id of [...this.replicas.keys()]) if (!coming.replicas.has(id)) this.dropReplica(id);
     for (const id of [...this.devices.keys()]) if (!coming.devices.has(id)) this.dropDevice(id);
+    for (const name of [...this.hosts.keys()]) if (!coming.hosts.has(name)) this.dropHost(name);
     // This includes replicas whose end was never reported.
     this.activities.clear();
     for (const line of coming.functions.values()) this.putFunction(line);
     for (const replica of coming.replicas.values()) this.putReplica(replica);
     for (const device of coming.devices.values()) this.putDevice(device);
+    for (const host of coming.hosts.values()) this.putHost(host);
     this.topics.touchAll();
   }
 
@@ -226,6 +246,22 @@ export class Store {
     this.topics.touch(topic.devices);
   }
 
+  private putHost(host: Host): void {
+    if (!this.hosts.has(host.name)) {
+      this.hostsVersion += 1;
+      this.topics.touch(topic.hosts);
+    }
+    this.hosts.set(host.name, host);
+    this.topics.touch(topic.host(host.name));
+  }
+
+  private dropHost(name: string): void {
+    if (!this.hosts.delete(name)) return;
+    this.hostsVersion += 1;
+    this.topics.touch(topic.host(name));
+    this.topics.touch(topic.hosts);
+  }
+
   private putOperation(operation: Operation): void {
     this.operations.delete(operation.id);
     this.operations.set(operation.id, operation);
@@ -271,9 +307,14 @@ function collect(coming: Coming, event: ServerEvent): boolean {
     case "devices":
       for (const device of event.data.items) coming.devices.set(device.id, device);
       return true;
+    case "hosts":
+      for (const host of event.data.items) coming.hosts.set(host.name, host);
+      return true;
     case "gone":
       for (const name of event.data.functions ?? []) coming.functions.delete(name);
       for (const id of event.data.replicas ?? []) coming.replicas.delete(id);
+      for (const id of event.data.devices ?? []) coming.devices.delete(id);
+      for (const name of event.data.hosts ?? []) coming.hosts.delete(name);
       return true;
     default:
       return false;

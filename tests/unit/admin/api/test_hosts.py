@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,7 +62,7 @@ async def test_a_host_without_an_answer_is_refused(server: ServingServer) -> Non
     """The error has the reason and a hint, and nothing is stored."""
     answer = await server.admin("POST", "/hosts", NEW)
 
-    assert (answer.status, answer.problem["code"]) == (422, "refused")
+    assert (answer.status, answer.problem["code"]) == (422, "host_refused")
     assert "cannot be reached by SSH" in answer.problem["detail"]
     assert answer.problem["hint"].startswith("check whether this works: ssh -p 1 127.0.0.1")
     assert (await server.admin("GET", "/hosts/gpu2")).status == 404
@@ -131,10 +133,45 @@ async def test_a_host_is_removed(server: ServingServer) -> None:
     await add(server)
 
 
-async def test_hosts_need_the_scope_admin(server: ServingServer) -> None:
-    """A key with the scope deploy can neither list nor add hosts."""
+async def test_a_host_is_kept_until_its_replicas_have_drained(
+    server: ServingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row goes when the manager has forgotten it. Until then, the only change is to keep it."""
+    await add(server)
+    manager = server.server.manager
+    view = manager.host("gpu2")
+    assert view
+    draining = replace(view, state="draining", replicas=1)
+    forgotten: list[bool] = []
+    monkeypatch.setattr(manager, "host", lambda _name: None if forgotten else draining)
+    for _ in range(2):
+        answer = await server.admin("DELETE", "/hosts/gpu2")
+        assert (answer.status, answer.json()) == (202, {"removed": None, "replicas": 1})
+    assert (await server.admin("PATCH", "/hosts/gpu2", {"labels": {}})).status == 409
+    kept = (await server.admin("PATCH", "/hosts/gpu2", {"draining": False})).json()
+    assert kept["settings"]["draining"] is False
+    assert (await server.admin("DELETE", "/hosts/gpu2")).status == 202
+    assert (await server.admin("GET", "/hosts/gpu2")).status == 200
+
+    forgotten.append(True)
+    manager._hosts.changed.notify("gpu2")
+    async with asyncio.timeout(10):
+        while (await server.admin("GET", "/hosts/gpu2")).status != 404:
+            pass
+
+
+async def test_logins_of_hosts_need_the_scope_admin(server: ServingServer) -> None:
+    """A key with the scope read sees the list, as it sees the events; the rest is for others."""
     made = await server.admin("POST", "/keys", {"scopes": ["deploy", "read"]})
     bearer = {"Authorization": f"Bearer {made.json()['secret']}"}
-    for method in ("GET", "POST"):
-        answer = await server.request(method, "/admin/v1/hosts", {}, bearer)
+    listed = await server.request("GET", "/admin/v1/hosts", None, bearer)
+    assert [one["name"] for one in listed.json()["items"]] == ["local"]
+    for method, path in (
+        ("POST", ""),
+        ("GET", "/gpu2"),
+        ("PATCH", "/gpu2"),
+        ("DELETE", "/gpu2"),
+        ("POST", "/gpu2/check"),
+    ):
+        answer = await server.request(method, f"/admin/v1/hosts{path}", {}, bearer)
         assert (answer.status, answer.problem["code"]) == (403, "wrong_scope")

@@ -144,3 +144,14 @@ def test_the_receipt_as_json_says_whether_it_was_cold() -> None:
         "phases_ms": {},
         "times_ms": {"queue": 1.0},
     }
+
+
+def test_another_host_is_named() -> None:
+    """The line and the JSON receipt name the host of the replica, unless it is the server's."""
+    warm = read_receipt('host;desc="gpu2", replica;desc="r", queue;dur=0.1')
+
+    assert render_receipt(warm) == "warm on gpu2: queue 0.1 ms"
+    assert render_receipt(read_receipt(f'{COLD}, host;desc="gpu2"')).startswith(
+        "cold start on gpu2 140 ms: start 12 "
+    )
+    assert warm.to_json()["host"] == "gpu2"

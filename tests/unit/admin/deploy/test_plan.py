@@ -14,12 +14,14 @@ from admin.deploy.plan import (
     WireFile,
     check_code,
     check_device,
+    check_host,
     parse_request,
     plan,
     profile_from_report,
     signature_from_report,
     verified_before,
 )
+from pool_manager.hosts.view import HostView
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
     BadBundle,
@@ -284,6 +286,19 @@ def test_a_device_must_be_here() -> None:
         check_device(draft, {"cpu"})
     check_device(draft, {"cpu", "cuda"})
     check_device(planned(request()), set())
+
+
+def test_a_host_must_have_the_labels() -> None:
+    """Labels that no host has are refused; one that is away may come back. The name is a label."""
+    hosts = [
+        HostView("local", labels={"zone": "a"}),
+        HostView("gpu2", state="unreachable", labels={"zone": "b", "disk": "nvme"}),
+    ]
+    for labels in ({}, {"zone": "a"}, {"host": "gpu2"}, {"zone": "b", "host": "gpu2"}):
+        check_host(planned(request(overrides={"host_labels": labels})), hosts)
+    for labels in ({"zone": "a", "disk": "nvme"}, {"host": "gpu3"}):
+        with pytest.raises(Refused, match=r"device\.host: expected the labels of a host"):
+            check_host(planned(request(overrides={"host_labels": labels})), hosts)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,8 @@ def test_the_manager_gets_the_limits_of_a_server() -> None:
 class Trials:
     """Manager whose trials return one report, or raise an error; records what it was given."""
 
+    driver = "fake"
+
     def __init__(self, operator: Operator, outcome: dict[str, Any] | Exception) -> None:
         self._outcome = outcome
         self.asked: list[tuple[PoolSpec, Binding]] = []
@@ -255,6 +257,8 @@ async def test_the_sample_of_a_server_is_the_body_of_its_first_request(
 class Full:
     """Manager of one device, which the old revision of web holds. `in_flight` are its exchanges,
     `later` those after each pause; `outcomes` are those of successive warm-ups."""
+
+    driver = "fake"
 
     def __init__(self, in_flight: int, *outcomes: Warmed) -> None:
         self.in_flight = in_flight

@@ -115,7 +115,7 @@ def test_requirements_are_what_the_code_imports(kind: str) -> None:
             elif isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
     engine = {"cpu": "onnxruntime", "gpu": "onnxruntime-gpu[cuda,cudnn]"}[kind]
-    names = {"PIL": "pillow", "onnxruntime": engine}
+    names = {"PIL": "pillow", "onnxruntime": engine, "pynvml": "nvidia-ml-py"}
 
     required = (ROOT / "runtime_image" / "requirements" / f"{kind}.txt").read_text().split()
 

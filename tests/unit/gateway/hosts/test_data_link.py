@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.data_links import Delivered
+from gateway.data_links import IDLE_FRAMES_MAX, Delivered
 from gateway.delivery import Delivery
 from registry.errors import ReplicaDied
 from runtime_image.contract.link import Flag, Kind
@@ -61,6 +61,7 @@ async def test_bodies_have_a_channel_of_their_own(
     assert isinstance(first, Delivered)
     assert isinstance(second, Delivered)
     assert (bytes(first.body), second.body) == (b"1" * 100_000, b"2")
+    assert first.host == second.host == "gpu2"
     assert (hosts.calls.dials, hosts.bodies.dials) == (1, 1)
 
 
@@ -173,6 +174,20 @@ async def test_goaway_on_one_channel_returns_its_requests_only(
     assert isinstance(await client.outcomes.get(), Delivered)
     assert calls.frames.empty()
     assert bodies.frames.empty()
+
+
+async def test_a_flood_of_goaway_ends_the_link(
+    delivery: Delivery, client: Client, pair: tuple[Channel, Channel], peer: RemotePeer
+) -> None:
+    """Frames that a replica sends at will are counted, this one too."""
+    calls, bodies = pair
+    await both_up(delivery, client, pair)
+
+    for _ in range(IDLE_FRAMES_MAX + 1):
+        bodies.send(Kind.GOAWAY, aux=2**32 - 1)
+
+    assert await asyncio.wait_for(calls.lost.get(), 10)
+    await peer.pair()
 
 
 @pytest.mark.parametrize("is_other", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from gateway.dispatch.call import Call
@@ -96,6 +97,18 @@ def test_a_request_that_no_replica_answered() -> None:
         "ab",
     )
     assert (event.is_cold, event.rows, event.decode_us, event.phases) == (False, None, None, None)
+
+
+@pytest.mark.parametrize("host", ["", "gpu2"])
+def test_another_host_is_named(host: str) -> None:
+    """Answers and ends name the host of their replica; a line has no such field for this one."""
+    receipt = RECEIPT._replace(host=host)
+    with logging() as world:
+        world.served(receipt)
+        world.log.log_end(RECORD._replace(outcome="failed", receipt=receipt), 12.0)
+
+    shown = [msgspec.json.decode(msgspec.json.encode(event)).get("host") for event in world.events]
+    assert shown == [host or None] * 2
 
 
 def test_the_time_is_read_once_a_millisecond() -> None:

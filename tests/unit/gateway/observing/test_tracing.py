@@ -254,6 +254,18 @@ def test_attributes_are_those_of_the_conventions() -> None:
     }
 
 
+def test_another_host_is_named() -> None:
+    """The request and its cold start name the host of the replica, unless it is this machine."""
+    cold = RECEIPT._replace(phases=PHASES, host="gpu2")
+    spans = made(travelled(sent_s=9.52, connected_s=9.51)._replace(receipt=cold))
+
+    assert [name for name, span in spans.items() if "fngate.host" in span.attributes] == [
+        "POST /fn/{name}",
+        "cold start",
+    ]
+    assert spans["cold start"].attributes["fngate.host"] == "gpu2"
+
+
 def test_spans_with_a_remote_parent_are_marked() -> None:
     """A span whose parent is in another process is marked as remote: the root below a client's
     span, and the replica's batch."""

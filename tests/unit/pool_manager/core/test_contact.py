@@ -20,16 +20,17 @@ from pool_manager.core.commands import (
 from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
 from pool_manager.core.host_lifecycle import JOINING_S
 from pool_manager.core.hosts import HOST_LOST_S
-from pool_manager.core.limits import (
+from pool_manager.core.pool import PAUSE_S
+from pool_manager.core.state import (
     DRAIN_S,
     GREETING_AFTER_ADOPTION_S,
     RELEASE_RETRY_S,
     RESUME_S,
     START_S,
+    TERM_S,
+    PoolSpec,
     load_limit_s,
 )
-from pool_manager.core.pool import PAUSE_S
-from pool_manager.core.state import PoolSpec
 from registry.exchange import ReplicaEndpoint
 from tests.support.fleet_play import FAR_GPU, FleetPlay
 from tests.support.play import launched
@@ -92,7 +93,7 @@ def test_a_handler_starts_elsewhere_once_the_host_is_gone(spec: PoolSpec) -> Non
     play.down()
 
     assert play.demand(a=1) == []
-    text = "gpu2 is unreachable: no route; r1 may still run there, another one starts 75 s after"
+    text = "gpu2 is unreachable: no route; r1 may still run on gpu2, another one starts 75 s after"
     assert play.reason("a") == f"{text} the loss at the latest"
     assert play.shown("a") == "waking"
     play.now += HOST_LOST_S - 1.0
@@ -135,23 +136,40 @@ def test_a_warm_up_waits_for_the_host() -> None:
 
 def test_a_handler_that_is_given_up_counts_until_its_end_is_proved() -> None:
     """The report that a replica of another host has ended may be wrong, as its link may be what
-    failed. It counts until it is released or its release is refused."""
+    failed. It counts until it is released."""
     play = ready(HANDLER, near=1)
     play.on(events.Lost("r1", "it does not answer"))
     assert play.demand(a=1) == []
+    assert play.reason("a").startswith("it does not answer; r1 may still run on gpu2, another one")
 
     assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
 
 
-def test_a_handler_that_cannot_be_released_blocks_nothing() -> None:
-    """A release that fails on a host that answers leaves the device charged and frees the
-    function."""
+def test_a_handler_that_cannot_be_released_blocks_nothing_for_ever() -> None:
+    """A failed release alone proves nothing: the connection may be what failed. It leaves the
+    device charged, and frees the function once the replica has heard no manager for long."""
     play = ready(HANDLER, near=1)
     play.on(events.Lost("r1", "it does not answer"))
-    play.demand(a=1)
+    assert play.on(events.NotReleased("r1", "stuck"), HOST_LOST_S - 1.0) == []
+    assert play.demand(a=1) == []
+    assert play.tick(RELEASE_RETRY_S) == [Release("r1", "tried again")]
+    assert play.demand(a=1) == []
 
     assert launched(play.on(events.NotReleased("r1", "stuck"))) == [("r2", "cpu0")]
     assert play.machine.cluster.ledger.on("gpu2/cpu0") == ["r1"]
+
+
+def test_a_connection_lets_a_lost_handler_hear_the_manager() -> None:
+    """The time after which a replica that cannot be released counts as ended begins with the
+    connection over which its release is commanded."""
+    play = ready(HANDLER, near=1)
+    play.down()
+    play.on(events.Lost("r1", "exit 1"))
+    play.now += HOST_LOST_S - 1.0
+    assert play.up("r1") == [Release("r1", "exit 1")]
+    assert play.demand(a=1) == []
+
+    assert play.on(events.NotReleased("r1", "stuck"), 2.0) == []
 
 
 def test_a_release_that_fails_with_the_host_proves_nothing() -> None:
@@ -346,6 +364,7 @@ def test_a_terminated_drain_is_terminated_again() -> None:
     (again,) = play.greet("r1")
 
     assert again == Terminate("r1", "did not drain: the pool was removed")
+    assert play.replica("r1").deadline_s == play.now + TERM_S
 
 
 def claimed() -> FleetPlay:
@@ -510,20 +529,25 @@ def test_an_assigned_standby_of_a_removed_pool_is_released() -> None:
     assert play.greet("r1", loaded=False) == [Release("r1", "the pool was removed")]
 
 
-def test_other_revisions_wait_for_one_that_may_run() -> None:
-    """`max` holds over all revisions, also over a replica that may run: of a handler until the host
-    is gone, of a model not at all."""
+@pytest.mark.parametrize(
+    "end",
+    [events.HostUnreachable("gpu2", "no route"), events.Lost("r1", "it does not answer")],
+    ids=["unreachable", "lost"],
+)
+def test_other_revisions_wait_for_one_that_may_run(end: events.Event) -> None:
+    """`max` holds over all revisions, also over a replica that may run: of a handler until its end
+    is proved, of a model not at all."""
     for may_rerun, started in ((False, []), (True, [("r2", "cpu0")])):
         old, new = (
             PoolSpec(f"default/{name}@1", may_rerun=may_rerun, function="default/f")
             for name in ("a", "b")
         )
         play = far_first(FleetPlay(old, new, near=1))
-        play.down()
+        play.on(end)
 
         assert launched(play.demand(b=1)) == started
         if not may_rerun:
-            assert "r1 may still run there" in play.reason("b")
+            assert "r1 may still run on gpu2" in play.reason("b")
 
 
 def test_a_draining_handler_counts_for_other_revisions() -> None:
@@ -539,4 +563,4 @@ def test_a_draining_handler_counts_for_other_revisions() -> None:
     play.down()
 
     assert play.demand(b=1) == []
-    assert "r1 may still run there" in play.reason("b")
+    assert "r1 may still run on gpu2" in play.reason("b")

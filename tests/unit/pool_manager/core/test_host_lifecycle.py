@@ -448,6 +448,16 @@ def test_a_host_comes_back_with_other_devices() -> None:
     assert "standby/gpu2/GPU-2" in play.machine.pools
 
 
+def test_a_device_may_lack_where_no_standbys_are_kept() -> None:
+    """A device that is missing is forgotten, with or without standbys."""
+    play = FleetPlay()
+    play.far = SLOTS[:1]
+
+    play.up()
+
+    assert play.machine.devices.keys() == {"gpu2/cpu0"}
+
+
 def test_the_devices_of_other_hosts_are_not_taken() -> None:
     """A host reports its own devices only."""
     play = FleetPlay(far=[*SLOTS, Device("cpu9", "cpu")])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
+from pool_manager.core import hosts
 from pool_manager.core.hosts import (
     HOST_TRANSITIONS,
     HostRecord,
@@ -24,6 +26,18 @@ def test_every_pair_is_in_the_table_or_raises(state: HostState, step: HostStep) 
     else:
         with pytest.raises(ImpossibleHostStep, match=f"{state} -> {step}"):
             advance_host(state, step)
+
+
+def test_the_design_has_the_table() -> None:
+    """The table in design.md is that of the program."""
+    text = (Path(hosts.__file__).parent / "design.md").read_text()
+    rows = [line[1:-1].split("|") for line in text.splitlines() if line.startswith("|")]
+    head, *states = [[cell.strip() for cell in row] for row in rows if len(row) > 2]
+    shown = {row[0]: dict(zip(head[1:], row[1:], strict=False)) for row in states[1:]}
+
+    assert shown.keys() == set(HostState)
+    for state, steps in HOST_TRANSITIONS.items():
+        assert {step: to for step, to in shown[state].items() if to} == steps
 
 
 def test_a_host_can_always_come_back() -> None:

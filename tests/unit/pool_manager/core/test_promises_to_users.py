@@ -5,9 +5,8 @@ from __future__ import annotations
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Drain, Launch, Note, Release, Terminate
 from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
-from pool_manager.core.limits import DRAIN_S, TERM_S
 from pool_manager.core.machine import Machine
-from pool_manager.core.state import Device, PoolSpec
+from pool_manager.core.state import DRAIN_S, TERM_S, Device, PoolSpec
 from registry.exchange import Demand, Load
 from tests.support.play import Play, assigned, cpus, launched
 

@@ -13,9 +13,8 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
-from pool_manager.core.limits import load_limit_s, state_limit_s
 from pool_manager.core.pool import ENDED_MAX
-from pool_manager.core.state import PoolSpec, Replica, State
+from pool_manager.core.state import PoolSpec, Replica, State, load_limit_s, state_limit_s
 from registry.model import LOCAL_HOST
 from tests.support.house import House, without_notes
 
@@ -126,7 +125,7 @@ def test_what_ended_unseen_is_released(state: State, is_ended: bool) -> None:
     house.replica.why = "idle"
     commands: list[Command] = []
 
-    house.replicas.end_missing(LOCAL_HOST, frozenset(), house.now, commands)
+    house.contacts.end_missing(LOCAL_HOST, frozenset(), house.now, commands)
 
     why = "idle" if state is State.DRAINING else "it ended while the engine was away"
     assert without_notes(commands) == ([Release("r1", why)] if is_ended else [])
@@ -139,11 +138,11 @@ def test_a_release_is_tried_again_when_the_engine_is_back() -> None:
     house = House(State.RELEASING)
     commands: list[Command] = []
 
-    house.replicas.end_missing(LOCAL_HOST, frozenset(), house.now, commands)
+    house.contacts.end_missing(LOCAL_HOST, frozenset(), house.now, commands)
     assert commands == []
     house.replica.deadline_s = house.now + 5.0
 
-    house.replicas.end_missing(LOCAL_HOST, frozenset({"r1"}), house.now, commands)
+    house.contacts.end_missing(LOCAL_HOST, frozenset({"r1"}), house.now, commands)
 
     assert commands == [Release("r1", "tried again")]
 
@@ -153,7 +152,7 @@ def test_what_still_runs_is_kept() -> None:
     house = House(State.READY)
     commands: list[Command] = []
 
-    house.replicas.end_missing(LOCAL_HOST, frozenset({"r1"}), house.now, commands)
+    house.contacts.end_missing(LOCAL_HOST, frozenset({"r1"}), house.now, commands)
 
     assert commands == []
     assert house.replica.state == "ready"

@@ -16,15 +16,18 @@ from pool_manager.core.commands import (
     Terminate,
 )
 from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S
-from pool_manager.core.limits import (
+from pool_manager.core.state import (
     DRAIN_S,
     RESUME_S,
     SERVER_MARGIN_S,
     TERM_S,
+    Device,
+    PoolSpec,
+    Replica,
+    State,
     load_limit_s,
     state_limit_s,
 )
-from pool_manager.core.state import Device, PoolSpec, Replica, State
 from tests.support.house import House, without_notes
 from tests.support.play import Play, cpus, launched
 

@@ -8,7 +8,7 @@ import pytest
 
 from pool_manager.core import start_queue
 from pool_manager.core.start_queue import Rank, StartPriority
-from pool_manager.replicas.launcher import StartGate
+from pool_manager.replicas.start_gate import StartGate
 
 
 class Clock:

@@ -1,111 +1,79 @@
-import { memo, useMemo } from "react";
-import type { Device } from "../../api/types.ts";
-import { StateMark } from "../../design/State.tsx";
-import { mebibytes, percent, plural } from "../../design/format.ts";
-import { functionHash } from "../../route/hash.ts";
-import { useDevice, useDevicesVersion, useReplica, useSite } from "../../store/hooks.ts";
+import { useMemo } from "react";
+import { StateText } from "../../design/State.tsx";
+import { mebibytes, millis, plural } from "../../design/format.ts";
 import { useIsNarrow } from "../../design/narrow.ts";
+import { hostHash } from "../../route/hash.ts";
+import { useDevicesVersion, useHost, useHostsVersion, useSite } from "../../store/hooks.ts";
+import { DeviceCard } from "./DeviceCard.tsx";
+import { groupsOf, ownLabels, troubleOf, type DeviceGroup } from "./devices.ts";
 import { useSums } from "./Totals.tsx";
 
-/** All devices with their replicas. Collapsed in narrow windows. */
+/** All devices with their replicas, by host if there are several. Collapsed in narrow windows. */
 export function Devices() {
-  const { store } = useSite();
-  const version = useDevicesVersion();
-  const ids = useMemo(() => [...store.devices.keys()].sort(collator.compare), [store, version]);
-  const { busy } = useSums();
+  const groups = useGroups();
+  const { busy, devices } = useSums();
   const isNarrow = useIsNarrow();
+  const isOne = groups.length < 2;
   return (
     <details className="panel devices" open={!isNarrow}>
       <summary className="panel-head">
         <h2>Devices</h2>
         <span className="muted">
-          {plural(ids.length, "device")}, {busy} busy
+          {plural(devices, "device")}, {busy} busy{isOne ? "" : `, ${plural(groups.length, "host")}`}
         </span>
       </summary>
-      <ul className="device-list" aria-label="Devices">
-        {ids.map((id) => (
-          <DeviceCard key={id} id={id} />
-        ))}
-      </ul>
+      {isOne ? <DeviceList name="Devices" ids={groups[0]?.ids ?? []} /> : groups.map((group) => <HostGroup key={group.host} {...group} />)}
     </details>
   );
 }
 
-const collator = new Intl.Collator("en", { numeric: true });
+/** The devices by host; the hosts and devices that exist, whatever their figures. */
+export function useGroups(): DeviceGroup[] {
+  const { store } = useSite();
+  const devices = useDevicesVersion();
+  const hosts = useHostsVersion();
+  // The maps are mutated in place: the versions show when.
+  return useMemo(() => groupsOf(store.devices.values(), store.hosts.values()), [store, devices, hosts]);
+}
 
-const DeviceCard = memo(function DeviceCard({ id }: { id: string }) {
-  const device = useDevice(id);
-  if (!device) return null;
-  const isOff = device.state === "quarantined" || device.state === "cordoned";
+export function DeviceList({ name, ids }: { name: string; ids: readonly string[] }) {
   return (
-    <li className="device">
-      <div className="device-head">
-        <StateMark state={device.state} />
-        <span className="device-name cut" title={device.id}>
-          {device.name ?? device.id}
-        </span>
-        <span className="muted small cut">{device.name ? device.id : device.kind}</span>
+    <ul className="device-list" aria-label={name}>
+      {ids.map((id) => (
+        <DeviceCard key={id} id={id} />
+      ))}
+    </ul>
+  );
+}
+
+function HostGroup({ host: name, ids }: DeviceGroup) {
+  const host = useHost(name);
+  const trouble = host ? troubleOf(host) : "";
+  const facts = host
+    ? [
+        host.rtt_ms === null ? "" : millis(host.rtt_ms),
+        host.disk_free_mib === null ? "" : `${mebibytes(host.disk_free_mib)} free`,
+        ...ownLabels(host.labels),
+      ].filter(Boolean)
+    : [];
+  return (
+    <section className="host-group" aria-label={`Host ${name}`}>
+      <div className="host-head">
+        <h3 className="cut">
+          <a href={hostHash(name)}>{name}</a>
+        </h3>
+        <StateText state={host?.state ?? "joining"} />
         <span className="spread" />
-        <Busy share={device.busy} />
+        <span className="muted small">{plural(ids.length, "device")}</span>
       </div>
-      <Memory device={device} />
-      {isOff && (
-        <p className="small state failing cut" title={device.reason}>
-          {device.state}: {device.reason}
+      {facts.length > 0 && <p className="small muted cut">{facts.join(" · ")}</p>}
+      {host?.transfer && <p className="small cut">{host.transfer}</p>}
+      {trouble && (
+        <p className={`small clamp${host?.state === "up" ? "" : " host-trouble"}`} title={trouble}>
+          {trouble}
         </p>
       )}
-      <ul className="chips" aria-label={`Replicas on ${device.id}`}>
-        {device.replicas.map((replica) => (
-          <ReplicaChip key={replica} id={replica} />
-        ))}
-      </ul>
-    </li>
-  );
-});
-
-function Busy({ share }: { share: number | null }) {
-  return (
-    <span className="busy small" title="share of the last seconds with a model running">
-      <span className="busy-track" aria-hidden="true">
-        <span className="busy-fill" style={{ width: percent(share ?? 0) }} />
-      </span>
-      <span>{share === null ? "busy –" : `${percent(share)} busy`}</span>
-    </span>
+      <DeviceList name={`Devices of ${name}`} ids={ids} />
+    </section>
   );
 }
-
-/** Bar of the memory charged for replicas, with a line at the use that the driver reports. */
-function Memory({ device }: { device: Device }) {
-  const total = device.total_mib ?? device.memory_mib;
-  const part = (value: number) => `${Math.min(100, (value / Math.max(1, total)) * 100)}%`;
-  const used = device.used_mib === null ? "" : `${mebibytes(device.used_mib)} used, `;
-  const words = `${used}${mebibytes(device.charged_mib)} charged of ${mebibytes(total)}`;
-  return (
-    <>
-      <div className="memory" aria-hidden="true">
-        {device.used_mib !== null && <span className="memory-used" style={{ width: part(device.used_mib) }} />}
-        <span className="memory-charged" style={{ width: part(device.charged_mib) }} />
-      </div>
-      <p className="small muted cut">{words}</p>
-    </>
-  );
-}
-
-const ReplicaChip = memo(function ReplicaChip({ id }: { id: string }) {
-  const replica = useReplica(id);
-  if (!replica) return null;
-  const name = replica.function || replica.role;
-  const words = `${replica.state}, ${mebibytes(replica.memory_mib)}`;
-  const inside = (
-    <>
-      <StateMark state={replica.state} />
-      <span className="cut">{replica.revision || name}</span>
-      <span className="unseen">{words}</span>
-    </>
-  );
-  return (
-    <li className="chip" title={`${replica.id}: ${words}`}>
-      {replica.function ? <a href={functionHash(replica.function)}>{inside}</a> : <span>{inside}</span>}
-    </li>
-  );
-});

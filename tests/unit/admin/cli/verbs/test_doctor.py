@@ -91,3 +91,33 @@ def test_the_images_are_those_of_the_settings(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setenv("FN_PORT", "nonsense")
     assert images() == {"cpu": "fngate-runtime:cpu", "gpu": "fngate-runtime:gpu"}
+
+
+def test_a_host_is_checked_by_the_server(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """With --host the server's own view comes first, then the checks of its login."""
+    path = "/admin/v1/hosts/gpu2"
+    lost = {"name": "gpu2", "state": "unreachable", "reason": "no route", "agent": "no report"}
+    login = {"level": "fail", "name": "login", "found": "no route", "todo": "ssh gpu2"}
+    api.on("GET", path, Canned({**lost, "state": "up", "reason": "", "agent": ""}), Canned(lost))
+    docker = {"level": "ok", "name": "docker", "found": "24.0", "todo": ""}
+    api.on("POST", f"{path}/check", Canned({"items": [docker]}), Canned({"items": [login]}))
+
+    good = fnctl("doctor", "--host", "gpu2", "--json")
+    bad = fnctl("doctor", "--host", "gpu2")
+
+    found = {each["name"]: each["level"] for each in json.loads(good.stdout)["items"]}
+    assert (good.exit_code, found) == (0, {"host": "ok", "agent": "ok", "docker": "ok"})
+    assert bad.exit_code == 1
+    assert "host   gpu2 is unreachable: no route" in bad.stdout
+    assert "-> ssh gpu2" in bad.stdout
+
+
+def test_an_unknown_host_is_a_failed_check(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """The server's answer is the finding."""
+    unknown = {"code": "unknown", "title": "Unknown", "detail": "no host 'gpu9'"}
+    api.on("GET", "/admin/v1/hosts/gpu9", Canned(unknown, 404))
+
+    result = fnctl("doctor", "--host", "gpu9")
+
+    assert result.exit_code == 1
+    assert "no host 'gpu9'" in result.stdout

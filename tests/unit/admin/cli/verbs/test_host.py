@@ -67,21 +67,30 @@ def test_a_host_is_added_with_its_options(api: AdminApi, fnctl: Callable[..., Re
 
 def test_an_unknown_key_tells_how_to_accept_it(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """The hint is the command with the option that pins the key."""
-    problem = {"code": "refused", "title": "Refused", "detail": "not known", "host_key": KEY}
+    problem = {
+        "code": "host_refused",
+        "title": "The host was refused",
+        "detail": "not known",
+        "host_key": KEY,
+    }
     api.on("POST", HOSTS, Canned({**problem, "hint": "ssh gpu2"}, 422))
 
     result = fnctl("host", "add", "gpu2")
 
     assert result.exit_code == 1
     assert (
-        "next: if that is its key: fnctl host add gpu2 --accept-host-key; or: ssh gpu2"
+        "next: if that is its key, add --accept-host-key to this command; or: ssh gpu2"
         in result.stderr
     )
 
 
 def test_failed_checks_are_printed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """All checks are shown as doctor does, and the remedy is the hint."""
-    problem = {"code": "refused", "title": "Refused", "detail": "cannot run replicas"}
+    problem = {
+        "code": "host_refused",
+        "title": "The host was refused",
+        "detail": "cannot run replicas",
+    }
     api.on("POST", HOSTS, Canned({**problem, "checks": CHECKS, "hint": "change it"}, 422))
 
     result = fnctl("host", "add", "gpu2")
@@ -144,7 +153,7 @@ def test_hosts_are_listed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
 def test_a_host_is_shown(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """The fields that are known are shown; a host without contact has a hint at doctor."""
     away = {**DETAIL, "state": "unreachable", "reason": "timed out", "labels": {"host": "gpu2"}}
-    api.on("GET", f"{HOSTS}/gpu2", Canned(away))
+    api.on("GET", f"{HOSTS}/gpu2", Canned({**away, "disk_free_mib": 0}))
 
     result = fnctl("host", "show", "gpu2")
 
@@ -152,6 +161,7 @@ def test_a_host_is_shown(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     assert shown["state"][0] == "unreachable"
     assert shown["files"] == ["4", "files,", "1.0", "GiB", "of", "50.0", "GiB"]
     assert shown["clock"] == ["-0.250", "s"]
+    assert shown["disk"] == ["0", "B", "free"]
     assert "labels" not in shown
     assert result.stderr == "next: fnctl doctor --host gpu2\n"
 

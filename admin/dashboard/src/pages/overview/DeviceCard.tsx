@@ -1,0 +1,86 @@
+import { memo } from "react";
+import type { Device } from "../../api/types.ts";
+import { StateMark } from "../../design/State.tsx";
+import { mebibytes, percent } from "../../design/format.ts";
+import { functionHash } from "../../route/hash.ts";
+import { useDevice, useReplica } from "../../store/hooks.ts";
+import { shortId } from "./devices.ts";
+import "./overview.css";
+
+/** A device with its memory and replicas. */
+export const DeviceCard = memo(function DeviceCard({ id }: { id: string }) {
+  const device = useDevice(id);
+  if (!device) return null;
+  const isOff = device.state === "quarantined" || device.state === "cordoned";
+  return (
+    <li className="device">
+      <div className="device-head">
+        <StateMark state={device.state} />
+        <span className="device-name cut" title={device.id}>
+          {device.name ?? shortId(device)}
+        </span>
+        <span className="muted small cut">{device.name ? shortId(device) : device.kind}</span>
+        <span className="spread" />
+        <Busy share={device.busy} />
+      </div>
+      <Memory device={device} />
+      {isOff && (
+        <p className="small state failing cut" title={device.reason}>
+          {device.state}: {device.reason}
+        </p>
+      )}
+      <ul className="chips" aria-label={`Replicas on ${device.id}`}>
+        {device.replicas.map((replica) => (
+          <ReplicaChip key={replica} id={replica} />
+        ))}
+      </ul>
+    </li>
+  );
+});
+
+function Busy({ share }: { share: number | null }) {
+  return (
+    <span className="busy small" title="share of the last seconds with a model running">
+      <span className="busy-track" aria-hidden="true">
+        <span className="busy-fill" style={{ width: percent(share ?? 0) }} />
+      </span>
+      <span>{share === null ? "busy –" : `${percent(share)} busy`}</span>
+    </span>
+  );
+}
+
+/** Bar of the memory charged for replicas, with a line at the use that the driver reports. */
+function Memory({ device }: { device: Device }) {
+  const total = device.total_mib ?? device.memory_mib;
+  const part = (value: number) => `${Math.min(100, (value / Math.max(1, total)) * 100)}%`;
+  const used = device.used_mib === null ? "" : `${mebibytes(device.used_mib)} used, `;
+  const words = `${used}${mebibytes(device.charged_mib)} charged of ${mebibytes(total)}`;
+  return (
+    <>
+      <div className="memory" aria-hidden="true">
+        {device.used_mib !== null && <span className="memory-used" style={{ width: part(device.used_mib) }} />}
+        <span className="memory-charged" style={{ width: part(device.charged_mib) }} />
+      </div>
+      <p className="small muted cut">{words}</p>
+    </>
+  );
+}
+
+const ReplicaChip = memo(function ReplicaChip({ id }: { id: string }) {
+  const replica = useReplica(id);
+  if (!replica) return null;
+  const name = replica.function || replica.role;
+  const words = `${replica.state}, ${mebibytes(replica.memory_mib)}`;
+  const inside = (
+    <>
+      <StateMark state={replica.state} />
+      <span className="cut">{replica.revision || name}</span>
+      <span className="unseen">{words}</span>
+    </>
+  );
+  return (
+    <li className="chip" title={`${replica.id}: ${words}`}>
+      {replica.function ? <a href={functionHash(replica.function)}>{inside}</a> : <span>{inside}</span>}
+    </li>
+  );
+});

@@ -1,0 +1,183 @@
+"""Keeps model files on other hosts ahead of need, and their caches within their limits.
+
+Which files a host should have is decided by `core.stocking`. One host gets one file set at a time,
+so that the start of a replica there finds the connection at most half used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from pool_manager.core import events
+from pool_manager.core.machine import Machine
+from pool_manager.core.stocking import FileSet, Stockroom, stock_targets
+from pool_manager.hosts.transfers import MIB
+from pool_manager.ports import Binding
+from registry.errors import DriverError
+from registry.model import BundleFile
+from registry.tasks import Tasks
+
+if TYPE_CHECKING:
+    from pool_manager.hosts.remote_host import RemoteHost
+
+log = structlog.get_logger()
+
+PLAN_S: Final = 5.0
+"""Shortest time between two plans."""
+AGAIN_S: Final = 60.0
+"""Pause after a failed transfer to a host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file set that replicas need, and its files."""
+
+    files: FileSet
+    members: tuple[BundleFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A host that is up, with the bytes of the files that it has by sha256."""
+
+    room: Stockroom
+    stock: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """For one host: the file sets that it has, those that are to be sent, and the sha256 of all
+    files that it should keep."""
+
+    complete: frozenset[str]
+    missing: tuple[str, ...]
+    kept: frozenset[str]
+
+
+def plan(
+    wanted: Sequence[Kept], rooms: Sequence[Stockroom], caches: Sequence[Cache]
+) -> dict[str, HostPlan]:
+    """Return the plan of each host in `caches`; `rooms` are all hosts, also those that are away."""
+    members = {one.files.files: one.members for one in wanted}
+    targets: dict[str, list[str]] = {}
+    for host, files in stock_targets([one.files for one in wanted], rooms):
+        targets.setdefault(host, []).append(files)
+    plans = {}
+    for cache in caches:
+        name, stock = cache.room.record.name, cache.stock
+        complete = frozenset(
+            files for files, those in members.items() if all(one.sha256 in stock for one in those)
+        )
+        own = targets.get(name, ())
+        kept = frozenset(one.sha256 for files in own for one in members[files])
+        missing = tuple(files for files in own if files not in complete)
+        plans[name] = HostPlan(complete, missing, kept)
+    return plans
+
+
+class Stocking:
+    """Sends files to `hosts`, the owner's mapping of the other hosts, by plan."""
+
+    def __init__(
+        self,
+        hosts: Mapping[str, RemoteHost],
+        emit: Callable[[events.Event], None],
+        tasks: Tasks,
+        clock: Callable[[], float],
+    ) -> None:
+        self._hosts = hosts
+        self._emit = emit
+        self._tasks = tasks
+        self._clock = clock
+        self._is_due = True
+        self._next_s = 0.0
+        self._busy: set[str] = set()
+        self._paused_s: dict[str, float] = {}
+        self._said: dict[str, events.HostStocked] = {}
+
+    def touch(self) -> None:
+        """Plan again soon: hosts, pools or caches have changed."""
+        self._is_due = True
+
+    def tick(self, machine: Machine, bindings: Mapping[str, Binding]) -> None:
+        """Plan if something has changed. The plan is made in a thread: it compares the files of all
+        pools with those of all hosts. `bindings` are those of pools by key."""
+        now = self._clock()
+        if not self._is_due or now < self._next_s or not self._hosts:
+            return
+        self._is_due, self._next_s = False, now + PLAN_S
+        for name in self._said.keys() - self._hosts.keys():
+            del self._said[name]
+        wanted = list(_wanted(machine, bindings))
+        kinds: dict[str, set[str]] = {}
+        for device in machine.devices.values():
+            kinds.setdefault(device.host, set()).add(device.kind)
+        rooms, caches = [], []
+        for name, host in self._hosts.items():
+            record = machine.cluster.hosts.get(name)
+            if record is None:
+                continue
+            room = Stockroom(replace(record), host.host.files_mib * MIB, kinds.get(name, ()))
+            rooms.append(room)
+            if host.is_up and host.files is not None:
+                caches.append(Cache(room, dict(host.files.stock)))
+        self._tasks.spawn("stocking", self._carry_out(wanted, rooms, caches))
+
+    async def _carry_out(
+        self, wanted: list[Kept], rooms: list[Stockroom], caches: list[Cache]
+    ) -> None:
+        plans = await asyncio.to_thread(plan, wanted, rooms, caches)
+        members = {one.files.files: one.members for one in wanted}
+        for name, one in plans.items():
+            host = self._hosts.get(name)
+            if host is None or host.files is None or not host.is_up:
+                continue
+            speed = host.files.bytes_per_s
+            self._report(events.HostStocked(name, one.complete, host.engine.images, speed))
+            if name not in self._busy and self._clock() >= self._paused_s.get(name, 0.0):
+                self._busy.add(name)
+                sets = [members[files] for files in one.missing]
+                self._tasks.spawn(f"files of {name}", self._stock(host, sets, one.kept))
+
+    def _report(self, event: events.HostStocked) -> None:
+        if self._said.get(event.host) != event:
+            self._said[event.host] = event
+            self._emit(event)
+
+    async def _stock(
+        self, host: RemoteHost, sets: Sequence[Sequence[BundleFile]], kept: Collection[str]
+    ) -> None:
+        assert host.files is not None
+        try:
+            for files in sets:
+                await host.files.send(files)
+            await host.files.trim(host.host.files_mib, kept)
+        except DriverError as error:
+            log.warning("files are not sent ahead", host=host.name, reason=error.message)
+            self._paused_s[host.name] = self._clock() + AGAIN_S
+        finally:
+            self._busy.discard(host.name)
+            if sets:
+                self.touch()
+
+
+def _wanted(machine: Machine, bindings: Mapping[str, Binding]) -> Iterable[Kept]:
+    """Yield the files of all pools that serve."""
+    for key, pool in machine.pools.items():
+        spec, binding = pool.spec, bindings.get(key)
+        if binding is None or not spec.files or spec.role != "serve":
+            continue
+        files = FileSet(
+            spec.files,
+            binding.bundle.size,
+            spec.file_hosts,
+            spec.labels,
+            spec.driver,
+            spec.device_kind,
+        )
+        yield Kept(files, binding.bundle.files)

@@ -1,0 +1,307 @@
+"""Tests of the transport over an SSH channel, on a real SSH server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from typing import Any
+
+import pytest
+
+from hosts.channel import HIGH, PIECE
+from hosts.connection import HostConnection
+from hosts.errors import ConnectionLost
+from tests.support.operator import until
+from tests.support.sshd import Sshd
+from tests.unit.hosts.conftest import WAIT_S, FarServer, settled
+
+pytestmark = pytest.mark.slow
+MIB = 2**20
+BODY = os.urandom(3 * MIB)
+CHUNK = 512 * 1024
+BOUND = 8 * MIB
+"""More than SSH's window of 2 MiB, both sides' buffers and those of a socket."""
+
+
+class Near(asyncio.Protocol):
+    """This side's protocol. `calls` has its callbacks, `lost` the argument of the last one."""
+
+    def __init__(self, *, writes_on: bool = False) -> None:
+        self._writes_on = writes_on
+        self.received = bytearray()
+        self.calls: list[str] = []
+        self.can_write = asyncio.Event()
+        self.can_write.set()
+        self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def eof_received(self) -> bool:
+        self.calls.append("eof")
+        return self._writes_on
+
+    def pause_writing(self) -> None:
+        self.can_write.clear()
+
+    def resume_writing(self) -> None:
+        self.can_write.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.calls.append("lost")
+        self.lost.set_result(exc)
+
+    async def end(self) -> Exception | None:
+        async with asyncio.timeout(WAIT_S):
+            return await asyncio.shield(self.lost)
+
+
+class Small(Near, asyncio.BufferedProtocol):
+    """The same with buffers of 7 bytes."""
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        self.buffer = bytearray(7)
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received += self.buffer[:nbytes]
+
+
+@pytest.mark.parametrize("kind", [Near, Small])
+async def test_bodies_cross_in_both_directions(
+    connection: HostConnection, server: FarServer, kind: type[Near]
+) -> None:
+    """Bytes arrive whole and in order, in buffers of any size; half-closes are passed on."""
+    near = kind(writes_on=True)
+    transport = await connection.dial(server.path, near)
+    peer = await server.accept()
+    body = BODY if kind is Near else BODY[: 64 * 1024]
+
+    transport.writelines([body[:100], memoryview(body)[100:-1], bytearray(body[-1:])])
+    transport.write_eof()
+    await asyncio.wait_for(peer.ended.wait(), WAIT_S)
+    peer.transport.write(body)
+    peer.transport.write_eof()
+    await until(lambda: bool(near.calls))
+    transport.close()
+
+    assert await near.end() is None
+    assert peer.received == body
+    assert near.received == body
+    assert near.calls == ["eof", "lost"]
+
+
+async def test_it_writes_on_after_the_other_end_has_ended(
+    connection: HostConnection, server: FarServer
+) -> None:
+    """A protocol that returns True from eof_received still writes."""
+    near = Near(writes_on=True)
+    transport = await connection.dial(server.path, near)
+    peer = await server.accept()
+    peer.transport.write_eof()
+    await until(lambda: near.calls == ["eof"])
+
+    transport.write(b"still")
+    await until(lambda: peer.received == b"still")
+    transport.close()
+
+    assert await near.end() is None
+
+
+async def test_a_peer_that_never_reads_stops_the_writer(
+    connection: HostConnection, server: FarServer
+) -> None:
+    """Little more than the windows is accepted; all of it arrives when the peer reads."""
+    near = Near()
+    transport = await connection.dial(server.path, near)
+    peer = await server.accept()
+    peer.transport.pause_reading()
+    written = 0
+    while near.can_write.is_set():
+        transport.write(bytes(CHUNK))
+        written += CHUNK
+        await settled(connection, transport.get_write_buffer_size)
+        assert written < BOUND
+
+    assert transport.get_write_buffer_size() <= HIGH + CHUNK
+    peer.transport.resume_reading()
+    await until(near.can_write.is_set)
+    transport.close()
+    await until(lambda: len(peer.received) == written)
+    assert await near.end() is None
+
+
+async def test_a_paused_reader_stops_the_peer(
+    connection: HostConnection, server: FarServer
+) -> None:
+    """What arrives while reading is paused is bounded, and delivered later to the last byte."""
+    near = Near()
+    transport = await connection.dial(server.path, near)
+    peer = await server.accept()
+    transport.pause_reading()
+    await asyncio.sleep(0)
+
+    peer.transport.write(bytes(2 * BOUND))
+    left = await settled(connection, peer.transport.get_write_buffer_size)
+    taken = 2 * BOUND - left
+    before = len(near.received)
+    transport.resume_reading()
+    peer.transport.close()
+
+    assert await near.end() is None
+    assert before == 0
+    assert taken < BOUND
+    assert len(near.received) == 2 * BOUND
+
+
+async def test_a_large_write_leaves_the_loop_to_others(
+    connection: HostConnection, server: FarServer
+) -> None:
+    """One piece goes to the cipher in a turn of the loop, whatever the size of a write."""
+    transport = await connection.dial(server.path, Near())
+    await server.accept()
+    sizes = []
+
+    transport.write(BODY[:MIB])
+    for _ in range(4):
+        sizes.append(transport.get_write_buffer_size())
+        await asyncio.sleep(0)
+    transport.abort()
+
+    assert sizes[0] == MIB
+    assert all(a - b <= PIECE for a, b in itertools.pairwise(sizes))
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+async def test_bytes_before_a_close_are_delivered(
+    connection: HostConnection, server: FarServer, is_paused: bool
+) -> None:
+    """connection_lost(None) means that nothing is missing, also after a pause."""
+    near = Small()
+    transport = await connection.dial(server.path, near)
+    peer = await server.accept()
+    if is_paused:
+        transport.pause_reading()
+    peer.transport.write(BODY[:50_000])
+    peer.transport.close()
+    if is_paused:
+        await peer.lost.wait()
+        assert not near.calls
+        transport.resume_reading()
+
+    assert await near.end() is None
+    assert near.received == BODY[:50_000]
+
+
+async def test_an_abort_ends_both_sides_once(connection: HostConnection, server: FarServer) -> None:
+    """Whatever is called afterwards, connection_lost comes once and the peer sees the end."""
+    near = Near()
+    transport = await connection.dial(server.path, near)
+    peer = await server.accept()
+
+    transport.abort()
+    transport.abort()
+    transport.close()
+    transport.write(b"too late")
+
+    assert await near.end() is None
+    await asyncio.wait_for(peer.ended.wait(), WAIT_S)
+    assert near.calls == ["lost"]
+    assert transport.is_closing()
+
+
+@pytest.mark.parametrize("state", ["reading", "paused", "closing"])
+async def test_a_broken_connection_is_told_as_such(
+    connection: HostConnection, server: FarServer, far: Sshd, state: str
+) -> None:
+    """Each protocol gets one ConnectionLost, and `is_up` is False by then; later dials fail."""
+    near = Near()
+    was_up = []
+    near.lost.add_done_callback(lambda _: was_up.append(connection.is_up))
+    transport = await connection.dial(server.path, near)
+    peer = await server.accept()
+    if state == "paused":
+        transport.pause_reading()
+        peer.transport.write(BODY)
+        await settled(connection, peer.transport.get_write_buffer_size)
+    if state == "closing":
+        peer.transport.pause_reading()
+        transport.write(bytes(2 * BOUND))
+        transport.close()
+
+    far.stop()
+
+    assert isinstance(await near.end(), ConnectionLost)
+    with pytest.raises(ConnectionLost, match="gpu2"):
+        await connection.dial(server.path, Near())
+    assert near.calls.count("lost") == 1
+    assert was_up == [False]
+
+
+async def test_an_error_of_a_protocol_ends_its_channel_alone(
+    connection: HostConnection, server: FarServer
+) -> None:
+    """The transport is closed with that error; other channels go on."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+
+    class Faulty(Near):
+        def data_received(self, data: bytes) -> None:
+            raise ValueError(data.decode())
+
+    near, other = Faulty(), Near()
+    await connection.dial(server.path, near)
+    peer = await server.accept()
+    transport = await connection.dial(server.path, other)
+    beside = await server.accept()
+
+    peer.transport.write(b"boom")
+    assert str(await near.end()) == "boom"
+    beside.transport.write(b"fine")
+    await until(lambda: other.received == b"fine")
+    transport.abort()
+
+    assert len(reported) == 1
+
+
+async def test_sockets_that_nobody_serves_are_refused(
+    connection: HostConnection, server: FarServer
+) -> None:
+    """An absent and a stale socket raise ConnectionRefusedError with the path."""
+    await server.close()
+
+    for path in (server.path, f"{server.path}.absent"):
+        with pytest.raises(ConnectionRefusedError, match=path):
+            await connection.dial(path, Near())
+
+
+async def test_a_cancelled_dial_leaves_no_channel(
+    connection: HostConnection, server: FarServer
+) -> None:
+    """The far end of a connection that was opened too late is closed."""
+    dials = [asyncio.ensure_future(connection.dial(server.path, Near())) for _ in range(20)]
+    await asyncio.sleep(0)
+    for dial in dials:
+        dial.cancel()
+    await asyncio.wait(dials)
+    await connection.dial(server.path, near := Near())
+    peers = [await server.accept() for _ in range(21)]
+    for peer in peers[:-1]:
+        await asyncio.wait_for(peer.ended.wait(), WAIT_S)
+
+    assert not near.calls
+    assert not peers[-1].ended.is_set()
+
+
+async def test_sessions_come_before_channels(
+    connection: HostConnection, server: FarServer, far: Sshd
+) -> None:
+    """OpenSSH disables Nagle's algorithm with the first session, or small answers take 40 ms."""
+    await connection.dial(server.path, Near())
+
+    log = far.log.read_text()
+    session, channel = log.index("ctype session"), log.index("ctype direct-streamlocal")
+    started = log.index("Starting session: command")
+
+    assert session < started < channel

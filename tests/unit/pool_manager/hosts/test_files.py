@@ -1,0 +1,132 @@
+"""Model files on another host: which errors are the host's, and what is sent and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path, PurePosixPath
+from typing import cast
+
+import pytest
+
+from hosts.commands import Completed
+from hosts.errors import ConnectionLost, NoSpace
+from hosts.files import FileCache
+from pool_manager.hosts.files import HostFiles
+from pool_manager.hosts.folders import HostFolders
+from pool_manager.hosts.transfers import MIB, Transfers
+from registry.errors import DriverError, HostDown
+from registry.model import BundleFile
+
+A, B = BundleFile("m.onnx", 3 * MIB, "a" * 64), BundleFile("w/x.bin", 2 * MIB, "b" * 64)
+
+
+class Cache:
+    """Stand-in for the cache on the host."""
+
+    bytes_per_s = 1e6
+
+    def __init__(self) -> None:
+        self.stored: dict[str, int] = {}
+        self.shipped: list[str] = []
+        self.links: list[tuple[str, str]] = []
+        self.spared: set[str] = set()
+        self.error: Exception | None = None
+        self.during: Callable[[], object] = lambda: None
+
+    async def stock(self) -> dict[str, int]:
+        return dict(self.stored)
+
+    async def ship(
+        self, sha256: str, size: int, source: Path, progress: Callable[[int], None]
+    ) -> None:
+        assert source == Path("/blobs", sha256)
+        self.during()
+        if self.error:
+            raise self.error
+        progress(size)
+        self.shipped.append(sha256)
+        self.stored[sha256] = size
+
+    async def link(self, sha256: str, target: str) -> None:
+        self.links.append((sha256, target))
+
+    async def trim(self, limit_bytes: int, kept: Collection[str]) -> None:
+        self.spared = set(kept)
+        self.stored = {name: size for name, size in self.stored.items() if name in kept}
+
+
+class Rig:
+    """Files over a cache, and the commands that the host got."""
+
+    def __init__(self) -> None:
+        self.cache = Cache()
+        self.commands: list[str] = []
+        self.transfers = Transfers()
+        folders = HostFolders("gpu2", self._run, PurePosixPath("/b"))
+        cache, blobs = cast("FileCache", self.cache), Path("/blobs")
+        self.files = HostFiles("gpu2", cache, folders, blobs.joinpath, self.transfers)
+
+    async def _run(self, command: str, *, timeout_s: float, input: bytes = b"") -> Completed:
+        self.commands.append(command)
+        return Completed(0, b"", b"")
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+async def test_files_are_sent_once_and_linked_for_each_replica(rig: Rig) -> None:
+    """What the cache has is not sent again; folders in the model folder are made before."""
+    await rig.files.place("one", [A, B])
+    await rig.files.place("two", [A])
+
+    assert rig.cache.shipped == [A.sha256, B.sha256]
+    assert rig.files.stock == {A.sha256: A.size, B.sha256: B.size}
+    assert rig.cache.links == [
+        (A.sha256, "/b/models/one/m.onnx"),
+        (B.sha256, "/b/models/one/w/x.bin"),
+        (A.sha256, "/b/models/two/m.onnx"),
+    ]
+    assert "mkdir -p /b/models/one/w" in rig.commands[0]
+    assert rig.transfers.total_bytes == A.size + B.size
+    assert rig.transfers.text == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ConnectionLost("broke"), HostDown),
+        (TimeoutError("no answer"), HostDown),
+        (NoSpace("no space on gpu2"), DriverError),
+        (FileNotFoundError("gone here"), DriverError),
+        (ConnectionRefusedError("no SFTP"), DriverError),
+        (OSError("another sha256"), DriverError),
+    ],
+)
+async def test_only_a_silent_host_is_down(
+    rig: Rig, error: Exception, kind: type[Exception]
+) -> None:
+    """A full disk or a faulty file says nothing about the connection."""
+    rig.cache.error = error
+
+    with pytest.raises(DriverError, match="host gpu2: ") as raised:
+        await rig.files.place("one", [A])
+
+    assert type(raised.value) is kind
+    assert rig.transfers.text == ""
+    assert rig.files.stock == {}
+
+
+async def test_files_that_are_being_placed_are_not_trimmed(rig: Rig) -> None:
+    """A cache within its limit is not touched; over it, what is needed stays."""
+    rig.cache.stored = {A.sha256: A.size, "c" * 64: MIB}
+    await rig.files.refresh()
+    await rig.files.trim(4, ())
+    assert rig.cache.spared == set()
+
+    rig.files.stock[A.sha256] = A.size
+    await rig.files.place("one", [A])
+    await rig.files.trim(3, ["d" * 64])
+    assert rig.cache.spared == {"d" * 64}
+    assert rig.files.stock == {}

@@ -1,0 +1,24 @@
+"""Tests of what is told of a host that is up."""
+
+from __future__ import annotations
+
+import pytest
+
+from pool_manager.hosts.view import complaint
+
+
+@pytest.mark.parametrize(
+    ("free_mib", "offset_s", "expected"),
+    [
+        (None, None, ""),
+        (256.0, 4.9, ""),
+        (255.4, 0.0, "its disk is full: 255 MiB are free"),
+        (0.0, -5.0, "its disk is full: 0 MiB are free; its clock is 5 s behind this machine's"),
+        (9e9, 120.0, "its clock is 120 s ahead of this machine's"),
+    ],
+)
+def test_a_full_disk_and_another_clock_are_told(
+    free_mib: float | None, offset_s: float | None, expected: str
+) -> None:
+    """Both thresholds, and both at once."""
+    assert complaint(free_mib, offset_s) == expected
