@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import NamedTuple, Self
 
 from pool_manager.core.ledger import Ledger
@@ -18,25 +19,22 @@ class Candidate(NamedTuple):
     spare: int
 
 
-class Floor(NamedTuple):
-    """The cost of the cheapest candidate of a memory bank, and the bank's first device by id."""
-
-    cost: float
-    first: str
-    bank: str
+Floor = tuple[float, str, str]
+"""The cost of the cheapest candidate of a memory bank, the bank's first device by id, the bank. A
+plain tuple, as each event that evicts needs one for each bank."""
 
 
 class CandidateTable:
     """Candidates by id; `floors` are those of their banks in rising order.
 
-    The floors are sorted when they are first needed; after a change, only those of its bank are.
+    The floors are sorted when they are first needed; after a change, only that of its bank moves.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._by_id: dict[str, Candidate] = {}
-        self._in: dict[str, dict[str, float]] = {}
-        self._floors: list[Floor] = []
+        self._lowest: dict[str, float] = {}
+        self._floors: list[Floor] | None = None
         self._floor_of: dict[str, Floor] = {}
         self._changed: dict[str, None] = {}
 
@@ -56,21 +54,17 @@ class CandidateTable:
 
     def put(self, id: str, candidate: Candidate) -> None:
         """Add a candidate, whose replica is charged, or replace it."""
-        self._by_id[id] = candidate
         bank = self._ledger.charge_of(id).bank
-        there = self._in.get(bank)
-        if there is None:
-            self._in[bank] = {id: candidate.cost}
-        else:
-            there[id] = candidate.cost
-        self._changed[bank] = None
+        if self._floors is not None or id in self._by_id:
+            self._changed[bank] = None
+        elif candidate.cost < self._lowest.get(bank, inf):
+            self._lowest[bank] = candidate.cost
+        self._by_id[id] = candidate
 
     def discard(self, id: str) -> None:
         """Remove a candidate if it is one."""
         if self._by_id.pop(id, None) is not None:
-            bank = self._ledger.charge_of(id).bank
-            del self._in[bank][id]
-            self._changed[bank] = None
+            self._changed[self._ledger.charge_of(id).bank] = None
 
     def without(self, pools: set[str]) -> CandidateTable:
         """Return a table of the candidates of other pools."""
@@ -79,28 +73,26 @@ class CandidateTable:
 
     def floors(self) -> Iterator[Floor]:
         """Yield the floors in rising order; the table must not change meanwhile."""
-        if not self._floor_of:
-            self._build()
+        if self._floors is None:
+            # An adopted replica may be on a device that is unknown: its end makes no room.
+            self._floors = sorted(
+                (cost, devices[0], bank)
+                for bank, cost in self._lowest.items()
+                if (devices := self._ledger.devices_of(bank))
+            )
+            self._floor_of = {floor[2]: floor for floor in self._floors}
         for bank in self._changed:
-            self._update(bank)
+            self._update(bank, self._floors)
         self._changed.clear()
         return iter(self._floors)
 
-    def _build(self) -> None:
-        self._floor_of = {bank: floor for bank in self._in if (floor := self._floor(bank))}
-        self._floors = sorted(self._floor_of.values())
-        self._changed.clear()
-
-    def _update(self, bank: str) -> None:
+    def _update(self, bank: str, floors: list[Floor]) -> None:
         old = self._floor_of.pop(bank, None)
         if old is not None:
-            del self._floors[bisect_left(self._floors, old)]
-        if new := self._floor(bank):
-            self._floor_of[bank] = new
-            insort(self._floors, new)
-
-    def _floor(self, bank: str) -> Floor | None:
-        """Return the floor of a bank; None if it has no candidate, or no device: an adopted replica
-        may be on a device that is unknown, and its end makes no room."""
-        costs, devices = self._in[bank], self._ledger.devices_of(bank)
-        return Floor(min(costs.values()), devices[0], bank) if costs and devices else None
+            del floors[bisect_left(floors, old)]
+        there = (self._by_id.get(id) for id in self._ledger.in_bank(bank))
+        costs = [one.cost for one in there if one is not None]
+        devices = self._ledger.devices_of(bank)
+        if costs and devices:
+            new = self._floor_of[bank] = min(costs), devices[0], bank
+            insort(floors, new)

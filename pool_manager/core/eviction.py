@@ -49,7 +49,7 @@ class CandidateSet:
         *,
         is_idle: bool = False,
     ) -> None:
-        """With `is_idle`, `of` has none for pools with load."""
+        """With `is_idle`, pools with load have none; `of` is not called for them."""
         self._cluster = cluster
         self._of = of
         self._is_idle = is_idle
@@ -62,22 +62,21 @@ class CandidateSet:
 
     def all(self, now: float) -> CandidateTable:
         """Return every such replica."""
-        cluster, is_new = self._cluster, self._known is None
+        cluster = self._cluster
         if self._known is None:
             self._known = CandidateTable(cluster.ledger)
             keys = list(cluster.live)
-            if self._is_idle:
-                busy = cluster.demand.active()
-                keys = [key for key in keys if key not in busy]
         else:
             keys = sorted(set(cluster.changed.log[self._seen :]) & cluster.live.keys())
+            for key in keys:
+                for id in cluster.pools[key].replicas:
+                    self._known.discard(id)
         self._seen = len(cluster.changed.log)
+        busy = cluster.demand.active() if self._is_idle else ()
         for key in keys:
-            pool = cluster.pools[key]
-            for id in () if is_new else pool.replicas:
-                self._known.discard(id)
-            for id, candidate in self._of(pool, now).items():
-                self._known.put(id, candidate)
+            if key not in busy:
+                for id, candidate in self._of(cluster.pools[key], now).items():
+                    self._known.put(id, candidate)
         return self._known
 
 
@@ -131,7 +130,7 @@ class Candidates:
             if pool.spec.role != "serve":
                 return self._of(lambda _pool, _now: {}, pool, now)
             shape = self._cluster.shapes[pool.key] = _idle_shape(pool)
-        if shape.spare <= 0 or not shape.ready or self._cluster.demand.is_busy(pool.key):  # (3)
+        if shape.spare <= 0 or not shape.ready:  # (3)
             return {}
         value = eviction_cost(pool.call_rate, pool.reload_s or pool.spec.load_s, now)
         found: dict[str, Candidate] = {}

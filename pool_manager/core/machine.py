@@ -373,7 +373,8 @@ class Machine:
             pool.spec, load, pool.scaler, ready, now, is_fresh=True
         )
         if is_same:
-            pool.last_used_s = pool.warm_s = now
+            pool.last_used_s = now
+            pool.warm_s = now if ready else pool.warm_s
         return is_same
 
     def _settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
@@ -393,9 +394,13 @@ class Machine:
         self._schedule(pool, load.busy, now)
 
     def _mark_steady(self, pool: Pool, busy: int, *, has_changed: bool) -> None:
+        """Mark a pool with load as steady if no time matters to it: it waits for no room, and it
+        has a ready replica, or one that starts after no failure."""
         waits = pool.blocked or pool.warming or pool.reservation
         ready = pool.ready()
-        if busy and ready and pool.spec.role == "serve" and not (has_changed or waits):
+        is_coming = any(one.is_coming for one in pool.replicas.values())
+        is_served = ready or (is_coming and not pool.failures)
+        if busy and is_served and pool.spec.role == "serve" and not (has_changed or waits):
             self.cluster.steady[pool.key] = ready
         else:
             self.cluster.steady.pop(pool.key, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.simulate import main
@@ -47,3 +49,42 @@ def test_waits_of_servers_are_printed(capsys: pytest.CaptureFixture[str]) -> Non
 
     assert "server wait mean s" not in without
     assert "server wait mean s" in capsys.readouterr().out
+
+
+FLEET = Settings(functions=12, devices=4, hosts=2, rate=0.3, hours=0.3, rtt_ms=1.0)
+
+
+def test_placement_that_knows_the_files_of_hosts_moves_fewer() -> None:
+    """Files that a host has from the start need no transfer if placement knows of them."""
+    stocked = replace(FLEET, functions=40, files_mb=0.25, file_hosts=1)
+
+    known, blind = play(stocked), play(replace(stocked, blind=True))
+
+    assert known["requests"] == blind["requests"]
+    assert known["transferred_gb"] < blind["transferred_gb"]
+    assert known["wait_mean_s"] < blind["wait_mean_s"]
+
+
+def test_a_small_cache_drops_files_that_were_used_least_recently() -> None:
+    """Files that were dropped are sent again."""
+    kept = replace(FLEET, files_mb=0.1)
+
+    assert play(replace(kept, cache_mb=1.0))["transfers"] > play(kept)["transfers"]
+
+
+def test_calls_outlive_the_losses_of_hosts() -> None:
+    """All calls are accounted for although hosts lose power; the time of each decision is the
+    least of its rounds."""
+    report = play(replace(FLEET, losses=20.0, outage_s=60.0), rounds=2)
+
+    assert report["hosts_lost"] > 0
+    assert report["answered"] + report["expired"] == report["requests"]
+    assert report["decisions"]["host event"]["count"] > 2
+    assert report["decisions"]["tick"]["count"] == report["simulated_s"] - report["ticks_skipped"]
+
+
+def test_the_figures_of_hosts_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The details of a run with several hosts name transfers and losses."""
+    main(("--hours", "0.05", "--devices", "4", "--hosts", "2", "--policy", "fngate"))
+
+    assert "0 transfers of 0 GB in all, 0 losses of a host" in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pool_manager.core.candidates import Candidate, CandidateTable, Floor
+from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.state import Device
 
@@ -28,9 +28,9 @@ def test_floors_are_the_cheapest_of_each_bank_in_rising_order() -> None:
     table = CandidateTable.of(ledger, {id: candidate(cost) for id, cost in costs.items()})
 
     assert list(table.floors()) == [
-        Floor(0.05, "cpu0", "ram"),
-        Floor(0.1, "g1", "g1"),
-        Floor(0.1, "g2", "g2"),
+        (0.05, "cpu0", "ram"),
+        (0.1, "g1", "g1"),
+        (0.1, "g2", "g2"),
     ]
 
 
@@ -39,20 +39,31 @@ def test_a_change_moves_the_floor_of_its_bank() -> None:
     floor until it has one again."""
     ledger = opened(("r1", "g1"), ("r2", "g2"), ("r3", "g2"))
     table = CandidateTable.of(ledger, {"r1": candidate(0.2), "r2": candidate(0.3)})
-    assert [one.bank for one in table.floors()] == ["g1", "g2"]
+    assert [bank for _, _, bank in table.floors()] == ["g1", "g2"]
 
     table.put("r3", candidate(0.1))
-    assert list(table.floors()) == [Floor(0.1, "g2", "g2"), Floor(0.2, "g1", "g1")]
+    assert list(table.floors()) == [(0.1, "g2", "g2"), (0.2, "g1", "g1")]
     table.put("r3", candidate(0.4))
-    assert list(table.floors()) == [Floor(0.2, "g1", "g1"), Floor(0.3, "g2", "g2")]
+    assert list(table.floors()) == [(0.2, "g1", "g1"), (0.3, "g2", "g2")]
     table.discard("r1")
     table.discard("r1")
     table.discard("nobody")
-    assert list(table.floors()) == [Floor(0.3, "g2", "g2")]
+    assert list(table.floors()) == [(0.3, "g2", "g2")]
     assert "r1" not in table
     table.put("r1", candidate(0.0))
-    assert [one.bank for one in table.floors()] == ["g1", "g2"]
+    assert [bank for _, _, bank in table.floors()] == ["g1", "g2"]
     assert table["r1"].cost == 0.0
+
+
+def test_a_candidate_that_is_replaced_before_floors_are_needed_has_its_last_cost() -> None:
+    """Replacing and removing candidates of a new table leave no lower floor behind."""
+    ledger = opened(("r1", "g1"), ("r2", "g2"), ("r3", "g2"))
+    table = CandidateTable(ledger)
+    for id, cost in (("r1", 0.1), ("r1", 0.4), ("r2", 0.2), ("r3", 0.3)):
+        table.put(id, candidate(cost))
+    table.discard("r2")
+
+    assert list(table.floors()) == [(0.3, "g2", "g2"), (0.4, "g1", "g1")]
 
 
 def test_the_end_of_a_replica_on_an_unknown_device_makes_no_room() -> None:
@@ -62,9 +73,9 @@ def test_the_end_of_a_replica_on_an_unknown_device_makes_no_room() -> None:
     assert list(table.floors()) == []
 
     table.put("r1", candidate(0.2))
-    assert [one.bank for one in table.floors()] == ["g1"]
+    assert [bank for _, _, bank in table.floors()] == ["g1"]
     table.put("r2", candidate(0.1))
-    assert [one.bank for one in table.floors()] == ["g1"]
+    assert [bank for _, _, bank in table.floors()] == ["g1"]
 
 
 def test_a_table_without_some_pools_leaves_the_other_one_as_it_was() -> None:
@@ -74,5 +85,5 @@ def test_a_table_without_some_pools_leaves_the_other_one_as_it_was() -> None:
 
     others = table.without({"p", "nobody"})
 
-    assert [one.bank for one in others.floors()] == ["g2"]
-    assert [one.bank for one in table.floors()] == ["g1", "g2"]
+    assert [bank for _, _, bank in others.floors()] == ["g2"]
+    assert [bank for _, _, bank in table.floors()] == ["g1", "g2"]

@@ -19,6 +19,7 @@ from pool_manager.core.commands import (
     Release,
     WatchEngine,
 )
+from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, State
 from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
 from tests.support.play import LOAD_S, Play, launched
@@ -714,3 +715,29 @@ def test_a_tick_is_asked_for_when_a_back_off_ends() -> None:
 
     assert play.machine.due_s(play.now) == play.now + 1.0
     assert [id for id, _ in launched(play.tick(1.0))] == ["r2"]
+
+
+def test_a_wait_for_a_start_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the same number of calls waits for a replica that starts, ticks and reports settle
+    nothing."""
+    play = Play(PoolSpec(A), devices=1)
+    play.demand(a=1)
+    play.demand(1.0, a=1)
+    began_s = play.pool("a").waiting_since_s
+    settled = []
+    settle = play.machine._settle
+
+    def counted(pool: Pool, *rest: Any) -> None:
+        settled.append(pool.key)
+        settle(pool, *rest)
+
+    monkeypatch.setattr(play.machine, "_settle", counted)
+
+    assert play.demand(1.0, a=1) == play.tick() == []
+    assert settled == []
+    assert play.pool("a").warm_s < play.now
+
+    play.demand(1.0, a=2)
+    assert settled == [A]
+    assert play.pool("a").wanted_reason.startswith("2 held")
+    assert play.pool("a").waiting_since_s == began_s
