@@ -202,7 +202,8 @@ class Link:
                 if pause_s is None:
                     return error
                 await asyncio.sleep(pause_s)
-            except (OSError, asyncssh.Error) as error:
+            # asyncssh asserts that the channel still has its connection, which may have broken.
+            except (OSError, asyncssh.Error, AssertionError) as error:
                 return error
         self._sftp = client
         self._tasks.spawn("sftp-end", self._await_sftp_end(client))
