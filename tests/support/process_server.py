@@ -19,7 +19,8 @@ from typing import Any
 import aiohttp
 
 FNCTL = str(Path(sys.executable).parent / "fnctl")
-END_S = 60.0
+END_S = 90.0
+"""More than `FN_SHUTDOWN_S`, for which a server waits that still has requests."""
 _SERVING = re.compile(r"(?:\"url\": \"|\bserving\b.*\burl=)(http://[^\s\"]+)")
 """The server's startup line, in either log format."""
 
