@@ -72,6 +72,12 @@ def ask(server: ServerProcess, path: str, document: Any = None) -> bytes:
 OF_GPUS = ("fngate_device_memory_used_bytes", "fngate_device_utilization_ratio")
 OF_MOMENTS = ("fngate_held", "fngate_in_flight")
 """Families that have series only for pools with held or running requests."""
+OF_OTHER_HOSTS = (
+    "fngate_host_disk_free_bytes",
+    "fngate_host_files_bytes",
+    "fngate_host_rtt_seconds",
+    "fngate_host_transferred_bytes_total",
+)
 
 
 class Load:
@@ -199,8 +205,8 @@ def check_ledger(prometheus: Prometheus) -> dict[str, float]:
 
 
 def check_names(prometheus: Prometheus) -> None:
-    """Check that every metric of dashboard and rules was scraped. Of GPU metrics and of gauges with
-    series only at times, the family's metadata is enough."""
+    """Check that every metric of dashboard and rules was scraped. Of metrics of GPUs and of other
+    hosts, and of gauges with series only at times, the family's metadata is enough."""
     seen = set(prometheus.get("label/__name__/values"))
     expressions = [*promql.queries(), *(rule.expression for rule in promql.rules())]
     asked = {name for expression in expressions for name in promql.names(expression)}
@@ -209,7 +215,7 @@ def check_names(prometheus: Prometheus) -> None:
 
     # The metadata of a counter has the name of its family.
     assert {name for name in unseen if not {name, name.removesuffix("_total")} & told} == set()
-    assert unseen <= {*OF_GPUS, *OF_MOMENTS}
+    assert unseen <= {*OF_GPUS, *OF_MOMENTS, *OF_OTHER_HOSTS}
     ours = {one.name for one in families()}
     assert {name for name in seen if name.startswith("fngate_")} <= {
         sample for one in families() for sample in one.samples
