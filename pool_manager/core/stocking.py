@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -52,7 +53,7 @@ def stock_targets(wanted: Iterable[FileSet], rooms: Iterable[Stockroom]) -> list
     targets: list[tuple[str, str]] = []
     for one in sorted(sets.values()):
         able = [room.record.name for room in open_rooms if _can_run(one, room)]  # (2)
-        able.sort(key=lambda host, files=one.files: _rank(host, files))  # type: ignore[misc]  # (3)
+        able.sort(key=partial(_rank, one.files))  # (3)
         with_room = [host for host in able if left[host] >= one.size]  # (4)
         for host in with_room[: one.hosts]:
             left[host] -= one.size
@@ -74,5 +75,5 @@ def _can_run(one: FileSet, room: Stockroom) -> bool:
     return has_labels and has_driver and has_device
 
 
-def _rank(host: str, files: str) -> bytes:
+def _rank(files: str, host: str) -> bytes:
     return blake2b(f"{host}\0{files}".encode(), digest_size=16).digest()
