@@ -140,7 +140,8 @@ class Sshd:
         """Return the pid of the listening process, 0 if there is none."""
         # nsenter forks to enter a pid namespace.
         family = [] if self._process is None else self.family()
-        return (family[1:] if self.enter else family or [0])[0]
+        found = family[1:] if self.enter else family
+        return found[0] if found else 0
 
     def family(self) -> list[int]:
         """Return the pids of sshd and of its connections, the first one first."""
