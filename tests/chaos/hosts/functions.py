@@ -103,8 +103,8 @@ SUBJECTS: tuple[Subject, ...] = (
 class HostClients(Clients):
     """Callers of models and of the handler, under faults of hosts.
 
-    A model answers always. A call of the handler that was cut off in its run may be refused: it is
-    counted, and never sent again.
+    A model answers always, but a gateway that shuts down accepts no call. A call of the handler
+    that was cut off in its run may be refused: it is counted, and never sent again.
     """
 
     weather: Weather
@@ -115,7 +115,10 @@ class HostClients(Clients):
 
     def refused(self, who: str, subject: Subject, answer: Answer, began_s: float) -> None:
         """Judge an answer that is not 200."""
-        is_lost = answer.status == BAD_GATEWAY and answer.json().get("code") in LOST
+        code = answer.json().get("code")
+        if code == "shutting_down" and not self.weather.is_steady_since(began_s):
+            return  # it came in the moment of the restart, and was not accepted
+        is_lost = answer.status == BAD_GATEWAY and code in LOST
         if subject is not COUNTED or not is_lost or self.weather.is_calm_since(began_s):
             super().refused(who, subject, answer, began_s)
 
