@@ -67,7 +67,51 @@ def connect(run_dir: Path, hello: Hello) -> tuple[SocketEnd, socket.socket, list
     return SocketEnd(sock, reader), socket.socket(fileno=descriptor), frames
 
 
-class ManagerLink:
+class DialingLink:
+    """A link that this process dials again after a loss: at most one connection to `path`."""
+
+    def __init__(self, loop: Loop, path: str) -> None:
+        self._loop = loop
+        self._path = path
+        self._end: SocketEnd | None = None
+        self._dials = 0
+
+    def flush(self) -> None:
+        """Write the frames of this turn."""
+        if self._end is None:
+            return
+        try:
+            self._loop.want_write(self._end.sock, not self._end.flush())
+        except LinkError:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Handle a lost connection."""
+        raise NotImplementedError
+
+    def _close_end(self) -> bool:
+        """Close the connection; return whether there was one."""
+        end, self._end = self._end, None
+        if end is None:
+            return False
+        self._loop.forget(end.sock)
+        end.close()
+        return True
+
+    def _dial(self) -> SocketEnd | None:
+        """Connect without blocking and count the dial; None if nobody listens."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            sock.connect(self._path)
+        except OSError:
+            sock.close()
+            return None
+        self._dials += 1
+        return SocketEnd(sock)
+
+
+class ManagerLink(DialingLink):
     """The control link to a manager on this machine: one connection, with reconnects.
 
     A replica without a manager keeps serving; after `orphan_s` seconds `orphaned` is called once.
@@ -85,13 +129,11 @@ class ManagerLink:
         orphaned: Callable[[], None],
     ) -> None:
         """`end` is the first connection. `hello(dial)` returns HELLO with the whole state."""
-        self._loop = loop
-        self._path = str(run_dir / CONTROL_SOCKET)
+        super().__init__(loop, str(run_dir / CONTROL_SOCKET))
         self._orphan_s = orphan_s
         self._hello = hello
         self._on_frame = on_frame
         self._orphaned = orphaned
-        self._end: SocketEnd | None = None
         self._dials = 1
         self._lost_s = 0.0
         self._adopt(end)
@@ -101,15 +143,6 @@ class ManagerLink:
         anyway."""
         if self._end is not None:
             self._end.send(frame)
-
-    def flush(self) -> None:
-        """Write the frames of this turn."""
-        if self._end is None:
-            return
-        try:
-            self._loop.want_write(self._end.sock, not self._end.flush())
-        except LinkError:
-            self._lose()
 
     def deliver(self, frame: Frame) -> None:
         """ControlLink: handle a frame of the manager."""
@@ -132,26 +165,17 @@ class ManagerLink:
             self._lose()
 
     def _lose(self) -> None:
-        if self._end is None:
+        if not self._close_end():
             return
-        self._loop.forget(self._end.sock)
-        self._end.close()
-        self._end = None
         self._lost_s = self._loop.clock()
         self._loop.after(RECONNECT_S, self._reconnect)
 
     def _reconnect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        try:
-            sock.connect(self._path)
-        except OSError:
-            sock.close()
-            if self._loop.clock() - self._lost_s >= self._orphan_s:
-                self._orphaned()
-            else:
-                self._loop.after(RECONNECT_S, self._reconnect)
-            return
-        self._dials += 1
-        self._adopt(SocketEnd(sock))
-        self.send(pack_hello(self._hello(self._dials)))
+        end = self._dial()
+        if end is not None:
+            self._adopt(end)
+            self.send(pack_hello(self._hello(self._dials)))
+        elif self._loop.clock() - self._lost_s >= self._orphan_s:
+            self._orphaned()
+        else:
+            self._loop.after(RECONNECT_S, self._reconnect)

@@ -20,7 +20,7 @@ from runtime_image.link.handshake import greet_remote, pack_hello
 from runtime_image.link.socket_end import SocketEnd
 from runtime_image.replica.lease import Lease
 from runtime_image.replica.loop import Loop
-from runtime_image.replica.manager_link import RECONNECT_S, NoManager
+from runtime_image.replica.manager_link import RECONNECT_S, DialingLink, NoManager
 
 WELCOME_S = 5.0
 """Seconds after which a HELLO that is not answered counts as lost."""
@@ -33,7 +33,7 @@ HELD_MAX: Final = 64
 clock_of_boot: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
-class RemoteLink:
+class RemoteLink(DialingLink):
     """The control link: one connection at a time, each with a rising number.
 
     Frames that are sent between HELLO and WELCOME wait; without a connection they are dropped,
@@ -52,18 +52,15 @@ class RemoteLink:
     ) -> None:
         """`hello(dial)` returns HELLO with the whole state. `orphaned` is called once, when the
         lease is over. `clock` also counts while the machine sleeps."""
-        self._loop = loop
-        self._path = record.control
+        super().__init__(loop, record.control)
         self._orphan_s = record.orphan_s
         self._hello = hello
         self._on_frame = on_frame
         self._orphaned = orphaned
         self._clock = clock
         self._lease = Lease(record.orphan_s, clock())
-        self._end: SocketEnd | None = None
         self._is_welcome = False
         self._held: list[list[Piece]] = []
-        self._dials = 0
         self._hello_s = 0.0
         self._heard_s = 0.0
         self._ping_s = 0.0
@@ -119,15 +116,6 @@ class RemoteLink:
         elif len(self._held) < HELD_MAX:
             self._held.append(frame)
 
-    def flush(self) -> None:
-        """ControlLink: write the frames of this turn."""
-        if self._end is None:
-            return
-        try:
-            self._loop.want_write(self._end.sock, not self._end.flush())
-        except LinkError:
-            self._lose()
-
     def deliver(self, frame: Frame) -> None:
         """ControlLink: handle a frame of the manager."""
         if not self._is_welcome:
@@ -182,27 +170,17 @@ class RemoteLink:
         return PINGS_MISSED_MAX * self._ping_s or float("inf")
 
     def _lose(self) -> None:
-        if self._end is None:
-            return
-        self._loop.forget(self._end.sock)
-        self._end.close()
-        self._end = None
-        self._held.clear()
-        self._loop.after(RECONNECT_S, self._dial)
+        if self._close_end():
+            self._held.clear()
+            self._loop.after(RECONNECT_S, self._redial)
 
-    def _dial(self) -> None:
+    def _redial(self) -> None:
         if self._is_orphaned:
             return
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.setblocking(False)
-        try:
-            sock.connect(self._path)
-        except OSError:
-            sock.close()
-            self._loop.after(RECONNECT_S, self._dial)
+        end = self._dial()
+        if end is None:
+            self._loop.after(RECONNECT_S, self._redial)
             return
-        self._dials += 1
         self._hello_s = self._clock()
-        end = SocketEnd(sock)
         self._adopt(end)
         end.send(pack_hello(self._hello(self._dials)))
