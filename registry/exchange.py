@@ -54,7 +54,7 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
     """A replica that accepts calls on the Unix socket at `path`.
 
     `host` is "" for this machine. On any other host, `path` is a path there, and `greeting` is the
-    text with which the replica begins every data link: whoever cannot send it is not the replica.
+    text with which the replica begins every data link: a peer without it is not the replica.
 
     `limit` is the max number of concurrent requests over all gateways. `marks_started`: it reports
     which requests have started to run; otherwise every sent request counts as started. `phases` are
