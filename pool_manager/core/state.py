@@ -151,7 +151,7 @@ class Contact(StrEnum):
     GONE = "gone"
 
 
-Role = Literal["serve", "trial", "standby"]
+Role = Literal["serve", "trial", "build", "standby"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ RECORD_FILE = "replica.json"
 """File of the `ReplicaRecord` in a replica's run folder, written before the launch."""
 CONTROL_SOCKET = "ctl.sock"
 DATA_SOCKET = "data.sock"
-Role = Literal["serve", "trial", "standby"]
-"""serve: answers calls. trial: measures a model once for a deploy, then exits. standby: started
-ahead, waits for a model."""
-SessionName = Literal["none", "original", "quick", "fast"]
-"""The session a replica runs: that of the unchanged model file, or one of the sessions of its
-`Preparation`."""
+Role = Literal["serve", "trial", "build", "standby"]
+"""serve: answers calls. trial: measures a model once for a deploy, then exits. build: compiles a
+model in the background, then exits. standby: started ahead, waits for a model."""
+SessionName = Literal["none", "original", "quick", "fast", "compiled"]
+"""The session a replica runs: that of the unchanged model file, one of the sessions of its
+`Preparation`, or that of its `CompiledModel`."""
 PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
 """Phases of a cold start, in order, by the names used in all metrics, logs and messages."""
 
@@ -86,7 +86,7 @@ class BindRequest(TypedDict):
     """`ModelSpec` as JSON."""
     bound: str
     namespace: str
-    role: Literal["serve", "trial"]
+    role: Literal["serve", "trial", "build"]
     device: str
     device_kind: str
     threads: int
@@ -111,6 +111,8 @@ class Loaded(TypedDict):
     memory_mib: float
     session: SessionName
     """Session that the replica started to serve with."""
+    not_compiled: NotRequired[str]
+    """Why the spec's compiled model is not used: another key, a file that differs, an error."""
     batching_off: NotRequired[str]
     """Reason why the replica stopped joining requests, as found in a joined run; only in HELLO."""
     report: NotRequired[dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Constants of the link, version 7: frame layout, kinds, flags, limits.
+"""Constants of the link, version 8: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 7
+VERSION: Final = 8
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and the largest request body that can be configured."""
@@ -63,6 +63,8 @@ class Kind(IntEnum):
     FIRST_RUN = 10  # replica -> manager: aux = microseconds of the first run
     GOAWAY = 11  # replica -> gateway: aux = last id that will be answered
     BATCHING_OFF = 12  # replica -> manager: JSON body, reason; manager -> replica: stop batching
+    UPGRADE = 13  # manager -> replica: JSON body, a compiled model to serve with
+    UPGRADED = 14  # replica -> manager: JSON body, the outcome
     REQUEST = 16  # gateway -> replica: aux = execution timeout in milliseconds
     RESPONSE = 17  # replica -> gateway: aux = length of the JSON part of a binary answer, or 0
     FAILED = 18  # replica -> gateway: JSON body, a RequestError

@@ -6,11 +6,19 @@ frames, whose `aux` is a `Part`. It answers each with PART frames of the same id
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal, NotRequired, TypedDict
+
+from runtime_image.contract.compiled import (
+    BuildOrder,
+    CompiledModel,
+    compiled_from_json,
+    order_from_json,
+)
+from runtime_image.contract.precision import Optimisation, optimisation_from_json
 
 InputKind = Literal["tensor", "image", "audio", "bytes", "json"]
 EqualAxes = tuple[tuple[tuple[str, int], ...], ...]
@@ -119,7 +127,10 @@ class ModelSpec:
     are independent; a trial then refuses the model if its comparison refutes it. `equal_axes`
     as in `RowVerdict`: a request that violates one runs alone. `may_rerun`: the function allows a
     second run of a request. `oip_name` and `oip_version` name the model in answers of the Open
-    Inference Protocol, "" for the parts of `revision`.
+    Inference Protocol, "" for the parts of `revision`. `optimise`: a trial also makes candidates of
+    other precision. `optimised` is the chosen one's file in the model folder, which is served
+    instead of `model`, "" for none. `compiled` is the compiled model to serve with, if its key
+    fits. `build`: what a replica with the role "build" compiles.
     """
 
     revision: str
@@ -141,6 +152,10 @@ class ModelSpec:
     may_rerun: bool = True
     oip_name: str = ""
     oip_version: str = ""
+    optimise: Optimisation | None = None
+    optimised: str = ""
+    compiled: CompiledModel | None = None
+    build: BuildOrder | None = None
 
 
 def to_json(spec: ModelSpec) -> dict[str, Any]:
@@ -154,8 +169,9 @@ def from_json(data: dict[str, Any]) -> ModelSpec:
     plain["inputs"] = {name: _rule(rule) for name, rule in plain.get("inputs", {}).items()}
     output = dict(plain.get("output", {}))
     plain["output"] = OutputRule(**{**output, "labels": tuple(output.get("labels", ()))})
-    if plain.get("preparation") is not None:
-        plain["preparation"] = preparation_from_json(plain["preparation"])
+    for name, rebuild in _OPTIONAL.items():
+        if plain.get(name) is not None:
+            plain[name] = rebuild(plain[name])
     plain["equal_axes"] = equal_axes_from_json(plain.get("equal_axes", ()))
     return ModelSpec(**plain)
 
@@ -172,6 +188,14 @@ def preparation_from_json(data: dict[str, Any]) -> Preparation:
     if plain.get("fast") is not None:
         plain["fast"] = SessionPlan(**plain["fast"])
     return Preparation(**plain)
+
+
+_OPTIONAL: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
+    "preparation": preparation_from_json,
+    "optimise": optimisation_from_json,
+    "compiled": compiled_from_json,
+    "build": order_from_json,
+}
 
 
 def _rule(data: dict[str, Any]) -> InputRule:
@@ -206,6 +230,7 @@ class Part(IntEnum):
     DESCRIPTION = 0
     GRAPH = 1
     WEIGHTS = 2
+    OPTIMISED = 3
 
 
 class Timing(TypedDict):

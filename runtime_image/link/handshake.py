@@ -23,7 +23,7 @@ from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 from runtime_image.link.record import is_number
 
 Spec = TypeVar("Spec", ModelSpec, ServerSpec)
-_ROLES: Final = ("serve", "trial")
+_ROLES: Final = ("serve", "trial", "build")
 _TEXTS: Final = ("bound", "namespace", "role", "device", "device_kind")
 _COUNTS: Final = ("threads", "memory_mib")
 

@@ -1,0 +1,74 @@
+"""Precision of a model: candidates that a trial makes and measures beside the original."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NotRequired, TypedDict
+
+Precision = Literal["fp32", "fp16", "int8", "auto"]
+"""Precision that the owner asks for; "fp32" leaves the model as it is, "auto" takes the fastest
+candidate within the tolerance."""
+CandidateName = Literal["original", "fp16", "int8", "int8-dynamic"]
+"""int8: static quantisation, calibrated with samples. int8-dynamic: scales are computed for every
+run from all its rows, so runs are never joined."""
+FOLDER: Final = ".optimised"
+"""Folder of a candidate's file in a replica's model folder; bundles must not contain this path."""
+MODEL_FILE: Final = "model.onnx"
+"""Name of the candidate there, weights included."""
+CALIBRATION_MIN: Final = 32
+"""Min samples for the calibration of static quantisation."""
+JUDGED_MIN: Final = 64
+"""Min further samples that judge an INT8 candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimisation:
+    """The manifest's [optimise] as a trial gets it.
+
+    `samples` is the bundle's file with inputs (.npz: one array per input, equal rows), "" for none.
+    `labels` is the output whose largest entry is the label, "" for none. A candidate is within
+    `tolerance` if no output's cosine similarity to the original's is below 1 - `tolerance`, and no
+    larger share of the samples changes its label.
+    """
+
+    precision: Precision
+    tolerance: float
+    samples: str = ""
+    labels: str = ""
+
+
+class CandidateReport(TypedDict):
+    """One row of the table. `why_not` is "" for the chosen candidate, and for no other one but the
+    original if that is chosen."""
+
+    name: CandidateName
+    why_not: str
+    latency_ms: NotRequired[dict[str, float]]
+    """Milliseconds per run, by rows."""
+    memory_mib: NotRequired[float]
+    file_bytes: NotRequired[int]
+    cosine: NotRequired[float]
+    largest_difference: NotRequired[float]
+    same_label: NotRequired[float]
+    """Share of the judged samples whose label is the original's."""
+    batchable: NotRequired[bool]
+
+
+class PrecisionReport(TypedDict):
+    """Table of a trial, in its report as `precision`. `judged` counts samples, `source` tells where
+    they come from: "samples" (the owner's) or "synthetic"."""
+
+    chosen: CandidateName
+    candidates: list[CandidateReport]
+    tolerance: float
+    calibrated: int
+    judged: int
+    source: Literal["samples", "synthetic"]
+    size: NotRequired[int]
+    """Bytes of the chosen candidate's file, sent for FETCH with `Part.OPTIMISED`; absent for the
+    original."""
+
+
+def optimisation_from_json(data: dict[str, Any]) -> Optimisation:
+    """Rebuild an optimisation from `asdict`. Raises TypeError on unknown or missing fields."""
+    return Optimisation(**data)
