@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Final, Protocol
@@ -9,6 +10,7 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
+from admin.deploy.due_builds import ENDS, End
 from pool_manager.hosts.view import HostView
 from pool_manager.metrics import (
     COLD_STARTS,
@@ -31,6 +33,19 @@ REACHED: Final = ("up", "draining")
 """States of a host that the server is connected to."""
 Label = tuple[str, tuple[str, ...]]
 """Name of a label, and all its values."""
+
+
+class Builds(Protocol):
+    """Background builds; `outcomes` counts since the start."""
+
+    outcomes: Counter[End]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a replica compiles a model."""
+
+    def waiting(self) -> int:
+        """Return the number of functions whose model waits to be compiled."""
 
 
 class Gateways(Protocol):
@@ -158,6 +173,29 @@ class HostFamilies:
         for one in others:
             family.add_metric([one.name], one.transferred_bytes)
         yield family
+
+
+class BuildFamilies:
+    """Families of builds, as of the last `snapshot`."""
+
+    def __init__(self, builds: Builds) -> None:
+        self._builds = builds
+        self._seen: tuple[Mapping[str, int], int, int] = ({}, 0, 0)
+
+    def snapshot(self) -> None:
+        """Read the values; must run on the event loop's thread."""
+        builds = self._builds
+        self._seen = dict(builds.outcomes), int(builds.is_running), builds.waiting()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the families."""
+        outcomes, running, waiting = self._seen
+        text = "Builds of compiled models that ended, by outcome."
+        yield _singles("fngate_builds", text, ("outcome", ENDS), outcomes)
+        text = "Builds that a replica works on."
+        yield GaugeMetricFamily("fngate_running_builds", text, running)
+        text = "Functions whose model waits to be compiled."
+        yield GaugeMetricFamily("fngate_waiting_builds", text, waiting)
 
 
 def _of_hosts(

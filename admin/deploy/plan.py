@@ -15,6 +15,7 @@ from registry import manifest as manifests
 from registry.batching import is_current
 from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog, Deployed
+from registry.compilation import wants_trial
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
 from registry.manifest import Manifest
 from registry.model import (
@@ -30,6 +31,7 @@ from registry.model import (
 from registry.names import HOST_LABEL, check_name
 from registry.spec import model_spec, profile_engine, server_spec
 from runtime_image.contract import signature as signatures
+from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import EqualAxes, ModelSpec, equal_axes_from_json
 from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
@@ -97,15 +99,21 @@ class Plan:
     names_wait_s: bool = True
     is_meant: bool = True
 
-    def trial_spec(self, *, prepare: bool) -> ModelSpec | ServerSpec:
+    def trial_spec(
+        self, *, prepare: bool, compiler: CompilerName = "tensorrt"
+    ) -> ModelSpec | ServerSpec:
         """Return the spec of the trial replica. It always measures batching, as the profile is
         used longer than the present settings. With `prepare` it also writes the prepared files that
-        later cold starts load. A server's trial runs the server as it is."""
+        later cold starts load. It checks that the compiler is there if the manifest demands one. A
+        server's trial runs the server as it is."""
         if self.revision.server:
             return server_spec(Deployed(self.function, self.revision))
         spec = model_spec(Deployed(self.function, self.revision))
         is_unproven = self.revision.batching.mode == "always"
-        return replace(spec, batching=True, batch_unproven=is_unproven, prepare=prepare)
+        order = wants_trial(self.revision, compiler)
+        return replace(
+            spec, batching=True, batch_unproven=is_unproven, prepare=prepare, build=order
+        )
 
 
 def parse_request(body: bytes) -> WireDeploy:
@@ -276,6 +284,7 @@ def _revision(name: str, manifest: Manifest, bundle: Bundle, now_s: float) -> Re
         created_s=now_s,
         server=manifest.server,
         oip_version=manifest.oip_version,
+        compilation=manifest.compilation,
     )
 
 
@@ -332,6 +341,7 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             revision.output,
             revision.sample,
             revision.device.memory_mib,
+            revision.compilation is not None and revision.compilation.engine == "tensorrt",
         )
 
     wanted = tried(Deployed(draft.function, draft.revision))

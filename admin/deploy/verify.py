@@ -17,11 +17,12 @@ from admin.store import Store
 from gateway.openapi.descriptions import zeros
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
-from registry.batching import with_refutation
+from registry.batching import rows_of, with_refutation
 from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.catalog import Deployed
+from registry.compilation import ranges_of
 from registry.errors import (
     BadBundle,
     ModelRefused,
@@ -33,6 +34,7 @@ from registry.errors import (
 from registry.files import unavailable
 from registry.model import Bundle, BundleFile, Profile, Revision
 from runtime_image.contract import model
+from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import WEIGHTS_FILE
 from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import Signature
@@ -65,8 +67,17 @@ class Verified:
 class Verification:
     """Checks drafts against the store's files, and in trial replicas of the manager."""
 
-    def __init__(self, store: Store, manager: Manager, *, prepare: bool = True) -> None:
-        """With `prepare`, trials prepare models for later cold starts."""
+    def __init__(
+        self,
+        store: Store,
+        manager: Manager,
+        *,
+        prepare: bool = True,
+        compiler: CompilerName = "tensorrt",
+    ) -> None:
+        """With `prepare`, trials prepare models for later cold starts. `compiler` is the server's,
+        for models whose manifest demands one."""
+        self._compiler: CompilerName = compiler
         self._store = store
         self._manager = manager
         self._prepare = prepare
@@ -104,6 +115,7 @@ class Verification:
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
         if known is not None and known.profile is not None:
             revision = replace(draft.revision, signature=known.revision.signature)
+            check_shapes(revision, known.profile)
             return Verified(revision, known.profile, {})
         try:
             report = await self._report(draft, trial)
@@ -113,8 +125,10 @@ class Verification:
         profile = profile_from_report(report, draft)
         measured = (profile.bundle, profile.engine, profile.device_kind)
         profile = with_refutation(profile, await self._store.functions.find_profile(*measured))
+        revision = replace(draft.revision, signature=signature_from_report(report))
+        check_shapes(revision, profile)
         return Verified(
-            replace(draft.revision, signature=signature_from_report(report)),
+            revision,
             await asyncio.to_thread(self._checked, profile),
             report.get("sample_outputs", {}),
         )
@@ -152,7 +166,7 @@ class Verification:
         deployed = Deployed(draft.function, draft.revision)
         spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
         bound = binding(deployed, draft.bundle)
-        trial_spec = draft.trial_spec(prepare=self._prepare)
+        trial_spec = draft.trial_spec(prepare=self._prepare, compiler=self._compiler)
         try:
             placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver)
             return await self._manager.trial(
@@ -185,6 +199,18 @@ class Verification:
         if kind != "any":
             return kind
         return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"
+
+
+def check_shapes(revision: Revision, profile: Profile) -> None:
+    """Raise ModelRefused if [runtime.shapes] contradicts the model, or with engine "tensorrt" does
+    not say enough about it."""
+    wanted = revision.compilation
+    if wanted is None or (wanted.engine == "auto" and not wanted.shapes):
+        return
+    try:
+        ranges_of(wanted, revision.signature, rows_of(revision, profile))
+    except ValueError as error:
+        raise ModelRefused(str(error)) from error
 
 
 def _unprepared(profile: Profile, why_not: str) -> Profile:

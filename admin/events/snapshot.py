@@ -7,10 +7,19 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from admin.deploy.builds import Builds
 from admin.events.log import Item
 from admin.history import ServerHistory
 from admin.rates import FunctionRates
-from admin.views import Live, function_json, host_json, occupancy_json, replica_json
+from admin.views import (
+    Live,
+    build_json,
+    build_row,
+    function_json,
+    host_json,
+    occupancy_json,
+    replica_json,
+)
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
@@ -72,15 +81,17 @@ class FunctionRows:
     """Reader of functions' current rows. `clock` is the clock of `rates`, `wall` returns Unix
     seconds."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the collaborators of a row
         self,
         manager: Manager,
         gateways: GatewayState,
         history: ServerHistory,
         rates: FunctionRates,
+        builds: Builds,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
+        self.builds = builds
         self.manager = manager
         self.gateways = gateways
         self._history = history
@@ -112,7 +123,19 @@ class FunctionRows:
             forecast,
             sleeps_at_s,
         )
-        return function_json(deployed, live)
+        return {**function_json(deployed, live), "build": self._build_row(deployed)}
+
+    def _build_row(self, deployed: Deployed) -> dict[str, Any] | None:
+        target, build, compiled = self.builds.state(deployed)
+        is_running = build.state == "building" and not isinstance(target, str)
+        estimate_s = self.builds.estimate_s(target) if is_running else None
+        return build_row(target, build, compiled is not None, estimate_s)
+
+    def build(self, deployed: Deployed) -> dict[str, Any] | None:
+        """Return all about the build of a function, None for one that is not compiled."""
+        target, build, compiled = self.builds.state(deployed)
+        estimate_s = None if isinstance(target, str) else self.builds.estimate_s(target)
+        return build_json(target, build, compiled, estimate_s, self.wall())
 
 
 class StateReader:
