@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
+from registry.bundles.paths import extended
 from registry.errors import Unknown
 from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
 from runtime_image.contract.control import Hello, ReplicaRecord
@@ -53,7 +54,8 @@ class Binding:
     server.
 
     `memory_mib` is the configured memory cap, 0 for the default. `measured_mib` is what the trial
-    took, 0 before the trial. `prepared` are optional files that are placed beside the bundle's.
+    took, 0 before the trial. `prepared` are optional files that are placed beside the bundle's,
+    `optimised` necessary ones: the model that is served instead of the bundle's.
     `container` is set if the server is apart. `secrets` maps the server's variables to names of
     secrets.
     """
@@ -66,8 +68,14 @@ class Binding:
     memory_mib: int = 0
     measured_mib: float = 0.0
     prepared: tuple[BundleFile, ...] = ()
+    optimised: tuple[BundleFile, ...] = ()
     container: ServerContainer | None = None
     secrets: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def required(self) -> Bundle:
+        """The files without which a replica does not start."""
+        return extended(self.bundle, self.optimised)
 
 
 class Secrets(Protocol):

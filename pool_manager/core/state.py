@@ -182,7 +182,7 @@ class PoolSpec:
     `target` is the number of requests that one replica takes at once. `load_s` is the measured load
     time, 0 if unknown. `memory_mib` is the measured memory of one replica. `share` is the part of a
     device that it needs, 1 for a whole device. `batches`: its replicas batch requests. A trial is a
-    pool with one throw-away replica.
+    pool with one throw-away replica, and `trial_s` are the seconds that it has beyond other trials.
 
     `may_rerun`: calls that a replica had started may run again elsewhere. `labels` are those that
     its host must have. `driver` is the driver that its replicas need, "" for any. `spread`: its
@@ -221,6 +221,7 @@ class PoolSpec:
     files: str = ""
     file_hosts: int = 1
     image: str = ""
+    trial_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -366,7 +367,8 @@ def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
     if replica.state is State.LOADING:
         if replica.role != "trial":
             return load_limit_s(spec)
-        return load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
+        patience_s = model.patience_s(spec.bundle_bytes)
+        return load_limit_s(spec) + VERIFICATION_S + spec.trial_s + patience_s
     if replica.state is State.DRAINING:
         return drain_limit_s(replica, spec)
     return inf

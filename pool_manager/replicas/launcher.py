@@ -204,12 +204,13 @@ class Launcher:
             await self._start(record, await self._container(binding))
 
     async def _files(self, binding: Binding | None) -> list[BundleFile]:
-        """Return the files of a replica: the bundle's, and the prepared ones if all are stored."""
+        """Return the files of a replica: the required ones, and the prepared ones if all are
+        stored."""
         if binding is None:
             return []
         paths = [self._bundles.path(file.sha256) for file in binding.prepared]
         is_stored = await asyncio.to_thread(lambda: all(path.is_file() for path in paths))
-        return [*binding.bundle.files, *(binding.prepared if is_stored else ())]
+        return [*binding.required.files, *(binding.prepared if is_stored else ())]
 
     async def _container(self, binding: Binding | None) -> ServerContainer | None:
         """Return the container of a server that is apart, with the values of its secrets."""
@@ -289,7 +290,7 @@ class Launcher:
         """Hard-link the files, and start to read a model's ahead. A trial's files have just been
         written, so they are not read ahead."""
         model_dir = self.folders.model_dir(command.id)
-        await self._bundles.materialise(binding.bundle, model_dir, binding.prepared)
+        await self._bundles.materialise(binding.required, model_dir, binding.prepared)
         if command.role == "serve" and isinstance(binding.spec, ModelSpec):
             self.read_ahead.begin(command.id, model_dir, binding.spec)
 

@@ -22,6 +22,7 @@ from registry.model import (
 )
 from runtime_image.contract.compiled import CompilerName, Form, OutputParity, ShapeRange
 from runtime_image.contract.model import InputRule, OutputRule
+from runtime_image.contract.precision import PrecisionReport
 from runtime_image.contract.server import Network, SampleRequest
 from runtime_image.contract.signature import Signature
 
@@ -166,8 +167,9 @@ class RevisionRow(msgspec.Struct, kw_only=True):
 
 
 class FunctionDetail(FunctionRow, kw_only=True):
-    """A function with all details. `build`: that of its compiled model. `previous`: the revision that
-    a rollback returns to. `server` and `exchange` only of server functions."""
+    """A function with all details. `previous`: the revision that a rollback returns to. `build`:
+    that of its compiled model. `precision`: candidates that the trial of the revision with the
+    traffic measured, null without any. `server` and `exchange` only of server functions."""
 
     build: BuildDetail | None
     limits: Limits
@@ -180,6 +182,7 @@ class FunctionDetail(FunctionRow, kw_only=True):
     output: OutputRule
     batching: Batching
     device: DeviceNeed
+    precision: PrecisionReport | None
     sample: Literal["manifest", "zeros"]
     revisions: list[RevisionRow]
     previous: int | None
