@@ -15,7 +15,7 @@ from typing import Final
 
 from registry.errors import BadBundle
 from registry.model import Bundle, BundleFile
-from runtime_image.contract.model import FOLDER
+from runtime_image.contract import compiled, model, precision
 
 FILES_MAX: Final = 1000
 DEPTH_MAX: Final = 8
@@ -26,6 +26,8 @@ PATH_MAX: Final = 512
 SIZE_MAX: Final = 2**63 - 1
 BUNDLE_MAX: Final = 128 * 1024**3
 """Max bytes of all files together, unless the caller sets another limit."""
+RESERVED: Final = frozenset({model.FOLDER, precision.FOLDER, compiled.FOLDER})
+"""Folders of files that are made from a model and placed beside those of its bundle."""
 _SHOWN_MAX: Final = 120
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -62,8 +64,10 @@ def make_bundle(
         raise BadBundle(f"expected {least} to {FILES_MAX} files, got {len(ordered)}")
     for file in ordered:
         check_path(file.path)
-        if _fold(file.path.split("/")[0]) == FOLDER:
-            raise _bad(file.path, f"lies in {FOLDER}, which is reserved for prepared files")
+        if (folder := _fold(file.path.split("/")[0])) in RESERVED:
+            raise _bad(
+                file.path, f"lies in {folder}, which is reserved for files made from a model"
+            )
         check_sha256(file.sha256)
         if not 0 <= file.size <= SIZE_MAX:
             raise _bad(file.path, f"expected a size of 0 bytes or more, got {file.size}")
