@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
+from registry.bundles.paths import extended
 from registry.errors import Unknown
 from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
 from runtime_image.contract.control import Hello, ReplicaRecord
@@ -53,12 +54,12 @@ class Binding:
     server.
 
     `memory_mib` is the configured memory cap, 0 for the default. `measured_mib` is what the trial
-    took, 0 before the trial. `optimised` are files that the spec needs beside the bundle's (of
-    `ModelSpec.optimised`). `prepared` and `compiled` are optional: a model is loaded without them
-    if one of the group is not stored. `compiled` are the files of `ModelSpec.compiled`; for a build
-    the timing cache of an earlier one, if any. Their paths begin with the folders of the contract:
-    `.optimised/`, `.prepared/`, `.compiled/`. `container` is set if the server is apart. `secrets`
-    maps the server's variables to names of secrets.
+    took, 0 before the trial. `optimised` are files without which a replica does not start: the
+    model that is served instead of the bundle's. `prepared` and `compiled` are optional: a model is
+    loaded without them if one of the group is not stored. `compiled` are those of
+    `ModelSpec.compiled`; for a build the timing cache of an earlier one, if any. Their paths begin
+    with the folders of the contract: `.optimised/`, `.prepared/`, `.compiled/`. `container` is set
+    if the server is apart. `secrets` maps the server's variables to names of secrets.
     """
 
     spec: ModelSpec | ServerSpec
@@ -69,16 +70,15 @@ class Binding:
     memory_mib: int = 0
     measured_mib: float = 0.0
     prepared: tuple[BundleFile, ...] = ()
+    optimised: tuple[BundleFile, ...] = ()
     container: ServerContainer | None = None
     secrets: dict[str, str] = field(default_factory=dict)
     compiled: tuple[BundleFile, ...] = ()
-    optimised: tuple[BundleFile, ...] = ()
 
     @property
-    def needed(self) -> Bundle:
-        """The bundle with the optimised files: all that a replica cannot do without."""
-        files = (*self.bundle.files, *self.optimised)
-        return replace(self.bundle, files=files) if self.optimised else self.bundle
+    def required(self) -> Bundle:
+        """The files without which a replica does not start."""
+        return extended(self.bundle, self.optimised)
 
 
 class Secrets(Protocol):

@@ -188,8 +188,8 @@ class PoolSpec:
     `target` is the number of requests that one replica takes at once. `load_s` is the measured load
     time, 0 if unknown. `memory_mib` is the measured memory of one replica. `share` is the part of a
     device that it needs, 1 for a whole device. `batches`: its replicas batch requests. A trial is a
-    pool with one throw-away replica, and so is a build, which has a whole device whatever its
-    `share`.
+    pool with one throw-away replica, and `trial_s` are the seconds that it has beyond other trials.
+    A build is one, too; it has a whole device whatever its `share`.
 
     `may_rerun`: calls that a replica had started may run again elsewhere. `labels` are those that
     its host must have. `driver` is the driver that its replicas need, "" for any. `spread`: its
@@ -228,6 +228,7 @@ class PoolSpec:
     files: str = ""
     file_hosts: int = 1
     image: str = ""
+    trial_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -378,7 +379,7 @@ def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
         if replica.role not in ("trial", "build"):
             return load_limit_s(spec)
         limit_s = load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
-        return limit_s if replica.role == "trial" else limit_s + BUILD_S + EXCESS_S
+        return limit_s + (spec.trial_s if replica.role == "trial" else BUILD_S + EXCESS_S)
     if replica.state is State.DRAINING:
         return drain_limit_s(replica, spec)
     return inf

@@ -205,13 +205,13 @@ class Launcher:
             await self._start(record, await self._container(binding))
 
     async def _files(self, binding: Binding | None) -> list[BundleFile]:
-        """Return the files of a replica: those it needs, and of each optional group all if all are
-        stored."""
+        """Return the files of a replica: the required ones, and those of each optional group whose
+        files are all stored."""
         if binding is None:
             return []
         groups = binding.prepared, binding.compiled
         stored = await asyncio.to_thread(lambda: [one for one in groups if self._is_stored(one)])
-        return [*binding.needed.files, *itertools.chain.from_iterable(stored)]
+        return [*binding.required.files, *itertools.chain.from_iterable(stored)]
 
     def _is_stored(self, files: Collection[BundleFile]) -> bool:
         return all(self._bundles.path(file.sha256).is_file() for file in files)
@@ -294,7 +294,7 @@ class Launcher:
         """Hard-link the files, and start to read a model's ahead. A trial's files have just been
         written, so they are not read ahead."""
         model_dir = self.folders.model_dir(command.id)
-        await self._bundles.materialise(binding.needed, model_dir, binding.prepared)
+        await self._bundles.materialise(binding.required, model_dir, binding.prepared)
         if binding.compiled:
             try:
                 await self._bundles.add(binding.compiled, model_dir)
