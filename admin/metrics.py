@@ -10,7 +10,6 @@ from typing import Final, Protocol
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from admin.deploy.due_builds import ENDS, End
 from pool_manager.hosts.view import HostView
 from pool_manager.metrics import (
     COLD_STARTS,
@@ -24,6 +23,7 @@ from pool_manager.metrics import (
     Supplied,
 )
 from pool_manager.reports import Occupancy
+from registry.compilation import BUILD_ENDS, BuildEnd
 from registry.model import LOCAL_HOST
 from registry.store.history import HistoryStatistics
 
@@ -38,7 +38,7 @@ Label = tuple[str, tuple[str, ...]]
 class Builds(Protocol):
     """Background builds; `outcomes` counts since the start."""
 
-    outcomes: Counter[End]
+    outcomes: Counter[BuildEnd]
 
     @property
     def is_running(self) -> bool:
@@ -185,13 +185,14 @@ class BuildFamilies:
     def snapshot(self) -> None:
         """Read the values; must run on the event loop's thread."""
         builds = self._builds
-        self._seen = dict(builds.outcomes), int(builds.is_running), builds.waiting()
+        outcomes = {end: builds.outcomes[end] for end in BUILD_ENDS}
+        self._seen = outcomes, int(builds.is_running), builds.waiting()
 
     def collect(self) -> Iterable[Metric]:
         """Yield the families."""
         outcomes, running, waiting = self._seen
         text = "Builds of compiled models that ended, by outcome."
-        yield _singles("fngate_builds", text, ("outcome", ENDS), outcomes)
+        yield _singles("fngate_builds", text, ("outcome", BUILD_ENDS), outcomes)
         text = "Builds that a replica works on."
         yield GaugeMetricFamily("fngate_running_builds", text, running)
         text = "Functions whose model waits to be compiled."

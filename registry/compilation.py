@@ -82,6 +82,8 @@ class Compiled:
         return next((file for file in self.files if file.path == name), None)
 
 
+BuildEnd = Literal["done", "failed", "given_up"]
+BUILD_ENDS: Final[tuple[BuildEnd, ...]] = ("done", "failed", "given_up")
 BuildState = Literal["waiting", "building", "given_up", "failed", "done"]
 
 

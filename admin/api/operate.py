@@ -11,6 +11,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from admin.api.functions import whole_number
+from admin.deploy.builds import Builds
 from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
 from admin.deploy.plan import parse_rollback
@@ -74,9 +75,11 @@ class OperateRoutes:
         catalog: Catalog,
         manager: Manager,
         deploys: Deploys,
+        builds: Builds,
         rows: FunctionRows,
         clock: Callable[[], float],
     ) -> None:
+        self._builds = builds
         self._rows = rows
         self._catalog = catalog
         self._manager = manager
@@ -140,7 +143,7 @@ class OperateRoutes:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the request cannot be read: {error}") from error
         deployed = self._resolve(request)
-        await self._rows.builds.prepare(deployed.function.name, now=wanted.now)
+        await self._builds.prepare(deployed.function.name, now=wanted.now)
         return json_answer(
             {
                 "name": deployed.function.name,

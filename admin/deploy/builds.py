@@ -14,19 +14,19 @@ from dataclasses import replace
 from typing import Final
 
 import structlog
-from pool_manager.builds import Built
 
 from admin.deploy import due_builds
 from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.due_builds import Wanted
 from admin.pool_sync import PoolSync, binding, pool_spec
 from admin.store import Store
+from pool_manager.builds import Built
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.subscribers import Subscribers
 from registry.catalog import Deployed
-from registry.compilation import Build, Compiled, Target, estimate_s, order_of
+from registry.compilation import Build, BuildEnd, Compiled, Target, estimate_s, order_of
 from registry.errors import (
     BuildFailed,
     FnError,
@@ -75,11 +75,11 @@ class Builds:
         self._tasks = Tasks("builds")
         self._news = asyncio.Event()
         self._changed = Subscribers[[str]]()
-        self._running = ""
+        self._running = self._waits_for = ""
         self._wanted: list[Wanted] = []
         self._catalog_version = -1
         self._unsubscribe: Callable[[], None] = lambda: None
-        self.outcomes: Counter[due_builds.End] = Counter()
+        self.outcomes: Counter[BuildEnd] = Counter()
 
     @property
     def tasks(self) -> Tasks:
@@ -145,7 +145,10 @@ class Builds:
         target = self._models.target(deployed)
         if isinstance(target, str):
             return target, Build(), None
-        return target, self._state(target.digest), self._store.builds.compiled(target.digest)
+        build = self._state(target.digest)
+        if target.digest == self._running and build.state == "waiting" and self._waits_for:
+            build = replace(build, reason=self._waits_for)
+        return target, build, self._store.builds.compiled(target.digest)
 
     def estimate_s(self, target: Target) -> float | None:
         """Return how long the build of a target will probably take, None if unknown."""
@@ -235,7 +238,9 @@ class Builds:
     async def _outcome(self, wanted: Wanted) -> Built | FnError | None:
         """Follow a build in the pool manager; None if it was withdrawn, or found no device."""
         spec, bound = self._order(wanted)
-        work = self._tasks.spawn(f"build {spec.key}", self._in_manager(spec, bound))
+        work: asyncio.Task[Built | FnError] = self._tasks.spawn(
+            f"build {spec.key}", self._in_manager(spec, bound)
+        )
         waited_s = 0.0
         try:
             while not (await asyncio.wait({work}, timeout=self._look_s))[0]:
@@ -245,7 +250,10 @@ class Builds:
                     return None
                 if build.state == "building":
                     continue
-                if any(one.key == spec.key and one.device for one in self._manager.builds()):
+                there = (one for one in self._manager.builds() if one.key == spec.key)
+                running = next(there, None)
+                self._waits_for = running.waits_for if running else ""
+                if running is not None and running.device:
                     await self._put(wanted.digest, due_builds.begun(build, self._wall()))
                     self._note(wanted.digest, f"its build with {wanted.target.compiler} began")
                 elif not build.is_urgent and (waited_s > PATIENCE_S or self._is_asked_for()):

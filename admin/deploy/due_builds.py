@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from pool_manager.builds import Built
-
 from registry.catalog import Deployed
 from registry.compilation import TOLERANCE, Build, Compiled, Target
 
-End = Literal["done", "failed", "given_up"]
-ENDS: Final[tuple[End, ...]] = ("done", "failed", "given_up")
 ATTEMPTS_MAX: Final = 3
 PAUSE_RATIO: Final = 2.0
 """A device that was needed during a build is probably needed again soon: the pause after an attempt

@@ -106,8 +106,8 @@ class Plan:
     ) -> ModelSpec | ServerSpec:
         """Return the spec of the trial replica. It always measures batching, as the profile is
         used longer than the present settings. With `prepare` it also writes the prepared files that
-        later cold starts load. It makes candidates of other precision if the revision wants them, and
-        checks that the compiler is there if the manifest demands one. A
+        later cold starts load. It makes candidates of other precision if the revision wants them,
+        and checks that the compiler is there if the manifest demands one. A
         server's trial runs the server as it is."""
         if self.revision.server:
             return server_spec(Deployed(self.function, self.revision))

@@ -7,7 +7,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from admin.deploy.builds import Builds
 from admin.events.log import Item
 from admin.history import ServerHistory
 from admin.rates import FunctionRates
@@ -26,6 +25,7 @@ from gateway.observing.errors import Failure
 from pool_manager.manager import Manager
 from pool_manager.reports import Decision
 from registry.catalog import Catalog, Deployed
+from registry.compilation import Build, Compiled, Target
 from registry.errors import Poison, ReplicaDied
 from registry.exchange import NOTHING, Load
 from registry.model import NAMESPACE, pool_key
@@ -77,6 +77,17 @@ class GatewayState(Protocol):
         """Return the state of every pool that is not at rest."""
 
 
+class Builds(Protocol):
+    """Builds of compiled models."""
+
+    def state(self, deployed: Deployed) -> tuple[Target | str, Build, Compiled | None]:
+        """Return a revision's target, or why it has none, the state of its build, and its compiled
+        model."""
+
+    def estimate_s(self, target: Target) -> float | None:
+        """Return how long the build of a target will probably take, None if unknown."""
+
+
 class FunctionRows:
     """Reader of functions' current rows. `clock` is the clock of `rates`, `wall` returns Unix
     seconds."""
@@ -91,7 +102,7 @@ class FunctionRows:
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self.builds = builds
+        self._builds = builds
         self.manager = manager
         self.gateways = gateways
         self._history = history
@@ -126,15 +137,15 @@ class FunctionRows:
         return {**function_json(deployed, live), "build": self._build_row(deployed)}
 
     def _build_row(self, deployed: Deployed) -> dict[str, Any] | None:
-        target, build, compiled = self.builds.state(deployed)
-        is_running = build.state == "building" and not isinstance(target, str)
-        estimate_s = self.builds.estimate_s(target) if is_running else None
-        return build_row(target, build, compiled is not None, estimate_s)
+        target, build, compiled = self._builds.state(deployed)
+        if isinstance(target, str) or build.state != "building":
+            return build_row(target, build, compiled is not None, None)
+        return build_row(target, build, compiled is not None, self._builds.estimate_s(target))
 
     def build(self, deployed: Deployed) -> dict[str, Any] | None:
         """Return all about the build of a function, None for one that is not compiled."""
-        target, build, compiled = self.builds.state(deployed)
-        estimate_s = None if isinstance(target, str) else self.builds.estimate_s(target)
+        target, build, compiled = self._builds.state(deployed)
+        estimate_s = None if isinstance(target, str) else self._builds.estimate_s(target)
         return build_json(target, build, compiled, estimate_s, self.wall())
 
 
