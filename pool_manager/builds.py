@@ -24,7 +24,8 @@ BUILDS_MAX: Final = 64
 """Max builds that run or wait for a device."""
 BUILT: Final = "built"
 WHY_NOT: Final = "why_not_built"
-"""Keys of a build's report: what was fetched, or None, and the reason for None."""
+PARITY: Final = "parity"
+"""Keys of a build's report: what was fetched, or None; then the reason, and how outputs agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,8 @@ class PendingBuilds:
         """Call `begin`, which requests the build of a pool, wait for its end, then remove its pool.
 
         Raises Conflict if a build of the pool is in progress or too many are, BuildGivenUp,
-        BuildFailed, ShuttingDown. There is no time limit here: the wait for a device has none, and
-        the core limits the build.
+        BuildFailed (with `detail["parity"]` if outputs were compared), ShuttingDown. There is no
+        time limit here: the wait for a device has none, and the core limits the build.
         """
         if self._closed:
             raise ShuttingDown(STOPPING)
@@ -129,8 +130,9 @@ class PendingBuilds:
         why_not = why_not or "it reported no compiled model"
         is_given_up = command.outcome == "given_up" or is_given_up_for(command.stage, why_not)
         kind = BuildGivenUp if is_given_up else BuildFailed
+        detail = {PARITY: parity} if (parity := command.report.get(PARITY)) else {}
         logs = {"log_tail": list(command.log_tail)}
-        pending.answer.set_exception(kind(why_not, admin_detail=logs))
+        pending.answer.set_exception(kind(why_not, detail=detail, admin_detail=logs))
 
     def running(self, pools: Mapping[str, Pool]) -> list[RunningBuild]:
         """Return every build; `pools` are the core's by key."""

@@ -30,7 +30,9 @@ from pool_manager.images import Images
 from pool_manager.metrics import Counters, Step
 from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
 from pool_manager.replicas.adoption import adopt_all
+from pool_manager.replicas.build_files import BuildFetcher, reader_to
 from pool_manager.replicas.control import Control
+from pool_manager.replicas.file_transfer import PartReader
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import PreparedFetcher
@@ -99,8 +101,11 @@ class Manager:
         prepared = PreparedFetcher(
             self.submit, bundles, self._tasks, settings.run_dir, cluster.find, self._bindings
         )
+        built = BuildFetcher(
+            prepared.emit, bundles, self._tasks, self._binding_of_build, self._open_reader
+        )
         wiring = Wiring(
-            prepared.emit,
+            built.emit,
             GpuOccupancy(fleet, self._gpus, partial(charges, cluster.ledger)),
             self._on_pong,
             cluster.start_priority,
@@ -484,6 +489,14 @@ class Manager:
         self._hosts.stocking.tick(self._machine, self._bindings)
         # Published again without a change, so that a gateway that could not connect tries again.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
+
+    def _binding_of_build(self, id: str) -> Binding | None:
+        replica = self._machine.replica(id)
+        is_build = replica is not None and replica.role == "build"
+        return self._bindings.get(replica.pool) if replica is not None and is_build else None
+
+    def _open_reader(self, id: str) -> AbstractAsyncContextManager[PartReader]:
+        return reader_to(id, self._launcher.located(id), self._hosts.fleet)
 
     def _launch(self, command: commands.Launch) -> None:
         binding = self._bindings[command.pool] if command.role != "standby" else None

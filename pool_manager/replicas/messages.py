@@ -48,9 +48,9 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
 
 def parse_upgraded(id: str, data: dict[str, Any]) -> events.Upgraded:
     """Parse the body of UPGRADED. Raises LinkError unless it names a session and, for any but the
-    compiled one, a reason."""
+    compiled one, a reason. A replica that keeps an older compiled session has a reason, too."""
     session, reason = _session(data.get("session")), text(data.get("reason", ""), REASON_MAX)
-    if not session or (session == "compiled") != (not reason):
+    if not session or (session != "compiled" and not reason):
         raise LinkError(
             f"malformed UPGRADED: session {str(data.get('session'))[:40]!r}, reason {reason[:80]!r}"
         )
