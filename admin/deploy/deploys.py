@@ -20,6 +20,7 @@ from admin.deploy.plan import (
     WireRollback,
     check_device,
     check_host,
+    check_trial,
     derived_name_taken,
     plan,
 )
@@ -197,6 +198,7 @@ class Deploys:
         draft = plan(name, request, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
         check_host(draft, self._manager.hosts())
+        check_trial(draft, self._manager.hosts())
         return draft
 
     def _revisions(self, name: str) -> tuple[Deployed, ...]:

@@ -79,17 +79,15 @@ def start_price_s(record: HostRecord, shipment: Shipment) -> float:
 
 def find_device(need: Need, ledger: Ledger, without: Collection[str] = ()) -> str | None:
     """Return the best device with room now, None if there is none; the order is that of
-    `_by_preference`.
+    `devices_by_preference`.
 
     `without`: standbys that may become the new replica; their memory is available to it.
     """
-    return next(
-        (device for device in _by_preference(need, ledger) if ledger.fits(device, need, without)),
-        None,
-    )
+    devices = devices_by_preference(need, ledger)
+    return next((device for device in devices if ledger.fits(device, need, without)), None)
 
 
-def _by_preference(need: Need, ledger: Ledger) -> Iterator[str]:
+def devices_by_preference(need: Need, ledger: Ledger) -> Iterator[str]:
     """Yield the devices that may have room without an eviction, the best first.
 
     (1) Only hosts that admit the need: not closed, with its labels and its driver.
@@ -208,7 +206,7 @@ def _obstacle(need: Need, ledger: Ledger) -> str:
         return f"no device of kind {need.kind}{_wanted_host(need)}"
     if need.memory_mib + RESERVE_MIB > fleet.largest_mib:  # (2)
         return f"needs {need.memory_mib:.0f} MiB + {RESERVE_MIB:.0f} spare, no device has that"
-    able = [id for id in _by_preference(need, ledger) if ledger.fits_kind(id, need)]
+    able = [id for id in devices_by_preference(need, ledger) if ledger.fits_kind(id, need)]
     banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}
     if not banks:  # (3)
         return f"no free device ({fleet.devices} in use)"
@@ -264,9 +262,7 @@ def victims_on(
     (2) If that fails because of the pools' `min`: the largest first.
     (3) The most expensive ones are kept if the others suffice.
     """
-    size_mib = ledger.size_mib(ledger.devices[device].bank)
-    is_too_small = size_mib and need.memory_mib > size_mib - RESERVE_MIB
-    if is_too_small or not ledger.fits_kind(device, need):
+    if not (ledger.can_hold(device, need) and ledger.fits_kind(device, need)):
         return None
     chosen = _choose(
         device, need, ledger, candidates, without, lambda id: candidates[id].cost

@@ -13,7 +13,8 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.state import Replica, State
-from pool_manager.replicas.prepared_models import PreparedFetcher, described, fetch
+from pool_manager.replicas.file_transfer import reader_at
+from pool_manager.replicas.prepared_models import PreparedFetcher, TrialFiles, described
 from registry.errors import BodyTooLarge, StoreUnavailable
 from registry.model import Bundle, BundleFile, Prepared
 from registry.tasks import Tasks
@@ -195,7 +196,7 @@ async def test_one_that_never_ends_is_not_waited_for(heard: Heard) -> None:
 
     report = await heard.outcome(silent)
 
-    assert report["why_not_prepared"] == "the trial did not prepare it within 0 s"
+    assert report["why_not_prepared"] == "it did not finish within 0 s"
 
 
 @pytest.mark.parametrize(
@@ -253,8 +254,9 @@ MIB = 2**20
 async def fetched(folder: Path, answer: Answer = honest) -> Prepared | str:
     kept = folder / "kept"
     kept.mkdir(exist_ok=True)
-    async with offering(folder / "data.sock", answer):
-        return await fetch(folder / "data.sock", ModelFolder(kept), BOUND)
+    path = folder / "data.sock"
+    async with offering(path, answer), reader_at(path) as reader:
+        return await TrialFiles(reader, ModelFolder(kept), BOUND).prepared("model.onnx")
 
 
 async def test_files_are_kept_under_the_servers_names(tmp_path: Path) -> None:
@@ -379,7 +381,8 @@ async def test_one_that_hangs_up(tmp_path: Path) -> None:
 async def test_nobody_there(tmp_path: Path) -> None:
     """A trial that does not listen raises OSError."""
     with pytest.raises(OSError, match="No such file"):
-        await fetch(tmp_path / "data.sock", ModelFolder(tmp_path), BOUND)
+        async with reader_at(tmp_path / "data.sock"):
+            pass
 
 
 class Full(ModelFolder):
@@ -395,9 +398,10 @@ class Full(ModelFolder):
 @pytest.mark.parametrize("error", [StoreUnavailable("disk full"), BodyTooLarge("too large")])
 async def test_what_cannot_be_kept_is_told(error: Exception, tmp_path: Path) -> None:
     """An error of the store is reported as the reason."""
-    async with offering(tmp_path / "data.sock"):
+    path = tmp_path / "data.sock"
+    async with offering(path), reader_at(path) as reader:
         with pytest.raises(type(error)):
-            await fetch(tmp_path / "data.sock", Full(error), BOUND)
+            await TrialFiles(reader, Full(error), BOUND).prepared("model.onnx")
 
 
 @pytest.mark.parametrize(
