@@ -226,9 +226,7 @@ def _telemetry(handle: Any) -> Telemetry:
     milliwatts = _metric(pynvml.nvmlDeviceGetPowerUsage, handle)
     return Telemetry(
         memory_utilization=None if rates is None else rates.memory / 100,
-        temperature_c=_metric(
-            pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU
-        ),
+        temperature_c=_metric(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
         memory_temperature_c=_field(handle, pynvml.NVML_FI_DEV_MEMORY_TEMP),
         power_w=None if milliwatts is None else milliwatts / 1000,
         energy_mj=_count(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
