@@ -17,6 +17,7 @@ from registry.model import Bundle
 from registry.settings import StoreSettings
 from registry.store.builds import BuildStore
 from registry.store.database import Database
+from registry.store.device_time import DeviceTimes
 from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.hosts import HostStore
@@ -56,6 +57,7 @@ class Store:
     hosts: HostStore
     history: History
     timeline: Timeline
+    device_times: DeviceTimes
     usage: UsageStore
     blobs: BlobStore
     builds: BuildStore
@@ -111,6 +113,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         hosts=hosts,
         history=history,
         timeline=Timeline(database),
+        device_times=DeviceTimes(database),
         usage=usage,
         blobs=blobs,
         builds=builds,

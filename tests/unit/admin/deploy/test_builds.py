@@ -18,12 +18,14 @@ from registry.model import BundleFile
 from runtime_image.contract.compiled import OTHER_KEY
 from runtime_image.contract.model import ModelSpec
 from tests.support.builds import ScriptedBuilds, built
-from tests.support.nouns import sha256
-from tests.support.operator import Operator, operating, until
+from tests.support.nouns import SIGNATURE, sha256
+from tests.support.operator import MODEL, Operator, operating, until
 
 KEY = "default/digits@1"
 AUTO = 'schema = 1\n[runtime]\nengine = "auto"'
 ENGINE = b"a compiled model"
+OTHER = MODEL + b"\x32\x01a"
+"""Another model: with a comment of one letter."""
 FILE = BundleFile(".compiled/model.onnx", len(ENGINE), sha256(ENGINE))
 
 
@@ -74,7 +76,7 @@ class Side:
 
 @asynccontextmanager
 async def server(folder: Path, clock: Callable[[], float] | None = None) -> AsyncIterator[Side]:
-    async with operating(folder, FakeDriver(Script(batch=8))) as operator:
+    async with operating(folder, FakeDriver(Script(batch=8, signature=SIGNATURE))) as operator:
         script, wall = ScriptedBuilds(operator.manager), clock or Clock()
         builds = Builds(
             operator.store,
@@ -249,7 +251,7 @@ async def test_an_operator_goes_before_a_build_without_device(tmp_path: Path) ->
     async with server(tmp_path) as side:
         await side.deploy()
         await until(lambda: len(side.script.asked) == 1)
-        await side.deploy("letters")
+        await side.deploy("letters", files={"n.onnx": OTHER})
         await side.builds.prepare("letters", now=True)
         await until(lambda: len(side.script.asked) == 2)
 
@@ -270,7 +272,7 @@ async def test_later_builds_get_the_measurements(tmp_path: Path) -> None:
         await until(lambda: side.state()[1].state == "done")
         assert side.state()[2] is not None
 
-        await side.deploy("letters", files={"n.onnx": b"\x3a\x00\x00"})
+        await side.deploy("letters", files={"n.onnx": OTHER})
         await until(lambda: len(side.script.asked) == 2)
         binding = side.script.asked[1][1]
         assert binding.compiled == (timing,)
@@ -279,4 +281,4 @@ async def test_later_builds_get_the_measurements(tmp_path: Path) -> None:
         assert (binding.spec.build.timing_cache, binding.spec.build.timing_key) == (True, "t1")
         target = side.state("letters")[0]
         assert isinstance(target, Target)
-        assert side.builds.estimate_s(target) == 2.5 * 3 / 2
+        assert side.builds.estimate_s(target) == 2.5 * len(OTHER) / len(MODEL)
