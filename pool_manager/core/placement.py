@@ -152,7 +152,8 @@ def plan_eviction(
         devices of a bank by id.
     (2) The price of the start on the host (`_price_s`), spread over STAY_S, is added to the floor
         and to the cost of a set. Nothing on a device costs less than its floor with this price.
-    (3) On each device, the cheapest candidates are chosen until share and memory fit (`victims_on`).
+    (3) On each device, the cheapest candidates are chosen until share and memory fit
+        (`victims_on`).
     (4) The search ends at a bank whose floor is above the cost of the best set so far. Of sets
         with the same cost, the one with the lowest floor is best, then the one whose device comes
         first.
