@@ -74,7 +74,8 @@ def load_model(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int)
             return _prepared(spec.preparation, folder, device_kind, threads)
         except (LoadError, OSError) as error:
             log_line(f"{spec.revision} is loaded from its original file: {error}"[:2000])
-    return OnnxEngine(folder / spec.model, device_kind=device_kind, threads=threads)
+    model = folder / (spec.optimised or spec.model)
+    return OnnxEngine(model, device_kind=device_kind, threads=threads)
 
 
 def size_mib(path: Path) -> float:

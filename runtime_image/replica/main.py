@@ -203,12 +203,12 @@ class Replica:
         """Load the model, in the worker thread, so that the loop still answers PING."""
         folder = Path(self._record.model_dir)
         try:
-            verdict = None
+            subject = None
             if self._record.role == "trial":
-                from runtime_image.verification.trial import analyse, report_of  # takes 4 ms
+                from runtime_image.verification.subject import begin, report_of  # takes 4 ms
 
-                verdict = analyse(spec, folder)
-                began = self._loop.clock()
+                subject = begin(spec, self._record)
+                spec, began = subject.spec, self._loop.clock()
             engine = load_engine(
                 spec, folder, device_kind=self._record.device_kind, threads=self._record.threads
             )
@@ -221,9 +221,9 @@ class Replica:
                 "memory_mib": resident_mib(),
                 "session": engine.session,
             }
-            if verdict is not None:
+            if subject is not None:
                 kind = self._record.device_kind
-                loaded["report"] = report_of(engine, spec, folder, load_ms, verdict, kind)
+                loaded["report"] = report_of(engine, subject, folder, load_ms, kind)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             self._loop.post(partial(self._fail, _failure_of(error)))
             return
