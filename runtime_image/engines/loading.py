@@ -26,6 +26,8 @@ def load_engine(
     ONNX Runtime.
     """
     model: Engine | None = None
+    if spec.model:
+        require_onnxruntime()
     if spec.model and spec.compiled is not None:
         from runtime_image.engines.compiled import compiled_or_ordinary
 
@@ -49,9 +51,29 @@ def load_engine(
 def preload(device_kind: str) -> None:
     """Import every engine and codec, run a first session on a device of this kind ("cpu", "cuda"),
     and collect garbage. Raises LoadError if there is no such device."""
+    require_onnxruntime()
     from runtime_image.codecs import media
     from runtime_image.engines import onnx, python  # noqa: F401 - imported ahead
 
     onnx.warm_up(device_kind)
     media.preload()
     gc.collect()
+
+
+def require_onnxruntime(package: str = "onnxruntime") -> None:
+    """Raise LoadError if ONNX Runtime is not installed, or only in part.
+
+    Two distributions share its folder; after one of them is removed, what is left has no
+    `__init__.py`.
+    """
+    try:
+        found = __import__(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        found = None
+    if getattr(found, "InferenceSession", None) is None:
+        raise LoadError(
+            f"this Python has no {'usable ' if found else ''}{package}: install 'fngate[cpu]', or"
+            " 'fngate[gpu]' for NVIDIA GPUs; fnctl doctor says more"
+        )

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -114,7 +115,8 @@ class Replica:
 
             preload(self._record.device_kind)
         elif self._record.engine == "onnx":
-            import onnxruntime  # noqa: F401 - imported ahead of the load
+            with suppress(ImportError):  # the load reports it
+                import onnxruntime  # noqa: F401 - imported ahead of the load
         # These objects live as long as the process: exclude them from later collections.
         gc.freeze()
         gc.enable()  # disabled in `__main__`
