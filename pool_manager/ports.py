@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
+from registry.bundles.paths import extended
 from registry.errors import Unknown
 from registry.model import Bundle, BundleFile, ColdStart, DeviceModel, Mount, StateInterval, Use
 from runtime_image.contract.control import Hello, ReplicaRecord
@@ -54,9 +55,12 @@ class Binding:
     server.
 
     `memory_mib` is the configured memory cap, 0 for the default. `measured_mib` is what the trial
-    took, 0 before the trial. `prepared` are optional files that are placed beside the bundle's.
-    `container` is set if the server is apart. `secrets` maps the server's variables to names of
-    secrets.
+    took, 0 before the trial. `optimised` are files without which a replica does not start: the
+    model that is served instead of the bundle's. `prepared` and `compiled` are optional: a model is
+    loaded without them if one of the group is not stored. `compiled` are those of
+    `ModelSpec.compiled`; for a build the timing cache of an earlier one, if any. Their paths begin
+    with the folders of the contract: `.optimised/`, `.prepared/`, `.compiled/`. `container` is set
+    if the server is apart. `secrets` maps the server's variables to names of secrets.
     """
 
     spec: ModelSpec | ServerSpec
@@ -67,8 +71,15 @@ class Binding:
     memory_mib: int = 0
     measured_mib: float = 0.0
     prepared: tuple[BundleFile, ...] = ()
+    optimised: tuple[BundleFile, ...] = ()
     container: ServerContainer | None = None
     secrets: dict[str, str] = field(default_factory=dict)
+    compiled: tuple[BundleFile, ...] = ()
+
+    @property
+    def required(self) -> Bundle:
+        """The files without which a replica does not start."""
+        return extended(self.bundle, self.optimised)
 
 
 class Secrets(Protocol):
@@ -97,6 +108,10 @@ class Bundles(Protocol):
     ) -> None:
         """Hard-link the bundle's files into `target`, and the prepared files if all of them are
         stored. Raises FnError and then leaves nothing behind."""
+
+    async def add(self, files: Collection[BundleFile], target: Path) -> None:
+        """Hard-link further files into `target`, replacing those of the same paths. Raises FnError,
+        and then none of these paths is left."""
 
     def path(self, sha256: str) -> Path:
         """Return where the file with this content is, or would be."""
@@ -131,6 +146,13 @@ class OtherHosts(Protocol):
 
     async def wait_up(self, host: str) -> None:
         """Return when a host can be reached."""
+
+    async def add_files(self, record: ReplicaRecord, files: Collection[BundleFile]) -> None:
+        """Add files to the model folder of a replica that runs. Raises DriverError."""
+
+    async def connect(self, id: str) -> socket.socket:
+        """Return a non-blocking connection to the data socket of a replica. Raises DriverError,
+        OSError."""
 
     async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:
         """Make image and mounts of a server available on the replica's host. Raises
@@ -169,6 +191,18 @@ class NoHosts:
     async def wait_up(self, host: str) -> None:
         """Raise Unknown."""
         raise Unknown(f"no host {host}")
+
+    async def add_files(
+        self,
+        record: ReplicaRecord,
+        files: Collection[BundleFile],  # noqa: ARG002 - there is none
+    ) -> None:
+        """Raise Unknown."""
+        raise Unknown(f"no host {record.host}")
+
+    async def connect(self, id: str) -> socket.socket:
+        """Raise Unknown."""
+        raise Unknown(f"{id} is on no other host")
 
     async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:  # noqa: ARG002
         """Raise Unknown."""

@@ -16,8 +16,9 @@ from pool_manager.core.pool import AT_REST
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
-from pool_manager.manager import Manager, _new_ids
+from pool_manager.manager import Manager
 from pool_manager.ports import ServerContainer
+from pool_manager.replicas.run_folders import new_ids
 from pool_manager.reports import Decision
 from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
@@ -435,7 +436,7 @@ def test_replica_ids_skip_recorded_replicas(
     for recorded in ("00000000", "00000001"):
         (tmp_path / recorded).mkdir()
 
-    new_id = _new_ids(tmp_path)
+    new_id = new_ids(tmp_path)
 
     assert [new_id() for _ in range(3)] == ["ffffffff", "00000002", "00000003"]
 
