@@ -43,7 +43,7 @@ from pool_manager.reports import Decision, Journal, Occupancy, Publisher, charge
 from pool_manager.runs import RunReports, RunTotals
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
-from pool_manager.usage import UsageMonitor
+from pool_manager.usage import HeldTotal, UsageMonitor
 from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.exchange import Load, PoolEndpoints, decode_demand
 from registry.model import BundleFile, Host
@@ -97,7 +97,7 @@ class Manager:
         )
         self._bindings: dict[str, Binding] = {}
         self._gpus, cluster = FleetGpus(gpus or NoGpus(), self._hosts.gpus), self._machine.cluster
-        self._use = UsageMonitor(self._machine, self._bindings, recorder, *clocks)
+        self._use = UsageMonitor(self._machine, self._bindings, recorder, clocks, self._gpus)
         prepared = PreparedFetcher(
             self.submit, bundles, self._tasks, settings.run_dir, cluster.find, self._bindings
         )
@@ -189,7 +189,7 @@ class Manager:
         await self._launcher.read_ahead.close()
         await self._hosts.close()
         await self._tasks.close()
-        self._use.flush()
+        self._use.flush(is_last=True)
         await self._gpus.close()
         await self._driver.close()
 
@@ -357,6 +357,10 @@ class Manager:
         """Return the share of the last seconds in which a model ran on a device, 0 to 1; None if
         unknown."""
         return self._use.busy(device)
+
+    def held_totals(self) -> list[HeldTotal]:
+        """Return the device-seconds and joules of functions since the server's start."""
+        return self._use.totals.list()
 
     @property
     def gpu_silence(self) -> str:

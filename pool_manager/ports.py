@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -12,8 +12,9 @@ from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from registry.bundles.paths import extended
 from registry.errors import Unknown
-from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
+from registry.model import Bundle, BundleFile, ColdStart, DeviceModel, Mount, StateInterval, Use
 from runtime_image.contract.control import Hello, ReplicaRecord
+from runtime_image.contract.gpus import Reading
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
 
@@ -222,7 +223,10 @@ class Recorder(Protocol):
         """Record how long a pool was in a state."""
 
     def use(self, record: Use) -> None:
-        """Record device-seconds of replicas."""
+        """Record device-seconds and joules of replicas."""
+
+    def device_model(self, record: DeviceModel) -> None:
+        """Record what a device is."""
 
 
 class ControlConnections(Protocol):
@@ -262,6 +266,8 @@ class GpuView:
 
     `foreign_mib` is memory of other programs. `utilization` is the share of the driver's last
     sample period (at most a second) in which anything ran. None: the driver does not report it.
+    `reading` is the whole of what was last read. `part` is the part of its GPU that a slice is, by
+    memory. `xids` counts the GPU's errors since the server's start by XID, the last one last.
     """
 
     name: str | None
@@ -272,6 +278,9 @@ class GpuView:
     used_mib: float | None
     foreign_mib: float
     utilization: float | None = None
+    reading: Reading | None = field(default=None, repr=False, compare=False)
+    part: float = 1.0
+    xids: Mapping[int, int] = field(default_factory=dict)
 
 
 class Gpus(Protocol):

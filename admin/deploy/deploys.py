@@ -237,7 +237,8 @@ class Deploys:
         was_awake = self._rollout.is_awake(operation.name)
         if current is not None and not request.traffic:
             return await self._aside(draft, operation, phase)
-        if current is not None and settings_equal(current.revision, draft.revision):
+        is_same = current is not None and settings_equal(current.revision, draft.revision)
+        if current is not None and is_same and self._verification.is_whole(current):
             await phase(SWITCH)
             return await self._keep(current, with_wait(draft, current.profile))
         if current is not None and request.derived_name and not draft.is_meant:

@@ -33,7 +33,7 @@ from registry.errors import (
 from registry.files import unavailable
 from registry.model import LOCAL_HOST, Bundle, BundleFile, Profile, Revision
 from registry.names import HOST_LABEL
-from registry.spec import wanted_precision
+from registry.spec import candidate_of, wanted_precision
 from runtime_image.contract import model
 from runtime_image.contract.model import WEIGHTS_FILE
 from runtime_image.contract.server import SampleRequest
@@ -102,6 +102,12 @@ class Verification:
             raise ModelRefused(not_onnx(model, error, path)) from error
         onnx_files.check_external(model, locations, {f.path for f in draft.bundle.files})
 
+    def is_whole(self, deployed: Deployed) -> bool:
+        """Return whether the store has the file that the trial of a revision chose, if it chose
+        one, and spare it from the next sweeps. Only another trial can make it again."""
+        file = candidate_of(deployed)
+        return file is None or self._store.blobs.claim(file.sha256, file.size)
+
     async def verify(self, draft: Plan, trial: str) -> Verified:
         """Load, try, prove and measure the model, unless an earlier trial did so. `trial` is a
         unique name.
@@ -111,7 +117,7 @@ class Verification:
         """
         kind = draft.revision.device.kind
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
-        if known is not None and known.profile is not None:
+        if known is not None and known.profile is not None and self.is_whole(known):
             revision = replace(draft.revision, signature=known.revision.signature)
             return Verified(revision, known.profile, {})
         try:

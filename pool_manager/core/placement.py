@@ -152,7 +152,8 @@ def plan_eviction(
         devices of a bank by id.
     (2) The price of the start on the host (`_price_s`), spread over STAY_S, is added to the floor
         and to the cost of a set. Nothing on a device costs less than its floor with this price.
-    (3) On each device, the cheapest candidates are chosen until share and memory fit (`_victims`).
+    (3) On each device, the cheapest candidates are chosen until share and memory fit
+        (`victims_on`).
     (4) The search ends at a bank whose floor is above the cost of the best set so far. Of sets
         with the same cost, the one with the lowest floor is best, then the one whose device comes
         first.
@@ -170,7 +171,7 @@ def plan_eviction(
         for device in ledger.devices_of(bank) if is_open else ():
             if best is not None and (bound, bound, device) >= best:
                 break
-            victims = _victims(device, need, ledger, candidates, without)  # (3)
+            victims = victims_on(device, need, ledger, candidates, without)  # (3)
             if victims is not None:
                 total = sum(candidates[id].cost for id in victims) + prices[host]
                 choice = _Choice(total, bound, device, victims)
@@ -248,7 +249,7 @@ def _host_obstacle(need: Need, ledger: Ledger, host: str) -> str:
     return f"{host} ({why})"
 
 
-def _victims(
+def victims_on(
     device: str,
     need: Need,
     ledger: Ledger,

@@ -23,7 +23,7 @@ from pool_manager.reports import Decision
 from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
-from registry.model import ColdStart, StateInterval, Use
+from registry.model import ColdStart, DeviceModel, StateInterval, Use
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import Kind
 from tests.support.operator import operating
@@ -46,6 +46,9 @@ class Records:
 
     def use(self, record: Use) -> None:
         self.use_kept.append(record)
+
+    def device_model(self, record: DeviceModel) -> None:
+        """Ignore the record."""
 
 
 class Gateway:
