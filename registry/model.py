@@ -446,7 +446,11 @@ class Use:
 
     In device-seconds: `waking_s` starting and loading, `busy_s` running the model, `idle_s` ready
     and not running. Several records of one minute add up. Standbys on a GPU belong to no function:
-    their name is "" and their number 0.
+    their name is "" and their number 0. So does the time in which nobody holds a device.
+
+    `held_s` are the device-seconds that the replicas are charged with: several holders of a device
+    split each of its seconds, so that all records of a device add up to the time that passed.
+    `joules` are split likewise, 0 for a device without an energy counter.
     """
 
     namespace: str
@@ -457,6 +461,23 @@ class Use:
     waking_s: float = 0.0
     idle_s: float = 0.0
     busy_s: float = 0.0
+    held_s: float = 0.0
+    joules: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """What a device is, as of `at_s` (Unix seconds); `name` is its id.
+
+    `model` is the name of a GPU as its driver reports it, "" for a CPU slot. `part` is less than 1
+    for a slice of a GPU: its part of the GPU's memory.
+    """
+
+    name: str
+    kind: str
+    model: str
+    part: float
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,33 +9,35 @@ The trial may run foreign code: its description and the sizes of its files are v
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import socket
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from pool_manager.core import events
 from pool_manager.core.state import Replica
 from pool_manager.ports import Binding, Bundles
+from pool_manager.replicas.file_transfer import (
+    EXIT_S,
+    NotFetched,
+    PartReader,
+    fetched_or_why_not,
+    reader_at,
+)
 from pool_manager.replicas.messages import is_number, text
 from pool_manager.replicas.precision_reports import REPORTED, optimised
 from pool_manager.replicas.relay import Emit
-from registry.errors import FnError
 from registry.model import LOCAL_HOST, BundleFile, Optimised, Prepared, SessionTimes
 from registry.tasks import Tasks
 from runtime_image.contract.control import DATA_SOCKET
-from runtime_image.contract.link import Kind
 from runtime_image.contract.model import (
     DESCRIPTION_MAX,
     FOLDER,
     GRAPH_FILE,
-    PART_MAX,
     PREPARES,
     WEIGHTS_FILE,
     ModelSpec,
@@ -45,7 +47,7 @@ from runtime_image.contract.model import (
     files_max,
     patience_s,
 )
-from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
+from runtime_image.link.frames import LinkError
 
 TEXT_MAX: Final = 1000
 KEY_MAX: Final = 200
@@ -63,28 +65,15 @@ OPTIMISED = "optimised"
 """Key added to a report: an `Optimised`, if candidates of other precision were wanted."""
 STAGE: Final = "optimise"
 """Stage of a trial that failed because its chosen candidate could not be fetched."""
-EXIT_S: Final = 3.0
-"""Longest expected time between the end of a trial's connection and the event of its end."""
-
-
-@contextlib.asynccontextmanager
-async def connected(path: Path, bundles: Bundles, binding: Binding) -> AsyncIterator[TrialFiles]:
-    """Connect to the trial that listens at `path`; its files are stored in `bundles`.
-
-    The trial answers when it has finished; there is no time limit here. Raises OSError if the trial
-    is gone.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
-        await asyncio.get_running_loop().sock_connect(sock, str(path))
-        yield TrialFiles(_Asking(sock), bundles, binding)
 
 
 class TrialFiles:
-    """The files of one trial. Methods raise LinkError on a malformed answer, OSError if the trial
-    is gone, FnError if the files cannot be stored."""
+    """The files of one trial, which answers when it has made them; there is no time limit here.
+    Methods raise LinkError on a malformed answer, OSError if the trial is gone, FnError if the
+    files cannot be stored."""
 
-    def __init__(self, asking: _Asking, bundles: Bundles, binding: Binding) -> None:
-        self._asking = asking
+    def __init__(self, reader: PartReader, bundles: Bundles, binding: Binding) -> None:
+        self._reader = reader
         self._bundles = bundles
         self._binding = binding
 
@@ -92,67 +81,22 @@ class TrialFiles:
         """Fetch the chosen candidate; the original is no file of the trial."""
         if optimised.file is None:
             return optimised
-        return replace(optimised, file=await self._keep(Part.OPTIMISED, optimised.file))
+        file = await self._reader.keep(Part.OPTIMISED, optimised.file, self._bundles)
+        return replace(optimised, file=file)
 
     async def prepared(self, served: str) -> Prepared | str:
         """Fetch the prepared model; return it, or the reason why there is none. `served` is the
         path of the model that was prepared."""
         assert isinstance(self._binding.spec, ModelSpec), "only models are prepared"
-        description = b""
-        async with contextlib.aclosing(self._asking.parts(Part.DESCRIPTION, None)) as parts:
-            async for part in parts:
-                description = bytes(part)
         model, bundle_bytes = self._binding.spec.model, self._binding.bundle.size
-        prepared = described(description, model, bundle_bytes, served)
+        prepared = described(await self._reader.description(), model, bundle_bytes, served)
         if isinstance(prepared, str):
             return prepared
-        files = [
-            await self._keep(Part.GRAPH if file.path == PREPARED_MODEL else Part.WEIGHTS, file)
-            for file in prepared.files
-        ]
+        files = []
+        for file in prepared.files:
+            part = Part.GRAPH if file.path == PREPARED_MODEL else Part.WEIGHTS
+            files.append(await self._reader.keep(part, file, self._bundles))
         return replace(prepared, files=tuple(files))
-
-    async def _keep(self, part: Part, file: BundleFile) -> BundleFile:
-        async with contextlib.aclosing(self._asking.parts(part, file.size)) as parts:
-            return replace(file, sha256=await self._bundles.keep(file.size, parts))
-
-
-class _Asking:
-    """Sequential requests for parts over one connection."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._reader = FrameReader(PART_MAX)
-        self._frames: deque[Frame] = deque()
-
-    async def parts(self, part: Part, size: int | None) -> AsyncGenerator[bytes | bytearray, None]:
-        """Send FETCH and yield the answer: `size` bytes in parts of PART_MAX (the last one may be
-        smaller), or one part of any size if `size` is None. Raises LinkError on other answers."""
-        question = b"".join(pack(Kind.FETCH, part + 1, aux=part))
-        await asyncio.get_running_loop().sock_sendall(self._sock, question)
-        if size is None:
-            yield await self._body(part, Kind.PART)
-        left = size or 0
-        while left:
-            body = await self._body(part, Kind.PART)
-            if len(body) != min(PART_MAX, left):
-                raise LinkError(f"expected a part of {min(PART_MAX, left)} bytes, got {len(body)}")
-            left -= len(body)
-            yield body
-        if await self._body(part, Kind.END):
-            raise LinkError("END has a body")
-
-    async def _body(self, part: Part, kind: Kind) -> bytes | bytearray:
-        while not self._frames:
-            buffer = self._reader.buffer()
-            count = await asyncio.get_running_loop().sock_recv_into(self._sock, buffer)
-            if not count:
-                raise ConnectionResetError("the trial closed the connection")
-            self._frames.extend(self._reader.received(count))
-        frame = self._frames.popleft()
-        if frame.kind is not kind or frame.id != part + 1:
-            raise LinkError(f"expected {kind.name} {part + 1}, got {frame.kind.name} {frame.id}")
-        return frame.body
 
 
 def described(data: bytes, model: str, bundle_bytes: int, served: str = "") -> Prepared | str:
@@ -234,6 +178,12 @@ class _Held:
         file = self.optimised.file if self.optimised else None
         assert isinstance(self.binding.spec, ModelSpec)
         return file.path if file else self.binding.spec.model
+
+
+class _Fetched(NamedTuple):
+    """What was prepared, or why not; None if nothing was to be."""
+
+    prepared: Prepared | str | None
 
 
 class PreparedFetcher:
@@ -348,29 +298,20 @@ class PreparedFetcher:
             self._give_up(id, why_not)
             return
         limit_s = self.limit_s(held.binding.bundle.size)
-        try:
-            async with asyncio.timeout(limit_s):
-                prepared = await self._fetched(self._run_dir / id / DATA_SOCKET, held)
-        except TimeoutError:
-            self._give_up(id, f"the trial did not prepare it within {limit_s:.0f} s")
-        except ConnectionError as error:
-            # The trial has most likely died; its Lost event will cancel this task.
-            await asyncio.sleep(self.exit_s)
-            self._give_up(id, f"its files could not be fetched: {error}")
-        except (FnError, LinkError, OSError) as error:
-            self._give_up(id, f"its files could not be fetched: {error}")
-        except Exception as error:
-            # For any error: without a report the deploy would wait until its time limit.
-            log.exception("what a trial prepared could not be fetched", replica=id)
-            self._give_up(id, f"its files could not be fetched: {error!r}")
+        path = self._run_dir / id / DATA_SOCKET
+        work = partial(self._fetched, path, held)
+        fetched = await fetched_or_why_not(id, work, limit_s, self.exit_s)
+        if isinstance(fetched, NotFetched):
+            self._give_up(id, fetched.reason)
         else:
-            self._emit_report(id, prepared)
+            self._emit_report(id, fetched.prepared)
 
-    async def _fetched(self, path: Path, held: _Held) -> Prepared | str | None:
+    async def _fetched(self, path: Path, held: _Held) -> _Fetched:
         """Fetch and store all files of a trial: the candidate first, as a preparation may kill the
         trial."""
-        async with connected(path, self._bundles, held.binding) as files:
+        async with reader_at(path) as reader:
+            files = TrialFiles(reader, self._bundles, held.binding)
             if held.optimised is not None:
                 held.optimised = await files.candidate(held.optimised)
                 held.is_whole = True
-            return await files.prepared(held.served) if held.prepares else None
+            return _Fetched(await files.prepared(held.served) if held.prepares else None)

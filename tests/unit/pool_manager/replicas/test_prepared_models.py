@@ -13,7 +13,8 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.state import Replica, State
-from pool_manager.replicas.prepared_models import PreparedFetcher, connected, described
+from pool_manager.replicas.file_transfer import reader_at
+from pool_manager.replicas.prepared_models import PreparedFetcher, TrialFiles, described
 from registry.errors import BodyTooLarge, StoreUnavailable
 from registry.model import Bundle, BundleFile, Optimised, Prepared
 from registry.tasks import Tasks
@@ -198,7 +199,7 @@ async def test_one_that_never_ends_is_not_waited_for(heard: Heard) -> None:
 
     report = await heard.outcome(silent)
 
-    assert report["why_not_prepared"] == "the trial did not prepare it within 0 s"
+    assert report["why_not_prepared"] == "it did not finish within 0 s"
 
 
 @pytest.mark.parametrize(
@@ -356,8 +357,8 @@ async def fetched(folder: Path, answer: Answer = honest) -> Prepared | str:
     kept = folder / "kept"
     kept.mkdir(exist_ok=True)
     path = folder / "data.sock"
-    async with offering(path, answer), connected(path, ModelFolder(kept), BOUND) as files:
-        return await files.prepared("model.onnx")
+    async with offering(path, answer), reader_at(path) as reader:
+        return await TrialFiles(reader, ModelFolder(kept), BOUND).prepared("model.onnx")
 
 
 async def test_files_are_kept_under_the_servers_names(tmp_path: Path) -> None:
@@ -482,7 +483,7 @@ async def test_one_that_hangs_up(tmp_path: Path) -> None:
 async def test_nobody_there(tmp_path: Path) -> None:
     """A trial that does not listen raises OSError."""
     with pytest.raises(OSError, match="No such file"):
-        async with connected(tmp_path / "data.sock", ModelFolder(tmp_path), BOUND):
+        async with reader_at(tmp_path / "data.sock"):
             pass
 
 
@@ -500,9 +501,9 @@ class Full(ModelFolder):
 async def test_what_cannot_be_kept_is_told(error: Exception, tmp_path: Path) -> None:
     """An error of the store is reported as the reason."""
     path = tmp_path / "data.sock"
-    async with offering(path), connected(path, Full(error), BOUND) as files:
+    async with offering(path), reader_at(path) as reader:
         with pytest.raises(type(error)):
-            await files.prepared("model.onnx")
+            await TrialFiles(reader, Full(error), BOUND).prepared("model.onnx")
 
 
 @pytest.mark.parametrize(
