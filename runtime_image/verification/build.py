@@ -77,7 +77,7 @@ def build_and_serve(
     with tempfile.TemporaryDirectory(dir=Path.home(), ignore_cleanup_errors=True) as scratch:
         built = built_or_why_not(engines, place, Path(scratch))
         with suppress(LinkError, OSError):
-            serve_parts(listener, dict(built.described), built.files, record.greeting)
+            serve_parts(listener, lambda: built.described, built.files, record.greeting)
 
 
 def built_or_why_not(engines: list[Engine], place: Place, scratch: Path) -> Built:
