@@ -156,6 +156,11 @@ class Client:
         path = f"/admin/v1/functions/{_part(name)}/warm?{urlencode({'wait': wait_s})}"
         return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
 
+    def prepare(self, name: str, *, now: bool) -> dict[str, Any]:
+        """Ask for the compiled model of a function, if `now` before all others; return it with its
+        build."""
+        return self._json("POST", f"/admin/v1/functions/{_part(name)}/prepare", {"now": now})
+
     def put_to_sleep(self, name: str) -> dict[str, Any]:
         """Stop idle replicas now; return how many were asked to stop and how many stay."""
         return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep")
