@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
@@ -17,6 +18,7 @@ from aiohttp import web
 
 from admin.api.app import Admin, open_admin
 from admin.api.context import AdminContext
+from admin.dcgm import DcgmFamilies
 from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.gateway_process import (
     Process,
@@ -33,6 +35,7 @@ from admin.host_sync import HostSync
 from admin.metrics import (
     DeviceFamilies,
     Gateways,
+    HeldFamilies,
     HostFamilies,
     OneGateway,
     ReplicaFamilies,
@@ -190,6 +193,9 @@ class _Linked(Bundles):
         self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
     ) -> None:
         await asyncio.to_thread(self._blobs.materialise, bundle, target, prepared)
+
+    async def add(self, files: Collection[BundleFile], target: Path) -> None:
+        await asyncio.to_thread(self._blobs.add, files, target)
 
     def path(self, sha256: str) -> Path:
         return self._blobs.path(sha256)
@@ -377,6 +383,9 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     metrics.add_source(ReplicaFamilies(counters))
     metrics.add_source(RunFamilies(manager.runs.shown))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add_source(HeldFamilies(manager.held_totals))
+    if context.settings.dcgm_metrics:
+        metrics.add_source(DcgmFamilies(manager.occupancies, socket.gethostname()))
     metrics.add_source(HostFamilies(manager.hosts))
     metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 

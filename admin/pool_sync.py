@@ -9,10 +9,11 @@ from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding, ServerContainer
 from registry.batching import rows_of
+from registry.bundles.paths import extended
 from registry.catalog import Catalog, Change, Deployed
-from registry.model import LOCAL_HOST, Bundle, ExchangeLimits, pool_key
+from registry.model import LOCAL_HOST, Bundle, BundleFile, ExchangeLimits, pool_key
 from registry.names import HOST_LABEL
-from registry.spec import may_rerun, prepared_of, replica_spec
+from registry.spec import candidate_of, may_rerun, prepared_of, replica_spec
 from runtime_image.contract.server import PORT_DEFAULT
 
 SUPERSEDED_IDLE_S = 10.0
@@ -57,6 +58,7 @@ def pool_spec(deployed: Deployed, bundle: Bundle, driver: str = "") -> PoolSpec:
     is_current = function.revision == revision.number
     idle_s = function.scaling.idle_s
     batch_max = rows_of(revision, profile)
+    required = extended(bundle, optimised_files(deployed))
     spec = PoolSpec(
         key=revision.key,
         min=function.scaling.min if is_current else 0,
@@ -65,13 +67,25 @@ def pool_spec(deployed: Deployed, bundle: Bundle, driver: str = "") -> PoolSpec:
         device_kind=revision.device.kind,
         target=max(2, 2 * batch_max),
         load_s=profile.load_ms / 1e3 if profile else 0.0,
-        bundle_bytes=bundle.size,
+        bundle_bytes=required.size,
         function=f"{function.namespace}/{function.name}",
         share=revision.device.share,
-        memory_mib=max(profile.memory_mib if profile else 0.0, bundle.size / 2**20),
+        memory_mib=max(profile.memory_mib if profile else 0.0, _served_mib(deployed, bundle)),
         batches=batch_max > 1,
     )
-    return with_server(with_hosts(spec, deployed, bundle, driver), deployed)
+    return with_server(with_hosts(spec, deployed, required, driver), deployed)
+
+
+def optimised_files(deployed: Deployed) -> tuple[BundleFile, ...]:
+    """Return the files that a replica needs beside the bundle's: the chosen candidate, if any."""
+    candidate = candidate_of(deployed)
+    return (candidate,) if candidate else ()
+
+
+def _served_mib(deployed: Deployed, bundle: Bundle) -> float:
+    """Return the MiB of the files that a replica loads, by which a profile cannot be too small."""
+    candidate = candidate_of(deployed)
+    return (candidate.size if candidate else bundle.size) / 2**20
 
 
 def with_hosts(spec: PoolSpec, deployed: Deployed, bundle: Bundle, driver: str) -> PoolSpec:
@@ -124,6 +138,7 @@ def binding(deployed: Deployed, bundle: Bundle) -> Binding:
         revision.device.memory_mib,
         deployed.profile.memory_mib if deployed.profile else 0.0,
         prepared.files if prepared else (),
+        optimised=optimised_files(deployed),
         container=server_container(deployed, bundle),
         secrets=dict(revision.server.secrets) if revision.server else {},
     )

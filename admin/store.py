@@ -16,6 +16,7 @@ from registry.files import DataDirectory, write_atomic
 from registry.model import Bundle
 from registry.settings import StoreSettings
 from registry.store.database import Database
+from registry.store.device_time import DeviceTimes
 from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.hosts import HostStore
@@ -55,6 +56,7 @@ class Store:
     hosts: HostStore
     history: History
     timeline: Timeline
+    device_times: DeviceTimes
     usage: UsageStore
     blobs: BlobStore
     catalog: Catalog
@@ -107,6 +109,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         hosts=hosts,
         history=history,
         timeline=Timeline(database),
+        device_times=DeviceTimes(database),
         usage=usage,
         blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
         catalog=Catalog(deployed),

@@ -15,9 +15,11 @@ from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Host, Key, Operation, Profile, ServerSettings
+from registry.spec import optimised_of
 from registry.store.keys import KeyRing
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
+from runtime_image.contract.precision import PrecisionReport
 
 
 class Live(NamedTuple):
@@ -134,6 +136,12 @@ def profile_json(profile: Profile | None) -> dict[str, Any] | None:
         "engine": profile.engine.partition(":")[0],
         "latency_ms": {str(k): v for k, v in profile.latency_ms.items()},
     }
+
+
+def precision_json(deployed: Deployed) -> PrecisionReport | None:
+    """Return the candidates of other precision that a revision's trial measured, None without."""
+    found = optimised_of(deployed)
+    return found.table if found else None
 
 
 def operation_json(operation: Operation) -> dict[str, Any]:

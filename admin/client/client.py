@@ -298,6 +298,12 @@ class Client:
         query = {"by": by, "since": since, **({"function": function} if function else {})}
         return self._json("GET", f"/admin/v1/usage?{urlencode(query)}")
 
+    def cost(self, by: str, since: str, function: str = "") -> dict[str, Any]:
+        """Return device-seconds, energy and costs by `function` or `key`, of one function or of
+        all."""
+        query = {"by": by, "since": since, **({"function": function} if function else {})}
+        return self._json("GET", f"/admin/v1/cost?{urlencode(query)}")
+
     def add_alias(self, function: str, alias: str) -> dict[str, Any]:
         """Give a function's model a further name; return whether it is new."""
         return self._json("POST", "/admin/v1/aliases", {"function": function, "alias": alias})

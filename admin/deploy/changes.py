@@ -27,7 +27,7 @@ from registry.errors import (
 from registry.manifest import rescaled
 from registry.model import Function, Profile, Revision
 from registry.names import check_alias
-from registry.spec import profile_engine
+from registry.spec import made_files, profile_engine
 from registry.store.records import encode_record
 
 log = structlog.get_logger()
@@ -280,17 +280,16 @@ class Removal:
         functions, settings = self._store.functions, self._store.settings
         try:
             await functions.remove_orphans()
-            keep = await functions.referenced_blobs() | self._prepared() | set(in_use)
+            keep = await functions.referenced_blobs() | self._made() | set(in_use)
             await asyncio.to_thread(self._store.blobs.sweep, keep, settings.blob_keep_s, now_s)
         except StoreUnavailable as error:
             log.warning("unused files are kept for now", reason=error.message)
 
-    def _prepared(self) -> set[str]:
-        """Return the sha256 of all prepared files of current revisions. A profile without a
-        revision is kept for a while, but its prepared files are not."""
+    def _made(self) -> set[str]:
+        """Return the sha256 of all prepared and optimised files of current revisions. A profile
+        without a revision is kept for a while, but these files are not."""
         profiles = (deployed.profile for deployed in self._store.catalog.every())
-        found = (profile.prepared for profile in profiles if profile is not None)
-        return {file.sha256 for one in found if one is not None for file in one.files}
+        return {file.sha256 for one in profiles if one is not None for file in made_files(one)}
 
     def _forget_bundles(self) -> None:
         catalog, bundles = self._store.catalog, self._store.bundles

@@ -20,6 +20,7 @@ from admin.deploy.plan import (
     WireRollback,
     check_device,
     check_host,
+    check_trial,
     derived_name_taken,
     plan,
 )
@@ -197,6 +198,7 @@ class Deploys:
         draft = plan(name, request, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
         check_host(draft, self._manager.hosts())
+        check_trial(draft, self._manager.hosts())
         return draft
 
     def _revisions(self, name: str) -> tuple[Deployed, ...]:
@@ -235,7 +237,8 @@ class Deploys:
         was_awake = self._rollout.is_awake(operation.name)
         if current is not None and not request.traffic:
             return await self._aside(draft, operation, phase)
-        if current is not None and settings_equal(current.revision, draft.revision):
+        is_same = current is not None and settings_equal(current.revision, draft.revision)
+        if current is not None and is_same and self._verification.is_whole(current):
             await phase(SWITCH)
             return await self._keep(current, with_wait(draft, current.profile))
         if current is not None and request.derived_name and not draft.is_meant:

@@ -31,7 +31,9 @@ from registry.errors import (
     Unknown,
 )
 from registry.files import unavailable
-from registry.model import Bundle, BundleFile, Profile, Revision
+from registry.model import LOCAL_HOST, Bundle, BundleFile, Profile, Revision
+from registry.names import HOST_LABEL
+from registry.spec import candidate_of, wanted_precision
 from runtime_image.contract import model
 from runtime_image.contract.model import WEIGHTS_FILE
 from runtime_image.contract.server import SampleRequest
@@ -45,6 +47,13 @@ TRIAL_BUNDLES = 3
 largest batch, plus this many times the size of the bundle."""
 PREPARING_BUNDLES = 1
 """Further bundle sizes if the model is prepared: a container's written files count as memory."""
+
+OPTIMISING_BUNDLES = 3
+"""Further bundle sizes if candidates of other precision are made: one beside the original, in
+memory and as a file, and what its making takes."""
+OPTIMISING_S = 300.0
+OPTIMISING_S_PER_GIB = 600.0
+"""Further seconds of a trial for its candidates."""
 
 FILE_MAX = 16 * 2**20
 TEXT = "text/plain; charset=utf-8"
@@ -93,6 +102,12 @@ class Verification:
             raise ModelRefused(not_onnx(model, error, path)) from error
         onnx_files.check_external(model, locations, {f.path for f in draft.bundle.files})
 
+    def is_whole(self, deployed: Deployed) -> bool:
+        """Return whether the store has the file that the trial of a revision chose, if it chose
+        one, and spare it from the next sweeps. Only another trial can make it again."""
+        file = candidate_of(deployed)
+        return file is None or self._store.blobs.claim(file.sha256, file.size)
+
     async def verify(self, draft: Plan, trial: str) -> Verified:
         """Load, try, prove and measure the model, unless an earlier trial did so. `trial` is a
         unique name.
@@ -102,7 +117,7 @@ class Verification:
         """
         kind = draft.revision.device.kind
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
-        if known is not None and known.profile is not None:
+        if known is not None and known.profile is not None and self.is_whole(known):
             revision = replace(draft.revision, signature=known.revision.signature)
             return Verified(revision, known.profile, {})
         try:
@@ -113,6 +128,10 @@ class Verification:
         profile = profile_from_report(report, draft)
         measured = (profile.bundle, profile.engine, profile.device_kind)
         profile = with_refutation(profile, await self._store.functions.find_profile(*measured))
+        for other in self._store.catalog.every():
+            # In another precision it has the same graph.
+            if other.revision.bundle == profile.bundle:
+                profile = with_refutation(profile, other.profile)
         return Verified(
             replace(draft.revision, signature=signature_from_report(report)),
             await asyncio.to_thread(self._checked, profile),
@@ -147,7 +166,9 @@ class Verification:
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
         kind = draft.revision.device.kind
         size = draft.bundle.size
+        is_optimising = wanted_precision(draft.revision) is not None
         bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
+        bundles += OPTIMISING_BUNDLES * is_optimising
         need_mib = TRIAL_MIB + bundles * size / 2**20
         deployed = Deployed(draft.function, draft.revision)
         spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
@@ -155,6 +176,7 @@ class Verification:
         trial_spec = draft.trial_spec(prepare=self._prepare)
         try:
             placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver)
+            placed = _with_candidates(placed) if is_optimising else placed
             return await self._manager.trial(
                 with_server(placed, deployed), replace(bound, spec=trial_spec)
             )
@@ -185,6 +207,14 @@ class Verification:
         if kind != "any":
             return kind
         return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"
+
+
+def _with_candidates(spec: PoolSpec) -> PoolSpec:
+    """Return the spec of a trial that makes candidates: on this machine, as no other host's files
+    come back, and with time for them."""
+    trial_s = OPTIMISING_S + OPTIMISING_S_PER_GIB * spec.bundle_bytes / 2**30
+    labels = {**dict(spec.labels), HOST_LABEL: LOCAL_HOST}
+    return replace(spec, labels=tuple(sorted(labels.items())), trial_s=trial_s)
 
 
 def _unprepared(profile: Profile, why_not: str) -> Profile:

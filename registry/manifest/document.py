@@ -14,6 +14,7 @@ from registry.errors import BadManifest, BadRequest
 from registry.manifest.checks import NOTHING, refused, validate
 from registry.manifest.oip import oip_identity
 from registry.manifest.openai import model_api
+from registry.manifest.optimise import optimisation
 from registry.manifest.schema import (
     BatchingTable,
     DeviceTable,
@@ -43,6 +44,7 @@ from registry.model import (
     ServerSettings,
 )
 from runtime_image.contract.model import InputRule, OutputRule
+from runtime_image.contract.precision import Optimisation
 
 MANIFEST_FILE: Final = "function.toml"
 HANDLER_FILE: Final = "handler.py"
@@ -78,12 +80,14 @@ class Manifest:
     exchange: ExchangeLimits | None = None
     oip_name: str = ""
     oip_version: str = ""
+    optimise: Optimisation | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
         """Bundle paths that it names: model, handler, sample files. Sorted, without repeats."""
         samples = [value[1:] for value in self.sample.values() if _is_file(value)]
         samples += sample_files(self.server.samples) if self.server else ()
+        samples += [self.optimise.samples] if self.optimise else []
         return tuple(sorted({path for path in (self.model, self.handler, *samples) if path}))
 
 
@@ -231,7 +235,9 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
     if engine == "python" and not handler:
         raise refused("runtime.engine", f"{HANDLER_FILE} beside the manifest", "no such file")
     inputs = {name: input_rule(name, table, engine) for name, table in document.input.items()}
-    output = document.output
+    output = OutputRule(
+        document.output.tensor, tuple(document.output.labels), document.output.top_k
+    )
     oip_name, oip_version = oip_identity(document.oip)
     return Manifest(
         name=document.name,
@@ -244,10 +250,11 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
         device=DeviceNeed(**document.device.model_dump()),
         batching=Batching(**document.batching.model_dump()),
         inputs=declared(inputs) if engine == "python" else inputs,
-        output=OutputRule(output.tensor, tuple(output.labels), output.top_k),
+        output=output,
         sample=document.sample,
         oip_name=oip_name,
         oip_version=oip_version,
+        optimise=optimisation(document.optimise, engine, output, files),
     )
 
 

@@ -16,6 +16,7 @@ from registry.errors import BadRequest
 from registry.manifest.checks import NOTHING, Path, Section, Text, refused, validate
 from registry.manifest.oip import OipTable
 from registry.manifest.openai import OpenAITable
+from registry.manifest.optimise import OptimiseTable
 from registry.manifest.server import ServerTable
 from registry.names import NAME_RULE, check_labels, is_name
 from runtime_image.contract import dtypes
@@ -214,6 +215,8 @@ class Document(Section):
     """Device of each replica."""
     batching: BatchingTable = BatchingTable()
     """Batching of requests."""
+    optimise: OptimiseTable = OptimiseTable()
+    """Precision of the model."""
     limits: LimitsTable = LimitsTable()
     """Limits of requests."""
     input: dict[Text, InputTable] = Field(default={}, max_length=INPUTS_MAX)

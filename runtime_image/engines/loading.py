@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 from runtime_image.contract.errors import LoadError
@@ -10,14 +11,30 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine
 
 
-def load_engine(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int) -> Engine:
+def load_engine(
+    spec: ModelSpec,
+    folder: Path,
+    *,
+    device_kind: str,
+    threads: int,
+    not_compiled: Callable[[str], object] = lambda _reason: None,
+) -> Engine:
     """Return the engine for `spec` with the files in `folder`. Raises LoadError with the reason.
 
-    Imports engines on demand: a handler without a model must not spend time on ONNX Runtime.
+    `not_compiled(reason)` is called if the spec's compiled model cannot be used; the ordinary
+    session then serves. Imports engines on demand: a handler without a model must not spend time on
+    ONNX Runtime.
     """
     model: Engine | None = None
     if spec.model:
         require_onnxruntime()
+    if spec.model and spec.compiled is not None:
+        from runtime_image.engines.compiled import compiled_or_ordinary
+
+        model = compiled_or_ordinary(
+            spec, folder, device_kind=device_kind, threads=threads, not_compiled=not_compiled
+        )
+    elif spec.model:
         from runtime_image.engines.onnx import load_model
 
         model = load_model(spec, folder, device_kind=device_kind, threads=threads)

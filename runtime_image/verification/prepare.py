@@ -259,7 +259,7 @@ def write_prepared(
     options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(KEPT_OUTSIDE_BYTES))
     provider = PROVIDERS[device_kind]
     try:
-        with _bounded_files(bytes_max):
+        with bounded_files(bytes_max):
             session = ort.InferenceSession(str(model), options, providers=[provider])
     except Exception as error:
         raise LoadError(str(error).replace(f"{model.parent}/", "")) from error
@@ -268,7 +268,7 @@ def write_prepared(
 
 
 @contextmanager
-def _bounded_files(bytes_max: int) -> Iterator[None]:
+def bounded_files(bytes_max: int) -> Iterator[None]:
     """Limit the size of any file this process writes, because folded constants may have any size.
     Python ignores SIGXFSZ, so the write fails with an error (setrlimit(2))."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

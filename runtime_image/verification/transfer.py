@@ -7,6 +7,7 @@ import gc
 import json
 import socket
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +63,7 @@ def prepare_and_serve(
             record.threads,
             record.memory_mib,
         )
-        _trim_memory()
+        trim_memory()
         described = prepared_or_why_not(spec, tried, workspace)
         with suppress(LinkError, OSError):
             serve_files(listener, described, workspace.scratch, record.greeting)
@@ -73,6 +74,18 @@ def serve_files(
 ) -> None:
     """Answer FETCH frames of one connection until it ends; `greeting` is sent first, unless it is
     empty. Blocks; raises LinkError or OSError."""
+    parts = {Part.GRAPH: GRAPH_FILE, Part.WEIGHTS: WEIGHTS_FILE}
+    paths = {int(part): scratch / FOLDER / name for part, name in parts.items()}
+    serve_parts(listener, dict(described), {} if described["why_not"] else paths, greeting)
+
+
+def serve_parts(
+    listener: socket.socket,
+    described: Mapping[str, Any],
+    parts: Mapping[int, Path],
+    greeting: str = "",
+) -> None:
+    """As `serve_files`, for any description and the files of `parts` by `aux` of the FETCH."""
     listener.settimeout(FETCH_WAIT_S)
     sock, _ = listener.accept()
     with sock:
@@ -82,23 +95,24 @@ def serve_files(
         reader = FrameReader(FETCH_MAX)
         while count := sock.recv_into(reader.buffer()):
             for frame in reader.received(count):
-                _answer(sock, frame, described, scratch)
+                _answer(sock, frame, described, parts)
 
 
-def _answer(sock: socket.socket, frame: Frame, described: Described, scratch: Path) -> None:
+def _answer(
+    sock: socket.socket, frame: Frame, described: Mapping[str, Any], parts: Mapping[int, Path]
+) -> None:
     if frame.kind is not Kind.FETCH:
         raise LinkError(f"expected FETCH, got {frame.kind.name}")
     if frame.aux == Part.DESCRIPTION:
         _send(sock, Kind.PART, frame.id, json.dumps(described).encode())
-    elif not described["why_not"] and frame.aux in (Part.GRAPH, Part.WEIGHTS):
-        name = GRAPH_FILE if frame.aux == Part.GRAPH else WEIGHTS_FILE
-        _send_file(sock, frame.id, scratch / FOLDER / name)
+    elif frame.aux in parts:
+        _send_file(sock, frame.id, parts[frame.aux])
     else:
         raise LinkError(f"there is no part {frame.aux}")
     _send(sock, Kind.END, frame.id)
 
 
-def _trim_memory() -> None:
+def trim_memory() -> None:
     """Return the first session's freed memory to the kernel: it counts against the container."""
     gc.collect()
     with suppress(OSError, AttributeError):  # glibc only

@@ -98,6 +98,9 @@ class _Linked(Bundles):
     ) -> None:
         self._blobs.materialise(bundle, target, prepared)
 
+    async def add(self, files: Collection[BundleFile], target: Path) -> None:
+        self._blobs.add(files, target)
+
     def path(self, sha256: str) -> Path:
         return self._blobs.path(sha256)
 

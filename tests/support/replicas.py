@@ -68,6 +68,14 @@ class ModelFolder:
         """Link all files into `target`, whatever the bundle lists."""
         self._link(target)
 
+    async def add(self, files: Collection[BundleFile], target: Path) -> None:
+        """Link these files into `target`; the folder has them by their hashes."""
+        for file in files:
+            path = target / file.path
+            path.parent.mkdir(exist_ok=True)
+            path.unlink(missing_ok=True)
+            os.link(self.path(file.sha256), path)
+
     def path(self, sha256: str) -> Path:
         """Return the file with this content."""
         for path in self._folder.iterdir():

@@ -21,6 +21,7 @@ from registry.model import (
     StateInterval,
 )
 from runtime_image.contract.model import InputRule, OutputRule
+from runtime_image.contract.precision import PrecisionReport
 from runtime_image.contract.server import Network, SampleRequest
 from runtime_image.contract.signature import Signature
 
@@ -131,8 +132,9 @@ class RevisionRow(msgspec.Struct, kw_only=True):
 
 
 class FunctionDetail(FunctionRow, kw_only=True):
-    """A function with all details. `previous`: the revision that a rollback returns to. `server`
-    and `exchange` only of server functions."""
+    """A function with all details. `previous`: the revision that a rollback returns to.
+    `precision`: candidates that the trial of the revision with the traffic measured, null without
+    any. `server` and `exchange` only of server functions."""
 
     limits: Limits
     spread: bool
@@ -144,6 +146,7 @@ class FunctionDetail(FunctionRow, kw_only=True):
     output: OutputRule
     batching: Batching
     device: DeviceNeed
+    precision: PrecisionReport | None
     sample: Literal["manifest", "zeros"]
     revisions: list[RevisionRow]
     previous: int | None

@@ -85,6 +85,7 @@ GROUPS: Final = {
     "functions": "functions",
     "timeline": "history and usage",
     "usage": "history and usage",
+    "cost": "history and usage",
     "pools": "pools, replicas and devices",
     "replicas": "pools, replicas and devices",
     "devices": "pools, replicas and devices",
@@ -324,6 +325,9 @@ ABOUT: Final = {
     ),
     "GET /usage": About(
         "Show the usage of models by key or by function.", h.Usage, parameters=_USAGE
+    ),
+    "GET /cost": About(
+        "Show device-seconds, energy and costs by function or by key.", h.Costs, parameters=_USAGE
     ),
     "GET /pools": About(
         "List the pools, one for each revision.", Items[s.PoolRow], parameters=_PAGE

@@ -32,7 +32,7 @@ from registry.errors import (
 )
 from registry.model import ModelApi, Scaling
 from tests.support import nouns
-from tests.support.nouns import function, prepared, sha256
+from tests.support.nouns import function, optimised, prepared, sha256
 from tests.support.operator import MODEL, Operator, locked, operating
 
 DRAFT = Plan(nouns.function(revision=0), nouns.revision(number=0), nouns.bundle())
@@ -288,6 +288,24 @@ async def test_unused_blobs_are_swept(tmp_path: Path) -> None:
 
         held = [blobs.has(sha256(content)) for content in (MODEL, b"in use", b"unused")]
         assert held == [True, True, False]
+
+
+async def test_a_chosen_candidate_is_no_unused_blob(tmp_path: Path) -> None:
+    """The file that a revision is served by is kept as long as the revision."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+        await operator.request({"a.onnx": b"int8"})
+        found = operator.store.catalog.resolve("digits")
+        assert found.profile is not None
+        measured = replace(found.profile, optimised=optimised(b"int8"))
+        operator.store.catalog.put(replace(found, profile=measured))
+        blobs, removal = operator.store.blobs, Removal(operator.store)
+
+        await removal.sweep((), FAR_S)
+        assert blobs.has(sha256(b"int8"))
+        operator.store.catalog.put(found)
+        await removal.sweep((), FAR_S)
+        assert not blobs.has(sha256(b"int8"))
 
 
 async def test_a_bundle_in_memory_goes_with_its_last_revision(tmp_path: Path) -> None:
