@@ -144,7 +144,8 @@ class Benchmark:
             report=report,
             until_s=self._until_s,
         )
-        self.outcome.points.append((point, figures(result, request.rows, point.concurrency)))
+        if result.taken_s or result.errors or not result.stopped:
+            self.outcome.points.append((point, figures(result, request.rows, point.concurrency)))
         self.outcome.stopped = result.stopped
         self.outcome.is_away = result.stopped.startswith(AWAY)
 

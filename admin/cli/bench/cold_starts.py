@@ -14,6 +14,7 @@ from admin.cli.bench.figures import Latency, latency, latency_json
 from admin.cli.bench.payloads import Request
 from admin.client.client import Client
 from admin.client.transport import Reply, json_object
+from admin.text import number
 from registry.errors import Conflict
 
 POLL_S: Final = 0.05
@@ -72,7 +73,9 @@ def check_alone(function: dict[str, Any], *, force: bool) -> None:
     rate = float(function.get("rate") or 0)
     if force or not (open_calls or rate):
         return
-    seen = f"{open_calls} open calls" if open_calls else f"{rate:.2g} calls/s in the last minute"
+    seen = (
+        f"open calls: {open_calls}" if open_calls else f"{number(rate)} calls/s in the last minute"
+    )
     raise _conflict(
         f"{name} is in use ({seen}), and would be put to sleep",
         "wait until it is idle, or give --force",

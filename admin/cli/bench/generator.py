@@ -111,6 +111,13 @@ class Generator:
             stopped=self._stopped,
         )
 
+    def close(self) -> None:
+        """Close all connections."""
+        self._opener.close()
+        for connection in self._connections.values():
+            connection.sock.close()
+        self._epoll.close()
+
     def _is_over(self, now_s: float) -> bool:
         if self._stopped:
             return True
@@ -280,17 +287,18 @@ def execute(source: BinaryIO, *, has_parent: bool) -> None:
     generator = Generator(plan, source.read(count), has_parent=has_parent)
     try:
         generator.connect()
+        if has_parent:
+            emit({"ready": plan.connections})
+            if not source.read(1):
+                return
+        # A collection would delay a call; only replaced connections leave cycles.
+        gc.collect()
+        gc.disable()
+        emit({"result": generator.run().to_json()})
     except Unconnected as error:
         emit({"unreachable": str(error)})
-        return
-    if has_parent:
-        emit({"ready": plan.connections})
-        if not source.read(1):
-            return
-    # The load makes no reference cycles; a collection would delay a call.
-    gc.collect()
-    gc.disable()
-    emit({"result": generator.run().to_json()})
+    finally:
+        generator.close()
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ class Opener:
     def __init__(self, open_socket: Open) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._open = open_socket
-        self._asked: queue.SimpleQueue[float] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[float | None] = queue.SimpleQueue()
         self._made: queue.SimpleQueue[socket.socket | OSError] = queue.SimpleQueue()
         self._threads = 0
 
@@ -80,9 +80,17 @@ class Opener:
             return []
         return [self._made.get() for _ in range(count)]
 
+    def close(self) -> None:
+        """Close what nobody has taken, and end the threads once their attempts are over."""
+        for made in self.taken():
+            if not isinstance(made, OSError):
+                made.close()
+        for _ in range(self._threads):
+            self._asked.put(None)
+
     def _run(self) -> None:
-        while True:
-            time.sleep(self._asked.get())
+        while (pause_s := self._asked.get()) is not None:
+            time.sleep(pause_s)
             try:
                 found: socket.socket | OSError = self._open()
             except OSError as error:

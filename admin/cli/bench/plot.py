@@ -35,7 +35,13 @@ def draw(path: Path, ref: str, requests: Mapping[int, Request], points: Points) 
     """Write the picture. Raises OSError."""
     # Figure without pyplot: no display, no global state.
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogFormatter
 
+    styles = [
+        Line2D([], [], color="grey", marker=style[0], linestyle=style[1:], label=name)
+        for name, style, _ in _QUANTILES
+    ]
     figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
     figure.suptitle(ref)
     rate, delay = figure.subplots(1, 2)
@@ -46,18 +52,20 @@ def draw(path: Path, ref: str, requests: Mapping[int, Request], points: Points) 
         xs = [point.concurrency for point, _ in items]
         rates = [_rate(one, is_rows=is_rows) for _, one in items]
         (line,) = rate.plot(xs, rates, "o-", label=label)
-        for name, style, value in _QUANTILES:
-            found = [(x, value(one)) for x, (_, one) in zip(xs, items, strict=True)]
+        for _, style, value in _QUANTILES:
+            found = [(x, value(one)) for x, (_point, one) in zip(xs, items, strict=True)]
             known = [(x, ms) for x, ms in found if ms is not None]
             if known:
-                delay.plot(*zip(*known, strict=True), style, color=line.get_color(), label=name)
+                delay.plot(*zip(*known, strict=True), style, color=line.get_color())
     ticks = sorted({point.concurrency for point, _ in points})
     _axis(rate, unit, ticks)
     _axis(delay, "latency in ms", ticks)
     rate.set_ylim(bottom=0)
     delay.set_yscale("log")
+    delay.yaxis.set_major_formatter("{x:g}")
+    delay.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.7)))
     rate.legend(fontsize="small")
-    delay.legend(*_styles(delay), fontsize="small")
+    delay.legend(handles=styles, fontsize="small")
     figure.savefig(path, format="png")
 
 
@@ -88,10 +96,3 @@ def _axis(axes: Any, title: str, ticks: Sequence[int]) -> None:
     axes.set_xlabel("calls at once")
     axes.set_ylabel(title)
     axes.grid(visible=True, alpha=0.3)
-
-
-def _styles(axes: Any) -> tuple[list[Any], list[str]]:
-    """Return one entry of the legend per line style; the colours are those of the other panel."""
-    handles, labels = axes.get_legend_handles_labels()
-    first = {label: handle for handle, label in reversed(list(zip(handles, labels, strict=True)))}
-    return list(first.values()), list(first)
