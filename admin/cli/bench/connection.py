@@ -28,21 +28,29 @@ class Broken(Exception):
 
 
 class _Answer:
-    """Callbacks of httptools, and its parser. `is_kept`: the server keeps the connection open, as
-    llhttp tells only within a callback."""
+    """Callbacks of httptools, and its parser. `status`: of the complete answer, else 0. `is_kept`:
+    the server keeps the connection open. llhttp tells both only within a callback. Interim answers
+    (RFC 9110, 15.2) are passed over."""
 
-    __slots__ = ("has_head", "is_complete", "is_kept", "parser")
+    __slots__ = ("head_status", "is_kept", "parser", "status")
 
     def __init__(self) -> None:
-        self.has_head = self.is_complete = self.is_kept = False
         self.parser = httptools.HttpResponseParser(self)
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin with the next answer."""
+        self.status = self.head_status = 0
+        self.is_kept = False
 
     def on_headers_complete(self) -> None:
-        self.has_head = True
+        status: int = self.parser.get_status_code()
+        self.head_status = status if status >= OK else 0
 
     def on_message_complete(self) -> None:
-        self.is_complete = True
-        self.is_kept = self.parser.should_keep_alive()
+        # A second answer, which nobody asked for, ends the use of the connection.
+        self.is_kept = not self.status and self.parser.should_keep_alive()
+        self.status = self.status or self.head_status
 
 
 class Connection:
@@ -86,7 +94,7 @@ class Connection:
         """
         self.is_busy = True
         self._first = b""
-        self._answer.has_head = self._answer.is_complete = self._answer.is_kept = False
+        self._answer.clear()
         try:
             count = self.sock.send(self._request)
         except _LATER:
@@ -136,19 +144,15 @@ class Connection:
             self._answer.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             raise Broken("bad answer") from error
-        if not (answer.is_complete or (self._is_head and answer.has_head)):
-            return 0
-        status: int = self._answer.parser.get_status_code()
-        if status < OK:  # an interim answer (RFC 9110, 15.2)
-            answer.is_complete = answer.has_head = False
-            return 0
-        return self._completed(status)
+        status = answer.head_status if self._is_head else answer.status
+        return self._completed(status) if status else 0
 
     def _ended(self) -> int:
         """Handle the end of the connection, which ends an answer without a length."""
         head = self._first.partition(b"\r\n\r\n")[0]
-        if self.is_busy and self._answer.has_head and not _LENGTH.search(head):
-            return self._completed(self._answer.parser.get_status_code())
+        status = self._answer.head_status
+        if self.is_busy and status and not _LENGTH.search(head):
+            return self._completed(status)
         raise Broken("connection lost")
 
     def _completed(self, status: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import json
-import random
 import resource
 import select
 import socket
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from admin.cli.bench.connection import MISTAKES, OK, Broken, Connection
-from admin.cli.bench.load import LoadPlan, LoadResult, Tally, decode
+from admin.cli.bench.load import LoadPlan, LoadResult, Tally, decode, gaps
 from admin.cli.bench.opener import Opener, directly, passed
 
 TICK_S: Final = 0.1
@@ -53,7 +52,7 @@ class Generator:
         self._connections: dict[int, Connection] = {}
         self._idle: deque[Connection] = deque()
         self._tally = Tally(plan, 0.0)
-        self._random = random.Random(plan.seed)  # noqa: S311 - gaps between calls
+        self._gaps = gaps(plan)
         self._next_s = 0.0
         """Next planned start of an open load."""
         self._planned: deque[float] = deque()
@@ -84,7 +83,7 @@ class Generator:
         self._epoll.register(self._opener.fd, select.EPOLLIN)
         if self._has_parent:
             self._epoll.register(STDIN, select.EPOLLIN)
-        self._next_s = began_s + self._gap_s()
+        self._next_s = began_s + next(self._gaps) if self._plan.rate else 0.0
         cpu_s, waited_s = time.process_time(), _waited_s()
         tick_s = report_s = began_s
         now_s = began_s
@@ -200,7 +199,7 @@ class Generator:
             return
         while self._next_s <= now_s and self._tally.is_open(self._next_s):
             self._planned.append(self._next_s)
-            self._next_s += self._gap_s()
+            self._next_s += next(self._gaps)
         while self._planned and now_s - self._planned[0] > self._plan.timeout_s:
             self._planned.popleft()
             self._unsent += 1
@@ -256,12 +255,6 @@ class Generator:
             self._owed.append(connection.calls)
         if each or self._planned or self._tally.is_open(time.perf_counter()):
             self._opener.ask(pause_s)
-
-    def _gap_s(self) -> float:
-        rate = self._plan.rate
-        if not rate:
-            return 0.0
-        return self._random.expovariate(rate) if self._plan.is_poisson else 1 / rate
 
 
 def _waited_s() -> float:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import base64
 import json
 import math
+import random
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -68,6 +69,13 @@ class LoadPlan:
     def encode(self, request: bytes) -> bytes:
         """Encode plan and request for the process; `decode` is the inverse."""
         return json.dumps({**asdict(self), "bytes": len(request)}).encode() + b"\n" + request
+
+
+def gaps(plan: LoadPlan) -> Iterator[float]:
+    """Yield the seconds between planned starts of an open load, without end."""
+    chance = random.Random(plan.seed)  # noqa: S311 - gaps between calls
+    while True:
+        yield chance.expovariate(plan.rate) if plan.is_poisson else 1 / plan.rate
 
 
 def decode(line: bytes) -> tuple[LoadPlan, int]:

@@ -56,15 +56,16 @@ class Opener:
     def __init__(self, open_socket: Open) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._open = open_socket
-        self._asked: queue.SimpleQueue[float | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[float] = queue.SimpleQueue()
         self._made: queue.SimpleQueue[socket.socket | OSError] = queue.SimpleQueue()
-        self._threads = 0
+        self._threads: list[threading.Thread] = []
+        self._is_closed = False
 
     def ask(self, pause_s: float = 0.0) -> None:
         """Open one more connection after `pause_s`."""
-        if self._threads < THREADS:
-            self._threads += 1
-            threading.Thread(target=self._run, daemon=True).start()
+        if len(self._threads) < THREADS:
+            self._threads.append(threading.Thread(target=self._run, daemon=True))
+            self._threads[-1].start()
         self._asked.put(pause_s)
 
     def wait(self) -> list[socket.socket | OSError]:
@@ -81,15 +82,22 @@ class Opener:
         return [self._made.get() for _ in range(count)]
 
     def close(self) -> None:
-        """Close what nobody has taken, and end the threads once their attempts are over."""
+        """End the threads once their attempts are over, and close what nobody has taken."""
+        self._is_closed = True
+        for _ in self._threads:
+            self._asked.put(0.0)
+        for thread in self._threads:
+            thread.join()
         for made in self.taken():
             if not isinstance(made, OSError):
                 made.close()
-        for _ in range(self._threads):
-            self._asked.put(None)
+        os.close(self.fd)
 
     def _run(self) -> None:
-        while (pause_s := self._asked.get()) is not None:
+        while True:
+            pause_s = self._asked.get()
+            if self._is_closed:
+                return
             time.sleep(pause_s)
             try:
                 found: socket.socket | OSError = self._open()
