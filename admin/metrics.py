@@ -218,12 +218,12 @@ class BuildFamilies:
 
     def __init__(self, builds: Builds) -> None:
         self._builds = builds
-        self._seen: tuple[Mapping[BuildEnd, int], int, int] = ({}, 0, 0)
+        self._seen: tuple[Mapping[str, int], int, int] = ({}, 0, 0)
 
     def snapshot(self) -> None:
         """Read the values; must run on the event loop's thread."""
         builds = self._builds
-        outcomes = {end: builds.outcomes[end] for end in BUILD_ENDS}
+        outcomes: dict[str, int] = {end: builds.outcomes[end] for end in BUILD_ENDS}
         self._seen = outcomes, int(builds.is_running), builds.waiting()
 
     def collect(self) -> Iterable[Metric]:

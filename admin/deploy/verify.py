@@ -35,7 +35,7 @@ from registry.files import unavailable
 from registry.model import LOCAL_HOST, Bundle, BundleFile, Profile, Revision
 from registry.names import HOST_LABEL
 from registry.spec import candidate_of, wanted_precision
-from runtime_image.contract import model
+from runtime_image.contract import model, precision
 from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import WEIGHTS_FILE
 from runtime_image.contract.server import SampleRequest
@@ -53,9 +53,6 @@ PREPARING_BUNDLES = 1
 OPTIMISING_BUNDLES = 3
 """Further bundle sizes if candidates of other precision are made: one beside the original, in
 memory and as a file, and what its making takes."""
-OPTIMISING_S = 300.0
-OPTIMISING_S_PER_GIB = 600.0
-"""Further seconds of a trial for its candidates."""
 
 FILE_MAX = 16 * 2**20
 TEXT = "text/plain; charset=utf-8"
@@ -238,7 +235,7 @@ def check_shapes(revision: Revision, profile: Profile) -> None:
 def _with_candidates(spec: PoolSpec) -> PoolSpec:
     """Return the spec of a trial that makes candidates: on this machine, as no other host's files
     come back, and with time for them."""
-    trial_s = OPTIMISING_S + OPTIMISING_S_PER_GIB * spec.bundle_bytes / 2**30
+    trial_s = precision.patience_s(spec.bundle_bytes)
     labels = {**dict(spec.labels), HOST_LABEL: LOCAL_HOST}
     return replace(spec, labels=tuple(sorted(labels.items())), trial_s=trial_s)
 
