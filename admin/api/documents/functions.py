@@ -148,8 +148,8 @@ class Server(msgspec.Struct):
 
 class RevisionRow(msgspec.Struct, kw_only=True):
     """A revision. `compilation`: how its model is compiled, null if it is not. `oip_version`: its
-    version at /v2, "" for its number. `traffic`: plain calls go to it. `size` in bytes. `server` only
-    of server functions."""
+    version at /v2, "" for its number. `traffic`: plain calls go to it. `size` in bytes. `server`
+    only of server functions."""
 
     number: int
     oip_version: str
