@@ -21,6 +21,7 @@ NAMES = (
     "workers",
     "observing",
     "progressive",
+    "precision",
     "idle",
     "containers",
     "hosts",
