@@ -61,9 +61,8 @@ def compared_rows(report: dict[str, Any]) -> int:
     """Return the rows of a run at which the trial compared times: beyond them larger batches of the
     original saved less than a tenth per row (`knee` of the trial); 1 if its rows are not joined."""
     candidates = report.get("candidates") or []
-    original: dict[str, Any] = next(
-        (one for one in candidates if get(one, "name") == "original"), {}
-    )
+    named = {get(one, "name"): one for one in candidates}
+    original: dict[str, Any] = named.get("original", {})
     found, best = 1, float("inf")
     for rows, ms in sorted((int(rows), ms) for rows, ms in _latencies(original).items()):
         if ms / rows < best * KNEE and (rows == 1 or original.get("batchable")):
