@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx
+import onnx.inliner
+import onnx.version_converter
 import onnxruntime as ort
 from onnx import TensorProto
 from onnxruntime.quantization import (
