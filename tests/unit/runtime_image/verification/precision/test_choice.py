@@ -91,7 +91,7 @@ def test_the_originals_best_batch_counts() -> None:
         ({"agreement": Agreement(3, broken="output y has NaN")}, "output y has NaN"),
         (
             {"agreement": Agreement(100, 0.9899, "y", 2.5, 1.0)},
-            "output y: its cosine similarity to the original is 0.9899, at least 0.99 is needed;"
+            "output y: its cosine similarity to the original is 0.989900, at least 0.99 is needed;"
             " the largest difference is 2.5",
         ),
         (
