@@ -102,20 +102,22 @@ def test_a_file_that_grows_while_it_is_read_is_refused(
     """So is one that shrinks: size and content are those of the bytes that were read."""
     compiled = described(folder, "a")
     path = folder / FOLDER / "a"
-    read = os.read
+    send = os.sendfile
 
     for change in (b"more", None):
         with monkeypatch.context() as patch:
 
-            def reading(descriptor: int, count: int, change: bytes | None = change) -> bytes:
-                part = read(descriptor, count)
-                if len(part) == CHUNK and change:
+            def sending(
+                to: int, source: int, offset: int, count: int, change: bytes | None = change
+            ) -> int:
+                sent = send(to, source, offset, count)
+                if not offset and change:
                     path.write_bytes(path.read_bytes() + change)
-                elif len(part) == CHUNK:
+                elif not offset:
                     os.truncate(path, CHUNK)
-                return part
+                return sent
 
-            patch.setattr(os, "read", reading)
+            patch.setattr(os, "sendfile", sending)
             reason = "grew while it was read" if change else "is not the one that was compiled"
             with pytest.raises(Refused, match=reason), verified(folder, compiled):
                 pytest.fail("it was opened")
