@@ -103,7 +103,7 @@ def wanted(
     """Return how many replicas a pool should have; all cases but (1) are kept within `min` and
     `max`.
 
-    (1) A trial or a build: one.
+    (1) A trial: one.
     (2) No load, and the pool was not used for `idle_s`, or it has a `min` and no ready replica:
         none.
     (3) No replica is ready: one. The speed of a replica is not known yet, and if one cannot be
@@ -119,8 +119,6 @@ def wanted(
     busy = load.busy
     if spec.role == "trial":  # (1)
         return Wanted(1, "a deploy verifies it")
-    if spec.role == "build":  # (1)
-        return Wanted(1, "its model is compiled")
     if not busy and (not is_fresh or (spec.min > 0 and not ready)):  # (2)
         return _bounded(Wanted(0, "no calls"), spec)
     if not ready:  # (3)
