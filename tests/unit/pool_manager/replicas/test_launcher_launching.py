@@ -773,7 +773,7 @@ async def test_files_added_to_a_replica_that_is_released_are_removed(
         async def add(self, files: Collection[BundleFile], target: Path) -> None:
             linked.set()
             await released.wait()
-            target.mkdir()
+            await asyncio.to_thread(target.mkdir)
 
     monkeypatch.setattr(stage.launcher, "_bundles", Late(tmp_path))
     adding = asyncio.ensure_future(stage.launcher.add_files(ID, ()))
