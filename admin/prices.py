@@ -62,6 +62,11 @@ def parse_prices(text: str) -> tuple[float | None, dict[str, float]]:
                 "expected prices per hour of 0 or more, one for all devices or by kind or name of"
                 f" a GPU, such as 2.50 or cpu=0.04,cuda=2.50,NVIDIA H200=3.9; {item[:60]!r} is none"
             )
+        if not name and by_name:
+            # "cuda=2,50" must not be a price of 2, and one of 50 for all others.
+            raise ValueError(
+                f"expected the price for all devices first, got {item!r} after another"
+            )
         if name.lower() in by_name or (not name and default is not None):
             raise ValueError(
                 f"expected each price once; {name or 'the one for all devices'!r} has two"

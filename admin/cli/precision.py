@@ -16,20 +16,22 @@ HEAD = (
     "DIFFERENCE",
     "SAME LABEL",
     "BATCHES",
-    "RESULT",
+    "SERVES",
 )
 
 
 def render_precision(report: dict[str, Any] | None) -> str:
-    """Render the table of a deploy with [optimise], the chosen candidate first among equals; ""
+    """Render the table of a deploy with [optimise], and why each candidate does not serve; ""
     without one."""
     if not report:
         return ""
-    rows = [_row(one, get(report, "chosen")) for one in report.get("candidates") or []]
-    judged = f"{get(report, 'judged')} {_source(report)}"
+    candidates = report.get("candidates") or []
+    lines = [table(HEAD, [_row(one, get(report, "chosen")) for one in candidates])]
+    lines += [f"{get(one, 'name')}: {one['why_not']}" for one in candidates if one.get("why_not")]
     calibrated = report.get("calibrated") or 0
     text = f", {calibrated} others calibrated" if calibrated else ""
-    return f"{table(HEAD, rows)}\njudged by {judged}{text}; tolerance {get(report, 'tolerance')}"
+    judged = f"{get(report, 'judged')} {_source(report)}{text}"
+    return "\n".join([*lines, f"judged by {judged}; tolerance {get(report, 'tolerance')}"])
 
 
 def summary(report: dict[str, Any] | None) -> str:
@@ -39,10 +41,8 @@ def summary(report: dict[str, Any] | None) -> str:
     rows = {get(one, "name"): one for one in report.get("candidates") or []}
     chosen = rows.get(get(report, "chosen")) or {}
     if get(chosen, "name") == "original":
-        reasons = [
-            f"{name}: {get(one, 'why_not')}" for name, one in rows.items() if one is not chosen
-        ]
-        return "; ".join(["the original", *reasons])
+        others = [name for name, one in rows.items() if one is not chosen]
+        return f"the original; fnctl show says why not {' or '.join(others)}"
     parts = [get(chosen, "name")]
     before, now = _best(rows.get("original") or {}), _best(chosen)
     if before and now:
@@ -67,7 +67,7 @@ def _row(one: dict[str, Any], chosen: str) -> tuple[str, ...]:
         f"{one['largest_difference']:.3g}" if "largest_difference" in one else NONE,
         _share(one["same_label"]) if "same_label" in one else NONE,
         {True: "yes", False: "no"}.get(one.get("batchable"), NONE),  # type: ignore[arg-type] # None
-        "chosen" if get(one, "name") == chosen else get(one, "why_not") or NONE,
+        "yes" if get(one, "name") == chosen else NONE,
     )
 
 

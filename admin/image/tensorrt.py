@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 MAJOR: Final = "10"
-LIBRARIES: Final = (f"libnvinfer.so.{MAJOR}", f"libnvonnxparser.so.{MAJOR}")
-"""What ONNX Runtime's TensorRT provider is linked to."""
+LIBRARIES: Final = tuple(
+    f"lib{name}.so.{MAJOR}" for name in ("nvinfer", "nvinfer_plugin", "nvonnxparser")
+)
+"""What ONNX Runtime's TensorRT provider needs, in order of dependence."""
 _WHEEL: Final = re.compile(r"([^-]+)-([^-]+)(?:-\d[^-]*)?-([^-]+)-([^-]+)-([^-]+)\.whl")
 """Name, version, optional build number, and tags of Python, ABI and platform (PEP 427)."""
 _TENSORRT: Final = re.compile(r"tensorrt([-_.].*)?", re.IGNORECASE)

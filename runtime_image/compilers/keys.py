@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -75,17 +77,21 @@ def model_digest(model: Path) -> str:
 def _named_in(descriptor: int, model: Path) -> list[str]:
     """Return paths below the model's folder whose file name occurs in the model. A name that occurs
     by chance does no harm: the same files are beside the model in every replica."""
-    beside = sorted(
-        str(path.relative_to(model.parent))
-        for path in model.parent.rglob("*")
-        if path != model and path.is_file() and not _is_ours(path, model.parent)
-    )
-    if not beside or not model.stat().st_size:
+    beside = sorted(set(_beside(str(model.parent))) - {model.name})
+    if not beside or not os.fstat(descriptor).st_size:
         return []
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
-        return [name for name in beside if content.find(Path(name).name.encode()) >= 0]
+        return [path for path in beside if content.find(path.rpartition("/")[2].encode()) >= 0]
 
 
-def _is_ours(path: Path, folder: Path) -> bool:
-    """Whether a file is in one of this product's own folders, whose content differs by replica."""
-    return path.relative_to(folder).parts[0].startswith(".")
+def _beside(folder: str, inside: str = "") -> Iterator[str]:
+    """Yield the paths of all regular files below a folder, except hidden ones: this product's own
+    folders differ by replica."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _beside(entry.path, f"{inside}{entry.name}/")
+            elif entry.is_file(follow_symlinks=False):
+                yield inside + entry.name

@@ -49,7 +49,8 @@ class OnnxRuntimeCompiler:
             )
             compiler.compile_to_file(str(order.target / MODEL_FILE))
         except Exception as error:
-            raise CompileError(str(error).replace(f"{order.model.parent}/", "")) from error
+            reason = str(error).replace(f"{order.target}/", "")
+            raise CompileError(reason.replace(f"{order.model.parent}/", "")) from error
         (order.target / TIMING_CACHE).write_bytes(MEASURED)
         return Made("context", (MODEL_FILE, TIMING_CACHE))
 

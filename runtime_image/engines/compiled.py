@@ -148,6 +148,7 @@ def compiled_upgrade(
         build,
         OPENING_TAKES * size / MIB,
         better=COMPILED,
+        delay_s=0.0,
         after=serving.upgrade,
         ended=ended,
     )

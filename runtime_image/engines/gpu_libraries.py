@@ -1,27 +1,18 @@
 """NVIDIA's libraries in this process: driver, CUDA, cuDNN and TensorRT, their versions and files.
 
-TensorRT ends the process with a signal if it is used without a GPU, so nothing of it is loaded
-before the driver has reported one. Untried: no GPU was there.
+Written against their headers; untried, as no GPU was there.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import re
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_int
 from pathlib import Path
 from typing import Any, Final
 
-from runtime_image.contract.errors import LoadError
-
 DRIVER: Final = "libcuda.so.1"
-TENSORRT: Final = ("libnvinfer.so.10", "libnvonnxparser.so.10")
-"""What ONNX Runtime's TensorRT provider is linked to, in the order of loading."""
-TENSORRT_PACKAGE: Final = "tensorrt_libs"
-"""Package that TensorRT's wheels put the libraries in. It is found and not imported: its import
-loads every library, whether there is a GPU or not."""
 MAPS: Final = Path("/proc/self/maps")
 _MAPPED: Final = re.compile(r"(/\S*/(lib(?:cuda|cudart|cublas|cudnn|nvinfer)\.so[.\d]*))$", re.M)
 
@@ -36,39 +27,6 @@ def device_count(library: str = DRIVER) -> int:
     count = c_int()
     failed = driver.cuInit(0) or driver.cuDeviceGetCount(byref(count))
     return 0 if failed else count.value
-
-
-def load_tensorrt(count: Callable[[], int] = device_count) -> str:
-    """Load TensorRT's libraries before ONNX Runtime looks for them; return their version.
-
-    A library that is loaded already is not searched again by a later one that needs it (dlopen(3)),
-    so wheels need no LD_LIBRARY_PATH. Raises LoadError without a GPU or without TensorRT.
-    """
-    if not count():
-        raise LoadError("TensorRT needs a GPU: the driver shows none to this process")
-    folder = package_folder()
-    found = ""
-    for name in TENSORRT:
-        path = name if folder is None or not (folder / name).is_file() else str(folder / name)
-        try:
-            library = ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            raise LoadError(
-                f"TensorRT 10 is not here ({error}): it is in an image of `fnctl image build gpu"
-                " --tensorrt 10`, or in a Python environment with 'fngate[tensorrt]'"
-            ) from error
-        found = found or _tensorrt(library)
-    return found
-
-
-def package_folder(package: str = TENSORRT_PACKAGE) -> Path | None:
-    """Return the folder of TensorRT's wheel, None without one."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return None
-    folders = spec.submodule_search_locations if spec else None
-    return Path(folders[0]) if folders else None
 
 
 def loaded(maps: Path = MAPS) -> dict[str, str]:

@@ -109,6 +109,7 @@ class SessionUpgrade:
         needs_mib: float,
         *,
         better: SessionName = "fast",
+        delay_s: float = DELAY_S,
         after: SessionUpgrade | None = None,
         ended: Callable[[str], None] = lambda _reason: None,
         pause: Callable[[float], object] = time.sleep,
@@ -116,14 +117,15 @@ class SessionUpgrade:
         write: Callable[[str], None] = log_line,
     ) -> None:
         """`needs_mib` is the approximate memory of the faster session, which is built while the old
-        one still exists; `better` is its name. An earlier upgrade `after` is abandoned, or awaited
-        if it is building. `ended(reason)` is called once, in another thread, with the reason why
-        the engine keeps its session, "" if it does not. `free(cap_mib)` returns the free memory,
-        `pause(seconds)` sleeps, `write` logs."""
+        one still exists; `better` is its name. It is built after `delay_s`. An earlier upgrade
+        `after` is abandoned, or awaited if it is building. `ended(reason)` is called once, in
+        another thread, with the reason why the engine keeps its session, "" if it does not.
+        `free(cap_mib)` returns the free memory, `pause(seconds)` sleeps, `write` logs."""
         self._engine = engine
         self._build = build
         self._needs_mib = needs_mib
         self._better = better
+        self._delay_s = delay_s
         self._after = after
         self._ended = ended
         self._over = threading.Event()
@@ -135,7 +137,7 @@ class SessionUpgrade:
         self._is_abandoned = False
 
     def start(self, cap_mib: int) -> None:
-        """Start the upgrade after DELAY_S and, if a first run is in progress, after it. `cap_mib`
+        """Start the upgrade after the delay and, if a first run is in progress, after it. `cap_mib`
         is the memory cap of this process, 0 for none. Call it once."""
         threading.Thread(target=self._work, args=(cap_mib,), name="upgrade", daemon=True).start()
 
@@ -173,7 +175,8 @@ class SessionUpgrade:
 
     def _wait_for_first_run(self) -> None:
         """Leave the processor to the first run, whose callers have waited for the cold start."""
-        self._pause(DELAY_S)
+        if self._delay_s:
+            self._pause(self._delay_s)
         while self._engine.is_running and not self._engine.has_run:
             self._pause(DELAY_S)
 

@@ -215,7 +215,7 @@ class Replica:
     def _load(self, spec: ModelSpec, began: float) -> None:
         """Load the model, in the worker thread, so that the loop still answers PING."""
         try:
-            engine, loaded = self._loaded_engine(spec, began)
+            engine, spec, loaded = self._loaded_engine(spec, began)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             self._loop.post(partial(self._fail, _failure_of(error)))
             return
@@ -239,16 +239,17 @@ class Replica:
             sent.wait(REPORT_SENT_S)
             prepare(self._listener, self._record, spec, signature, loaded["report"])
 
-    def _loaded_engine(self, spec: ModelSpec, began: float) -> tuple[Engine, Loaded]:
-        """Return the engine and its LOADED. Raises LoadError, or any error of a handler."""
+    def _loaded_engine(self, spec: ModelSpec, began: float) -> tuple[Engine, ModelSpec, Loaded]:
+        """Return the engine, the spec of what it loaded, and LOADED. Raises LoadError, or any
+        error of a handler."""
         folder, kind = Path(self._record.model_dir), self._record.device_kind
-        verdict = None
+        subject = None
         if self._record.role == "trial":
-            from runtime_image.verification.trial import analyse, report_of  # takes 4 ms
+            from runtime_image.verification.subject import begin, report_of  # takes 4 ms
 
             check_compiler(spec, kind)
-            verdict = analyse(spec, folder)
-            began = self._loop.clock()
+            subject = begin(spec, self._record)
+            spec, began = subject.spec, self._loop.clock()
         not_compiled: list[str] = []
         engine = load_engine(
             # A build compiles the model alone: a handler may do anything in its `load`.
@@ -269,11 +270,11 @@ class Replica:
         }
         if not_compiled:
             loaded["not_compiled"] = not_compiled[0]
-        if verdict is not None:
-            loaded["report"] = report_of(engine, spec, folder, load_ms, verdict, kind)
+        if subject is not None:
+            loaded["report"] = report_of(engine, subject, folder, load_ms, kind)
         elif self._record.role == "build":
             loaded["report"] = {PREPARES: True}
-        return engine, loaded
+        return engine, spec, loaded
 
     def _fail(self, failure: LoadFailed) -> None:
         self._is_bound = False

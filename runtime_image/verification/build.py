@@ -77,7 +77,7 @@ def build_and_serve(
     with tempfile.TemporaryDirectory(dir=Path.home(), ignore_cleanup_errors=True) as scratch:
         built = built_or_why_not(engines, place, Path(scratch))
         with suppress(LinkError, OSError):
-            serve_parts(listener, dict(built.described), built.files, record.greeting)
+            serve_parts(listener, lambda: built.described, built.files, record.greeting)
 
 
 def built_or_why_not(engines: list[Engine], place: Place, scratch: Path) -> Built:
@@ -123,6 +123,9 @@ def build(
     )
     load_ms = (clock() - began) * 1e3
     parity = Parity()
+    # The first run is not compared: of a model with random outputs, both sessions would otherwise
+    # draw the same numbers.
+    engine.run(ordinary.feeds[0], engine.ticket())
     for feed, wanted in zip(ordinary.feeds, ordinary.outputs, strict=True):
         parity.add(wanted, engine.run(feed, engine.ticket()))
     described: BuildDescribed = {
@@ -198,23 +201,34 @@ def _compile(place: Place, order: BuildOrder, scratch: Path, timing_key: str) ->
     if order.timing_cache and order.timing_key == timing_key:
         cache = read_small(place.folder, TIMING_CACHE, TIMING_CACHE_MAX)
     bytes_max = files_max(_bundle_bytes(place.folder))
-    with bounded_files(bytes_max):
-        made = place.compiler(order.compiler).compile(
-            Compilation(
-                place.model,
-                target,
-                order.ranges,
-                session_options(place.threads),
-                timing_cache=cache,
-                delay_s=order.delay_s,
-            )
-        )
+    compilation = Compilation(
+        place.model,
+        target,
+        order.ranges,
+        session_options(place.threads),
+        timing_cache=cache,
+        delay_s=order.delay_s,
+    )
+    try:
+        with bounded_files(bytes_max):
+            made = place.compiler(order.compiler).compile(compilation)
+    except LoadError as error:
+        if _bytes(target) >= bytes_max:
+            raise _too_large(bytes_max) from error
+        raise
     if len(made.files) > FILES_MAX:
         raise CompileError(f"it has {len(made.files)} files, at most {FILES_MAX} are kept")
-    size = sum((target / name).stat().st_size for name in made.files)
-    if size > bytes_max:
-        raise CompileError(f"its files have {size} bytes, over the limit {bytes_max}")
+    if _bytes(target) > bytes_max:
+        raise _too_large(bytes_max)
     return made
+
+
+def _too_large(bytes_max: int) -> CompileError:
+    return CompileError(f"the compiled files are larger than {bytes_max} bytes")
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
 def _bundle_bytes(folder: Path) -> int:

@@ -15,11 +15,12 @@ from runtime_image.contract.compiled import ShapeRange
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.signature import Signature
 from runtime_image.verification import proof
+from runtime_image.verification.precision.samples import read
 from runtime_image.verification.trial import example
 
 VARIANTS: Final = 5
 ROWS_MAX: Final = 64
-"""Max rows of the owner's samples that are compared."""
+"""Max samples of the owner that are compared."""
 
 Feed = dict[str, Any]
 
@@ -57,14 +58,9 @@ def resized(feed: Feed, sizes: dict[str, tuple[int, ...]]) -> Feed:
 
 
 def _owners(path: Path, signature: Signature) -> Iterator[Feed]:
-    """Yield the rows of the bundle's samples; nothing if they do not fit the model."""
-    names = {tensor.name for tensor in signature.inputs}
-    with np.load(path, allow_pickle=False) as arrays:
-        if set(arrays.files) != names:
-            return
-        taken = {name: arrays[name][:ROWS_MAX] for name in names}
-    for row in range(min(map(len, taken.values()))):
-        yield {name: value[row : row + 1] for name, value in taken.items()}
+    """Yield some of the bundle's samples."""
+    found = read(path, signature)
+    return found.feeds(found.judged[:ROWS_MAX])
 
 
 def _ends(first: Feed, ranges: tuple[ShapeRange, ...]) -> Iterator[Feed]:

@@ -1,13 +1,14 @@
-"""Last step of a trial: prepares the model and sends the files to the pool manager."""
+"""Last step of a trial: prepares the model and sends the files that the pool manager requests."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import json
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +42,8 @@ def prepare(
     signature: Signature,
     report: dict[str, Any],
 ) -> None:
-    """Prepare the model of a trial; `report` is its `Report` as JSON."""
+    """Prepare the model of a trial; `report` is its `Report` as JSON, `spec` that of the file that
+    it has chosen."""
     batch_max = report["batch_max"] if report["compared"] else 1
     tried = Example(signature, batch_max, report["memory_mib"])
     prepare_and_serve(listener, record, spec, tried)
@@ -50,10 +52,12 @@ def prepare(
 def prepare_and_serve(
     listener: socket.socket, record: ReplicaRecord, spec: ModelSpec, tried: Example
 ) -> None:
-    """Prepare the model of a trial, then send its files over one connection.
+    """Send the files of a trial over one connection: the chosen candidate, if any, and the prepared
+    files, which are made when their description is requested. A preparation that ends the process
+    does not cost the candidate.
 
-    Never raises: on an error, the manager deploys without the files. The files go to a folder below
-    $HOME that is removed with the replica: its run folder, or a container's /tmp.
+    Never raises: on an error, the manager deploys without the prepared files. They go to a folder
+    below $HOME that is removed with the replica: its run folder, or a container's /tmp.
     """
     with tempfile.TemporaryDirectory(dir=Path.home(), ignore_cleanup_errors=True) as scratch:
         workspace = Workspace(
@@ -63,29 +67,33 @@ def prepare_and_serve(
             record.threads,
             record.memory_mib,
         )
-        trim_memory()
-        described = prepared_or_why_not(spec, tried, workspace)
+        parts = {int(Part.OPTIMISED): Path(spec.optimised)} if spec.optimised else {}
+
+        @functools.cache
+        def described() -> Described:
+            trim_memory()
+            found = prepared_or_why_not(spec, tried, workspace)
+            if not found["why_not"]:
+                folder = workspace.scratch / FOLDER
+                parts[Part.GRAPH], parts[Part.WEIGHTS] = folder / GRAPH_FILE, folder / WEIGHTS_FILE
+            return found
+
         with suppress(LinkError, OSError):
-            serve_files(listener, described, workspace.scratch, record.greeting)
-
-
-def serve_files(
-    listener: socket.socket, described: Described, scratch: Path, greeting: str = ""
-) -> None:
-    """Answer FETCH frames of one connection until it ends; `greeting` is sent first, unless it is
-    empty. Blocks; raises LinkError or OSError."""
-    parts = {Part.GRAPH: GRAPH_FILE, Part.WEIGHTS: WEIGHTS_FILE}
-    paths = {int(part): scratch / FOLDER / name for part, name in parts.items()}
-    serve_parts(listener, dict(described), {} if described["why_not"] else paths, greeting)
+            serve_parts(listener, described, parts, record.greeting)
 
 
 def serve_parts(
     listener: socket.socket,
-    described: Mapping[str, Any],
+    described: Callable[[], Mapping[str, Any]],
     parts: Mapping[int, Path],
     greeting: str = "",
 ) -> None:
-    """As `serve_files`, for any description and the files of `parts` by `aux` of the FETCH."""
+    """Answer FETCH frames of one connection until it ends; `greeting` is sent first, unless it is
+    empty.
+
+    `described` is called for each FETCH of the description and may block; `parts` are files by the
+    `aux` of their FETCH. Blocks; raises LinkError or OSError.
+    """
     listener.settimeout(FETCH_WAIT_S)
     sock, _ = listener.accept()
     with sock:
@@ -99,12 +107,15 @@ def serve_parts(
 
 
 def _answer(
-    sock: socket.socket, frame: Frame, described: Mapping[str, Any], parts: Mapping[int, Path]
+    sock: socket.socket,
+    frame: Frame,
+    described: Callable[[], Mapping[str, Any]],
+    parts: Mapping[int, Path],
 ) -> None:
     if frame.kind is not Kind.FETCH:
         raise LinkError(f"expected FETCH, got {frame.kind.name}")
     if frame.aux == Part.DESCRIPTION:
-        _send(sock, Kind.PART, frame.id, json.dumps(described).encode())
+        _send(sock, Kind.PART, frame.id, json.dumps(described()).encode())
     elif frame.aux in parts:
         _send_file(sock, frame.id, parts[frame.aux])
     else:

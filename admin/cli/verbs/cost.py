@@ -115,4 +115,4 @@ def _energy(joules: float) -> str:
 def _money(value: object) -> str:
     if not isinstance(value, int | float):
         return NONE
-    return f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.4f}"
+    return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"

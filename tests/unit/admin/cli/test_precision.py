@@ -15,12 +15,13 @@ def table(*, original: bool = False, **changes: Any) -> dict[str, Any]:
 
 
 def test_every_candidate_has_a_line() -> None:
-    """Each line has the figures that there are, and the result: chosen, or the reason why not."""
+    """Each line has the figures that there are, and says which one serves."""
     lines = render_precision(table()).splitlines()
 
     assert lines[0].split()[:3] == ["PRECISION", "ONE", "ROW"]
     assert lines[1].split() == ["original", "1", "ms", "0.25", "ms", "of", "32", *[NONE] * 7]
-    assert lines[2].endswith("chosen")
+    assert lines[0].endswith("SERVES")
+    assert lines[2].endswith("yes")
     for text in ("0.5 ms", "0.12 ms of 32", "20 MiB", "4 B", "0.99950", "0.02", "99.5%", "yes"):
         assert text in lines[2]
     assert lines[3] == "judged by 200 samples, 32 others calibrated; tolerance 0.01"
@@ -30,9 +31,9 @@ def test_a_reason_stands_where_nothing_was_chosen() -> None:
     """Where the original serves, each other line says why it does not."""
     text = render_precision(table(original=True, calibrated=0, source="synthetic"))
 
-    assert "only 5 % faster" in text
+    assert "\nint8: only 5 % faster\n" in text
     assert text.endswith("judged by 200 random inputs; tolerance 0.01")
-    assert summary(table(original=True)) == "the original; int8: only 5 % faster"
+    assert summary(table(original=True)) == "the original; fnctl show says why not int8"
 
 
 def test_the_choice_in_a_line() -> None:
