@@ -64,7 +64,9 @@ def parse_prices(text: str) -> tuple[float | None, dict[str, float]]:
             )
         if not name and by_name:
             # "cuda=2,50" must not be a price of 2, and one of 50 for all others.
-            raise ValueError(f"expected the price for all devices first, got {item!r} after another")
+            raise ValueError(
+                f"expected the price for all devices first, got {item!r} after another"
+            )
         if name.lower() in by_name or (not name and default is not None):
             raise ValueError(
                 f"expected each price once; {name or 'the one for all devices'!r} has two"
