@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Final, Protocol
@@ -23,6 +24,7 @@ from pool_manager.metrics import (
 )
 from pool_manager.reports import Occupancy
 from pool_manager.usage import HeldTotal
+from registry.compilation import BUILD_ENDS, BuildEnd
 from registry.model import LOCAL_HOST
 from registry.store.history import HistoryStatistics
 
@@ -32,6 +34,19 @@ REACHED: Final = ("up", "draining")
 """States of a host that the server is connected to."""
 Label = tuple[str, tuple[str, ...]]
 """Name of a label, and all its values."""
+
+
+class Builds(Protocol):
+    """Background builds; `outcomes` counts since the start."""
+
+    outcomes: Counter[BuildEnd]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a replica compiles a model."""
+
+    def waiting(self) -> int:
+        """Return the number of functions whose model waits to be compiled."""
 
 
 class Gateways(Protocol):
@@ -195,6 +210,30 @@ class HostFamilies:
         for one in others:
             family.add_metric([one.name], one.transferred_bytes)
         yield family
+
+
+class BuildFamilies:
+    """Families of builds, as of the last `snapshot`."""
+
+    def __init__(self, builds: Builds) -> None:
+        self._builds = builds
+        self._seen: tuple[Mapping[str, int], int, int] = ({}, 0, 0)
+
+    def snapshot(self) -> None:
+        """Read the values; must run on the event loop's thread."""
+        builds = self._builds
+        outcomes: dict[str, int] = {end: builds.outcomes[end] for end in BUILD_ENDS}
+        self._seen = outcomes, int(builds.is_running), builds.waiting()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the families."""
+        outcomes, running, waiting = self._seen
+        text = "Builds of compiled models that ended, by outcome."
+        yield _singles("fngate_builds", text, ("outcome", BUILD_ENDS), outcomes)
+        text = "Builds that a replica works on."
+        yield GaugeMetricFamily("fngate_running_builds", text, running)
+        text = "Functions whose model waits to be compiled."
+        yield GaugeMetricFamily("fngate_waiting_builds", text, waiting)
 
 
 def _of_hosts(

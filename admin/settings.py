@@ -31,6 +31,7 @@ from registry.errors import BadRequest
 from registry.manifest.container import is_origin
 from registry.settings import DAY_S, StoreSettings
 from registry.store.hosts import check_own_labels
+from runtime_image.contract.compiled import CompilerName
 
 SOCKET_PATH_MAX = 107
 """Max bytes of a Unix socket's path (unix(7))."""
@@ -126,6 +127,11 @@ class Settings(BaseSettings):
     prepare: bool = True
     """Whether a deploy prepares the model for cold starts: an optimised graph with its weights in a
     separate file. If off, replicas load models as they were deployed."""
+    compiler: CompilerName = "tensorrt"
+    """Compiler of models whose function.toml asks for one. `tensorrt`: GPUs alone. `onnxruntime`:
+    the CPU, too, which shows builds on a machine without a GPU; its models are no faster."""
+    build_delay_s: float = Field(0.0, ge=0.0, le=3600.0)
+    """Seconds that are added to each build, for trials of what happens meanwhile."""
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies that each gateway process holds at once, including bodies that still
     arrive. Shared memory for large bodies takes up to twice as much."""

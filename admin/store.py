@@ -15,6 +15,7 @@ from registry.catalog import Catalog
 from registry.files import DataDirectory, write_atomic
 from registry.model import Bundle
 from registry.settings import StoreSettings
+from registry.store.builds import BuildStore
 from registry.store.database import Database
 from registry.store.device_time import DeviceTimes
 from registry.store.functions import Functions
@@ -59,6 +60,7 @@ class Store:
     device_times: DeviceTimes
     usage: UsageStore
     blobs: BlobStore
+    builds: BuildStore
     catalog: Catalog
     ring: KeyRing
     upstream_keys: UpstreamKeys
@@ -89,6 +91,8 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         bundles = await functions.load_bundles()
         ring = KeyRing(await keys.list())
         hosts = await HostStore.open(database)
+        blobs = BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max)
+        builds = await BuildStore.open(database, blobs.is_whole)
         identity = await enter(database, settings, wall())
     remove_partial(settings)
     history, backups = History(database, settings, wall), Backups(settings, database, wall)
@@ -111,7 +115,8 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         timeline=Timeline(database),
         device_times=DeviceTimes(database),
         usage=usage,
-        blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
+        blobs=blobs,
+        builds=builds,
         catalog=Catalog(deployed),
         ring=ring,
         upstream_keys=UpstreamKeys(),

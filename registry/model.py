@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from runtime_image.contract.compiled import ShapeRange
 from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
 from runtime_image.contract.precision import Optimisation, PrecisionReport
 from runtime_image.contract.server import Network, SampleRequest
@@ -250,12 +251,26 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Compilation:
+    """How a revision's model is compiled in the background: the part of [runtime] about it.
+
+    `engine`: "tensorrt" fails a deploy without that compiler, "auto" goes on without one. `shapes`
+    are those of inputs whose axes the model leaves open. `outside`: what happens to a request with
+    other shapes than those that the model was compiled for.
+    """
+
+    engine: Literal["tensorrt", "auto"]
+    shapes: tuple[ShapeRange, ...] = ()
+    outside: Literal["ordinary", "refuse"] = "ordinary"
+
+
+@dataclass(frozen=True, slots=True)
 class Revision:
     """Immutable definition of what runs. `model` and `handler` are bundle paths, "" for none.
 
     `server` is set only for server functions. `oip_version` is its version in the Open Inference
     Protocol, digits; "" for its number. `optimise` has the manifest's [optimise], None for its
-    defaults.
+    defaults. `compilation` is None unless the model is compiled.
     """
 
     name: str
@@ -274,6 +289,7 @@ class Revision:
     created_s: float = 0.0
     server: ServerSettings | None = None
     oip_version: str = ""
+    compilation: Compilation | None = None
     optimise: Optimisation | None = None
 
     @property

@@ -130,7 +130,9 @@ class Admin:
         """Add API and dashboard routes to `app`, and end waiting requests when `app` shuts down."""
         context = self.context
         store, manager, deploys = context.store, context.manager, context.deploys
-        operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
+        operate = OperateRoutes(
+            store.catalog, manager, deploys, context.builds, self.rows, time.monotonic
+        )
         advice = AdviceRoutes(store, context.history.expected, wall)
         logs = LogRoutes(store.catalog, manager, time.monotonic)
         events = EventRoutes(self.watch, time.monotonic)

@@ -114,6 +114,7 @@ class FunctionRoutes:
         return json_answer(
             {
                 **self._rows.row(deployed, loads),
+                "build": self._rows.build(deployed),
                 "limits": asdict(deployed.function.limits),
                 "spread": deployed.function.scaling.spread,
                 "file_hosts": deployed.function.scaling.file_hosts,

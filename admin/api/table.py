@@ -86,6 +86,7 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("DELETE", "/functions/{name}", "deploy", to.functions.remove_function),
         ("POST", "/functions/{name}/rollback", "deploy", to.operate.post_rollback),
         ("POST", "/functions/{name}/warm", "deploy", to.operate.warm),
+        ("POST", "/functions/{name}/prepare", "deploy", to.operate.prepare),
         ("POST", "/functions/{name}/sleep", "deploy", to.operate.sleep),
         ("POST", "/functions/{name}/tickets", "invoke", to.pages.add_ticket),
         ("GET", "/functions/{name}/revisions", "read", to.functions.list_revisions),

@@ -16,6 +16,7 @@ from admin.client.transport import (
     SHOWN_MAX,
     ApiError,
     Dial,
+    Endpoint,
     Progress,
     Reply,
     Transport,
@@ -101,6 +102,11 @@ class Client:
             return False
         return True
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """The server's address for another program."""
+        return self._transport.endpoint
+
     def session(self) -> dict[str, Any]:
         """Return the scopes of this client's key, and the server's version."""
         return self._json("GET", "/admin/v1/session")
@@ -155,6 +161,11 @@ class Client:
         """Wait up to `wait_s` seconds for a ready replica; return how long it took."""
         path = f"/admin/v1/functions/{_part(name)}/warm?{urlencode({'wait': wait_s})}"
         return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
+
+    def prepare(self, name: str, *, now: bool) -> dict[str, Any]:
+        """Ask for the compiled model of a function, if `now` before all others; return it with its
+        build."""
+        return self._json("POST", f"/admin/v1/functions/{_part(name)}/prepare", {"now": now})
 
     def put_to_sleep(self, name: str) -> dict[str, Any]:
         """Stop idle replicas now; return how many were asked to stop and how many stay."""
@@ -350,10 +361,16 @@ class Client:
             headers["Accept"] = accept
         if wait_s is not None:
             headers["Prefer"] = f"wait={wait_s:g}"
-        path = f"/fn/{quote(ref, safe='@')}"
+        path = function_path(ref)
         reply = check(self._exchange("POST", path, payload.body, headers, timeout_s))
         content_type = reply.headers.get("Content-Type", "")
         return Answer(reply.body, content_type, reply.headers.get("Server-Timing", ""))
+
+    def send(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float
+    ) -> Reply:
+        """Send a request on a new connection; return the answer, whatever its status."""
+        return self._exchange(method, path, body, headers, timeout_s)
 
     @contextmanager
     def exchange(
@@ -373,7 +390,7 @@ class Client:
         headers = dict(request.headers)
         if wait_s is not None:
             headers["Prefer"] = f"wait={wait_s:g}"
-        path = f"/fn/{quote(ref, safe='@')}{quote(request.path, safe=_PATH_SAFE)}"
+        path = function_path(ref, request.path)
         opened = self._transport.stream(request.method, path, request.body, headers, timeout_s)
         with opened as (reply, pieces):
             if reply.status >= http.client.BAD_REQUEST and _is_problem(reply):
@@ -438,6 +455,12 @@ class Client:
     ) -> Reply:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         return self._transport.exchange(method, path, body, headers or {}, limit_s)
+
+
+def function_path(ref: str, path: str = "") -> str:
+    """Return the path of a call of function or revision `ref`, with the `path` of a request to its
+    server."""
+    return f"/fn/{quote(ref, safe='@')}{quote(path, safe=_PATH_SAFE)}"
 
 
 def _part(text: str) -> str:

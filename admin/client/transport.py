@@ -64,6 +64,36 @@ class Reply:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server as other programs than this client reach it: over sockets to `host` and `port`, made
+    by `dial` if there is one. `prefix` precedes every path; `key` is a bearer token."""
+
+    host: str
+    port: int
+    is_secure: bool
+    prefix: str
+    key: str | None
+    dial: Dial | None
+
+    def encode(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        """Return a request of HTTP/1.1 as bytes. Raises ValueError for a header with a control
+        character."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        given = {name.lower() for name in headers}
+        head = {"Host": f"{host}:{self.port}"}
+        if self.key and "authorization" not in given:
+            head["Authorization"] = f"Bearer {self.key}"
+        framing = {"host", "content-length", "transfer-encoding", "connection"}
+        head |= {name: value for name, value in headers.items() if name.lower() not in framing}
+        head["Content-Length"] = str(len(body))
+        lines = [f"{method} {self.prefix}{path} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in head.items()]
+        if wrong := next((line for line in lines if not line.isprintable()), ""):
+            raise ValueError(f"expected a request of printable characters, got {wrong!r}")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body
+
+
 class Transport:
     """HTTP exchanges with the server at `url` ("http://HOST:PORT", optionally with a path prefix).
 
@@ -86,6 +116,12 @@ class Transport:
         self._prefix = parts.path.rstrip("/")
         self._key = key
         self._dial = dial
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The server's address for another program."""
+        port = self._port or (443 if self._is_secure else 80)
+        return Endpoint(self._host, port, self._is_secure, self._prefix, self._key, self._dial)
 
     def exchange(
         self,

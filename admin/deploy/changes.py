@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.plan import Plan, alias_taken
 from admin.deploy.upstream_keys import UpstreamKeyReader
 from admin.deploy.verify import Verified
@@ -252,8 +253,9 @@ class Removal:
     Clean-up never raises: a file or revision that cannot be removed now is removed next time.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, models: CompiledModels) -> None:
         self._store = store
+        self._models = models
 
     async def remove(self, name: str) -> None:
         """Remove a function with all its revisions. Raises UnknownFunction, StoreUnavailable."""
@@ -278,9 +280,12 @@ class Removal:
         if now_s < self._store.sweeps_from_s:
             return
         functions, settings = self._store.functions, self._store.settings
+        builds = self._store.builds
         try:
             await functions.remove_orphans()
-            keep = await functions.referenced_blobs() | self._made() | set(in_use)
+            await builds.keep_only(self._models.targets(self._store.catalog))
+            keep = await functions.referenced_blobs() | builds.referenced_blobs()
+            keep |= self._made() | set(in_use)
             await asyncio.to_thread(self._store.blobs.sweep, keep, settings.blob_keep_s, now_s)
         except StoreUnavailable as error:
             log.warning("unused files are kept for now", reason=error.message)

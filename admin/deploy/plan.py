@@ -15,6 +15,7 @@ from registry import manifest as manifests
 from registry.batching import is_current
 from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog, Deployed
+from registry.compilation import wants_trial
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
 from registry.manifest import Manifest
 from registry.model import (
@@ -32,6 +33,7 @@ from registry.model import (
 from registry.names import HOST_LABEL, check_name
 from registry.spec import model_spec, profile_engine, server_spec, wanted_precision
 from runtime_image.contract import signature as signatures
+from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import EqualAxes, ModelSpec, equal_axes_from_json
 from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
@@ -99,10 +101,13 @@ class Plan:
     names_wait_s: bool = True
     is_meant: bool = True
 
-    def trial_spec(self, *, prepare: bool) -> ModelSpec | ServerSpec:
+    def trial_spec(
+        self, *, prepare: bool, compiler: CompilerName = "tensorrt"
+    ) -> ModelSpec | ServerSpec:
         """Return the spec of the trial replica. It always measures batching, as the profile is
         used longer than the present settings. With `prepare` it also writes the prepared files that
-        later cold starts load. It makes candidates of other precision if the revision wants them. A
+        later cold starts load. It makes candidates of other precision if the revision wants them,
+        and checks that the compiler is there if the manifest demands one. A
         server's trial runs the server as it is."""
         if self.revision.server:
             return server_spec(Deployed(self.function, self.revision))
@@ -114,6 +119,7 @@ class Plan:
             batch_unproven=is_unproven,
             prepare=prepare,
             optimise=wanted_precision(self.revision),
+            build=wants_trial(self.revision, compiler),
         )
 
 
@@ -303,6 +309,7 @@ def _revision(name: str, manifest: Manifest, bundle: Bundle, now_s: float) -> Re
         created_s=now_s,
         server=manifest.server,
         oip_version=manifest.oip_version,
+        compilation=manifest.compilation,
         optimise=manifest.optimise,
     )
 
@@ -360,6 +367,7 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             revision.output,
             revision.sample,
             revision.device.memory_mib,
+            revision.compilation is not None and revision.compilation.engine == "tensorrt",
             wanted_precision(revision),
         )
 

@@ -17,11 +17,12 @@ from admin.store import Store
 from gateway.openapi.descriptions import zeros
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
-from registry.batching import with_refutation
+from registry.batching import rows_of, with_refutation
 from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.catalog import Deployed
+from registry.compilation import ranges_of
 from registry.errors import (
     BadBundle,
     ModelRefused,
@@ -35,6 +36,7 @@ from registry.model import LOCAL_HOST, Bundle, BundleFile, Profile, Revision
 from registry.names import HOST_LABEL
 from registry.spec import candidate_of, wanted_precision
 from runtime_image.contract import model, precision
+from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import WEIGHTS_FILE
 from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import Signature
@@ -71,8 +73,17 @@ class Verified:
 class Verification:
     """Checks drafts against the store's files, and in trial replicas of the manager."""
 
-    def __init__(self, store: Store, manager: Manager, *, prepare: bool = True) -> None:
-        """With `prepare`, trials prepare models for later cold starts."""
+    def __init__(
+        self,
+        store: Store,
+        manager: Manager,
+        *,
+        prepare: bool = True,
+        compiler: CompilerName = "tensorrt",
+    ) -> None:
+        """With `prepare`, trials prepare models for later cold starts. `compiler` is the server's,
+        for models whose manifest demands one."""
+        self._compiler: CompilerName = compiler
         self._store = store
         self._manager = manager
         self._prepare = prepare
@@ -116,6 +127,7 @@ class Verification:
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
         if known is not None and known.profile is not None and self.is_whole(known):
             revision = replace(draft.revision, signature=known.revision.signature)
+            check_shapes(revision, known.profile)
             return Verified(revision, known.profile, {})
         try:
             report = await self._report(draft, trial)
@@ -129,8 +141,10 @@ class Verification:
             # In another precision it has the same graph.
             if other.revision.bundle == profile.bundle:
                 profile = with_refutation(profile, other.profile)
+        revision = replace(draft.revision, signature=signature_from_report(report))
+        check_shapes(revision, profile)
         return Verified(
-            replace(draft.revision, signature=signature_from_report(report)),
+            revision,
             await asyncio.to_thread(self._checked, profile),
             report.get("sample_outputs", {}),
         )
@@ -170,7 +184,7 @@ class Verification:
         deployed = Deployed(draft.function, draft.revision)
         spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
         bound = binding(deployed, draft.bundle)
-        trial_spec = draft.trial_spec(prepare=self._prepare)
+        trial_spec = draft.trial_spec(prepare=self._prepare, compiler=self._compiler)
         try:
             placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver)
             placed = _with_candidates(placed) if is_optimising else placed
@@ -204,6 +218,18 @@ class Verification:
         if kind != "any":
             return kind
         return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"
+
+
+def check_shapes(revision: Revision, profile: Profile) -> None:
+    """Raise ModelRefused if [runtime.shapes] contradicts the model, or with engine "tensorrt" does
+    not say enough about it."""
+    wanted = revision.compilation
+    if wanted is None or (wanted.engine == "auto" and not wanted.shapes):
+        return
+    try:
+        ranges_of(wanted, revision.signature, rows_of(revision, profile))
+    except ValueError as error:
+        raise ModelRefused(str(error)) from error
 
 
 def _with_candidates(spec: PoolSpec) -> PoolSpec:

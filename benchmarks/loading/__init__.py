@@ -1,1 +1,1 @@
-"""Load generation: calls, made by wrk if it is installed, else by `benchmarks.load`."""
+"""Load generation: calls, made by wrk if it is installed, else as `fnctl bench` makes them."""

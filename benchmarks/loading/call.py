@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -68,13 +68,9 @@ class Loaded:
         """Successful answers per second."""
         return self.requests / self.seconds
 
-    def to_json(self) -> str:
-        """Encode as one line of JSON; `from_json` is its inverse."""
-        return json.dumps(asdict(self))
-
     @classmethod
     def from_json(cls, line: str) -> Loaded:
-        """Decode a result. Raises ValueError for anything else."""
+        """Decode a result, the fields as an object. Raises ValueError for anything else."""
         try:
             data: dict[str, Any] = json.loads(line)
             ended = tuple((float(at), float(ms)) for at, ms in data.pop("ended_s", ()))

@@ -17,8 +17,12 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from admin.cli.bench.load import LoadPlan, from_json
+from admin.cli.bench.points import CALLS_MAX
+from admin.cli.bench.processes import MODULE
 from benchmarks.loading import wrk
 from benchmarks.loading.call import Call, Load, Loaded
+from benchmarks.measuring.record import percentile
 
 P = TypeVar("P")
 # The affinity is set before the process starts its threads, which inherit it.
@@ -89,7 +93,7 @@ def figures(process: subprocess.Popen[str], load: Load) -> Loaded:
     output, complaint = process.communicate(timeout=load.seconds + GRACE_S)
     if process.returncode:
         raise Refused(f"the load ended with {process.returncode}: {complaint[-500:]}")
-    loaded = wrk.parse(output) if "figures " in output else Loaded.from_json(output)
+    loaded = wrk.parse(output) if "figures " in output else _parsed(output)
     if loaded.errors:
         raise Refused(
             f"{loaded.errors} errors beside {loaded.requests} answers of {load.call.path}"
@@ -112,21 +116,38 @@ def _command(load: Load, folder: Path, *, detailed: bool, own: bool) -> list[str
         body.write_bytes(load.call.body)
         script.write_text(wrk.script(load.call, body))
         return wrk.command(path, load, script)
-    request, plan = folder / "request", folder / "plan.json"
-    request.write_bytes(load.call.request())
-    plan.write_text(
-        json.dumps(
-            {
-                "port": load.call.port,
-                "request": str(request),
-                "connections": load.connections,
-                "seconds": load.seconds,
-                "each": load.each,
-                "detailed": detailed,
-            }
-        )
+    plan = folder / "plan"
+    plan.write_bytes(
+        LoadPlan(
+            "127.0.0.1",
+            load.call.port,
+            load.connections,
+            load.seconds,
+            each=load.each,
+            calls_max=CALLS_MAX,
+            timeout_s=GRACE_S,
+            is_detailed=detailed,
+        ).encode(load.call.request())
     )
-    return [sys.executable, "-m", "benchmarks.load", str(plan)]
+    return [sys.executable, "-m", MODULE, str(plan)]
+
+
+def _parsed(output: str) -> Loaded:
+    """Parse the last line of the built-in generator. Raises ValueError."""
+    message = json.loads(output.splitlines()[-1]) if output else {}
+    if "result" not in message:
+        raise ValueError(f"load: expected a result, got {output[-500:]!r}")
+    result = from_json(message["result"])
+    taken_ms = [one * 1e3 for one in result.taken_s]
+    return Loaded(
+        len(taken_ms),
+        max(result.elapsed_s, 1e-9),
+        percentile(taken_ms, 0.5),
+        percentile(taken_ms, 0.99),
+        result.failed + result.cut,
+        result.elapsed_s * 1e3,
+        tuple(zip(result.ended_s, taken_ms, strict=True)) if result.ended_s else (),
+    )
 
 
 def once(call: Call, cores: Set[int]) -> Loaded:

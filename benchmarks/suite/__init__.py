@@ -10,6 +10,7 @@ NAMES = (
     "wakeup",
     "replica",
     "plain",
+    "bench",
     "batching",
     "bodies",
     "servers",

@@ -211,6 +211,10 @@ class BlobStore:
             raise unavailable(error) from error
         return True
 
+    def is_whole(self, file: BundleFile) -> bool:
+        """Return whether a file's blob is stored with its size. Raises StoreUnavailable."""
+        return self.has(file.sha256) and self.size(file.sha256) == file.size
+
     def size(self, sha256: str) -> int:
         """Return the bytes of that blob. Raises StoreUnavailable if it is not stored."""
         with _filesystem():

@@ -100,6 +100,18 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
         ("prepared", _prepared(function.get("revisions") or [])),
+        *_compiled(function.get("build") or {}, get(function, "name")),
+    ]
+
+
+def _compiled(build: dict[str, Any], name: str) -> list[tuple[str, str]]:
+    """Return the facts about the compiled model."""
+    from admin.cli.build_lines import build_line, parity, shapes
+
+    return [
+        ("compiled", build_line(build).replace("NAME", name)),
+        ("shapes", shapes(build)),
+        ("parity", parity(build)),
     ]
 
 

@@ -18,6 +18,7 @@ from registry.errors import BadRequest, StoreUnavailable
 from registry.files import fsync_folder, make_private, replacing, unavailable
 from registry.settings import StoreSettings
 from registry.spec import candidate_of
+from registry.store.builds import BuildStore
 from registry.store.database import CORRUPT, MIGRATIONS, Database
 from registry.store.functions import Functions
 from registry.store.keys import Keys
@@ -135,6 +136,7 @@ async def _damage(settings: StoreSettings) -> str:
         await functions.load_bundles()
         await Keys(database).list()
         await Operations(database).running()
+        await BuildStore.open(database, lambda _: True)
     except StoreUnavailable as error:
         if not error.message.startswith(CORRUPT):
             raise

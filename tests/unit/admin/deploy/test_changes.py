@@ -252,7 +252,7 @@ async def test_a_removed_function_is_gone_everywhere(tmp_path: Path) -> None:
     """A removed function is gone from catalog, store and pools; a second removal is refused."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
-        removal = Removal(operator.store)
+        removal = Removal(operator.store, operator.models)
 
         await removal.remove("digits")
 
@@ -280,7 +280,7 @@ async def test_unused_blobs_are_swept(tmp_path: Path) -> None:
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         await operator.request({"a.onnx": b"in use", "b.onnx": b"unused"})
-        blobs, removal = operator.store.blobs, Removal(operator.store)
+        blobs, removal = operator.store.blobs, Removal(operator.store, operator.models)
 
         await removal.sweep({sha256(b"in use")}, 0.0)
         assert blobs.has(sha256(b"unused"))
@@ -322,7 +322,7 @@ async def test_tidying_is_no_reason_to_fail(tmp_path: Path) -> None:
     up for it."""
     async with operating(tmp_path, revisions_keep=10) as operator:
         await deploy_many(operator, 2)
-        removal = Removal(operator.store)
+        removal = Removal(operator.store, operator.models)
         with capture_logs() as logs, locked(operator.store.settings.database):
             await removal.trim("digits")
             await removal.sweep((), FAR_S)

@@ -1,0 +1,1 @@
+"""Load on one function: `fnctl bench` measures latency, throughput and cold starts."""

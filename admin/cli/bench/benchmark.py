@@ -1,0 +1,227 @@
+"""A whole benchmark: cold starts, then a load for each point, with partial results when stopped."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from admin.cli.bench.cold_starts import ColdRuns, ColdStarts, failure, is_expected
+from admin.cli.bench.figures import Figures, figures
+from admin.cli.bench.generator import AWAY
+from admin.cli.bench.load import LoadPlan
+from admin.cli.bench.payloads import Request
+from admin.cli.bench.points import Limits, Point
+from admin.cli.bench.processes import Stopped, run_load
+from admin.client.client import Client
+from admin.client.transport import ApiError, Unreachable, check
+
+INTERRUPTED: Final = "interrupted"
+TOTAL: Final = "the total limit was reached"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the load is made. `rate` 0: a closed load."""
+
+    limits: Limits
+    processes: int = 1
+    rate: float = 0.0
+    is_poisson: bool = True
+    cold: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """State of a running benchmark: `what` is measured, `share` of all of it, calls so far."""
+
+    what: str
+    share: float
+    answers: int = 0
+    errors: int = 0
+
+
+Show = Callable[[Progress], None]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was measured. `stopped`: why not everything was, "" if it was. `is_away`: the server did
+    not answer any more."""
+
+    cold: ColdStarts | None = None
+    points: list[tuple[Point, Figures]] = field(default_factory=list)
+    stopped: str = ""
+    is_away: bool = False
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether a measurement has no expected answer at all."""
+        cold = self.cold
+        without = bool(cold and cold.errors and not cold.taken_ms)
+        return without or any(
+            not one.answers and one.result.failed and not one.result.stopped
+            for _, one in self.points
+        )
+
+
+class Benchmark:
+    """Measures the function `ref` with the requests by batch."""
+
+    def __init__(
+        self,
+        client: Client,
+        ref: str,
+        requests: Mapping[int, Request],
+        options: Options,
+        show: Show,
+    ) -> None:
+        self._client, self._ref, self._requests = client, ref, requests
+        self._options, self._show = options, show
+        self._until_s = time.monotonic() + options.limits.total_s
+        self.outcome = Outcome()
+
+    def run(self, points: Sequence[Point]) -> Outcome:
+        """Measure cold starts and points in order. Ctrl-C, the total limit and a server that goes
+        away end it with what was measured.
+
+        Raises ApiError for a refused first call, Conflict, and Unreachable for a server that never
+        answered.
+        """
+        outcome = self.outcome
+        try:
+            self._measure_cold()
+            for index, point in enumerate(points):
+                if outcome.stopped:
+                    break
+                self._measure_point(point, index / len(points), 1 / len(points))
+        except (KeyboardInterrupt, Stopped):
+            outcome.stopped = INTERRUPTED
+        except Unreachable as error:
+            if not outcome.points and not (outcome.cold and outcome.cold.taken_ms):
+                raise
+            outcome.stopped, outcome.is_away = str(error), True
+        return outcome
+
+    def _measure_cold(self) -> None:
+        count = self._options.cold
+        if not count:
+            return
+        request = next(iter(self._requests.values()))
+        runs = ColdRuns(self._client, self._ref, request, self._options.limits.timeout_s)
+        self.outcome.cold = runs.found
+        for number in range(count):
+            if self._is_late():
+                return
+            self._show(Progress(f"cold start {number + 1} of {count}", number / count, number))
+            runs.once()
+
+    def _measure_point(self, point: Point, begun: float, share: float) -> None:
+        if self._is_late():
+            return
+        limits = self._options.limits
+        request = self._requests[point.batch]
+        what = (
+            f"batch {point.batch}, c={point.concurrency}"
+            if point.batch
+            else (f"c={point.concurrency}")
+        )
+        self._show(Progress(what, begun))
+        self._warm(request)
+        length_s = limits.warmup_s + limits.seconds
+
+        def report(passed_s: float, answers: int, errors: int) -> None:
+            done = begun + share * min(passed_s / length_s, 1.0)
+            self._show(Progress(what, done, answers, errors))
+
+        endpoint = self._client.endpoint
+        result = run_load(
+            self._plan(point, request).split(self._options.processes),
+            endpoint.encode(request.method, request.path, request.headers, request.body),
+            dial=endpoint.dial,
+            report=report,
+            until_s=self._until_s,
+        )
+        if result.taken_s or result.errors or not result.stopped:
+            self.outcome.points.append((point, figures(result, request.rows, point.concurrency)))
+        self.outcome.stopped = result.stopped
+        self.outcome.is_away = result.stopped.startswith(AWAY)
+
+    def _plan(self, point: Point, request: Request) -> LoadPlan:
+        endpoint, options = self._client.endpoint, self._options
+        limits = options.limits
+        return LoadPlan(
+            endpoint.host,
+            endpoint.port,
+            point.concurrency,
+            limits.seconds,
+            warmup_s=limits.warmup_s,
+            calls_max=limits.calls_max,
+            timeout_s=limits.timeout_s,
+            rate=options.rate,
+            is_poisson=options.is_poisson,
+            status=request.status,
+            is_secure=endpoint.is_secure,
+            is_head=request.method == "HEAD",
+        )
+
+    def _warm(self, request: Request) -> None:
+        """Wake the function by one call, whose refusal ends the benchmark. Raises ApiError."""
+        timeout_s = self._options.limits.timeout_s
+        reply = self._client.send(
+            request.method, request.path, request.headers, request.body, timeout_s
+        )
+        if is_expected(reply.status, request.status):
+            return
+        check(reply)
+        title = f"{request.form} answers {failure(reply)}"
+        raise ApiError(
+            reply.status, {"title": title, "detail": f"expected {request.status or 200}"}
+        )
+
+    def _is_late(self) -> bool:
+        if time.monotonic() < self._until_s:
+            return False
+        self.outcome.stopped = TOTAL
+        return True
+
+
+def files_max() -> int:
+    """Return how many open files a process may have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if most != resource.RLIM_INFINITY else 2**31
+
+
+def raise_files() -> None:
+    """Allow this process as many open files as it may have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def to_json(ref: str, requests: Mapping[int, Request], options: Options, found: Outcome) -> Any:
+    """Return the outcome as plain JSON data."""
+    limits = options.limits
+    return {
+        "function": ref,
+        "load": {
+            "seconds": limits.seconds,
+            "warmup_s": limits.warmup_s,
+            "rate": options.rate or None,
+            "arrivals": ("poisson" if options.is_poisson else "fixed") if options.rate else None,
+            "processes": options.processes,
+        },
+        "cold": found.cold.to_json() if found.cold else None,
+        "points": [
+            {
+                "rows": requests[point.batch].rows or None,
+                "concurrency": point.concurrency,
+                "body": requests[point.batch].form,
+                "bytes": len(requests[point.batch].body),
+                **one.to_json(),
+            }
+            for point, one in found.points
+        ],
+        "partial": found.stopped or None,
+    }

@@ -1,0 +1,167 @@
+"""Cold starts of a benchmark: puts the function to sleep, then calls it, several times."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from admin.cli.answers import read_receipt
+from admin.cli.bench.figures import Latency, latency, latency_json
+from admin.cli.bench.payloads import Request
+from admin.client.client import Client
+from admin.client.transport import Reply, json_object
+from admin.text import number
+from registry.errors import Conflict
+
+POLL_S: Final = 0.05
+SLEEP_MAX_S: Final = 60.0
+"""Max seconds until the replicas have stopped."""
+SETTLE_MAX_S: Final = 10.0
+"""Max seconds until standbys that start have started."""
+OK: Final = 200
+MISTAKES: Final = 400
+
+
+@dataclass(slots=True)
+class ColdStarts:
+    """Measured cold starts. `taken_ms`: from the call to its answer, on a new connection;
+    `phases_ms`: of each, as its answer tells. `warm`: calls that were answered without a cold
+    start, because somebody else had woken the function. `errors` by what came instead."""
+
+    taken_ms: list[float] = field(default_factory=list)
+    phases_ms: list[dict[str, float]] = field(default_factory=list)
+    warm: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def latency(self) -> Latency:
+        """Quantiles of the whole durations."""
+        return latency(self.taken_ms)
+
+    def phases(self) -> dict[str, float]:
+        """Return the median of each phase in ms; of several phases they need not add up."""
+        names = dict.fromkeys(name for one in self.phases_ms for name in one)
+        return {
+            name: statistics.median(one.get(name, 0.0) for one in self.phases_ms) for name in names
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        return {
+            "count": len(self.taken_ms),
+            "latency_ms": latency_json(self.latency),
+            "taken_ms": [round(ms, 3) for ms in self.taken_ms],
+            "phases_ms": {name: round(ms, 3) for name, ms in self.phases().items()},
+            "not_cold": self.warm,
+            "errors": dict(self.errors),
+        }
+
+
+def check_alone(function: dict[str, Any], *, force: bool) -> None:
+    """Raise Conflict if the function cannot sleep, or if, without `force`, others call it."""
+    name, least = function.get("name"), int(function.get("min") or 0)
+    if least:
+        raise _conflict(
+            f"{name} keeps {least} replicas (min), so that it has no cold starts",
+            f"fnctl scale {name} --min 0",
+        )
+    open_calls = int(function.get("in_flight") or 0) + int(function.get("held") or 0)
+    rate = float(function.get("rate") or 0)
+    if force or not (open_calls or rate):
+        return
+    seen = (
+        f"open calls: {open_calls}" if open_calls else f"{number(rate)} calls/s in the last minute"
+    )
+    raise _conflict(
+        f"{name} is in use ({seen}), and would be put to sleep",
+        "wait until it is idle, or give --force",
+    )
+
+
+class ColdRuns:
+    """Repeats cold starts of one function into `found`. `clock` and `pause` are of seconds."""
+
+    def __init__(
+        self,
+        client: Client,
+        ref: str,
+        request: Request,
+        timeout_s: float,
+        clock: Callable[[], float] = time.perf_counter,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._client, self._ref, self._request = client, ref, request
+        self._timeout_s = timeout_s
+        self._clock, self._pause = clock, pause
+        self.found = ColdStarts()
+
+    def once(self) -> None:
+        """Put the function to sleep, call it, record the cold start. Raises ApiError, Conflict or
+        Unreachable."""
+        self._go_cold()
+        request, found = self._request, self.found
+        began_s = self._clock()
+        reply = self._client.send(
+            request.method, request.path, request.headers, request.body, self._timeout_s
+        )
+        taken_ms = (self._clock() - began_s) * 1e3
+        if not is_expected(reply.status, request.status):
+            found.errors[failure(reply)] += 1
+            return
+        receipt = read_receipt(reply.headers.get("Server-Timing", ""))
+        if not receipt.cold:
+            found.warm += 1
+            return
+        found.taken_ms.append(taken_ms)
+        found.phases_ms.append(receipt.phases)
+
+    def _go_cold(self) -> None:
+        """Return once no replica of the function is left, and no standby is just starting.
+
+        The request is repeated, because a replica that was just called is not known to be idle.
+        """
+        name = self._ref.partition("@")[0]
+        began_s = self._clock()
+        while True:
+            replicas = self._client.replicas()
+            own = [one for one in replicas if one.get("function") == name]
+            waited_s = self._clock() - began_s
+            if not own:
+                starting = [
+                    one
+                    for one in replicas
+                    if one.get("role") == "standby" and one.get("state") == "starting"
+                ]
+                if not starting or waited_s > SETTLE_MAX_S:
+                    return
+            elif waited_s > SLEEP_MAX_S:
+                states = ", ".join(sorted({str(one.get("state")) for one in own}))
+                raise _conflict(
+                    f"{name} did not fall asleep within {SLEEP_MAX_S:g} s: {states}",
+                    f"fnctl why {name}",
+                )
+            elif any(one.get("state") == "ready" for one in own):
+                self._client.put_to_sleep(name)
+            self._pause(POLL_S)
+
+
+def is_expected(status: int, wanted: int) -> bool:
+    """Return whether an answer is the expected one; `wanted` 0 is any from 200 to 399."""
+    return status == wanted if wanted else OK <= status < MISTAKES
+
+
+def failure(reply: Reply) -> str:
+    """Return the name of an unexpected answer: its status, and fngate's code if it has one."""
+    problem = json_object(reply.body) or {}
+    is_ours = str(problem.get("type", "")).startswith("urn:fngate:problem:")
+    return f"{reply.status} {problem.get('code')}" if is_ours else str(reply.status)
+
+
+def _conflict(text: str, hint: str) -> Conflict:
+    error = Conflict(text)
+    error.add_note(hint)
+    return error

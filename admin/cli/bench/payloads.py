@@ -1,0 +1,192 @@
+"""Requests of a benchmark: the function's sample or a file, as it is or with a number of rows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from admin.cli.bench.points import BadPlan
+from admin.client.client import ApiError, Client, Payload, function_path
+from runtime_image.contract.model import CONTENT_TYPES, JSON, OCTETS
+
+MODULE: Final = "runtime_image.codecs.batches"
+MAKE_S: Final = 60.0
+"""Max seconds for making all bodies."""
+FILE_MAX: Final = 256 * 2**20
+"""Max bytes of a file; no server can be configured to accept more."""
+SERVER: Final = "http"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the input comes from. `file` None: the function's sample. `is_json`: tensors are sent
+    as JSON instead of the binary form."""
+
+    file: Path | None = None
+    media: str = ""
+    is_json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The request that a load repeats. `rows` of it, 0 for unknown; `form` in words; `status` is
+    the expected one, 0 for any from 200 to 399."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    rows: int
+    form: str
+    status: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The function as its server describes it: `kind`, `signature`, `rules` of its inputs, and its
+    server's first sample. `is_zeros`: it has no sample of its own."""
+
+    kind: str
+    signature: dict[str, Any]
+    rules: dict[str, Any]
+    is_zeros: bool
+    sample: dict[str, Any] = field(default_factory=dict)
+
+
+def describe(client: Client, ref: str) -> Described:
+    """Ask for the function. A key without the scope `read` gets its public description only, which
+    does for a file. Raises ApiError or Unreachable."""
+    signature = client.describe(ref).get("signature") or {}
+    try:
+        function = client.function(ref.partition("@")[0])
+    except ApiError as error:
+        if error.code != "wrong_scope":
+            raise
+        function = {}
+    samples = (function.get("server") or {}).get("samples") or [{}]
+    return Described(
+        kind=str(signature.get("kind", "")),
+        signature=signature,
+        rules=function.get("inputs") or {},
+        is_zeros=function.get("sample") == "zeros",
+        sample=samples[0],
+    )
+
+
+def requests(
+    client: Client, ref: str, described: Described, source: Source, batches: Sequence[int]
+) -> dict[int, Request]:
+    """Return the request of each batch; 0 stands for the input as it is.
+
+    Tensors of a sample are sent in the binary form. A file is sent unchanged, unless there are
+    batches or `source.is_json`. Raises BadPlan, ApiError or Unreachable.
+    """
+    if described.kind == SERVER:
+        _check_plain(source, batches, "a server function", described.kind)
+        return {0: _of_server(client, ref, described)}
+    payload = None
+    if source.file is not None:
+        payload = _read(source.file, source.media)
+        if not batches and not source.is_json:
+            return {0: _unchanged(ref, payload, described)}
+    if described.kind != "tensors":
+        _check_plain(source, batches, f"a function of kind {described.kind}", described.kind)
+        return {0: _unchanged(ref, client.sample(ref), described)}
+    if payload is None and not described.is_zeros:
+        payload = client.sample(ref)
+    made = _made(described, payload, batches or (0,), is_json=source.is_json)
+    form = "JSON" if source.is_json else "binary tensors"
+    return {
+        batch: Request("POST", function_path(ref), headers, body, rows, form)
+        for batch, (headers, body, rows) in zip(batches or (0,), made, strict=True)
+    }
+
+
+def _check_plain(source: Source, batches: Sequence[int], what: str, kind: str) -> None:
+    if batches and tuple(batches) != (1,):
+        raise BadPlan("-b", f"expected none, as {what} has no tensors with rows, got {batches}")
+    if source.is_json:
+        raise BadPlan("--json-inputs", f"expected a function with tensors, got {what}")
+    if kind == SERVER and source.file is not None:
+        raise BadPlan("--input", f"expected none: {what} gets its first sample")
+
+
+def _of_server(client: Client, ref: str, described: Described) -> Request:
+    sample = described.sample
+    headers = {str(key): str(value) for key, value in (sample.get("headers") or {}).items()}
+    body = b""
+    if sample.get("body"):
+        payload = client.sample(ref)
+        body = payload.body
+        if "content-type" not in map(str.lower, headers):
+            headers["Content-Type"] = payload.content_type
+    method, path = str(sample.get("method") or "GET"), str(sample.get("path") or "/")
+    status = int(sample.get("status") or 0)
+    form = f"{method} {path}"
+    return Request(method, function_path(ref, path), headers, body, 1, form, status)
+
+
+def _unchanged(ref: str, payload: Payload, described: Described) -> Request:
+    headers = {"Content-Type": payload.content_type}
+    rows = 0 if described.kind == "tensors" else 1
+    if rows == 0 and payload.content_type.startswith(("image/", "audio/")):
+        rows = 1
+    form = f"{payload.content_type}, unchanged"
+    return Request("POST", function_path(ref), headers, payload.body, rows, form)
+
+
+def _read(path: Path, media: str) -> Payload:
+    try:
+        with path.expanduser().open("rb") as file:
+            body = file.read(FILE_MAX + 1)
+    except OSError as error:
+        raise BadPlan("--input", f"{path}: {error.strerror}") from error
+    if len(body) > FILE_MAX:
+        raise BadPlan("--input", f"{path}: expected at most {FILE_MAX} bytes, got more")
+    suffix = path.suffix.lower()
+    return Payload(
+        body, media or (JSON if suffix == ".json" else CONTENT_TYPES.get(suffix, OCTETS))
+    )
+
+
+def _made(
+    described: Described, payload: Payload | None, batches: Sequence[int], *, is_json: bool
+) -> list[tuple[dict[str, str], bytes, int]]:
+    """Return headers, body and rows for each batch, made in a process with NumPy."""
+    job = {
+        "signature": described.signature,
+        "rules": described.rules,
+        "rows": list(batches),
+        "form": "json" if is_json else "binary",
+        "content_type": payload.content_type if payload else "",
+        "is_zeros": payload is None,
+    }
+    text = json.dumps(job).encode() + b"\n" + (payload.body if payload else b"")
+    # With -P, a folder named runtime_image in the working directory is not imported.
+    command = [sys.executable, "-P", "-m", MODULE]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, timeout=MAKE_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BadPlan(
+            "-b", f"the bodies were not made within {MAKE_S:g} s: choose fewer"
+        ) from error
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        raise BadPlan("-b" if payload is None or any(batches) else "--input", lines[-1])
+    return _split(done.stdout)
+
+
+def _split(output: bytes) -> list[tuple[dict[str, str], bytes, int]]:
+    found = []
+    while output:
+        line, _, output = output.partition(b"\n")
+        head = json.loads(line)
+        count = int(head["bytes"])
+        found.append((dict(head["headers"]), output[:count], int(head["rows"])))
+        output = output[count:]
+    return found

@@ -1,0 +1,220 @@
+"""The processes of a load, and the sockets that they need of this one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from admin.cli.bench.load import LoadPlan, LoadResult, from_json, merge
+from admin.client.transport import Dial, Unreachable
+
+MODULE: Final = "admin.cli.bench.generator"
+TICK_S: Final = 0.1
+CONNECT_S: Final = 60.0
+"""Max seconds until all connections are open."""
+STOP_S: Final = 5.0
+"""Max seconds that a stopped process has for its result."""
+READ: Final = 1 << 20
+
+Report = Callable[[float, int, int], None]
+"""Receives the seconds since the load began, its answers and its errors."""
+
+
+@dataclass(slots=True)
+class _Child:
+    """One process with what it has reported so far."""
+
+    plan: LoadPlan
+    process: subprocess.Popen[bytes]
+    rest: bytearray = field(default_factory=bytearray)
+    is_ready: bool = False
+    answers: int = 0
+    errors: int = 0
+    result: LoadResult | None = None
+
+
+class Stopped(Exception):
+    """The load was interrupted before it began."""
+
+
+def run_load(
+    plans: Sequence[LoadPlan],
+    request: bytes,
+    *,
+    dial: Dial | None = None,
+    report: Report = lambda *_: None,
+    until_s: float = float("inf"),
+) -> LoadResult:
+    """Run a load in one process per plan, until its end, `until_s` (monotonic seconds) or Ctrl-C,
+    which yields the result so far; Ctrl-C before the beginning raises Stopped.
+
+    `dial` opens the connections in this process. Raises Unreachable.
+    """
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(_started(plan, request, dial)) for plan in plans]
+        try:
+            _await_ready(children)
+        except KeyboardInterrupt:
+            raise Stopped from None
+        for child in children:
+            _write(child, b"!")
+        stopped = _await_results(children, report, until_s)
+        results = [child.result for child in children if child.result is not None]
+        if len(results) < len(children):
+            raise Unreachable("a load generator ended without a result")
+    merged = merge(results)
+    return replace(merged, stopped=stopped) if stopped else merged
+
+
+def _await_ready(children: Sequence[_Child]) -> None:
+    limit_s = time.monotonic() + CONNECT_S
+    while not all(child.is_ready for child in children):
+        _read(children)
+        if time.monotonic() > limit_s:
+            raise Unreachable(f"the connections were not open within {CONNECT_S:g} s")
+
+
+def _await_results(children: Sequence[_Child], report: Report, until_s: float) -> str:
+    """Read until every process has its result; return why the load was stopped, "" if it was
+    not."""
+    began_s = time.monotonic()
+    limit_s, stopped = float("inf"), ""
+    while any(child.result is None for child in children):
+        try:
+            _read(children)
+            now_s = time.monotonic()
+            answers = sum(child.answers for child in children)
+            report(now_s - began_s, answers, sum(child.errors for child in children))
+            if not stopped and now_s >= until_s:
+                stopped = "the total limit was reached"
+                limit_s = _stop(children)
+        except KeyboardInterrupt:
+            if stopped:
+                raise
+            stopped = "interrupted"
+            limit_s = _stop(children)
+        if time.monotonic() > limit_s:
+            raise Unreachable(f"a load generator did not stop within {STOP_S:g} s")
+    return stopped
+
+
+def _stop(children: Sequence[_Child]) -> float:
+    """End stdin of the processes; return the time at which their results are overdue."""
+    for child in children:
+        assert child.process.stdin is not None
+        with contextlib.suppress(OSError):
+            child.process.stdin.close()
+    return time.monotonic() + STOP_S
+
+
+def _read(children: Sequence[_Child]) -> None:
+    """Wait a tick for output of the processes, and take it. Raises Unreachable."""
+    waiting = {
+        child.process.stdout.fileno(): child
+        for child in children
+        if child.process.stdout is not None and child.result is None
+    }
+    readable, _, _ = select.select(list(waiting), [], [], TICK_S)
+    for fd in readable:
+        child = waiting[fd]
+        data = os.read(fd, READ)
+        if not data:
+            assert child.process.stderr is not None
+            said = child.process.stderr.read(4000).decode(errors="replace").strip()
+            raise Unreachable(f"a load generator ended: {said[-500:] or 'without a reason'}")
+        child.rest += data
+        if b"\n" not in data:
+            continue
+        *lines, child.rest = child.rest.split(b"\n")
+        for line in lines:
+            _take(child, json.loads(line))
+
+
+def _take(child: _Child, message: dict[str, Any]) -> None:
+    if "progress" in message:
+        child.answers, child.errors = message["progress"]
+    elif "result" in message:
+        child.result = from_json(message["result"])
+        child.answers, child.errors = len(child.result.taken_s), child.result.failed
+    elif "unreachable" in message:
+        host, port = child.plan.host, child.plan.port
+        raise Unreachable(f"{host}:{port} takes no connections: {message['unreachable']}")
+    else:
+        child.is_ready = True
+
+
+def _write(child: _Child, data: bytes) -> None:
+    assert child.process.stdin is not None
+    try:
+        child.process.stdin.write(data)
+        child.process.stdin.flush()
+    except OSError:
+        return  # its output says why
+
+
+@contextmanager
+def _started(plan: LoadPlan, request: bytes, dial: Dial | None) -> Iterator[_Child]:
+    """Run a process; at the end of the block it is gone."""
+    with _sockets(plan, dial) as fd:
+        # A session of its own: Ctrl-C of the terminal must not end it before its result.
+        process = subprocess.Popen(
+            # With -P, a folder named admin in the working directory is not imported.
+            [sys.executable, "-P", "-m", MODULE, "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=() if fd < 0 else (fd,),
+            start_new_session=True,
+        )
+        child = _Child(plan, process)
+        try:
+            _write(child, replace(plan, socket_fd=fd).encode(request))
+            yield child
+        finally:
+            process.kill()
+            with contextlib.suppress(OSError, ValueError):
+                process.communicate()
+
+
+@contextmanager
+def _sockets(plan: LoadPlan, dial: Dial | None) -> Iterator[int]:
+    """Yield a descriptor over which connections of `dial` are received, -1 without `dial`."""
+    if dial is None:
+        yield -1
+        return
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=_serve, args=(ours, dial, plan), daemon=True)
+    thread.start()
+    try:
+        yield theirs.fileno()
+    finally:
+        # Ends the thread's wait.
+        with contextlib.suppress(OSError):
+            ours.shutdown(socket.SHUT_RDWR)
+        theirs.close()
+        thread.join(STOP_S)
+        ours.close()
+
+
+def _serve(channel: socket.socket, dial: Dial, plan: LoadPlan) -> None:
+    """Send a connected socket for each byte, or the reason for having none."""
+    with contextlib.suppress(OSError):
+        while channel.recv(1):
+            try:
+                connected = dial(plan.host, plan.port)
+            except Unreachable as error:
+                channel.sendall((str(error) or "unreachable").encode()[:500])
+                continue
+            with connected:
+                socket.send_fds(channel, [b"+"], [connected.fileno()])

@@ -1,0 +1,260 @@
+"""fnctl bench."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from admin.cli.completion import function_names
+from admin.cli.options import Session, connected
+
+if TYPE_CHECKING:
+    from admin.cli.bench.benchmark import Benchmark, Options, Outcome, Progress
+    from admin.cli.bench.payloads import Request
+    from admin.cli.bench.points import Point
+
+Numbers = "N,N,..."
+Batch = Annotated[
+    str,
+    typer.Option("-b", "--batch", metavar=Numbers, help="Rows per call (default: the input's)."),
+]
+Concurrency = Annotated[
+    str, typer.Option("-c", "--concurrency", metavar=Numbers, help="Calls at once.")
+]
+Seconds = Annotated[float, typer.Option(metavar="S", help="Seconds of each point.")]
+Warmup = Annotated[float, typer.Option(metavar="S", help="Seconds before them, not counted.")]
+Requests = Annotated[int, typer.Option(metavar="N", help="Max counted calls of each point.")]
+Total = Annotated[float, typer.Option(metavar="S", help="Max seconds of everything.")]
+Timeout = Annotated[float, typer.Option(metavar="S", help="Max seconds of one call.")]
+Rate = Annotated[
+    float,
+    typer.Option(metavar="PER_S", help="Open load: calls start at this rate, on -c connections."),
+]
+Arrivals = Annotated[
+    Literal["poisson", "fixed"], typer.Option(help="Gaps between calls of an open load.")
+]
+Cold = Annotated[
+    int, typer.Option(metavar="N", help="First put the function to sleep and call it, N times.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Put it to sleep even if others use it.")]
+Input = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Input to send (default: the sample).")
+]
+MediaType = Annotated[str, typer.Option("--type", metavar="TYPE", help="Content type of the file.")]
+JsonInputs = Annotated[
+    bool, typer.Option("--json-inputs", help="Send tensors as JSON, not in the binary form.")
+]
+Processes = Annotated[
+    int, typer.Option(metavar="N", help="Processes that make the load, if one is not enough.")
+]
+Output = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the figures to FILE, as JSON.")
+]
+Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE.png", help="Draw them (needs fngate[bench]).")
+]
+
+
+@connected
+def bench(  # noqa: PLR0913 - typer takes one parameter per option
+    session: Session,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[@REVISION]", help="Function to call.", autocompletion=function_names
+        ),
+    ],
+    batch: Batch = "",
+    concurrency: Concurrency = "1,8,32",
+    seconds: Seconds = 5.0,
+    warmup: Warmup = 1.0,
+    requests: Requests = 1_000_000,
+    total: Total = 600.0,
+    timeout: Timeout = 60.0,
+    rate: Rate = 0.0,
+    arrivals: Arrivals = "poisson",
+    cold: Cold = 0,
+    force: Force = False,
+    input: Input = None,
+    media: MediaType = "",
+    json_inputs: JsonInputs = False,
+    processes: Processes = 1,
+    output: Output = None,
+    plot: Plot = None,
+) -> None:
+    """Measure a function's latency and throughput.
+
+    Calls it with every combination of batch and concurrency. Each connection sends its next call
+    after the answer to the last one; with --rate, calls start at their times, whatever the answers
+    do. Errors are counted by kind, and no latency has them. Ctrl-C ends it with what was measured.
+
+    The function's sample is sent, its tensors in the binary form; --input FILE is sent unchanged,
+    unless --batch or --json-inputs is given. A server function gets its first sample.
+
+    \b
+    Examples:
+      fnctl bench digits
+      fnctl bench digits -b 1,8,32 -c 1,16,64 --seconds 10 --plot digits.png
+      fnctl bench digits --rate 200 -c 64 --output digits.json
+      fnctl bench digits --cold 10
+    """
+    from admin.cli.bench.points import BadPlan, Limits
+
+    limits = Limits(seconds, warmup, requests, total, timeout)
+    try:
+        options = _options(limits, processes, rate, arrivals, cold)
+        points = _points(batch, concurrency, options, is_tunnelled=not session.client.is_direct)
+        _check_files(output, plot)
+        bodies = _bodies(session, name, points, (input, media, json_inputs), (cold, force))
+    except BadPlan as error:
+        raise typer.BadParameter(str(error), param_hint=error.option) from error
+    outcome = _run(session, name, bodies, options, points)
+    _deliver(session, (name, bodies, options, outcome), output, plot)
+
+
+def _options(limits: Any, processes: int, rate: float, arrivals: str, cold: int) -> Options:
+    """Return the options within their limits. Raises BadPlan."""
+    from admin.cli.bench import points
+    from admin.cli.bench.benchmark import Options
+
+    points.check_number("--seconds", limits.seconds, 0.1, 86_400)
+    points.check_number("--warmup", limits.warmup_s, 0, 3600)
+    points.check_number("--requests", limits.calls_max, 1, points.CALLS_MAX)
+    points.check_number("--total", limits.total_s, 0.1, 86_400)
+    points.check_number("--timeout", limits.timeout_s, 0.1, 3600)
+    points.check_number("--processes", processes, 1, 64)
+    points.check_number("--rate", rate, 0, points.RATE_MAX)
+    points.check_number("--cold", cold, 0, points.COLD_MAX)
+    return Options(limits, processes, rate, arrivals == "poisson", cold)
+
+
+def _points(
+    batch: str, concurrency: str, options: Options, *, is_tunnelled: bool
+) -> tuple[Point, ...]:
+    """Return the points, which fit into the limits. Raises BadPlan."""
+    from admin.cli.bench import points
+    from admin.cli.bench.benchmark import files_max
+
+    batches = points.parse_numbers("-b", batch, points.BATCH_MAX) if batch else ()
+    concurrencies = points.parse_numbers("-c", concurrency, points.CONCURRENCY_MAX)
+    found = points.plan_points(batches, concurrencies)
+    points.check_total(found, options.limits)
+    points.check_descriptors(found, options.processes, files_max(), is_tunnelled=is_tunnelled)
+    return found
+
+
+def _check_files(output: Path | None, plot: Path | None) -> None:
+    """Raise BadPlan for files that could not be written at the end."""
+    from admin.cli.bench.plot import check
+    from admin.cli.bench.points import BadPlan
+
+    if plot is not None:
+        check(plot)
+    for option, path in (("--output", output), ("--plot", plot)):
+        if path is not None and not path.expanduser().parent.is_dir():
+            raise BadPlan(option, f"{path}: its folder does not exist")
+
+
+def _bodies(
+    session: Session,
+    name: str,
+    points: tuple[Point, ...],
+    given: tuple[Path | None, str, bool],
+    sleeping: tuple[int, bool],
+) -> dict[int, Request]:
+    """Return the requests by batch; refuse cold starts of a function in use."""
+    from admin.cli.bench.cold_starts import check_alone
+    from admin.cli.bench.payloads import Source, describe, requests
+    from registry.names import parse_ref
+
+    parse_ref(name)
+    cold, force = sleeping
+    if cold:
+        check_alone(session.client.function(name.partition("@")[0]), force=force)
+    batches = tuple(dict.fromkeys(point.batch for point in points if point.batch))
+    return requests(session.client, name, describe(session.client, name), Source(*given), batches)
+
+
+def _run(
+    session: Session,
+    name: str,
+    bodies: dict[int, Request],
+    options: Options,
+    points: tuple[Point, ...],
+) -> Outcome:
+    from admin.cli.bench.benchmark import Benchmark, raise_files
+
+    raise_files()
+    with _progress(quiet=session.as_json) as show:
+        benchmark: Benchmark = Benchmark(session.client, name, bodies, options, show)
+        return benchmark.run(points)
+
+
+def _deliver(
+    session: Session,
+    measured: tuple[str, dict[int, Request], Options, Outcome],
+    output: Path | None,
+    plot: Path | None,
+) -> None:
+    """Print the outcome, write the files, and exit with the code of what went wrong."""
+    from admin.cli.bench import benchmark, report
+    from admin.cli.bench.figures import notes
+    from admin.cli.bench.plot import draw
+    from admin.cli.errors import INTERRUPTED, REFUSED, UNREACHABLE
+
+    name, bodies, _, outcome = measured
+    data = benchmark.to_json(*measured)
+    session.answer(data, lambda: report.render(name, bodies, outcome))
+    for note in notes([one for _, one in outcome.points]):
+        session.remark(f"note: {note}")
+    if output is not None:
+        _written(
+            output, "--output", lambda path: path.write_text(json.dumps(data, indent=2) + "\n")
+        )
+    if plot is not None and outcome.points:
+        _written(plot, "--plot", lambda path: draw(path, name, bodies, outcome.points))
+    if outcome.stopped:
+        session.remark(f"partial: {outcome.stopped}")
+    if outcome.stopped == benchmark.INTERRUPTED:
+        raise typer.Exit(INTERRUPTED)
+    if outcome.is_away:
+        raise typer.Exit(UNREACHABLE)
+    if outcome.is_failed:
+        raise typer.Exit(REFUSED)
+
+
+def _written(path: Path, option: str, write: Callable[[Path], object]) -> None:
+    try:
+        write(path.expanduser())
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint=option) from error
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """Show a bar on stderr, if that is a terminal and not `quiet`."""
+    from rich import progress as rich
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    columns = (
+        rich.TextColumn("  {task.description}"),
+        rich.BarColumn(),
+        rich.TextColumn("{task.fields[calls]}"),
+        rich.TimeElapsedColumn(),
+    )
+    hidden = quiet or not console.is_terminal
+    with rich.Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=1.0, calls="")
+
+        def show(one: Progress) -> None:
+            failed = f", {one.errors:,} errors" if one.errors else ""
+            calls = f"{one.answers:,} calls{failed}"
+            bar.update(task, completed=one.share, description=one.what, calls=calls)
+
+        yield show

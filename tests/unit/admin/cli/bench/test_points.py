@@ -1,0 +1,69 @@
+"""Hostile and large numbers are refused before anything is called."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from admin.cli.bench.points import (
+    POINTS_MAX,
+    BadPlan,
+    Limits,
+    Point,
+    check_descriptors,
+    check_number,
+    check_total,
+    parse_numbers,
+    plan_points,
+)
+
+
+def test_numbers_are_a_list_without_repetitions() -> None:
+    """The order is the given one."""
+    assert parse_numbers("-c", "64, 1,8,1", 100) == (64, 1, 8)
+    assert parse_numbers("-c", "100", 100) == (100,)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "101", "1,,2", "1.5", "nan", "1e2", "٣", "9" * 5000, "1;2", "0x10"]
+)
+def test_other_numbers_are_refused(text: str) -> None:
+    """The error names the option, the range, and a short part of what came."""
+    with pytest.raises(BadPlan, match=r"from 1 to 100 like 1,8, got '.{0,40}'") as caught:
+        parse_numbers("-c", text, 100)
+    assert caught.value.option == "-c"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.1, 10.1])
+def test_a_number_is_finite_and_within_its_range(value: float) -> None:
+    """NaN compares with nothing, and would pass a comparison."""
+    assert check_number("--seconds", 10.0, 0, 10) == 10.0
+    with pytest.raises(BadPlan, match="expected a number from 0 to 10"):
+        check_number("--seconds", value, 0, 10)
+
+
+def test_points_are_all_combinations() -> None:
+    """Without batches the input is sent as it is; too many combinations are refused."""
+    assert plan_points((1, 8), (1, 4)) == (Point(1, 1), Point(1, 4), Point(8, 1), Point(8, 4))
+    assert plan_points((), (2,)) == (Point(0, 2),)
+    with pytest.raises(BadPlan, match=f"at most {POINTS_MAX} combinations, got 81"):
+        plan_points(tuple(range(1, 10)), tuple(range(1, 10)))
+
+
+def test_the_total_limit_must_do() -> None:
+    """A plan that cannot end in time is refused with the least time."""
+    points = plan_points((1, 2), (1, 2))
+    assert check_total(points, Limits(seconds=5, warmup_s=1, total_s=24)) == 24
+    with pytest.raises(BadPlan, match=r"at least 24 s for 4 points .* got 23 s"):
+        check_total(points, Limits(seconds=5, warmup_s=1, total_s=23))
+
+
+def test_connections_fit_the_limit_of_open_files() -> None:
+    """Processes share them; a tunnel needs more of them in this process."""
+    points = (Point(0, 900),)
+    check_descriptors(points, 1, 1024, is_tunnelled=False)
+    check_descriptors(points, 2, 600, is_tunnelled=False)
+    for processes, files, is_tunnelled in ((1, 900, False), (2, 1024, True)):
+        with pytest.raises(BadPlan, match=f"900 connections need .* may have {files}"):
+            check_descriptors(points, processes, files, is_tunnelled=is_tunnelled)
