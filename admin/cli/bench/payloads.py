@@ -61,7 +61,8 @@ class Described:
 def describe(client: Client, ref: str) -> Described:
     """Ask for the function. A key without the scope `read` gets its public description only, which
     does for a file. Raises ApiError or Unreachable."""
-    signature = client.describe(ref).get("signature") or {}
+    public = client.describe(ref)
+    signature = public.get("signature") or {}
     try:
         function = client.function(ref.partition("@")[0])
     except ApiError as error:
@@ -70,7 +71,7 @@ def describe(client: Client, ref: str) -> Described:
         function = {}
     samples = (function.get("server") or {}).get("samples") or [{}]
     return Described(
-        kind=str(signature.get("kind", "")),
+        kind=str(public.get("kind") or signature.get("kind") or ""),
         signature=signature,
         rules=function.get("inputs") or {},
         is_zeros=function.get("sample") == "zeros",

@@ -183,8 +183,11 @@ def _started(plan: LoadPlan, request: bytes, dial: Dial | None) -> Iterator[_Chi
             yield child
         finally:
             process.kill()
-            with contextlib.suppress(OSError, ValueError):
-                process.communicate()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):  # stdin may have unsent bytes
+                        pipe.close()
 
 
 @contextmanager
