@@ -159,13 +159,15 @@ clean-data:
 # fnctl and every cold start about 5 ms. pip compiles nothing ahead: Python compiles what it imports,
 # once, which is a small part of what is installed. The analysis of a deployed model runs in a process
 # that keeps no compiled files, so its modules are compiled here.
+# cpu, gpu or tensorrt: the ONNX Runtime of replicas that are processes (docs/guides/gpu-box.md).
+ENGINE ?= cpu
 COMPILE := $(BIN)/python -c "import runtime_image.verification.rows.analysis"
 INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install \
 	--disable-pip-version-check --no-compile) -c constraints.txt --config-settings editable_mode=compat
 
 $(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing what the server needs into $(VENV)"
-	@$(INSTALL) -e .
+	@$(INSTALL) -e '.[$(ENGINE)]'
 	@$(COMPILE)
 	@touch $@
 

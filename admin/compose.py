@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
@@ -17,6 +18,9 @@ from aiohttp import web
 
 from admin.api.app import Admin, open_admin
 from admin.api.context import AdminContext
+from admin.dcgm import DcgmFamilies
+from admin.deploy.builds import Builds
+from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.gateway_process import (
     Process,
@@ -31,8 +35,10 @@ from admin.health import Health
 from admin.history import ServerHistory, prior_of
 from admin.host_sync import HostSync
 from admin.metrics import (
+    BuildFamilies,
     DeviceFamilies,
     Gateways,
+    HeldFamilies,
     HostFamilies,
     OneGateway,
     ReplicaFamilies,
@@ -114,21 +120,23 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         manager = await make_manager(settings, store, history, driver)
         process = Process(f"{os.getpid()}", section, settings.log_format, is_shared=False)
         delivery = make_delivery(process, manager, history)
-        await _open_pools(store, manager, delivery, stack)
-        deploys = await open_deploys(settings, store, manager, stack)
+        models = CompiledModels(store.builds, settings.compiler)
+        pools = await _open_pools(store, manager, delivery, models, stack)
+        deploys = await open_deploys(settings, store, manager, models, stack)
+        builds = await open_builds(settings, store, manager, pools, models, stack)
         tickets = Tickets(time.monotonic)
-        models = LocalModels(store.catalog, manager)
+        control = LocalModels(store.catalog, manager)
         gateway = _make_gateway(
-            process, settings, store, manager, delivery, history, tickets, models
+            process, settings, store, manager, delivery, history, tickets, control
         )
         context = AdminContext(
-            *(settings, store, manager, deploys, history, delivery, RecentFailures()),
+            *(settings, store, manager, deploys, builds, history, delivery, RecentFailures()),
             connections=partial(_connections, gateway),
             tickets=tickets,
         )
         tasks = Tasks("server")
         stack.push_async_callback(tasks.close)
-        owners = (store.tasks, manager.tasks, delivery.tasks, tasks)
+        owners = (store.tasks, manager.tasks, delivery.tasks, builds.tasks, tasks)
         admin = _open_admin(context, gateway, owners, stack)
         failures = gateway.invoker.failures
         root_tasks = [
@@ -191,6 +199,9 @@ class _Linked(Bundles):
     ) -> None:
         await asyncio.to_thread(self._blobs.materialise, bundle, target, prepared)
 
+    async def add(self, files: Collection[BundleFile], target: Path) -> None:
+        await asyncio.to_thread(self._blobs.add, files, target)
+
     def path(self, sha256: str) -> Path:
         return self._blobs.path(sha256)
 
@@ -252,28 +263,54 @@ async def make_manager(
 
 
 async def _open_pools(
-    store: Store, manager: Manager, delivery: Delivery, stack: AsyncExitStack
-) -> None:
+    store: Store,
+    manager: Manager,
+    delivery: Delivery,
+    models: CompiledModels,
+    stack: AsyncExitStack,
+) -> PoolSync:
     """Connect manager and gateway; they exchange serialised messages only."""
     stack.push_async_callback(delivery.close)
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(delivery.receive_endpoints))
-    follow_store(store, manager, stack)
+    pools = follow_store(store, manager, models, stack)
     stack.callback(follow_traffic(store.catalog, delivery))
     await manager.start()
     delivery.open()
+    return pools
 
 
-def follow_store(store: Store, manager: Manager, stack: AsyncExitStack) -> None:
+def follow_store(
+    store: Store, manager: Manager, models: CompiledModels, stack: AsyncExitStack
+) -> PoolSync:
     """Define the store's hosts and pools at a manager that has not started, and follow changes."""
     stack.callback(HostSync(store.hosts, manager).close)
-    stack.callback(PoolSync(store.catalog, manager, store.bundles.__getitem__).close)
+    pools = PoolSync(store.catalog, manager, store.bundles.__getitem__, models.of)
+    stack.callback(pools.close)
+    return pools
+
+
+async def open_builds(
+    settings: Settings,
+    store: Store,
+    manager: Manager,
+    pools: PoolSync,
+    models: CompiledModels,
+    stack: AsyncExitStack,
+) -> Builds:
+    """Return the background builds, which run until `stack` ends."""
+    wall = time.time  # noqa: TID251 - the shell passes the clock in
+    builds = Builds(store, manager, pools, models, wall, delay_s=settings.build_delay_s)
+    stack.push_async_callback(builds.close)
+    await builds.start()
+    return builds
 
 
 async def open_deploys(
     settings: Settings,
     store: Store,
     manager: Manager,
+    models: CompiledModels,
     stack: AsyncExitStack,
     settled: Settled = at_once,
 ) -> Deploys:
@@ -287,6 +324,7 @@ async def open_deploys(
         settled=settled,
         prepare=settings.prepare,
         mounts=settings.pool().mounts,
+        models=models,
     )
     stack.push_async_callback(deploys.close)
     # In this order: the sweep spares files of resumed operations.
@@ -377,7 +415,11 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     metrics.add_source(ReplicaFamilies(counters))
     metrics.add_source(RunFamilies(manager.runs.shown))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
+    metrics.add_source(HeldFamilies(manager.held_totals))
+    if context.settings.dcgm_metrics:
+        metrics.add_source(DcgmFamilies(manager.occupancies, socket.gethostname()))
     metrics.add_source(HostFamilies(manager.hosts))
+    metrics.add_source(BuildFamilies(context.builds))
     metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 
 

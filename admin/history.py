@@ -17,7 +17,7 @@ from gateway.dispatch.pool import SAMPLES_ENOUGH
 from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog
 from registry.exchange import Expected
-from registry.model import Arrivals, ColdStart, StateInterval, Use, pool_key
+from registry.model import Arrivals, ColdStart, DeviceModel, StateInterval, Use, pool_key
 from registry.store.history import History
 from registry.usage import UsageRow
 from runtime_image.contract.control import PHASES
@@ -276,7 +276,11 @@ class ServerHistory:
         self._history.record(record)
 
     def use(self, record: Use) -> None:
-        """Record the device-seconds of replicas."""
+        """Record the device-seconds and joules of replicas."""
+        self._history.record(record)
+
+    def device_model(self, record: DeviceModel) -> None:
+        """Record what a device is."""
         self._history.record(record)
 
     def expected(self, pool: str) -> Expected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from typing import Final, Protocol
@@ -22,6 +23,8 @@ from pool_manager.metrics import (
     Supplied,
 )
 from pool_manager.reports import Occupancy
+from pool_manager.usage import HeldTotal
+from registry.compilation import BUILD_ENDS, BuildEnd
 from registry.model import LOCAL_HOST
 from registry.store.history import HistoryStatistics
 
@@ -31,6 +34,19 @@ REACHED: Final = ("up", "draining")
 """States of a host that the server is connected to."""
 Label = tuple[str, tuple[str, ...]]
 """Name of a label, and all its values."""
+
+
+class Builds(Protocol):
+    """Background builds; `outcomes` counts since the start."""
+
+    outcomes: Counter[BuildEnd]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a replica compiles a model."""
+
+    def waiting(self) -> int:
+        """Return the number of functions whose model waits to be compiled."""
 
 
 class Gateways(Protocol):
@@ -122,6 +138,42 @@ class DeviceFamilies:
         yield _bytes("_leaked", text, devices, lambda one: one.leaked_mib)
         yield _reclaimed(devices, reclaimed_mib)
         yield _utilization(devices)
+        yield _power(devices)
+        yield _xids(devices)
+
+
+class HeldFamilies:
+    """Families of the devices' time and energy by function, as of the last `snapshot`. `totals`
+    returns them."""
+
+    def __init__(self, totals: Callable[[], list[HeldTotal]]) -> None:
+        self._totals = totals
+        self._seen: list[HeldTotal] = []
+
+    def snapshot(self) -> None:
+        """Read the values; must run on the event loop's thread."""
+        self._seen = self._totals()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the families; values are at most ten seconds old."""
+        labels = ("function", "kind", "namespace")
+        text = (
+            "Time that a function's replicas held devices; holders of the same device split it."
+            " _idle is what no function held."
+        )
+        seconds = CounterMetricFamily(
+            "fngate_function_device_seconds", text, labels=labels, unit="seconds"
+        )
+        text = "Energy of devices in that time, as their counters show it."
+        joules = CounterMetricFamily(
+            "fngate_function_energy_joules", text, labels=labels, unit="joules"
+        )
+        for one in self._seen:
+            values = [one.function, one.kind, one.namespace]
+            seconds.add_metric(values, one.held_s)
+            if one.joules:
+                joules.add_metric(values, one.joules)
+        yield from (seconds, joules)
 
 
 class HostFamilies:
@@ -158,6 +210,30 @@ class HostFamilies:
         for one in others:
             family.add_metric([one.name], one.transferred_bytes)
         yield family
+
+
+class BuildFamilies:
+    """Families of builds, as of the last `snapshot`."""
+
+    def __init__(self, builds: Builds) -> None:
+        self._builds = builds
+        self._seen: tuple[Mapping[str, int], int, int] = ({}, 0, 0)
+
+    def snapshot(self) -> None:
+        """Read the values; must run on the event loop's thread."""
+        builds = self._builds
+        outcomes: dict[str, int] = {end: builds.outcomes[end] for end in BUILD_ENDS}
+        self._seen = outcomes, int(builds.is_running), builds.waiting()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the families."""
+        outcomes, running, waiting = self._seen
+        text = "Builds of compiled models that ended, by outcome."
+        yield _singles("fngate_builds", text, ("outcome", BUILD_ENDS), outcomes)
+        text = "Builds that a replica works on."
+        yield GaugeMetricFamily("fngate_running_builds", text, running)
+        text = "Functions whose model waits to be compiled."
+        yield GaugeMetricFamily("fngate_waiting_builds", text, waiting)
 
 
 def _of_hosts(
@@ -225,6 +301,25 @@ def _utilization(devices: Iterable[Occupancy]) -> Metric:
     for one in devices:
         if one.gpu is not None and one.gpu.utilization is not None:
             family.add_metric(_labels(one), one.gpu.utilization)
+    return family
+
+
+def _power(devices: Iterable[Occupancy]) -> Metric:
+    text = "Power that a GPU draws, as its driver reports it; slices show that of their GPU."
+    family = GaugeMetricFamily("fngate_device_power_watts", text, labels=LABELS, unit="watts")
+    for one in devices:
+        telemetry = one.gpu.reading.telemetry if one.gpu and one.gpu.reading else None
+        if telemetry is not None and telemetry.power_w is not None:
+            family.add_metric(_labels(one), telemetry.power_w)
+    return family
+
+
+def _xids(devices: Iterable[Occupancy]) -> Metric:
+    text = "XID errors that the driver reported for a GPU since the server's start, by number."
+    family = CounterMetricFamily("fngate_device_xid_errors", text, labels=[*LABELS, "xid"])
+    for one in devices:
+        for xid, count in (one.gpu.xids if one.gpu else {}).items():
+            family.add_metric([*_labels(one), str(xid)], count)
     return family
 
 

@@ -9,54 +9,71 @@ from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding, ServerContainer
 from registry.batching import rows_of
+from registry.bundles.paths import extended
 from registry.catalog import Catalog, Change, Deployed
-from registry.model import LOCAL_HOST, Bundle, ExchangeLimits, pool_key
+from registry.compilation import Compiled, memory_mib
+from registry.model import LOCAL_HOST, Bundle, BundleFile, ExchangeLimits, pool_key
 from registry.names import HOST_LABEL
-from registry.spec import may_rerun, prepared_of, replica_spec
+from registry.spec import candidate_of, may_rerun, prepared_of, replica_spec
+from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import PORT_DEFAULT
 
 SUPERSEDED_IDLE_S = 10.0
 """Max idle seconds of a replica whose revision has no traffic; then it is stopped."""
 
 
+CompiledOf = Callable[[Deployed], Compiled | None]
+
+
 class PoolSync:
     """Defines a pool for every revision in the catalog, and removes it with the revision."""
 
     def __init__(
-        self, catalog: Catalog, manager: Manager, bundle_of: Callable[[str], Bundle]
+        self,
+        catalog: Catalog,
+        manager: Manager,
+        bundle_of: Callable[[str], Bundle],
+        compiled_of: CompiledOf,
     ) -> None:
+        """`compiled_of` returns the compiled model of a revision, None for none."""
         self._catalog = catalog
         self._manager = manager
         self._bundle_of = bundle_of
+        self._compiled_of = compiled_of
         self._defined: dict[tuple[str, str], tuple[int, ...]] = {}
         for deployed in catalog.all():
-            self._define(deployed.function.namespace, deployed.function.name)
+            self.define(deployed.function.namespace, deployed.function.name)
         self.close = catalog.subscribe(self._changed)
 
     def _changed(self, change: Change) -> None:
-        self._define(change.namespace, change.name)
+        self.define(change.namespace, change.name)
 
-    def _define(self, namespace: str, name: str) -> None:
+    def define(self, namespace: str, name: str) -> None:
+        """Define the pools of a function's revisions as they are now."""
         deployed = self._catalog.revisions(name, namespace)
         numbers = tuple(one.revision.number for one in deployed)
         for number in set(self._defined.get((namespace, name), ())).difference(numbers):
             self._manager.remove(pool_key(namespace, name, number))
         for one in deployed:
-            bundle = self._bundle_of(one.revision.bundle)
-            self._manager.define(pool_spec(one, bundle, self._manager.driver), binding(one, bundle))
+            bundle, compiled = self._bundle_of(one.revision.bundle), self._compiled_of(one)
+            spec = pool_spec(one, bundle, self._manager.driver, compiled)
+            self._manager.define(spec, binding(one, bundle, compiled))
         if numbers:
             self._defined[namespace, name] = numbers
         else:
             self._defined.pop((namespace, name), None)
 
 
-def pool_spec(deployed: Deployed, bundle: Bundle, driver: str = "") -> PoolSpec:
+def pool_spec(
+    deployed: Deployed, bundle: Bundle, driver: str = "", compiled: Compiled | None = None
+) -> PoolSpec:
     """Return the part of a revision that the manager's decisions need; `driver` is that of the
     manager's machine."""
     function, revision, profile = deployed.function, deployed.revision, deployed.profile
     is_current = function.revision == revision.number
     idle_s = function.scaling.idle_s
     batch_max = rows_of(revision, profile)
+    required = extended(bundle, optimised_files(deployed))
     spec = PoolSpec(
         key=revision.key,
         min=function.scaling.min if is_current else 0,
@@ -65,13 +82,25 @@ def pool_spec(deployed: Deployed, bundle: Bundle, driver: str = "") -> PoolSpec:
         device_kind=revision.device.kind,
         target=max(2, 2 * batch_max),
         load_s=profile.load_ms / 1e3 if profile else 0.0,
-        bundle_bytes=bundle.size,
+        bundle_bytes=required.size,
         function=f"{function.namespace}/{function.name}",
         share=revision.device.share,
-        memory_mib=max(profile.memory_mib if profile else 0.0, bundle.size / 2**20),
+        memory_mib=max(_measured_mib(deployed, compiled), _served_mib(deployed, bundle)),
         batches=batch_max > 1,
     )
-    return with_server(with_hosts(spec, deployed, bundle, driver), deployed)
+    return with_server(with_hosts(spec, deployed, required, driver), deployed)
+
+
+def optimised_files(deployed: Deployed) -> tuple[BundleFile, ...]:
+    """Return the files that a replica needs beside the bundle's: the chosen candidate, if any."""
+    candidate = candidate_of(deployed)
+    return (candidate,) if candidate else ()
+
+
+def _served_mib(deployed: Deployed, bundle: Bundle) -> float:
+    """Return the MiB of the files that a replica loads, by which a profile cannot be too small."""
+    candidate = candidate_of(deployed)
+    return (candidate.size if candidate else bundle.size) / 2**20
 
 
 def with_hosts(spec: PoolSpec, deployed: Deployed, bundle: Bundle, driver: str) -> PoolSpec:
@@ -112,20 +141,29 @@ def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
     )
 
 
-def binding(deployed: Deployed, bundle: Bundle) -> Binding:
-    """Return what a replica needs to run a revision."""
+def _measured_mib(deployed: Deployed, compiled: Compiled | None) -> float:
+    return memory_mib(deployed.profile.memory_mib if deployed.profile else 0.0, compiled)
+
+
+def binding(deployed: Deployed, bundle: Bundle, compiled: Compiled | None = None) -> Binding:
+    """Return what a replica needs to run a revision, with its compiled model if there is one."""
     revision, prepared = deployed.revision, prepared_of(deployed)
+    spec = replica_spec(deployed)
+    if compiled is not None and isinstance(spec, ModelSpec):
+        spec = replace(spec, compiled=compiled.model)
     return Binding(
-        replica_spec(deployed),
+        spec,
         bundle,
         revision.namespace,
         revision.name,
         revision.number,
         revision.device.memory_mib,
-        deployed.profile.memory_mib if deployed.profile else 0.0,
+        _measured_mib(deployed, compiled),
         prepared.files if prepared else (),
+        optimised=optimised_files(deployed),
         container=server_container(deployed, bundle),
         secrets=dict(revision.server.secrets) if revision.server else {},
+        compiled=compiled.files if compiled else (),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 import tomllib
@@ -19,6 +20,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from admin.prices import Prices, parse_prices
 from gateway.access import ANY_ORIGIN, LOOPBACK
 from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
@@ -29,6 +31,7 @@ from registry.errors import BadRequest
 from registry.manifest.container import is_origin
 from registry.settings import DAY_S, StoreSettings
 from registry.store.hosts import check_own_labels
+from runtime_image.contract.compiled import CompilerName
 
 SOCKET_PATH_MAX = 107
 """Max bytes of a Unix socket's path (unix(7))."""
@@ -124,6 +127,11 @@ class Settings(BaseSettings):
     prepare: bool = True
     """Whether a deploy prepares the model for cold starts: an optimised graph with its weights in a
     separate file. If off, replicas load models as they were deployed."""
+    compiler: CompilerName = "tensorrt"
+    """Compiler of models whose function.toml asks for one. `tensorrt`: GPUs alone. `onnxruntime`:
+    the CPU, too, which shows builds on a machine without a GPU; its models are no faster."""
+    build_delay_s: float = Field(0.0, ge=0.0, le=3600.0)
+    """Seconds that are added to each build, for trials of what happens meanwhile."""
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies that each gateway process holds at once, including bodies that still
     arrive. Shared memory for large bodies takes up to twice as much."""
@@ -151,6 +159,17 @@ class Settings(BaseSettings):
     """Seconds between two liveness checks (PING) of a replica. Three unanswered checks end it."""
     usage_days: int = Field(400, ge=1, le=3650)
     """Days that the usage of models, by key and function, is kept."""
+    dcgm_metrics: bool = False
+    """Whether `/metrics` has the GPUs under the names of NVIDIA's DCGM exporter, too, such as
+    `DCGM_FI_DEV_GPU_UTIL`. Off by default: beside a DCGM exporter every GPU would be there twice,
+    and sums over GPUs would be wrong."""
+    price_device_hour: str = Field("", max_length=4096)
+    """Prices of an hour of a device for `fnctl cost`: one for all devices, or by kind of device or
+    name of a GPU, such as `cpu=0.04,cuda=2.50,NVIDIA H200=3.9`. Empty for no prices."""
+    price_kwh: float = Field(0.0, ge=0.0, le=1e6)
+    """Price of a kilowatt-hour for `fnctl cost`; 0 for none."""
+    currency: str = Field("USD", pattern=r"^[A-Z]{3}$")
+    """Currency of the prices, by its code of three letters."""
     shutdown_s: float = Field(60.0, ge=0.0)
     """Seconds that a shutdown waits for accepted requests."""
     log_format: Literal["human", "json"] = "human"
@@ -216,6 +235,22 @@ class Settings(BaseSettings):
             text = error.message.removeprefix("labels: ").partition("; got ")[0]
             raise ValueError(text) from error
 
+    @field_validator("price_device_hour", mode="before")
+    @classmethod
+    def _are_prices(cls, value: object) -> object:
+        # A file may have a plain number.
+        text = str(value) if type(value) in (int, float) else value
+        if isinstance(text, str):
+            parse_prices(text)
+        return text
+
+    @field_validator("price_kwh")
+    @classmethod
+    def _is_finite(cls, value: float) -> float:
+        if not math.isfinite(value):
+            raise ValueError("expected a number")
+        return value
+
     @model_validator(mode="after")
     def _outlasts_replicas(self) -> Settings:
         least = self.orphan_s + HOST_LOST_MARGIN_S
@@ -237,6 +272,11 @@ class Settings(BaseSettings):
     def is_local(self) -> bool:
         """True if only this machine can connect."""
         return self.listen in LOOPBACK
+
+    def prices(self) -> Prices:
+        """Return the prices of devices and energy."""
+        default, by_name = parse_prices(self.price_device_hour)
+        return Prices(self.currency, self.price_kwh, default, by_name)
 
     def store(self) -> StoreSettings:
         """Return the registry's section."""

@@ -15,7 +15,9 @@ from registry.catalog import Catalog
 from registry.files import DataDirectory, write_atomic
 from registry.model import Bundle
 from registry.settings import StoreSettings
+from registry.store.builds import BuildStore
 from registry.store.database import Database
+from registry.store.device_time import DeviceTimes
 from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.hosts import HostStore
@@ -55,8 +57,10 @@ class Store:
     hosts: HostStore
     history: History
     timeline: Timeline
+    device_times: DeviceTimes
     usage: UsageStore
     blobs: BlobStore
+    builds: BuildStore
     catalog: Catalog
     ring: KeyRing
     upstream_keys: UpstreamKeys
@@ -87,6 +91,8 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         bundles = await functions.load_bundles()
         ring = KeyRing(await keys.list())
         hosts = await HostStore.open(database)
+        blobs = BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max)
+        builds = await BuildStore.open(database, blobs.is_whole)
         identity = await enter(database, settings, wall())
     remove_partial(settings)
     history, backups = History(database, settings, wall), Backups(settings, database, wall)
@@ -107,8 +113,10 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         hosts=hosts,
         history=history,
         timeline=Timeline(database),
+        device_times=DeviceTimes(database),
         usage=usage,
-        blobs=BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max),
+        blobs=blobs,
+        builds=builds,
         catalog=Catalog(deployed),
         ring=ring,
         upstream_keys=UpstreamKeys(),

@@ -13,11 +13,14 @@ from pool_manager.hosts.view import HostView
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
 from registry.catalog import Deployed
+from registry.compilation import Build, Compiled, Target
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Host, Key, Operation, Profile, ServerSettings
+from registry.spec import optimised_of
 from registry.store.keys import KeyRing
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
+from runtime_image.contract.precision import PrecisionReport
 
 
 class Live(NamedTuple):
@@ -68,6 +71,66 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "ready_in_ms": _rounded(live.ready_in_ms),
         "created_s": function.created_s,
     }
+
+
+def build_row(
+    target: Target | str, build: Build, has_model: bool, estimate_s: float | None
+) -> dict[str, Any] | None:
+    """Return the state of a build as lists have it, None for a function that is not compiled.
+
+    `target` is what is compiled, or why nothing is. `began_s` in Unix seconds, null if it has not
+    begun. A build without its compiled model is to be repeated.
+    """
+    if target == "":
+        return None
+    if isinstance(target, str):
+        return {"state": "unavailable", "reason": target, "began_s": None, "estimate_s": None}
+    state = "done" if has_model else "waiting" if build.state == "done" else build.state
+    began_s = build.began_s if state == "building" else None
+    return {
+        "state": state,
+        "reason": build.reason,
+        "began_s": began_s,
+        "estimate_s": None if estimate_s is None else round(estimate_s, 1),
+    }
+
+
+def build_json(
+    target: Target | str,
+    build: Build,
+    compiled: Compiled | None,
+    estimate_s: float | None,
+    now_s: float,
+) -> dict[str, Any] | None:
+    """Return all about the build of a function, None for one that is not compiled. `elapsed_s` of a
+    build that is done is how long it took."""
+    row = build_row(target, build, compiled is not None, estimate_s)
+    if row is None:
+        return None
+    elapsed_s = compiled.build_s if compiled else None
+    if row["began_s"] is not None:
+        elapsed_s = max(0.0, now_s - row["began_s"])
+    return {
+        **row,
+        "attempts": build.attempts,
+        "elapsed_s": None if elapsed_s is None else round(elapsed_s, 1),
+        "compiler": None if isinstance(target, str) else target.compiler,
+        "device_type": None if isinstance(target, str) else target.device_kind,
+        "ranges": [] if isinstance(target, str) else [asdict(one) for one in target.ranges],
+        "outside": None if isinstance(target, str) else _outside(target),
+        "form": compiled.model.form if compiled else None,
+        "parity": list(compiled.parity) if compiled else [],
+        "samples": compiled.samples if compiled else 0,
+        "ordinary_ms": compiled.ordinary_ms if compiled else {},
+        "compiled_ms": compiled.compiled_ms if compiled else {},
+        "load_ms": compiled.load_ms if compiled else None,
+        "memory_mib": compiled.memory_mib if compiled else None,
+        "made_s": compiled.made_s if compiled else None,
+    }
+
+
+def _outside(target: Target) -> str:
+    return "ordinary" if target.keeps_ordinary else "refuse"
 
 
 def scaling_json(function: Function) -> dict[str, Any]:
@@ -134,6 +197,12 @@ def profile_json(profile: Profile | None) -> dict[str, Any] | None:
         "engine": profile.engine.partition(":")[0],
         "latency_ms": {str(k): v for k, v in profile.latency_ms.items()},
     }
+
+
+def precision_json(deployed: Deployed) -> PrecisionReport | None:
+    """Return the candidates of other precision that a revision's trial measured, None without."""
+    found = optimised_of(deployed)
+    return found.table if found else None
 
 
 def operation_json(operation: Operation) -> dict[str, Any]:

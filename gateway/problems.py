@@ -59,6 +59,8 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.ModelRefused: 422,
     errors.ServerRefused: 422,
     errors.TrialKilled: 503,
+    errors.BuildFailed: 422,
+    errors.BuildGivenUp: 503,
     errors.Incompatible: 422,
     errors.Conflict: 409,
     errors.PreconditionFailed: 412,

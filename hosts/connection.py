@@ -17,6 +17,7 @@ from hosts.errors import ConnectionLost, Unreachable
 from hosts.link import Link, Timing
 from hosts.listening import Forward, Listener
 from hosts.login import Login, log_in
+from hosts.splice import End, attach
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
@@ -102,6 +103,13 @@ class HostConnection:
         the other end sent was delivered.
         """
         return await self._here().dial(path, protocol)
+
+    async def connect(self, path: str) -> socket.socket:
+        """Connect to the Unix socket `path` of the host; return one end of a socket pair,
+        non-blocking, with back-pressure. It is closed when the SSH connection breaks."""
+        far = End()
+        await self.dial(path, far)
+        return await attach(far)
 
     async def listen(
         self, path: str, accept: Callable[[socket.socket], None], mode: int = 0o666

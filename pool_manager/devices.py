@@ -20,6 +20,11 @@ def cpu_slots(count: int, memory_mib: float = 0.0) -> list[Device]:
     return [Device(f"cpu:{index}", "cpu", memory_mib, CPU_BANK) for index in range(count)]
 
 
+def kind_of(device: str) -> str:
+    """Return the kind of a device that is no longer there, by its id on any host."""
+    return "cpu" if device.rpartition("/")[2].startswith("cpu:") else "cuda"
+
+
 def host_memory_mib(meminfo: Path = MEMINFO, limits: tuple[Path, ...] = CGROUP_LIMITS) -> float:
     """Return the memory in MiB of this host or of its control group, 0 if it cannot be read.
 

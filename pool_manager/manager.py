@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
 
+from pool_manager.builds import SUFFIX, Built, PendingBuilds, RunningBuild
 from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import AT_REST, PoolForecast, forecast
@@ -25,27 +23,32 @@ from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.hosts.gpus import FleetGpus
-from pool_manager.hosts.hosts import Hosts
+from pool_manager.hosts.hosts import EVENTS_OF_HOSTS, Hosts
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.view import HostView
 from pool_manager.images import Images
 from pool_manager.metrics import Counters, Step
 from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
 from pool_manager.replicas.adoption import adopt_all
+from pool_manager.replicas.build_files import BuildFetcher, reader_to
 from pool_manager.replicas.control import Control
+from pool_manager.replicas.file_transfer import PartReader
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import PreparedFetcher
 from pool_manager.replicas.relay import Wiring
+from pool_manager.replicas.run_folders import new_ids
+from pool_manager.replicas.upgrades import Upgrades
 from pool_manager.reports import Decision, Journal, Occupancy, Publisher, charges, occupancies
 from pool_manager.runs import RunReports, RunTotals
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
-from pool_manager.usage import UsageMonitor
+from pool_manager.usage import HeldTotal, UsageMonitor
 from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.exchange import Load, PoolEndpoints, decode_demand
-from registry.model import Host
+from registry.model import BundleFile, Host
 from registry.tasks import Alarm, Tasks, every
+from runtime_image.contract.compiled import CompiledModel, UpgradeResult
 from runtime_image.link.run_counts import RunCount
 
 log = structlog.get_logger()
@@ -86,7 +89,7 @@ class Manager:
         self._driver = fleet = self._hosts.fleet
         self._machine = Machine(
             devices,
-            _new_ids(settings.run_dir),
+            new_ids(settings.run_dir),
             settings.standbys,
             settings.gpu_standbys,
             host_lost_s=settings.host_lost_s,
@@ -94,12 +97,15 @@ class Manager:
         )
         self._bindings: dict[str, Binding] = {}
         self._gpus, cluster = FleetGpus(gpus or NoGpus(), self._hosts.gpus), self._machine.cluster
-        self._use = UsageMonitor(self._machine, self._bindings, recorder, *clocks)
+        self._use = UsageMonitor(self._machine, self._bindings, recorder, clocks, self._gpus)
         prepared = PreparedFetcher(
             self.submit, bundles, self._tasks, settings.run_dir, cluster.find, self._bindings
         )
+        built = BuildFetcher(
+            prepared.emit, bundles, self._tasks, self._binding_of_build, self._open_reader
+        )
         wiring = Wiring(
-            prepared.emit,
+            built.emit,
             GpuOccupancy(fleet, self._gpus, partial(charges, cluster.ledger)),
             self._on_pong,
             cluster.start_priority,
@@ -111,6 +117,7 @@ class Manager:
         self._reports = RunReports(self._machine.replicas, self._launcher.control)
         self._journal = Journal(recorder, self._wall, settings.notes_kept)
         self._trials, self._warm = PendingTrials(), WarmWaiters(self.submit)
+        self._builds = PendingBuilds(self._wall)
         self._engine = EngineWatch(fleet.list_of, self.submit, self._tasks)
         self._alarm = Alarm(self._clock, lambda: self.submit(events.Tick()))
         self._publisher = Publisher(
@@ -121,7 +128,8 @@ class Manager:
             self._clock,
             self._hosts.routes,
         )
-        self._refuted = Subscribers[[str, str]]()
+        self._refuted, self._not_compiled = Subscribers[[str, str]](), Subscribers[[str, str]]()
+        self._upgrades = Upgrades(self._machine.replicas, self._launcher, self._tasks)
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
         self._actions = self._table()
@@ -137,10 +145,12 @@ class Manager:
             commands.Resume: self._to_control(lambda link, _: link.resume()),
             commands.StopBatching: self._to_control(lambda link, _: link.stop_batching()),
             commands.RecordRefutation: lambda c: self._refuted.notify(c.key, c.reason),
+            commands.RecordNotCompiled: lambda c: self._not_compiled.notify(c.key, c.reason),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
             commands.Publish: lambda c: self._publisher.publish(c.keys),
             commands.EndTrial: self._trials.end,
+            commands.EndBuild: self._builds.end,
             commands.EndWarm: self._warm.end,
             commands.Abandon: lambda c: self._launcher.abandon(c.id),
             commands.WatchEngine: lambda c: self._engine.begin(c.reason, c.host),
@@ -165,8 +175,9 @@ class Manager:
         return self._tasks
 
     async def close(self) -> None:
-        """Drain and release every replica, then stop. Pending trials and warm-ups fail."""
+        """Drain and release every replica, then stop. Pending trials, builds and warm-ups fail."""
         self._trials.close()
+        self._builds.close()
         self._warm.close()
         self.submit(events.Shutdown())
         try:
@@ -178,7 +189,7 @@ class Manager:
         await self._launcher.read_ahead.close()
         await self._hosts.close()
         await self._tasks.close()
-        self._use.flush()
+        self._use.flush(is_last=True)
         await self._gpus.close()
         await self._driver.close()
 
@@ -239,6 +250,34 @@ class Manager:
         finally:
             self.remove(spec.key)
 
+    async def build(self, spec: PoolSpec, binding: Binding) -> Built:
+        """Compile the model of a revision as `binding.spec.build` says, on a device that its pool
+        could have and nobody needs; return what was compiled.
+
+        `spec` is the revision's; its `memory_mib` is what a build takes. Waits for a device without
+        a limit; a cancelled call ends the build. Raises BuildGivenUp if somebody else needs the
+        device, if the memory does not suffice, or if the build was killed from outside;
+        BuildFailed; Conflict if the revision's model is being built; ShuttingDown.
+        """
+        key = f"{spec.key}{SUFFIX}"
+        asked = replace(spec, key=key, role="build", function="", min=0, max=1)
+        return await self._builds.wait(spec.key, lambda: self.define(asked, binding), self.remove)
+
+    def builds(self) -> list[RunningBuild]:
+        """Return every build that runs or waits for a device."""
+        return self._builds.running(self._machine.pools)
+
+    async def upgrade(
+        self, key: str, compiled: CompiledModel, files: Collection[BundleFile]
+    ) -> dict[str, UpgradeResult]:
+        """Give the ready replicas of a pool a compiled model, whose stored files are linked to them
+        before; return the outcome by replica id. `session` is "" where a replica did not answer.
+
+        `define` comes before, with the same model in spec and binding: a replica that loads now is
+        upgraded when it is ready, and so is one that an earlier server left.
+        """
+        return await self._upgrades.upgrade(key, compiled, files)
+
     async def warm(self, key: str, *, beside: bool = False, timeout_s: float = WARM_S) -> Warmed:
         """Get one replica of a pool ready; return the outcome.
 
@@ -268,6 +307,11 @@ class Manager:
             if pool.refuted:
                 receiver(pool.key, pool.refuted)
         return self._refuted.subscribe(receiver)
+
+    def subscribe_not_compiled(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
+        """Call `receiver` with a pool's key and the reason each time that a replica does not use
+        the compiled model it was given. Returns a function that unsubscribes."""
+        return self._not_compiled.subscribe(receiver)
 
     def note(self, key: str, text: str) -> None:
         """Record a decision about a pool that another component made."""
@@ -313,6 +357,10 @@ class Manager:
         """Return the share of the last seconds in which a model ran on a device, 0 to 1; None if
         unknown."""
         return self._use.busy(device)
+
+    def held_totals(self) -> list[HeldTotal]:
+        """Return the device-seconds and joules of functions since the server's start."""
+        return self._use.totals.list()
 
     @property
     def gpu_silence(self) -> str:
@@ -399,9 +447,14 @@ class Manager:
         asked: list[commands.Command] = []
         with self._reported("event", "an event could not be handled", event):
             self._machine.handle(event, self._clock(), asked)
-        if isinstance(event, _OF_HOSTS):
+        if isinstance(event, EVENTS_OF_HOSTS):
             with self._reported("event", "the hosts could not be compared", event):
                 self._sync_hosts(event)
+        if isinstance(event, events.Loaded):
+            with self._reported("event", "an upgrade could not begin", event):
+                replica = self._machine.replica(event.id)
+                binding = self._bindings.get(replica.pool) if replica is not None else None
+                self._upgrades.on_loaded(replica, binding)
         self._count(event)
         for command in asked:
             self._count(command)
@@ -441,6 +494,14 @@ class Manager:
         # Published again without a change, so that a gateway that could not connect tries again.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
 
+    def _binding_of_build(self, id: str) -> Binding | None:
+        replica = self._machine.replica(id)
+        is_build = replica is not None and replica.role == "build"
+        return self._bindings.get(replica.pool) if replica is not None and is_build else None
+
+    def _open_reader(self, id: str) -> AbstractAsyncContextManager[PartReader]:
+        return reader_to(id, self._launcher.located(id), self._hosts.fleet)
+
     def _launch(self, command: commands.Launch) -> None:
         binding = self._bindings[command.pool] if command.role != "standby" else None
         device = self._machine.devices.get(command.device)
@@ -468,31 +529,3 @@ class Manager:
         device = self._machine.devices.get(command.device)
         if binding is not None:
             self._journal.cold_start(command, binding, device.kind if device else "unknown")
-
-
-_OF_HOSTS = (
-    events.HostDefined,
-    events.HostUp,
-    events.HostUnreachable,
-    events.HostRemoved,
-    events.EngineLost,
-    events.EngineBack,
-    events.Released,
-    events.Lost,
-    events.Tick,
-)
-"""Events after which the records of hosts may have changed."""
-
-
-def _new_ids(run_dir: Path) -> Callable[[], str]:
-    """Return a generator of replica ids: eight hex digits, counted up from a random number, so that
-    ids of earlier servers (whose logs are kept) rarely recur. Ids with a folder in `run_dir` are
-    skipped."""
-    numbers = itertools.count(secrets.randbits(32))
-
-    def new_id() -> str:
-        while (run_dir / (id := f"{next(numbers) % 2**32:08x}")).exists():
-            pass
-        return id
-
-    return new_id

@@ -28,8 +28,10 @@ _WORDS: Final = (
 """Substrings of the reasons from drivers, control links and the machine; the first match counts."""
 
 
-KINDS: Final = ("process", "standby", "ahead", "trial")
-"""How a replica starts: as a new process, from a standby, as a standby, or for a trial."""
+KINDS: Final = ("process", "standby", "ahead", "trial", "build")
+"""How a replica starts: as a new process, from a standby, as a standby, for a trial, or for a
+build."""
+_KIND_OF: Final = {"standby": "ahead", "trial": "trial", "build": "build"}
 OUTCOMES: Final = ("ready", "failed", "dropped")
 """Outcomes of a start; a dropped start was no longer needed."""
 WHEN: Final = ("starting", "serving")
@@ -138,7 +140,7 @@ class ReplicaCounter:
     def _done(self, command: commands.Command) -> None:
         match command:
             case commands.Launch():
-                kind = {"standby": "ahead", "trial": "trial"}.get(command.role, "process")
+                kind = _KIND_OF.get(command.role, "process")
                 self._replicas[command.id] = _Counted(command.device, kind)
             case commands.Assign():
                 kind = "trial" if command.role == "trial" else "standby"
@@ -194,14 +196,14 @@ class Supplied(NamedTuple):
 
 
 def supplied(cluster: Cluster) -> list[Supplied]:
-    """Return every pool that has or wants replicas, including the pools of standbys. Trials are
-    left out: they receive no calls."""
+    """Return every pool that has or wants replicas, including the pools of standbys. Trials and
+    builds are left out: they receive no calls."""
     keys = sorted(cluster.live.keys() | cluster.blocked)
     pools = (cluster.pools[key] for key in keys if key in cluster.pools)
     return [
         Supplied(pool.key, _wanted(pool), _states(pool))
         for pool in pools
-        if pool.spec.role != "trial" and (pool.replicas or _wanted(pool))
+        if pool.spec.role not in ("trial", "build") and (pool.replicas or _wanted(pool))
     ]
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
+from registry.bundles.paths import extended
 from registry.errors import Unknown
-from registry.model import Bundle, BundleFile, ColdStart, Mount, StateInterval, Use
+from registry.model import Bundle, BundleFile, ColdStart, DeviceModel, Mount, StateInterval, Use
 from runtime_image.contract.control import Hello, ReplicaRecord
+from runtime_image.contract.gpus import Reading
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
 
@@ -53,9 +55,12 @@ class Binding:
     server.
 
     `memory_mib` is the configured memory cap, 0 for the default. `measured_mib` is what the trial
-    took, 0 before the trial. `prepared` are optional files that are placed beside the bundle's.
-    `container` is set if the server is apart. `secrets` maps the server's variables to names of
-    secrets.
+    took, 0 before the trial. `optimised` are files without which a replica does not start: the
+    model that is served instead of the bundle's. `prepared` and `compiled` are optional: a model is
+    loaded without them if one of the group is not stored. `compiled` are those of
+    `ModelSpec.compiled`; for a build the timing cache of an earlier one, if any. Their paths begin
+    with the folders of the contract: `.optimised/`, `.prepared/`, `.compiled/`. `container` is set
+    if the server is apart. `secrets` maps the server's variables to names of secrets.
     """
 
     spec: ModelSpec | ServerSpec
@@ -66,8 +71,15 @@ class Binding:
     memory_mib: int = 0
     measured_mib: float = 0.0
     prepared: tuple[BundleFile, ...] = ()
+    optimised: tuple[BundleFile, ...] = ()
     container: ServerContainer | None = None
     secrets: dict[str, str] = field(default_factory=dict)
+    compiled: tuple[BundleFile, ...] = ()
+
+    @property
+    def required(self) -> Bundle:
+        """The files without which a replica does not start."""
+        return extended(self.bundle, self.optimised)
 
 
 class Secrets(Protocol):
@@ -96,6 +108,10 @@ class Bundles(Protocol):
     ) -> None:
         """Hard-link the bundle's files into `target`, and the prepared files if all of them are
         stored. Raises FnError and then leaves nothing behind."""
+
+    async def add(self, files: Collection[BundleFile], target: Path) -> None:
+        """Hard-link further files into `target`, replacing those of the same paths. Raises FnError,
+        and then none of these paths is left."""
 
     def path(self, sha256: str) -> Path:
         """Return where the file with this content is, or would be."""
@@ -130,6 +146,13 @@ class OtherHosts(Protocol):
 
     async def wait_up(self, host: str) -> None:
         """Return when a host can be reached."""
+
+    async def add_files(self, record: ReplicaRecord, files: Collection[BundleFile]) -> None:
+        """Add files to the model folder of a replica that runs. Raises DriverError."""
+
+    async def connect(self, id: str) -> socket.socket:
+        """Return a non-blocking connection to the data socket of a replica. Raises DriverError,
+        OSError."""
 
     async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:
         """Make image and mounts of a server available on the replica's host. Raises
@@ -169,6 +192,18 @@ class NoHosts:
         """Raise Unknown."""
         raise Unknown(f"no host {host}")
 
+    async def add_files(
+        self,
+        record: ReplicaRecord,
+        files: Collection[BundleFile],  # noqa: ARG002 - there is none
+    ) -> None:
+        """Raise Unknown."""
+        raise Unknown(f"no host {record.host}")
+
+    async def connect(self, id: str) -> socket.socket:
+        """Raise Unknown."""
+        raise Unknown(f"{id} is on no other host")
+
     async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:  # noqa: ARG002
         """Raise Unknown."""
         raise Unknown(f"no host {record.host}")
@@ -188,7 +223,10 @@ class Recorder(Protocol):
         """Record how long a pool was in a state."""
 
     def use(self, record: Use) -> None:
-        """Record device-seconds of replicas."""
+        """Record device-seconds and joules of replicas."""
+
+    def device_model(self, record: DeviceModel) -> None:
+        """Record what a device is."""
 
 
 class ControlConnections(Protocol):
@@ -228,6 +266,8 @@ class GpuView:
 
     `foreign_mib` is memory of other programs. `utilization` is the share of the driver's last
     sample period (at most a second) in which anything ran. None: the driver does not report it.
+    `reading` is the whole of what was last read. `part` is the part of its GPU that a slice is, by
+    memory. `xids` counts the GPU's errors since the server's start by XID, the last one last.
     """
 
     name: str | None
@@ -238,6 +278,9 @@ class GpuView:
     used_mib: float | None
     foreign_mib: float
     utilization: float | None = None
+    reading: Reading | None = field(default=None, repr=False, compare=False)
+    part: float = 1.0
+    xids: Mapping[int, int] = field(default_factory=dict)
 
 
 class Gpus(Protocol):

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import structlog
 
+from runtime_image.contract import compiled
 from runtime_image.contract.model import ModelSpec
 
 log = structlog.get_logger()
@@ -125,10 +126,11 @@ class Portion(NamedTuple):
 
 
 def plan(files: Iterable[Portion], spec: ModelSpec, bytes_max: int) -> list[Portion]:
-    """Return the portions to read, the largest file first, `bytes_max` in total. Of a prepared
-    model, only the files of its first session are read: a start does not touch the others."""
+    """Return the portions to read, the largest file first, `bytes_max` in total. Of a prepared or
+    compiled model, only the files of its first session are read, and of a model of other precision
+    only that file: a start does not touch the others."""
     wanted = sorted(files, key=lambda file: (-file.size, file.path))
-    if folder := _prepared(spec):
+    if folder := _first(spec):
         wanted = [file for file in wanted if PurePosixPath(file.path).is_relative_to(folder)]
     portions = []
     for file in wanted:
@@ -139,11 +141,13 @@ def plan(files: Iterable[Portion], spec: ModelSpec, bytes_max: int) -> list[Port
     return portions
 
 
-def _prepared(spec: ModelSpec) -> str:
-    """Return the folder of the first session's files, "" if the model is not prepared."""
-    if spec.preparation is None:
-        return ""
-    parent = PurePosixPath(spec.preparation.quick.file).parent
+def _first(spec: ModelSpec) -> str:
+    """Return the folder of the first session's files, "" for those of the bundle, or of several
+    folders: a model whose parts are compiled is read with them."""
+    if spec.compiled is not None:
+        return compiled.FOLDER if spec.compiled.form == "context" else ""
+    first = spec.preparation.quick.file if spec.preparation else spec.optimised
+    parent = PurePosixPath(first).parent
     return "" if parent == PurePosixPath() else str(parent)
 
 

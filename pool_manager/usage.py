@@ -1,19 +1,21 @@
-"""Usage: device-seconds of replicas (waking, idle, busy) by revision and minute."""
+"""Usage: device-seconds of replicas (waking, idle, busy), and time and energy of devices, by
+revision and minute."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
+from pool_manager.attribution import Attributed, Attribution, Holder, by_minute
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Replica, State
-from pool_manager.ports import Binding, Recorder
-from registry.model import Use
+from pool_manager.devices import kind_of
+from pool_manager.ports import Binding, Gpus, Recorder
+from registry.model import NAMESPACE, DeviceModel, Use
 from runtime_image.contract.link import BUSY_MASK
 
-MINUTE_S: Final = 60
 WINDOW_S: Final = 5.0
 """Window of the mean "busy now". If PONGs arrive less often, the window is the time between two of
 them."""
@@ -149,7 +151,8 @@ class UsageMeter:
         if not length_s or not account.device:
             return
         share = min(1.0, busy_s / length_s)
-        for minute, seconds in self._minutes(from_s, account.settled_s):
+        start_s, end_s = from_s + self.offset_s, account.settled_s + self.offset_s
+        for minute, seconds in by_minute(start_s, end_s):
             key = account.owner, account.device, minute
             took = self._sums.setdefault(key, [0.0, 0.0, 0.0])
             if account.stage == "waking":
@@ -157,16 +160,6 @@ class UsageMeter:
             else:
                 took[1] += seconds * (1 - share)
                 took[2] += seconds * share
-
-    def _minutes(self, from_s: float, to_s: float) -> Iterator[tuple[int, float]]:
-        """Yield the minutes (Unix seconds) that a span touches, with its seconds in each."""
-        start_s, end_s = from_s + self.offset_s, to_s + self.offset_s
-        minute = int(start_s // MINUTE_S) * MINUTE_S
-        while minute < end_s:
-            seconds = min(end_s, minute + MINUTE_S) - max(start_s, minute)
-            if seconds > 0:
-                yield minute, seconds
-            minute += MINUTE_S
 
 
 def _share(samples: deque[_BusySample]) -> float:
@@ -176,12 +169,54 @@ def _share(samples: deque[_BusySample]) -> float:
 
 
 NOBODY: Final = Owner("", "", 0)
+FUNCTIONS_MAX: Final = 1000
+"""Max functions with totals of their own; those of further ones are added up."""
+OTHERS: Final = "_others"
+IDLE: Final = "_idle"
+"""Functions of the totals of further functions, and of what no function holds. No name begins with
+an underscore."""
+HOUR_S: Final = 3600
+NAME_MAX: Final = 200
+"""Max characters of the name of a GPU that are kept."""
+
+
+class HeldTotal(NamedTuple):
+    """Device-seconds and joules since the server's start, by function and kind of device."""
+
+    namespace: str
+    function: str
+    kind: str
+    held_s: float
+    joules: float
+
+
+class HeldTotals:
+    """Totals by function and kind of device."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, str, str], list[float]] = {}
+        self._functions: set[tuple[str, str]] = set()
+
+    def add(self, one: Attributed[Owner], kind: str) -> None:
+        """Add the time and the energy of a device of this kind."""
+        name = (NAMESPACE, IDLE) if one.owner is None else (one.owner.namespace, one.owner.name)
+        if name not in self._functions and len(self._functions) >= FUNCTIONS_MAX:
+            name = (NAMESPACE, OTHERS)
+        self._functions.add(name)
+        sums = self._sums.setdefault((*name, kind), [0.0, 0.0])
+        sums[0] += one.held_s
+        sums[1] += one.joules
+
+    def list(self) -> list[HeldTotal]:
+        """Return all totals."""
+        return [HeldTotal(*key, *sums) for key, sums in self._sums.items()]
 
 
 class UsageMonitor:
-    """Meters the machine's replicas and flushes the sums to the recorder.
+    """Meters the machine's replicas and devices, and flushes the sums to the recorder.
 
-    `clock` is monotonic, `wall` returns Unix seconds; `bindings` is shared with the owner.
+    `clocks` are a monotonic one and one that returns Unix seconds; `bindings` is shared with the
+    owner. The energy of `gpus` is sampled at each tick.
     """
 
     def __init__(
@@ -189,16 +224,21 @@ class UsageMonitor:
         machine: Machine,
         bindings: Mapping[str, Binding],
         recorder: Recorder,
-        clock: Callable[[], float],
-        wall: Callable[[], float],
+        clocks: tuple[Callable[[], float], Callable[[], float]],
+        gpus: Gpus,
     ) -> None:
         self._machine = machine
         self._bindings = bindings
         self._recorder = recorder
-        self._clock = clock
-        self._wall = wall
-        self._meter = UsageMeter(wall() - clock())
-        self._flushed_s = clock()
+        self._gpus = gpus
+        self._clock, self._wall = clocks
+        offset_s = self._wall() - self._clock()
+        self._meter, self._attribution = UsageMeter(offset_s), Attribution[Owner](offset_s)
+        self._kinds: dict[str, str] = {}
+        self._models: dict[str, DeviceModel | None] = {}
+        self._flushed_s = self._clock()
+        self.totals = HeldTotals()
+        self._set_devices()
 
     def observe(self, about: object) -> None:
         """Meter the replica that an event or a command is about, if any."""
@@ -209,37 +249,83 @@ class UsageMonitor:
         stage = STAGES.get(replica.state) if replica is not None else None
         if replica is None or stage is None:
             self._meter.end(id, now)
+            self._attribution.release(id, now)
             return
         if replica.role == "standby":
             stage = "waking" if replica.state is State.STARTING else "standby"
-        is_new = not self._meter.knows(id)
-        self._meter.set_stage(id, self._owner(replica), replica.device, stage, now)
+        is_new, owner = not self._meter.knows(id), self._owner(replica)
+        self._meter.set_stage(id, owner, replica.device, stage, now)
         if is_new and replica.adopted:
             self._meter.adopt(id)
+        share = self._machine.cluster.ledger.charge_of(id).share
+        holder = Holder(None if owner == NOBODY else owner, share)
+        self._attribution.hold(id, replica.device, holder, now)
 
     def on_pong(self, id: str, busy_ms: int) -> None:
         """Record a PONG: `busy_ms` is the model's total run time in milliseconds, modulo 2**32."""
         self._meter.report_busy(id, busy_ms, self._clock())
 
     def tick(self) -> None:
-        """Observe every replica, because the assignment of a standby is not an event; flush every
-        FLUSH_S."""
+        """Observe every replica, because the assignment of a standby is not an event; sample the
+        energy of GPUs; flush every FLUSH_S."""
+        self._set_devices()
         for replica in self._machine.replicas():
             self.observe(replica)
-        if self._clock() - self._flushed_s >= FLUSH_S:
+        now = self._clock()
+        for device in self._machine.devices.values():
+            if device.kind != "cpu" and (view := self._gpus.view(device.id)) is not None:
+                telemetry = view.reading.telemetry if view.reading is not None else None
+                if telemetry is not None and telemetry.energy_mj is not None:
+                    self._attribution.sample(device.id, telemetry.energy_mj, view.part, now)
+        if now - self._flushed_s >= FLUSH_S:
             self.flush()
 
-    def flush(self) -> None:
+    def flush(self, *, is_last: bool = False) -> None:
         """Pass the sums so far to the recorder."""
         self._flushed_s = now = self._clock()
-        for record in self._meter.take(now):
+        records = {
+            (record.namespace, record.name, record.number, record.device, record.minute_s): record
+            for record in self._meter.take(now)
+        }
+        for one in self._attribution.take(now, is_last=is_last):
+            self.totals.add(one, self._kinds.get(one.device) or kind_of(one.device))
+            key = (*(one.owner or NOBODY), one.device, one.minute_s)
+            record = records.get(key) or Use(*key)
+            records[key] = replace(record, held_s=one.held_s, joules=one.joules)
+        for record in records.values():
             self._recorder.use(record)
+        self._record_models()
         # The wall clock may be set: later seconds are counted by the new time.
-        self._meter.offset_s = self._wall() - now
+        self._meter.offset_s = self._attribution.offset_s = self._wall() - now
 
     def busy(self, device: str) -> float | None:
         """As `UsageMeter.busy`."""
         return self._meter.busy(device)
+
+    def _set_devices(self) -> None:
+        devices = self._machine.devices
+        if devices.keys() == self._kinds.keys():
+            return
+        self._attribution.set_devices(devices.keys(), self._clock())
+        self._kinds = {id: device.kind for id, device in devices.items()}
+
+    def _record_models(self) -> None:
+        """Record what devices are: new or changed ones, and every one once an hour."""
+        at_s = self._wall() // HOUR_S * HOUR_S
+        models = {id: self._model(id, kind, at_s) for id, kind in self._kinds.items()}
+        for id, model in models.items():
+            if model is not None and self._models.get(id) != model:
+                self._recorder.device_model(model)
+        self._models = models
+
+    def _model(self, id: str, kind: str, at_s: float) -> DeviceModel | None:
+        """Return what a device is, None for a GPU whose driver has not answered yet."""
+        if kind == "cpu":
+            return DeviceModel(id, kind, "", 1.0, at_s)
+        view = self._gpus.view(id)
+        if view is None:
+            return None
+        return DeviceModel(id, kind, (view.name or "")[:NAME_MAX], view.part, at_s)
 
     def _owner(self, replica: Replica) -> Owner:
         """Return the owner of a replica's seconds. A trial counts for its function, with number 0:

@@ -325,6 +325,21 @@ class TrialKilled(Refused):
     title = "The trial was killed"
 
 
+class BuildFailed(Refused):
+    """The model could not be compiled, or its outputs differ from the ordinary session's."""
+
+    code = "build_failed"
+    title = "The model could not be compiled"
+
+
+class BuildGivenUp(Refused):
+    """A build was ended for a reason that says nothing about the model: the device was needed, its
+    memory did not suffice, it was killed from outside."""
+
+    code = "build_given_up"
+    title = "The build was given up"
+
+
 class Incompatible(Refused):
     """Clients of the current revision could not call the new one; `detail["breaks"]` lists why."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from runtime_image.contract.compiled import ShapeRange
 from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
+from runtime_image.contract.precision import Optimisation, PrecisionReport
 from runtime_image.contract.server import Network, SampleRequest
 from runtime_image.contract.signature import Signature
 
@@ -249,11 +251,26 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Compilation:
+    """How a revision's model is compiled in the background: the part of [runtime] about it.
+
+    `engine`: "tensorrt" fails a deploy without that compiler, "auto" goes on without one. `shapes`
+    are those of inputs whose axes the model leaves open. `outside`: what happens to a request with
+    other shapes than those that the model was compiled for.
+    """
+
+    engine: Literal["tensorrt", "auto"]
+    shapes: tuple[ShapeRange, ...] = ()
+    outside: Literal["ordinary", "refuse"] = "ordinary"
+
+
+@dataclass(frozen=True, slots=True)
 class Revision:
     """Immutable definition of what runs. `model` and `handler` are bundle paths, "" for none.
 
     `server` is set only for server functions. `oip_version` is its version in the Open Inference
-    Protocol, digits; "" for its number.
+    Protocol, digits; "" for its number. `optimise` has the manifest's [optimise], None for its
+    defaults. `compilation` is None unless the model is compiled.
     """
 
     name: str
@@ -272,6 +289,8 @@ class Revision:
     created_s: float = 0.0
     server: ServerSettings | None = None
     oip_version: str = ""
+    compilation: Compilation | None = None
+    optimise: Optimisation | None = None
 
     @property
     def ref(self) -> str:
@@ -323,12 +342,26 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class Optimised:
+    """Result of a trial with candidates of other precision.
+
+    `file` is the chosen candidate, laid out beside the files of the bundle and served instead of
+    the model at `model`; None if the original was chosen. `table` has the measurements.
+    """
+
+    model: str
+    table: PrecisionReport
+    file: BundleFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Measurements of a deploy for (bundle, engine, device kind). Milliseconds and MiB.
 
     `latency_ms` is per run, by rows. `batch_max` is the knee: more rows gain nothing. `memory_mib`
     includes both sessions if `prepared` has two. `why_not_prepared` is "" if the model is prepared,
-    or if preparation was not tried.
+    or if preparation was not tried. `optimised` is None if the model's own precision was wanted;
+    else all measurements are those of the chosen candidate.
 
     `batchable`, `why_not`, `operator`, `equal_axes` and `compared` are as in the trial's `Report`,
     by rules of version `proof` (0: before rules had versions) for the bundle's file `model`.
@@ -355,6 +388,7 @@ class Profile:
     equal_axes: EqualAxes = ()
     compared: bool = False
     refuted_at_runtime: str = ""
+    optimised: Optimised | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +462,11 @@ class Use:
 
     In device-seconds: `waking_s` starting and loading, `busy_s` running the model, `idle_s` ready
     and not running. Several records of one minute add up. Standbys on a GPU belong to no function:
-    their name is "" and their number 0.
+    their name is "" and their number 0. So does the time in which nobody holds a device.
+
+    `held_s` are the device-seconds that the replicas are charged with: several holders of a device
+    split each of its seconds, so that all records of a device add up to the time that passed.
+    `joules` are split likewise, 0 for a device without an energy counter.
     """
 
     namespace: str
@@ -439,6 +477,23 @@ class Use:
     waking_s: float = 0.0
     idle_s: float = 0.0
     busy_s: float = 0.0
+    held_s: float = 0.0
+    joules: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceModel:
+    """What a device is, as of `at_s` (Unix seconds); `name` is its id.
+
+    `model` is the name of a GPU as its driver reports it, "" for a CPU slot. `part` is less than 1
+    for a slice of a GPU: its part of the GPU's memory.
+    """
+
+    name: str
+    kind: str
+    model: str
+    part: float
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)

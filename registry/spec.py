@@ -5,12 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, replace
-from typing import Final
+from typing import Any, Final
 
 from registry.batching import rows_of
 from registry.catalog import Deployed
-from registry.model import ExchangeLimits, Prepared, Profile, Revision, ServerSettings
+from registry.model import (
+    BundleFile,
+    ExchangeLimits,
+    Optimised,
+    Prepared,
+    Profile,
+    Revision,
+    ServerSettings,
+)
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.precision import Optimisation
 from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
 
@@ -57,6 +66,7 @@ def model_spec(deployed: Deployed) -> ModelSpec:
     revision, profile = deployed.revision, deployed.profile
     assert revision.engine != "server"
     batch_max = rows_of(revision, profile)
+    candidate = candidate_of(deployed)
     return ModelSpec(
         revision=revision.ref,
         engine=revision.engine,
@@ -75,6 +85,7 @@ def model_spec(deployed: Deployed) -> ModelSpec:
         may_rerun=may_rerun(deployed),
         oip_name=deployed.function.oip_name,
         oip_version=revision.oip_version,
+        optimised=candidate.path if candidate else "",
     )
 
 
@@ -96,22 +107,55 @@ def prepared_of(deployed: Deployed) -> Prepared | None:
     return prepared if prepared and prepared.model == deployed.revision.model else None
 
 
+def optimised_of(deployed: Deployed) -> Optimised | None:
+    """Return the result of a trial with candidates for this revision's model, None without one."""
+    found = deployed.profile.optimised if deployed.profile else None
+    is_wanted = wanted_precision(deployed.revision) is not None
+    return found if is_wanted and found and found.model == deployed.revision.model else None
+
+
+def candidate_of(deployed: Deployed) -> BundleFile | None:
+    """Return the file that is served instead of this revision's model, None for the model."""
+    found = optimised_of(deployed)
+    return found.file if found else None
+
+
+def made_files(profile: Profile) -> tuple[BundleFile, ...]:
+    """Return the files that a trial made: prepared ones, and the chosen candidate."""
+    prepared = profile.prepared.files if profile.prepared else ()
+    chosen = profile.optimised.file if profile.optimised else None
+    return (*prepared, *((chosen,) if chosen else ()))
+
+
+def wanted_precision(revision: Revision) -> Optimisation | None:
+    """Return what a trial makes candidates by; None if the model is served as it is."""
+    wanted = revision.optimise
+    return None if wanted is None or wanted.precision == "fp32" else wanted
+
+
 def profile_engine(revision: Revision) -> str:
     """Return the engine that the revision's profile is stored under.
 
-    The bundle says what a model function runs. A server function also runs what its command says,
-    and may have no file at all: its engine is followed by a digest of the settings that it runs by.
+    The bundle says what a model function runs; with candidates of other precision, the engine is
+    followed by a digest of the settings that they are judged by. A server function also runs what
+    its command says, and may have no file at all: its engine is followed by a digest of the
+    settings that it runs by.
     """
     if revision.server is None:
-        return revision.engine
+        wanted = wanted_precision(revision)
+        return _with_digest(revision.engine, asdict(wanted)) if wanted else revision.engine
     defaults = asdict(ServerSettings(()))
     ran = {key: value for key, value in asdict(revision.server).items() if value != defaults[key]}
     # Without defaults, so that a new field does not separate a profile from its revision.
     ran.pop("paths", None)
     ran.pop("origins", None)
     ran.pop("api", None)
-    text = json.dumps(ran, sort_keys=True)
-    return f"{revision.engine}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return _with_digest(revision.engine, ran)
+
+
+def _with_digest(engine: str, settings: dict[str, Any]) -> str:
+    text = json.dumps(settings, sort_keys=True)
+    return f"{engine}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def settings_equal(a: Revision, b: Revision) -> bool:

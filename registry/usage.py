@@ -17,7 +17,8 @@ class UsageRow(NamedTuple):
     """Usage of one function with one key, within the hour that begins at `bucket_s` (Unix seconds).
 
     `key_id` is "" without a key. `tokens_in` and `tokens_out` are what servers said. `calls` were
-    sent to a server; of these, `unknown` have no known number of tokens.
+    sent to a server; of these, `unknown` have no known number of tokens. `busy_ms` is their time
+    from being sent until their answers ended, in milliseconds.
     """
 
     key_id: str
@@ -28,10 +29,11 @@ class UsageRow(NamedTuple):
     tokens_out: int = 0
     calls: int = 0
     unknown: int = 0
+    busy_ms: int = 0
 
 
 _Owner = tuple[str, str, str, int]
-_Numbers = tuple[int, int, int, int]
+_Numbers = tuple[int, int, int, int, int]
 
 
 class UsageCounts:
@@ -57,12 +59,13 @@ class UsageCounts:
             other = (OTHERS, row.namespace, OTHERS, row.bucket_s)
             owner = self._others.setdefault(row.namespace, other)
             known = rows.get(owner)
-        tokens_in, tokens_out, calls, unknown = known or (0, 0, 0, 0)
+        tokens_in, tokens_out, calls, unknown, busy_ms = known or (0, 0, 0, 0, 0)
         rows[owner] = (
             min(tokens_in + row.tokens_in, NUMBER_MAX),
             min(tokens_out + row.tokens_out, NUMBER_MAX),
             min(calls + row.calls, NUMBER_MAX),
             min(unknown + row.unknown, NUMBER_MAX),
+            min(busy_ms + row.busy_ms, NUMBER_MAX),
         )
 
     def take(self) -> list[UsageRow]:

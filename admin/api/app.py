@@ -13,6 +13,7 @@ from aiohttp import web
 
 from admin.api.aliases import AliasRoutes
 from admin.api.context import AdminContext
+from admin.api.cost import CostRoutes
 from admin.api.deploys import UploadRoutes
 from admin.api.documents.routes import PREFIX
 from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
@@ -129,7 +130,9 @@ class Admin:
         """Add API and dashboard routes to `app`, and end waiting requests when `app` shuts down."""
         context = self.context
         store, manager, deploys = context.store, context.manager, context.deploys
-        operate = OperateRoutes(store.catalog, manager, deploys, time.monotonic)
+        operate = OperateRoutes(
+            store.catalog, manager, deploys, context.builds, self.rows, time.monotonic
+        )
         advice = AdviceRoutes(store, context.history.expected, wall)
         logs = LogRoutes(store.catalog, manager, time.monotonic)
         events = EventRoutes(self.watch, time.monotonic)
@@ -160,6 +163,7 @@ class Admin:
             PageRoutes(boundary.access, store.catalog, context.tickets),
             AliasRoutes(store.catalog, deploys),
             UsageRoutes(store, boundary.access.token_id, wall),
+            CostRoutes(store, context.settings.prices(), boundary.access.token_id, wall),
             hosts,
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)

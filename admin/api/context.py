@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from admin.deploy.builds import Builds
 from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.events.snapshot import GatewayState
 from admin.history import ServerHistory
@@ -28,6 +29,7 @@ class AdminContext:
     store: Store
     manager: Manager
     deploys: Deploys
+    builds: Builds
     history: ServerHistory
     gateways: GatewayState
     failures: RecentFailures

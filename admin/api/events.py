@@ -76,6 +76,7 @@ def make_rows(context: AdminContext) -> FunctionRows:
         context.gateways,
         context.history,
         FunctionRates(Rates(SECONDS), Rates(exchanges.SECONDS)),
+        context.builds,
         time.monotonic,
         wall,
     )
@@ -91,6 +92,7 @@ def open_watch(context: AdminContext, reader: StateReader, stack: AsyncExitStack
     stack.callback(context.manager.subscribe_decisions(partial(_decision, watch)))
     changes = HostChanges(context.manager.hosts(), wall)
     stack.callback(context.manager.subscribe_hosts(partial(_host, watch, context, changes)))
+    stack.callback(context.builds.subscribe(watch.function))
     stack.callback(context.history.subscribe(partial(_cold_start, watch)))
     stack.callback(context.deploys.runner.subscribe(partial(_operation, watch)))
     stack.callback(context.failures.subscribe(partial(_errors, watch, context)))

@@ -16,7 +16,7 @@ from admin.deploy.verify import Samples
 from admin.events.snapshot import FunctionRows
 from admin.history import ServerHistory
 from admin.store import Store
-from admin.views import call_json, connections_json, revision_json
+from admin.views import call_json, connections_json, precision_json, revision_json
 from gateway.openapi.descriptions import example
 from gateway.problems import OK, json_answer
 from pool_manager.manager import Manager
@@ -114,11 +114,13 @@ class FunctionRoutes:
         return json_answer(
             {
                 **self._rows.row(deployed, loads),
+                "build": self._rows.build(deployed),
                 "limits": asdict(deployed.function.limits),
                 "spread": deployed.function.scaling.spread,
                 "file_hosts": deployed.function.scaling.file_hosts,
                 "aliases": list(deployed.function.aliases),
                 **call_json(deployed),
+                "precision": precision_json(deployed),
                 "revisions": self._revisions(deployed.function.name),
                 "previous": await self._traffic.previous(deployed.function.name),
                 "cold_starts": self._history.table(deployed.revision.key),

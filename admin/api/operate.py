@@ -11,10 +11,12 @@ import structlog
 from aiohttp import hdrs, web
 
 from admin.api.functions import whole_number
+from admin.deploy.builds import Builds
 from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
 from admin.deploy.plan import parse_rollback
 from admin.deploy.rollout import wait_until
+from admin.events.snapshot import FunctionRows
 from admin.model_control import warm_up
 from admin.views import operation_json, scaling_json
 from gateway.http.bodies import read_body
@@ -59,12 +61,26 @@ class ScalingRequest(msgspec.Struct, forbid_unknown_fields=True):
     file_hosts: int | msgspec.UnsetType = msgspec.UNSET
 
 
+class PrepareRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request for a compiled model. `now`: the next build, which waits for a device."""
+
+    now: bool = False
+
+
 class OperateRoutes:
     """Handlers that operate one function, by its name without revision. `clock` returns seconds."""
 
     def __init__(
-        self, catalog: Catalog, manager: Manager, deploys: Deploys, clock: Callable[[], float]
+        self,
+        catalog: Catalog,
+        manager: Manager,
+        deploys: Deploys,
+        builds: Builds,
+        rows: FunctionRows,
+        clock: Callable[[], float],
     ) -> None:
+        self._builds = builds
+        self._rows = rows
         self._catalog = catalog
         self._manager = manager
         self._deploys = deploys
@@ -117,6 +133,24 @@ class OperateRoutes:
                 "took_ms": took_ms,
                 "idle_s": deployed.function.scaling.idle_s,
             }
+        )
+
+    async def prepare(self, request: web.Request) -> web.Response:
+        """Ask for the compiled model of a function: 202, and its build as it is then."""
+        body = await read_body(request, REQUEST_MAX, READ_S)
+        try:
+            wanted = msgspec.json.decode(body or b"{}", type=PrepareRequest)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the request cannot be read: {error}") from error
+        deployed = self._resolve(request)
+        await self._builds.prepare(deployed.function.name, now=wanted.now)
+        return json_answer(
+            {
+                "name": deployed.function.name,
+                "revision": deployed.revision.ref,
+                "build": self._rows.build(deployed),
+            },
+            ACCEPTED,
         )
 
     async def sleep(self, request: web.Request) -> web.Response:

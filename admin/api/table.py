@@ -8,6 +8,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from admin.api.aliases import AliasRoutes
+from admin.api.cost import CostRoutes
 from admin.api.deploys import UploadRoutes
 from admin.api.documents.routes import ABOUT, About, describe_route
 from admin.api.events import EventRoutes
@@ -62,6 +63,7 @@ class Handlers(NamedTuple):
     pages: PageRoutes
     aliases: AliasRoutes
     usage: UsageRoutes
+    cost: CostRoutes
     hosts: HostRoutes
 
 
@@ -84,6 +86,7 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("DELETE", "/functions/{name}", "deploy", to.functions.remove_function),
         ("POST", "/functions/{name}/rollback", "deploy", to.operate.post_rollback),
         ("POST", "/functions/{name}/warm", "deploy", to.operate.warm),
+        ("POST", "/functions/{name}/prepare", "deploy", to.operate.prepare),
         ("POST", "/functions/{name}/sleep", "deploy", to.operate.sleep),
         ("POST", "/functions/{name}/tickets", "invoke", to.pages.add_ticket),
         ("GET", "/functions/{name}/revisions", "read", to.functions.list_revisions),
@@ -98,6 +101,7 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("DELETE", "/aliases", "deploy", to.aliases.remove_alias),
         ("GET", "/timeline", "read", to.timeline.of_all),
         ("GET", "/usage", "read", to.usage.get_usage),
+        ("GET", "/cost", "read", to.cost.get_cost),
         ("GET", "/pools", "read", to.pools.list_pools),
         ("GET", "/replicas", "read", to.pools.list_replicas),
         ("GET", "/devices", "read", to.pools.list_devices),

@@ -34,7 +34,7 @@ class UsageRoutes:
     async def get_usage(self, request: web.Request) -> web.Response:
         """Return the usage of models by key or by function, and its sum. Removed ones are part of
         it."""
-        by, query = _by_of(request.query.get("by", "function")), request.query
+        by, query = by_of(request.query.get("by", "function")), request.query
         function = query.get("function", "")
         if function:
             check_name(function)
@@ -63,7 +63,8 @@ class UsageRoutes:
         return {"key": id, "note": note, "removed": removed, **numbers}
 
 
-def _by_of(text: str) -> By:
+def by_of(text: str) -> By:
+    """Return a grouping by its name. Raises BadRequest."""
     if text == "key":
         return "key"
     if text == "function":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from admin.cli.answers import first_line
+from admin.cli.precision import summary as precision_summary
 from admin.text import ago, bar, command, duration, fields, get, number, one_line, size
 from registry.model import LOCAL_HOST
 from runtime_image.contract.control import PHASES
@@ -188,6 +189,7 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
         ("load", duration(float(profile["load_ms"])) if "load_ms" in profile else ""),
         ("memory", f"{number(float(profile['memory_mib']))} MiB" if profile else ""),
         ("batching", get(result, "batching")),
+        ("precision", precision_summary((profile.get("optimised") or {}).get("table"))),
         ("prepared", prepared(profile)),
         ("note", get(profile, "note")),
         ("switch", get(result, "switch")),

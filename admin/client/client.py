@@ -162,6 +162,11 @@ class Client:
         path = f"/admin/v1/functions/{_part(name)}/warm?{urlencode({'wait': wait_s})}"
         return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
 
+    def prepare(self, name: str, *, now: bool) -> dict[str, Any]:
+        """Ask for the compiled model of a function, if `now` before all others; return it with its
+        build."""
+        return self._json("POST", f"/admin/v1/functions/{_part(name)}/prepare", {"now": now})
+
     def put_to_sleep(self, name: str) -> dict[str, Any]:
         """Stop idle replicas now; return how many were asked to stop and how many stay."""
         return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep")
@@ -303,6 +308,12 @@ class Client:
         """Return the usage of models by `function` or `key`, of one function or of all."""
         query = {"by": by, "since": since, **({"function": function} if function else {})}
         return self._json("GET", f"/admin/v1/usage?{urlencode(query)}")
+
+    def cost(self, by: str, since: str, function: str = "") -> dict[str, Any]:
+        """Return device-seconds, energy and costs by `function` or `key`, of one function or of
+        all."""
+        query = {"by": by, "since": since, **({"function": function} if function else {})}
+        return self._json("GET", f"/admin/v1/cost?{urlencode(query)}")
 
     def add_alias(self, function: str, alias: str) -> dict[str, Any]:
         """Give a function's model a further name; return whether it is new."""

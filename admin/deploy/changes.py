@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.plan import Plan, alias_taken
 from admin.deploy.upstream_keys import UpstreamKeyReader
 from admin.deploy.verify import Verified
@@ -27,7 +28,7 @@ from registry.errors import (
 from registry.manifest import rescaled
 from registry.model import Function, Profile, Revision
 from registry.names import check_alias
-from registry.spec import profile_engine
+from registry.spec import made_files, profile_engine
 from registry.store.records import encode_record
 
 log = structlog.get_logger()
@@ -252,8 +253,9 @@ class Removal:
     Clean-up never raises: a file or revision that cannot be removed now is removed next time.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, models: CompiledModels) -> None:
         self._store = store
+        self._models = models
 
     async def remove(self, name: str) -> None:
         """Remove a function with all its revisions. Raises UnknownFunction, StoreUnavailable."""
@@ -278,19 +280,21 @@ class Removal:
         if now_s < self._store.sweeps_from_s:
             return
         functions, settings = self._store.functions, self._store.settings
+        builds = self._store.builds
         try:
             await functions.remove_orphans()
-            keep = await functions.referenced_blobs() | self._prepared() | set(in_use)
+            await builds.keep_only(self._models.targets(self._store.catalog))
+            keep = await functions.referenced_blobs() | builds.referenced_blobs()
+            keep |= self._made() | set(in_use)
             await asyncio.to_thread(self._store.blobs.sweep, keep, settings.blob_keep_s, now_s)
         except StoreUnavailable as error:
             log.warning("unused files are kept for now", reason=error.message)
 
-    def _prepared(self) -> set[str]:
-        """Return the sha256 of all prepared files of current revisions. A profile without a
-        revision is kept for a while, but its prepared files are not."""
+    def _made(self) -> set[str]:
+        """Return the sha256 of all prepared and optimised files of current revisions. A profile
+        without a revision is kept for a while, but these files are not."""
         profiles = (deployed.profile for deployed in self._store.catalog.every())
-        found = (profile.prepared for profile in profiles if profile is not None)
-        return {file.sha256 for one in found if one is not None for file in one.files}
+        return {file.sha256 for one in profiles if one is not None for file in made_files(one)}
 
     def _forget_bundles(self) -> None:
         catalog, bundles = self._store.catalog, self._store.bundles

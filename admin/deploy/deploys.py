@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from admin.deploy.changes import Changes, Removal, changed_settings
+from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.images import ImagePins
 from admin.deploy.needs import HostNeeds
 from admin.deploy.oip import same_version
@@ -20,6 +21,7 @@ from admin.deploy.plan import (
     WireRollback,
     check_device,
     check_host,
+    check_trial,
     derived_name_taken,
     plan,
 )
@@ -64,24 +66,26 @@ class Deploys:
         settled: Settled = at_once,
         prepare: bool = True,
         mounts: MountRules | None = None,
+        models: CompiledModels | None = None,
     ) -> None:
         """`idle_s` is the idle time of functions that set none. `wall` returns Unix seconds.
         `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
         before an operation is done, until every gateway process has applied its change. With
         `prepare`, trials also prepare the files that later cold starts load. `mounts` are the
-        folders that servers may mount."""
+        folders that servers may mount. `models` are the compiled models."""
+        models = models or CompiledModels(store.builds, "tensorrt")
         self._store = store
         self._manager = manager
         self._idle_s = idle_s
         self._wall = wall
         self._settled = settled
-        self._removal = Removal(store)
+        self._removal = Removal(store, models)
         self._needs = HostNeeds(store, mounts or MountRules())
         self.pins = ImagePins(store, manager.images)
-        self._verification = Verification(store, manager, prepare=prepare)
+        self._verification = Verification(store, manager, prepare=prepare, compiler=models.compiler)
         self.upstream_keys = UpstreamKeyReader(store)
         self._changes = Changes(store, self.upstream_keys)
-        self._rollout = Rollout(store, manager, self._changes)
+        self._rollout = Rollout(store, manager, self._changes, models.of)
         self._revalidation = Revalidation(store, manager, self._changes, self._verification, pause)
         self.runner = OperationRunner(
             store.operations,
@@ -197,6 +201,7 @@ class Deploys:
         draft = plan(name, request, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
         check_host(draft, self._manager.hosts())
+        check_trial(draft, self._manager.hosts())
         return draft
 
     def _revisions(self, name: str) -> tuple[Deployed, ...]:
@@ -235,7 +240,8 @@ class Deploys:
         was_awake = self._rollout.is_awake(operation.name)
         if current is not None and not request.traffic:
             return await self._aside(draft, operation, phase)
-        if current is not None and settings_equal(current.revision, draft.revision):
+        is_same = current is not None and settings_equal(current.revision, draft.revision)
+        if current is not None and is_same and self._verification.is_whole(current):
             await phase(SWITCH)
             return await self._keep(current, with_wait(draft, current.profile))
         if current is not None and request.derived_name and not draft.is_meant:

@@ -15,12 +15,15 @@ from registry import manifest as manifests
 from registry.batching import is_current
 from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog, Deployed
+from registry.compilation import wants_trial
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
 from registry.manifest import Manifest
 from registry.model import (
+    LOCAL_HOST,
     Bundle,
     BundleFile,
     Function,
+    Optimised,
     PathRules,
     Prepared,
     Profile,
@@ -28,8 +31,9 @@ from registry.model import (
     ServerSettings,
 )
 from registry.names import HOST_LABEL, check_name
-from registry.spec import model_spec, profile_engine, server_spec
+from registry.spec import model_spec, profile_engine, server_spec, wanted_precision
 from runtime_image.contract import signature as signatures
+from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import EqualAxes, ModelSpec, equal_axes_from_json
 from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
@@ -97,15 +101,26 @@ class Plan:
     names_wait_s: bool = True
     is_meant: bool = True
 
-    def trial_spec(self, *, prepare: bool) -> ModelSpec | ServerSpec:
+    def trial_spec(
+        self, *, prepare: bool, compiler: CompilerName = "tensorrt"
+    ) -> ModelSpec | ServerSpec:
         """Return the spec of the trial replica. It always measures batching, as the profile is
         used longer than the present settings. With `prepare` it also writes the prepared files that
-        later cold starts load. A server's trial runs the server as it is."""
+        later cold starts load. It makes candidates of other precision if the revision wants them,
+        and checks that the compiler is there if the manifest demands one. A
+        server's trial runs the server as it is."""
         if self.revision.server:
             return server_spec(Deployed(self.function, self.revision))
         spec = model_spec(Deployed(self.function, self.revision))
         is_unproven = self.revision.batching.mode == "always"
-        return replace(spec, batching=True, batch_unproven=is_unproven, prepare=prepare)
+        return replace(
+            spec,
+            batching=True,
+            batch_unproven=is_unproven,
+            prepare=prepare,
+            optimise=wanted_precision(self.revision),
+            build=wants_trial(self.revision, compiler),
+        )
 
 
 def parse_request(body: bytes) -> WireDeploy:
@@ -237,6 +252,24 @@ def check_device(draft: Plan, kinds: Collection[str]) -> None:
         )
 
 
+def check_trial(draft: Plan, hosts: Iterable[HostView]) -> None:
+    """Raise Refused if the draft wants candidates of other precision, and this machine cannot run
+    their trial: no other host's files come back to the server."""
+    wanted = wanted_precision(draft.revision)
+    if wanted is None:
+        return
+    device = draft.revision.device
+    for one in hosts:
+        kinds = {"cpu": one.cpu_slots, "cuda": one.gpus, "any": one.cpu_slots or one.gpus}
+        labels = {**one.labels, HOST_LABEL: one.name}
+        if one.name == LOCAL_HOST and kinds[device.kind] and device.host.items() <= labels.items():
+            return
+    raise Refused(
+        f"optimise.precision: expected fp32, got {wanted.precision}: candidates are made on"
+        f" the server's machine, which has no such device ({device.kind}) or other labels"
+    )
+
+
 def check_host(draft: Plan, hosts: Iterable[HostView]) -> None:
     """Raise Refused if no host has the labels: the trial would wait for ever."""
     wanted = draft.revision.device.host
@@ -276,6 +309,8 @@ def _revision(name: str, manifest: Manifest, bundle: Bundle, now_s: float) -> Re
         created_s=now_s,
         server=manifest.server,
         oip_version=manifest.oip_version,
+        compilation=manifest.compilation,
+        optimise=manifest.optimise,
     )
 
 
@@ -332,6 +367,8 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             revision.output,
             revision.sample,
             revision.device.memory_mib,
+            revision.compilation is not None and revision.compilation.engine == "tensorrt",
+            wanted_precision(revision),
         )
 
     wanted = tried(Deployed(draft.function, draft.revision))
@@ -356,6 +393,7 @@ def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
     prepared = report.get("prepared")
     if not isinstance(prepared, Prepared):
         prepared = None
+    optimised = report.get("optimised")
     second_mib = prepared.size / MIB if prepared and prepared.fast else 0.0
     try:
         return Profile(
@@ -377,6 +415,7 @@ def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
             operator=str(report.get("operator", ""))[:200],
             equal_axes=_equal_axes(report.get("equal_axes", ())),
             compared=bool(report.get("compared", False)),
+            optimised=optimised if isinstance(optimised, Optimised) else None,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's report is invalid: {error!r}") from error

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from admin.deploy.changes import Changes
 from admin.deploy.operations import SWITCH, Phase
-from admin.pool_sync import binding, pool_spec
+from admin.pool_sync import CompiledOf, binding, pool_spec
 from admin.store import Store
 from pool_manager.manager import WARM_S as WAIT_S
 from pool_manager.manager import Manager
@@ -46,10 +46,13 @@ class Rollout:
         store: Store,
         manager: Manager,
         changes: Changes,
+        compiled_of: CompiledOf = lambda _: None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`pause` is awaited between two looks at a server's calls."""
+        """`compiled_of` returns the compiled model of a revision. `pause` is awaited between two
+        looks at a server's calls."""
         self._pause = pause
+        self._compiled_of = compiled_of
         self._store = store
         self._manager = manager
         self._changes = changes
@@ -179,8 +182,9 @@ class Rollout:
         function = replace(settings, revision=current.revision.number)
         waiting = replace(target, function=function)
         bundle = self._store.bundles[target.revision.bundle]
-        spec = pool_spec(waiting, bundle, self._manager.driver)
-        self._manager.define(spec, binding(waiting, bundle))
+        compiled = self._compiled_of(waiting)
+        spec = pool_spec(waiting, bundle, self._manager.driver, compiled)
+        self._manager.define(spec, binding(waiting, bundle, compiled))
 
 
 def _drain_s(deployed: Deployed) -> float:

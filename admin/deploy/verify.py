@@ -17,11 +17,12 @@ from admin.store import Store
 from gateway.openapi.descriptions import zeros
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
-from registry.batching import with_refutation
+from registry.batching import rows_of, with_refutation
 from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.catalog import Deployed
+from registry.compilation import ranges_of
 from registry.errors import (
     BadBundle,
     ModelRefused,
@@ -31,8 +32,11 @@ from registry.errors import (
     Unknown,
 )
 from registry.files import unavailable
-from registry.model import Bundle, BundleFile, Profile, Revision
-from runtime_image.contract import model
+from registry.model import LOCAL_HOST, Bundle, BundleFile, Profile, Revision
+from registry.names import HOST_LABEL
+from registry.spec import candidate_of, wanted_precision
+from runtime_image.contract import model, precision
+from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import WEIGHTS_FILE
 from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import Signature
@@ -45,6 +49,10 @@ TRIAL_BUNDLES = 3
 largest batch, plus this many times the size of the bundle."""
 PREPARING_BUNDLES = 1
 """Further bundle sizes if the model is prepared: a container's written files count as memory."""
+
+OPTIMISING_BUNDLES = 3
+"""Further bundle sizes if candidates of other precision are made: one beside the original, in
+memory and as a file, and what its making takes."""
 
 FILE_MAX = 16 * 2**20
 TEXT = "text/plain; charset=utf-8"
@@ -65,8 +73,17 @@ class Verified:
 class Verification:
     """Checks drafts against the store's files, and in trial replicas of the manager."""
 
-    def __init__(self, store: Store, manager: Manager, *, prepare: bool = True) -> None:
-        """With `prepare`, trials prepare models for later cold starts."""
+    def __init__(
+        self,
+        store: Store,
+        manager: Manager,
+        *,
+        prepare: bool = True,
+        compiler: CompilerName = "tensorrt",
+    ) -> None:
+        """With `prepare`, trials prepare models for later cold starts. `compiler` is the server's,
+        for models whose manifest demands one."""
+        self._compiler: CompilerName = compiler
         self._store = store
         self._manager = manager
         self._prepare = prepare
@@ -93,6 +110,12 @@ class Verification:
             raise ModelRefused(not_onnx(model, error, path)) from error
         onnx_files.check_external(model, locations, {f.path for f in draft.bundle.files})
 
+    def is_whole(self, deployed: Deployed) -> bool:
+        """Return whether the store has the file that the trial of a revision chose, if it chose
+        one, and spare it from the next sweeps. Only another trial can make it again."""
+        file = candidate_of(deployed)
+        return file is None or self._store.blobs.claim(file.sha256, file.size)
+
     async def verify(self, draft: Plan, trial: str) -> Verified:
         """Load, try, prove and measure the model, unless an earlier trial did so. `trial` is a
         unique name.
@@ -102,8 +125,9 @@ class Verification:
         """
         kind = draft.revision.device.kind
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
-        if known is not None and known.profile is not None:
+        if known is not None and known.profile is not None and self.is_whole(known):
             revision = replace(draft.revision, signature=known.revision.signature)
+            check_shapes(revision, known.profile)
             return Verified(revision, known.profile, {})
         try:
             report = await self._report(draft, trial)
@@ -113,8 +137,14 @@ class Verification:
         profile = profile_from_report(report, draft)
         measured = (profile.bundle, profile.engine, profile.device_kind)
         profile = with_refutation(profile, await self._store.functions.find_profile(*measured))
+        for other in self._store.catalog.every():
+            # In another precision it has the same graph.
+            if other.revision.bundle == profile.bundle:
+                profile = with_refutation(profile, other.profile)
+        revision = replace(draft.revision, signature=signature_from_report(report))
+        check_shapes(revision, profile)
         return Verified(
-            replace(draft.revision, signature=signature_from_report(report)),
+            revision,
             await asyncio.to_thread(self._checked, profile),
             report.get("sample_outputs", {}),
         )
@@ -147,14 +177,17 @@ class Verification:
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
         kind = draft.revision.device.kind
         size = draft.bundle.size
+        is_optimising = wanted_precision(draft.revision) is not None
         bundles = TRIAL_BUNDLES + PREPARING_BUNDLES * self._prepare
+        bundles += OPTIMISING_BUNDLES * is_optimising
         need_mib = TRIAL_MIB + bundles * size / 2**20
         deployed = Deployed(draft.function, draft.revision)
         spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
         bound = binding(deployed, draft.bundle)
-        trial_spec = draft.trial_spec(prepare=self._prepare)
+        trial_spec = draft.trial_spec(prepare=self._prepare, compiler=self._compiler)
         try:
             placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver)
+            placed = _with_candidates(placed) if is_optimising else placed
             return await self._manager.trial(
                 with_server(placed, deployed), replace(bound, spec=trial_spec)
             )
@@ -185,6 +218,26 @@ class Verification:
         if kind != "any":
             return kind
         return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"
+
+
+def check_shapes(revision: Revision, profile: Profile) -> None:
+    """Raise ModelRefused if [runtime.shapes] contradicts the model, or with engine "tensorrt" does
+    not say enough about it."""
+    wanted = revision.compilation
+    if wanted is None or (wanted.engine == "auto" and not wanted.shapes):
+        return
+    try:
+        ranges_of(wanted, revision.signature, rows_of(revision, profile))
+    except ValueError as error:
+        raise ModelRefused(str(error)) from error
+
+
+def _with_candidates(spec: PoolSpec) -> PoolSpec:
+    """Return the spec of a trial that makes candidates: on this machine, as no other host's files
+    come back, and with time for them."""
+    trial_s = precision.patience_s(spec.bundle_bytes)
+    labels = {**dict(spec.labels), HOST_LABEL: LOCAL_HOST}
+    return replace(spec, labels=tuple(sorted(labels.items())), trial_s=trial_s)
 
 
 def _unprepared(profile: Profile, why_not: str) -> Profile:

@@ -10,13 +10,22 @@ import msgspec
 from admin.events.log import Item
 from admin.history import ServerHistory
 from admin.rates import FunctionRates
-from admin.views import Live, function_json, host_json, occupancy_json, replica_json
+from admin.views import (
+    Live,
+    build_json,
+    build_row,
+    function_json,
+    host_json,
+    occupancy_json,
+    replica_json,
+)
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from pool_manager.manager import Manager
 from pool_manager.reports import Decision
 from registry.catalog import Catalog, Deployed
+from registry.compilation import Build, Compiled, Target
 from registry.errors import Poison, ReplicaDied
 from registry.exchange import NOTHING, Load
 from registry.model import NAMESPACE, pool_key
@@ -68,19 +77,32 @@ class GatewayState(Protocol):
         """Return the state of every pool that is not at rest."""
 
 
+class Builds(Protocol):
+    """Builds of compiled models."""
+
+    def state(self, deployed: Deployed) -> tuple[Target | str, Build, Compiled | None]:
+        """Return a revision's target, or why it has none, the state of its build, and its compiled
+        model."""
+
+    def estimate_s(self, target: Target) -> float | None:
+        """Return how long the build of a target will probably take, None if unknown."""
+
+
 class FunctionRows:
     """Reader of functions' current rows. `clock` is the clock of `rates`, `wall` returns Unix
     seconds."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the collaborators of a row
         self,
         manager: Manager,
         gateways: GatewayState,
         history: ServerHistory,
         rates: FunctionRates,
+        builds: Builds,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
+        self._builds = builds
         self.manager = manager
         self.gateways = gateways
         self._history = history
@@ -112,7 +134,19 @@ class FunctionRows:
             forecast,
             sleeps_at_s,
         )
-        return function_json(deployed, live)
+        return {**function_json(deployed, live), "build": self._build_row(deployed)}
+
+    def _build_row(self, deployed: Deployed) -> dict[str, Any] | None:
+        target, build, compiled = self._builds.state(deployed)
+        if isinstance(target, str) or build.state != "building":
+            return build_row(target, build, compiled is not None, None)
+        return build_row(target, build, compiled is not None, self._builds.estimate_s(target))
+
+    def build(self, deployed: Deployed) -> dict[str, Any] | None:
+        """Return all about the build of a function, None for one that is not compiled."""
+        target, build, compiled = self._builds.state(deployed)
+        estimate_s = None if isinstance(target, str) else self._builds.estimate_s(target)
+        return build_json(target, build, compiled, estimate_s, self.wall())
 
 
 class StateReader:

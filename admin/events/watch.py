@@ -133,6 +133,11 @@ class EventWatch:
         if self._is_watching:
             self._mark_dirty(function_of(pool) for pool in decode_endpoints(endpoints).pools)
 
+    def function(self, name: str) -> None:
+        """Mark a function as changed."""
+        if self._is_watching:
+            self._mark_dirty([name])
+
     @contextmanager
     def follow(self, last: Position | None, about: str) -> Iterator[Follower]:
         """Follow events while the block runs: those after `last`, or the whole state and then all

@@ -39,6 +39,7 @@ from admin.image.context import (
     read_release,
     wheels_in,
 )
+from admin.image.tensorrt import check_loads, find_wheel, probe
 from admin.image.wheels import Platform, Report, download, download_command
 from admin.text import one_line, size
 from registry.errors import BadRequest
@@ -172,7 +173,9 @@ def _code(reason: str) -> str:
 class BuildRequest:
     """Parameters of a build. `wheelhouse` None: download; `tensorrt`: a major version or "".
 
-    `id` labels every image and container of the build.
+    `tensorrt_wheels`: folder with the wheel of TensorRT's libraries. Without one, the base image
+    may have them, else the wheelhouse or pip's index must. `id` labels every image and container of
+    the build.
     """
 
     kind: Kind
@@ -182,6 +185,7 @@ class BuildRequest:
     checkout: Path
     wheelhouse: Path | None = None
     tensorrt: str = ""
+    tensorrt_wheels: Path | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
@@ -203,6 +207,8 @@ class BuiltImage:
     source: str
     replaced: str
     elapsed_s: float
+    tensorrt: str = ""
+    """Version of TensorRT in the image, or ""."""
 
 
 def build(
@@ -220,20 +226,23 @@ def build(
         report(f"[{clock() - began_s:6.1f} s] {text}")
 
     release = read_release(request.checkout)
-    if request.wheelhouse is not None:
-        wheels_in(request.wheelhouse)
+    for folder, option in _folders(request):
+        wheels_in(folder, option)
     with _engine(request.engine) as client, _cleaned_up(client, request.id):
         with engine_errors(request.engine):
             pull_base(client, request.base, log)
             platform = probe_base(client, request.base, request.id)
         log(f"base {request.base}: Python {dotted(platform.python)} on {platform.machine}")
-        with _wheels(request, platform, log) as wheels:
+        installs, chosen = _choose_tensorrt(client, request, platform, log)
+        with _wheels(request, platform, installs and not chosen, log) as found:
+            wheels = [*found, *(path for path in chosen if path not in found)]
             total = sum(path.stat().st_size for path in wheels)
             log(f"sending {len(wheels)} wheels, {size(total)}")
-            image = _layers(client, request, _arguments(request, release), wheels, log)
+            image = _layers(client, request, _arguments(request, release, installs), wheels, log)
         log("trying the image")
         python, onnxruntime = _trial(client, request, image, release)
         with engine_errors(request.engine):
+            tensorrt = check_loads(client, image, request.id) if request.tensorrt else ""
             bytes_ = int(client.inspect_image(image)["Size"])
         # Last: servers may start containers of a tagged image at once.
         replaced = _assign_tag(client, request, image)
@@ -241,6 +250,7 @@ def build(
         *(request.tag, image, request.kind, bytes_, python, onnxruntime),
         *(release.link, release.version, release.source, replaced),
         elapsed_s=round(clock() - began_s, 1),
+        tensorrt=tensorrt,
     )
 
 
@@ -284,27 +294,59 @@ def _cleaned_up(client: APIClient, build_id: str) -> Iterator[None]:
             sweep(client, build_id, is_broken_off=is_broken_off)
 
 
+def _folders(request: BuildRequest) -> list[tuple[Path, str]]:
+    """Return the given folders of wheels, each with its option."""
+    given = ((request.wheelhouse, "--wheelhouse"), (request.tensorrt_wheels, "--wheels"))
+    return [(folder, option) for folder, option in given if folder is not None]
+
+
+def _choose_tensorrt(
+    client: APIClient, request: BuildRequest, platform: Platform, log: Report
+) -> tuple[bool, list[Path]]:
+    """Return whether the build installs TensorRT, and its wheel unless pip downloads it.
+
+    Raises ImageError if no wheel in the given folder fits.
+    """
+    if not request.tensorrt:
+        return False, []
+    if request.tensorrt_wheels is None:
+        with engine_errors(request.engine):
+            version, errors = probe(client, request.base, request.id)
+        if not errors:
+            log(f"the base has TensorRT {version}")
+            return False, []
+    folder = request.tensorrt_wheels or request.wheelhouse
+    if folder is None:
+        return True, []
+    return True, [find_wheel(folder, wheels_in(folder), platform)]
+
+
 @contextmanager
-def _wheels(request: BuildRequest, platform: Platform, log: Report) -> Iterator[list[Path]]:
-    """Yield the paths of the wheels; downloaded ones exist until the block ends."""
+def _wheels(
+    request: BuildRequest, platform: Platform, has_tensorrt: bool, log: Report
+) -> Iterator[list[Path]]:
+    """Yield the paths of the wheels, downloaded ones (with TensorRT if `has_tensorrt`) exist until
+    the block ends."""
     if request.wheelhouse is not None:
         yield wheels_in(request.wheelhouse)
         return
     with tempfile.TemporaryDirectory(prefix="fngate-wheels-") as folder:
         log("downloading wheels")
         command = download_command(
-            request.kind, platform, request.checkout, Path(folder), request.tensorrt
+            *(request.kind, platform, request.checkout, Path(folder)),
+            request.tensorrt if has_tensorrt else "",
         )
         download(command, log)
         yield wheels_in(Path(folder))
 
 
-def _arguments(request: BuildRequest, release: Release) -> dict[str, str]:
+def _arguments(request: BuildRequest, release: Release, installs: bool) -> dict[str, str]:
+    """Return the arguments of the Dockerfile; `installs`: TensorRT comes from a wheel."""
     return {
         "BASE": request.base,
         "BUILD": request.id,
         "KIND": request.kind,
-        "TENSORRT": request.tensorrt,
+        "TENSORRT": request.tensorrt if installs else "",
         "LINK": str(release.link),
         "VERSION": release.version,
         "SOURCE": release.source,

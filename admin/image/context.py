@@ -192,18 +192,18 @@ def _version(checkout: Path) -> str:
     return str(tomllib.loads(path.read_text("utf-8"))["project"]["version"])
 
 
-def wheels_in(folder: Path) -> list[Path]:
-    """Return the wheels of a wheelhouse, sorted. Raises ImageError for none, or for too many."""
+def wheels_in(folder: Path, option: str = "--wheelhouse") -> list[Path]:
+    """Return the wheels of a folder, sorted. Raises ImageError for none, or for too many."""
     try:
         found = sorted(path for path in folder.iterdir() if path.suffix == ".whl")
     except OSError as error:
-        raise image_error(f"--wheelhouse: {error}") from error
+        raise image_error(f"{option}: {error}") from error
     total = sum(path.stat().st_size for path in found)
     if not found:
-        raise image_error(f"--wheelhouse: there are no wheels (*.whl) in {folder}")
+        raise image_error(f"{option}: there are no wheels (*.whl) in {folder}")
     if len(found) > WHEELS_MAX or total > WHEEL_BYTES_MAX:
         raise image_error(
-            f"--wheelhouse: expected at most {WHEELS_MAX} wheels of {WHEEL_BYTES_MAX >> 30} GiB"
+            f"{option}: expected at most {WHEELS_MAX} wheels of {WHEEL_BYTES_MAX >> 30} GiB"
             f" together, got {len(found)} of {total >> 30} GiB in {folder}"
         )
     return found

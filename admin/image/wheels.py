@@ -24,6 +24,8 @@ from admin.image.context import (
 )
 
 DOWNLOAD_S: Final = 3600.0
+TENSORRT_WHEEL: Final = "tensorrt_cu13_libs"
+"""Name of the wheel with TensorRT's libraries for CUDA 13, the CUDA of onnxruntime-gpu."""
 MANYLINUX: Final = {"x86_64": (5, ("1", "2010", "2014")), "aarch64": (17, ("2014",))}
 """By machine: the oldest glibc 2.N that wheels support, and the legacy platform names by year (PEP
 600)."""
@@ -60,7 +62,8 @@ class Platform:
 def needs(kind: str, tensorrt: str) -> list[str]:
     """Return requirements besides those of `kind`: pip, which the base may lack, and TensorRT of a
     major version."""
-    return ["pip", *([f"tensorrt-cu13-libs~={tensorrt}.0"] if tensorrt and kind == "gpu" else [])]
+    name = TENSORRT_WHEEL.replace("_", "-")
+    return ["pip", *([f"{name}~={tensorrt}.0"] if tensorrt and kind == "gpu" else [])]
 
 
 def download_command(
@@ -125,6 +128,13 @@ def _failure(tail: list[str]) -> Exception:
     said = "\n".join(tail)
     if DISK_FULL in said.lower():
         return disk_full(tail[-1], "TMPDIR=DIR fnctl image build  with free space in DIR")
+    if TENSORRT_WHEEL in said.lower().replace("-", "_"):
+        return image_error(
+            "pip could not download TensorRT; its last lines:",
+            tail=tail,
+            todo="give its wheels with --wheels DIR, an image that has it with --base IMAGE,"
+            "  or NVIDIA's index with PIP_EXTRA_INDEX_URL",
+        )
     if "No module named pip" in said:
         return image_error(
             f"{sys.executable} has no pip to download wheels with",

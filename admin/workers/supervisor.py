@@ -26,13 +26,16 @@ from admin.compose import (
     follow_store,
     make_health,
     make_manager,
+    open_builds,
     open_deploys,
     open_history,
     url_of,
 )
+from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.deploys import Deploys
 from admin.gateway_process import check_extras, open_runner, start_root_tasks
 from admin.model_control import LocalModels
+from admin.pool_sync import PoolSync
 from admin.settings import Settings, is_malloc_set, run_dir
 from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
@@ -72,7 +75,7 @@ class Supervised:
 
 
 @asynccontextmanager
-async def supervising(
+async def supervising(  # noqa: PLR0915 - the parts of a server, in their order
     settings: Settings, driver: Driver | None = None
 ) -> AsyncIterator[Supervised]:
     """Run a server as `admin.compose.running`, with `settings.workers` gateway processes.
@@ -92,14 +95,17 @@ async def supervising(
         stack.callback(broadcaster.open())
         manager = await make_manager(settings, store, history, driver)
         cluster = ClusterState()
-        await _open_pools(store, manager, broadcaster, cluster, stack)
-        deploys = await open_deploys(settings, store, manager, stack, broadcaster.settled)
+        models = CompiledModels(store.builds, settings.compiler)
+        pools = await _open_pools(store, manager, broadcaster, cluster, models, stack)
+        deploys = await open_deploys(settings, store, manager, models, stack, broadcaster.settled)
+        builds = await open_builds(settings, store, manager, pools, models, stack)
         poll = ConnectionPoll()
         context = AdminContext(
             settings,
             store,
             manager,
             deploys,
+            builds,
             history,
             cluster,
             cluster.failures,
@@ -140,14 +146,16 @@ async def _open_pools(
     manager: Manager,
     broadcaster: Broadcaster,
     cluster: ClusterState,
+    models: CompiledModels,
     stack: AsyncExitStack,
-) -> None:
+) -> PoolSync:
     """Start the manager; workers see only its serialised messages."""
     stack.push_async_callback(manager.close)
     stack.callback(manager.subscribe(cluster.on_endpoints))
     stack.callback(manager.subscribe(broadcaster.send_endpoints))
-    follow_store(store, manager, stack)
+    pools = follow_store(store, manager, models, stack)
     await manager.start()
+    return pools
 
 
 def _open_admin(context: AdminContext, workers: WorkerPool, stack: AsyncExitStack) -> Admin:
@@ -155,7 +163,7 @@ def _open_admin(context: AdminContext, workers: WorkerPool, stack: AsyncExitStac
     store, history = context.store, context.history
     tasks = Tasks("server")
     stack.push_async_callback(tasks.close)
-    owners = (store.tasks, context.manager.tasks, tasks)
+    owners = (store.tasks, context.manager.tasks, context.builds.tasks, tasks)
     sources = [make_health(context).reasons, store.backups.reasons, workers.reasons]
     admin = open_admin(context, list, [*sources, *(one.reasons for one in owners)], stack)
     root_tasks = [

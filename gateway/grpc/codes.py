@@ -58,6 +58,8 @@ CODE: Final[dict[type[FnError], StatusCode]] = {
     errors.ServerRefused: StatusCode.FAILED_PRECONDITION,
     errors.HostRefused: StatusCode.FAILED_PRECONDITION,
     errors.TrialKilled: StatusCode.UNAVAILABLE,
+    errors.BuildFailed: StatusCode.FAILED_PRECONDITION,
+    errors.BuildGivenUp: StatusCode.UNAVAILABLE,
     errors.Incompatible: StatusCode.FAILED_PRECONDITION,
     errors.Conflict: StatusCode.FAILED_PRECONDITION,
     errors.PreconditionFailed: StatusCode.FAILED_PRECONDITION,

@@ -243,7 +243,7 @@ class ExchangeJournal:
             self._numbers = None
         if self.meter is not None and self._sent_s:
             is_answered, is_whole = self._receipt is not None, outcome == "ok"
-            self.meter.end(self._status, is_answered=is_answered, is_whole=is_whole)
+            self.meter.end(self._status, self._sent_s, is_answered=is_answered, is_whole=is_whole)
         if invoker.access_log is None and self.trace is None:
             return
         now = monotonic()

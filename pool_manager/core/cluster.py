@@ -72,7 +72,8 @@ class Cluster:
     whose replicas changed since the last publication. `steady` has the number of ready replicas of
     pools with load whose last settling changed nothing, `shapes` what was derived from others for
     evictions; a change of a pool drops both. `quiesced` holds the ids of replicas that
-    may be in a soft drain. `standby_places` has the pools of standbys that are kept.
+    may be in a soft drain. `standby_places` has the pools of standbys that are kept, `build_pools`
+    those of builds.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Cluster:
         self.changed = Changes(self.steady, self.shapes)
         self.quiesced: dict[str, None] = {}
         self.standby_places: dict[str, StandbyPlace] = {}
+        self.build_pools: dict[str, None] = {}
         self._pool_of: dict[str, str] = {}
         self._on_host: dict[str, dict[str, None]] = {}
         self._functions: dict[str, set[str]] = {}
@@ -124,6 +126,8 @@ class Cluster:
             pool = self.pools[spec.key] = Pool(spec)
         pool.spec, pool.removed, pool.quiet_until_s = spec, False, 0.0
         self.shapes.pop(spec.key, None)
+        if spec.role == "build":
+            self.build_pools[spec.key] = None
         self._functions.setdefault(spec.function or spec.key, set()).add(spec.key)
         return pool
 
@@ -147,6 +151,11 @@ class Cluster:
         self.steady.pop(pool.key, None)
         self.shapes.pop(pool.key, None)
         self.standby_places.pop(pool.key, None)
+        self.build_pools.pop(pool.key, None)
+
+    def builds(self) -> list[Replica]:
+        """Return the replicas of builds."""
+        return [one for key in self.build_pools for one in self.pools[key].replicas.values()]
 
     def siblings(self, pool: Pool) -> Iterator[Pool]:
         """Yield the pools of the other revisions of the pool's function."""
@@ -186,6 +195,8 @@ class Cluster:
         share = pool.spec.share
         if replica.role == "trial" and device in self.ledger.devices:
             share = max(0.0, self.ledger.free_share(device))
+        elif replica.role == "build":
+            share = 1.0
         self.ledger.charge(replica.id, device, share, pool.memory_mib)
 
     def assign(self, replica: Replica, pool: Pool, device: str) -> None:
@@ -277,6 +288,8 @@ class Cluster:
             return StartPriority(Rank.STANDBY, 0.0)
         if replica.role == "standby":
             return StartPriority(Rank.STANDBY, replica.since_s)
+        if replica.role == "build":
+            return StartPriority(Rank.BUILD, replica.since_s)
         pool = self.pools[replica.pool]
         since_s, rank = replica.since_s, Rank.FLOOR
         if self.demand.load(pool.key).queued:
@@ -338,7 +351,7 @@ class Cluster:
         return Need(
             pool.key,
             spec.device_kind,
-            spec.share,
+            1.0 if spec.role == "build" else spec.share,
             pool.memory_mib,
             takes_rest=spec.role == "trial",
             labels=spec.labels,

@@ -9,6 +9,8 @@ from pool_manager.core.state import Role
 from registry.model import LOCAL_HOST
 
 WarmOutcome = Literal["ready", "no_room", "failed"]
+BuildOutcome = Literal["ended", "given_up", "failed"]
+"""ended: the report says whether the model was compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,28 @@ class EndTrial:
 
 
 @dataclass(frozen=True, slots=True)
+class EndBuild:
+    """Report the end of a build: its `report` and the device it ran on, or why it failed or was
+    given up, and the stage. A build that was given up may succeed another time."""
+
+    key: str
+    outcome: BuildOutcome
+    device: str = ""
+    report: dict[str, Any] = field(default_factory=dict)
+    stage: str = ""
+    reason: str = ""
+    log_tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordNotCompiled:
+    """Report that a replica of a pool does not use the compiled model of its revision, and why."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndWarm:
     """Answer a WarmRequested: the pool is ready, or the reason why it is not."""
 
@@ -177,6 +201,8 @@ Command = (
     | Abandon
     | Publish
     | EndTrial
+    | EndBuild
+    | RecordNotCompiled
     | EndWarm
     | WatchEngine
     | Note

@@ -59,7 +59,7 @@ class Contacts:
     def adopt(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
         """Adopt a replica of an earlier manager; return the pool that it touches. A replica of an
         unknown pool is drained. A replica on a device that its host does not have is released, and
-        so is a trial: its deploy is gone."""
+        so is a trial, whose deploy is gone, and a build."""
         key = event.pool or self._cluster.standby_key(event.device, event.host)
         is_cpu_standby = not event.pool and key == self._cluster.standby_key("", event.host)
         if key not in self._cluster.pools:
@@ -82,10 +82,10 @@ class Contacts:
             self.give_up(replica, host.obstacle, now, commands)
         elif replica.contact is Contact.KNOWN:
             self.release_displaced(replica, now, commands)
-        if replica.role == "trial" and replica.state is not State.RELEASING:
-            self._replicas.release(
-                replica, "its deploy ended with the earlier manager", now, commands
-            )
+        if replica.role in ("trial", "build") and replica.state is not State.RELEASING:
+            what = "deploy" if replica.role == "trial" else "build"
+            why = f"its {what} ended with the earlier manager"
+            self._replicas.release(replica, why, now, commands)
         return {key}
 
     def release_displaced(self, replica: Replica, now: float, commands: list[Command]) -> None:
@@ -191,11 +191,12 @@ class Contacts:
     def lose(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
         """The host of a replica cannot be reached: its time limits are suspended, and a soft drain
         is revoked as soon as it can be. A trial is given up and begins anew elsewhere: it answers
-        no calls, so it may run twice, and its deploy need not wait for the host."""
+        no calls, so it may run twice, and its deploy need not wait for the host. A build is given
+        up."""
         replica.contact, replica.has_greeted = Contact.UNREACHABLE, False
         if replica.is_quiesced:
             replica.is_revoked = True
-        if replica.role == "trial" and replica.state is not State.RELEASING:
+        if replica.role in ("trial", "build") and replica.state is not State.RELEASING:
             lost = events.Lost(replica.id, why, is_its_fault=False)
             self._replicas.end(replica, lost, now, commands)
         self._replicas.touch(replica)

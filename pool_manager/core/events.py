@@ -123,6 +123,20 @@ class Loaded:
     report: dict[str, Any] = field(default_factory=dict)
     refuted: str = ""
     """The reason of `BatchingRefuted`, repeated by a replica that had been serving before."""
+    session: str = ""
+    """Name of the session in the contract, "" if it said none."""
+    not_compiled: str = ""
+    """Why the compiled model that it was given is not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """A serving replica was given a compiled model, and now serves with `session`; `reason` says
+    why that is not the compiled one, "" if it is."""
+
+    id: str
+    session: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +315,7 @@ Event = (
     | Begun
     | Greeted
     | Loaded
+    | Upgraded
     | BatchingRefuted
     | FirstRun
     | NotIdle

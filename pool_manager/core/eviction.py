@@ -32,8 +32,9 @@ TRIAL_PREEMPT_AFTER_S = 30.0
 """The same for a trial: a deploy is less urgent than a call."""
 EVICTED, GAVE_WAY = "evicted", "gives way: drained"
 MAKES_ROOM = "finishes its open streams before it makes room"
-"""Prefix of the reason of an eviction: of an idle replica, of a busy one, of a busy server. Metrics
-match them."""
+GIVEN_UP = "given up"
+"""Prefix of the reason of an eviction: of an idle replica, of a busy one, of a busy server, of a
+build. Metrics match the first three."""
 
 Costs = Callable[[Pool, float], dict[str, float]]
 
@@ -84,7 +85,7 @@ class Candidates:
     """Which replicas of a pool may be stopped for another pool, and at what cost.
 
     (1) A trial: none.
-    (2) Standbys: all, at no cost.
+    (2) Standbys and builds: all, at no cost.
     (3) A pool at its `min`: none. Any other pool: at most the number above `min`.
     (4) `idle`: the pool has no load. Replicas that have been ready for as long as they took to
         load (at most RESIDENCY_S) and have not refused within REFUSAL_S. One of them, which would
@@ -119,6 +120,9 @@ class Candidates:
         if pool.spec.role == "standby":  # (2)
             standbys = self._cluster.standbys(pool.key)
             return {one.id: Candidate(pool.key, 0.0, len(standbys)) for one in standbys}
+        if pool.spec.role == "build":  # (2)
+            there = pool.replicas.values()
+            return {one.id: Candidate(pool.key, 0.0, 1) for one in there if one.is_coming}
         spare = pool.staying() - pool.spec.min
         if spare <= 0:  # (3)
             return {}
@@ -294,6 +298,23 @@ class Evictor:
             return self.plan(pool, need, self.candidates.brief, among, now) or plan
         return plan
 
+    def end_builds(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> bool:
+        """End builds if that alone makes room for the pool; whether it did. Nothing is ended while
+        a build is ending for it already."""
+        builds = [one for one in self._cluster.builds() if one.is_coming]
+        victims = pool.reservation.victims if pool.reservation is not None else ()
+        is_ending = any(one.is_leaving and one.role == "build" for one in self._found(victims))
+        if not builds or is_ending:
+            return False
+        there = {one.id: Candidate(one.pool, 0.0, 1) for one in builds}
+        table = CandidateTable.of(self._cluster.ledger, there)
+        plan = plan_eviction(need, self._cluster.ledger, table, self.reusable_standbys(pool))
+        if plan is None:
+            return False
+        self._cluster.unreserve(pool)
+        self.execute(pool, need, plan, None, now, commands)
+        return True
+
     def reserve(self, pool: Pool, need: Need, now: float) -> None:
         """Reserve the device whose replicas will be past their residency first."""
         plan = self.plan(pool, need, self.candidates.eventual, None, now)
@@ -339,6 +360,7 @@ class Evictor:
         commands: list[Command],
     ) -> None:
         how = EVICTED if if_idle_s is not None else GAVE_WAY
+        how = GIVEN_UP if victim.role == "build" else how
         self._replicas.drain(victim, if_idle_s, f"{how} for {pool.key}", now, commands)
 
     def hasten(

@@ -421,6 +421,11 @@ class Ledger:
         others = [charge.share for id, charge in self._on[device].items() if id not in without]
         return 1.0 - sum(others)
 
+    def can_hold(self, device: str, need: Need) -> bool:
+        """Whether the memory bank of a device would have enough memory if it were empty."""
+        size_mib = self.size_mib(self.devices[device].bank)
+        return not size_mib or need.memory_mib <= size_mib - RESERVE_MIB
+
     def fits_memory(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether the memory bank of a device has enough free memory."""
         return need.memory_mib <= self.free_mib(self.devices[device].bank, need.pool, without)

@@ -25,11 +25,14 @@ Note. Changed endpoints are then published to gateways.
     Greeted           STARTING -> STANDBY -> LOADING; a        Bind, or Assign for a bound standby;
                       replica of another host is known again   what `_restore_link` sends
     Loaded            LOADING -> READY; a trial ends           EndTrial + Release; RecordRefutation;
-                                                               Resume, if it is an adopted server
+                                                               Resume, if it is an adopted server;
+                                                               a build ends: EndBuild + Release
+    Upgraded          the session of a replica                 RecordNotCompiled, if it failed
     BatchingRefuted   the pool stops batching                  RecordRefutation, StopBatching
     FirstRun          the cold start is complete               RecordColdStart
     NotIdle           DRAINING -> READY
-    Lost              any state -> RELEASING; back-off         Release, EndTrial, RecordColdStart
+    Lost              any state -> RELEASING; back-off         Release, EndTrial, EndBuild,
+                                                               RecordColdStart
     Released          RELEASING -> STOPPED; frees the device
     NotReleased       keeps the device charged                 Release, after RELEASE_RETRY_S
     EngineLost        suspends starts on the host              WatchEngine
@@ -348,15 +351,16 @@ class Machine:
 
     def _settling_order(self, keys: set[str]) -> list[str]:
         """Return pools in the order of settling: the one that has waited longest gets a freed
-        device first; those that do not wait come last, by key."""
+        device first; those that do not wait follow, by key; builds come last."""
         waiting, others = [], []
-        for key in keys:
+        builds = sorted(keys & self.cluster.build_pools.keys())
+        for key in keys.difference(builds):
             pool = self.pools.get(key)
             if pool is None or pool.unserved_since_s is None:
                 others.append(key)
             else:
                 waiting.append((pool.unserved_since_s, key))
-        return [key for _, key in sorted(waiting)] + sorted(others)
+        return [*(key for _, key in sorted(waiting)), *sorted(others), *builds]
 
     def _is_steady(self, key: str, now: float) -> bool:
         """Whether settling a pool would change nothing: it had load and needed no command when it

@@ -79,17 +79,15 @@ def start_price_s(record: HostRecord, shipment: Shipment) -> float:
 
 def find_device(need: Need, ledger: Ledger, without: Collection[str] = ()) -> str | None:
     """Return the best device with room now, None if there is none; the order is that of
-    `_by_preference`.
+    `devices_by_preference`.
 
     `without`: standbys that may become the new replica; their memory is available to it.
     """
-    return next(
-        (device for device in _by_preference(need, ledger) if ledger.fits(device, need, without)),
-        None,
-    )
+    devices = devices_by_preference(need, ledger)
+    return next((device for device in devices if ledger.fits(device, need, without)), None)
 
 
-def _by_preference(need: Need, ledger: Ledger) -> Iterator[str]:
+def devices_by_preference(need: Need, ledger: Ledger) -> Iterator[str]:
     """Yield the devices that may have room without an eviction, the best first.
 
     (1) Only hosts that admit the need: not closed, with its labels and its driver.
@@ -154,7 +152,8 @@ def plan_eviction(
         devices of a bank by id.
     (2) The price of the start on the host (`_price_s`), spread over STAY_S, is added to the floor
         and to the cost of a set. Nothing on a device costs less than its floor with this price.
-    (3) On each device, the cheapest candidates are chosen until share and memory fit (`_victims`).
+    (3) On each device, the cheapest candidates are chosen until share and memory fit
+        (`victims_on`).
     (4) The search ends at a bank whose floor is above the cost of the best set so far. Of sets
         with the same cost, the one with the lowest floor is best, then the one whose device comes
         first.
@@ -172,7 +171,7 @@ def plan_eviction(
         for device in ledger.devices_of(bank) if is_open else ():
             if best is not None and (bound, bound, device) >= best:
                 break
-            victims = _victims(device, need, ledger, candidates, without)  # (3)
+            victims = victims_on(device, need, ledger, candidates, without)  # (3)
             if victims is not None:
                 total = sum(candidates[id].cost for id in victims) + prices[host]
                 choice = _Choice(total, bound, device, victims)
@@ -208,7 +207,7 @@ def _obstacle(need: Need, ledger: Ledger) -> str:
         return f"no device of kind {need.kind}{_wanted_host(need)}"
     if need.memory_mib + RESERVE_MIB > fleet.largest_mib:  # (2)
         return f"needs {need.memory_mib:.0f} MiB + {RESERVE_MIB:.0f} spare, no device has that"
-    able = [id for id in _by_preference(need, ledger) if ledger.fits_kind(id, need)]
+    able = [id for id in devices_by_preference(need, ledger) if ledger.fits_kind(id, need)]
     banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}
     if not banks:  # (3)
         return f"no free device ({fleet.devices} in use)"
@@ -250,7 +249,7 @@ def _host_obstacle(need: Need, ledger: Ledger, host: str) -> str:
     return f"{host} ({why})"
 
 
-def _victims(
+def victims_on(
     device: str,
     need: Need,
     ledger: Ledger,
@@ -264,9 +263,7 @@ def _victims(
     (2) If that fails because of the pools' `min`: the largest first.
     (3) The most expensive ones are kept if the others suffice.
     """
-    size_mib = ledger.size_mib(ledger.devices[device].bank)
-    is_too_small = size_mib and need.memory_mib > size_mib - RESERVE_MIB
-    if is_too_small or not ledger.fits_kind(device, need):
+    if not (ledger.can_hold(device, need) and ledger.fits_kind(device, need)):
         return None
     chosen = _choose(
         device, need, ledger, candidates, without, lambda id: candidates[id].cost

@@ -11,10 +11,12 @@ from pool_manager.core.commands import (
     Assign,
     Command,
     Drain,
+    EndBuild,
     EndTrial,
     Note,
     Quiesce,
     RecordColdStart,
+    RecordNotCompiled,
     RecordRefutation,
     Release,
     Resume,
@@ -55,6 +57,7 @@ class ReplicaLifecycle:
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Begun: self._begun,
             events.Loaded: self._loaded,
+            events.Upgraded: self._upgraded,
             events.BatchingRefuted: self._refuted,
             events.FirstRun: self._first_run,
             events.NotIdle: self._not_idle,
@@ -76,12 +79,12 @@ class ReplicaLifecycle:
         commands: list[Command],
     ) -> None:
         """Drain a replica. With `if_idle_s` it may refuse if it was used within that many seconds.
-        A replica without a model has nothing to finish and is released at once. A soft drain
-        becomes a final one and keeps its time limit."""
+        A replica without a model has nothing to finish and is released at once, and so is a build.
+        A soft drain becomes a final one and keeps its time limit."""
         replica.why, was_quiesced = why, replica.is_quiesced
         replica.claimant, replica.is_revoked = "", False
         commands.append(Note(replica.pool, f"{replica.id} is asked to stop: {why}"))
-        if replica.state in (State.STARTING, State.STANDBY):
+        if replica.state in (State.STARTING, State.STANDBY) or replica.role == "build":
             self.release(replica, why, now, commands)
             return
         replica.if_idle = if_idle_s is not None
@@ -153,7 +156,10 @@ class ReplicaLifecycle:
             self.end(replica, events.Lost(replica.id, reason), now, commands)
 
     def release(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
-        """Command the release of a replica in any state that can be lost."""
+        """Command the release of a replica in any state that can be lost. A build is over with it:
+        it was given up, unless its end was reported before."""
+        if replica.role == "build":
+            self._end_build(replica, EndBuild(replica.pool, "given_up", reason=why), commands)
         if _is_unused(replica):
             # Its load is a sample for cold-start estimates, although it served no call.
             self._record_cold_start(
@@ -164,6 +170,13 @@ class ReplicaLifecycle:
         if replica.is_reachable:
             replica.contact = Contact.KNOWN
             commands.append(Release(replica.id, why))
+
+    def _end_build(self, replica: Replica, end: EndBuild, commands: list[Command]) -> None:
+        """Report the end of a build, once."""
+        pool = self._cluster.pools[replica.pool]
+        if not pool.removed:
+            pool.removed = True
+            commands.append(end)
 
     def touch(self, replica: Replica) -> None:
         self._cluster.pools[replica.pool].quiet_until_s = 0.0
@@ -241,12 +254,10 @@ class ReplicaLifecycle:
         replica.memory_mib = event.memory_mib
         replica.ready_s = replica.last_used_s = now
         pool.forget_failures()
-        if replica.role == "trial":
-            kind = self._cluster.ledger.devices[replica.device].kind
-            commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))
-            pool.removed = True
-            self.release(replica, "the trial is over", now, commands)
+        if replica.role in ("trial", "build"):
+            self._report_end(replica, event, now, commands)
             return
+        replica.session = event.session
         pool.measured_mib = max(pool.measured_mib, event.memory_mib)
         self._cluster.ledger.recharge(replica.id, pool.memory_mib)
         loading = [ms for phase, ms in event.phases.items() if phase not in PLACEMENT_PHASES]
@@ -258,7 +269,42 @@ class ReplicaLifecycle:
             commands.append(Resume(replica.id))
         if event.refuted:
             self._refute(replica, event.refuted, commands)
+        if event.not_compiled:
+            self._note_not_compiled(replica, event.not_compiled, commands)
         self.stop_batching(pool, commands)
+
+    def _report_end(
+        self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
+    ) -> None:
+        """Report the end of a trial or of a build that has done its work."""
+        if replica.role == "build":
+            end = EndBuild(replica.pool, "ended", replica.device, dict(event.report))
+            self._end_build(replica, end, commands)
+        else:
+            kind = self._cluster.ledger.devices[replica.device].kind
+            commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))
+            self._cluster.pools[replica.pool].removed = True
+        self.release(replica, f"the {replica.role} is over", now, commands)
+
+    def _upgraded(
+        self, replica: Replica, event: events.Upgraded, _now: float, commands: list[Command]
+    ) -> None:
+        """Record the session of a serving replica that was given a compiled model."""
+        if replica.role != "serve" or replica.state not in (State.READY, State.DRAINING):
+            return
+        replica.session = event.session or replica.session
+        if event.reason:
+            self._note_not_compiled(replica, event.reason, commands)
+        else:
+            replica.not_compiled = ""
+            commands.append(Note(replica.pool, f"{replica.id} serves with the compiled model"))
+
+    @staticmethod
+    def _note_not_compiled(replica: Replica, reason: str, commands: list[Command]) -> None:
+        replica.not_compiled = reason
+        text = f"{replica.id} does not use the compiled model: {reason}"
+        commands.append(Note(replica.pool, text))
+        commands.append(RecordNotCompiled(replica.pool, reason))
 
     def _refuted(
         self,
@@ -357,6 +403,10 @@ class ReplicaLifecycle:
         if replica.role == "trial":
             commands.append(EndTrial(replica.pool, {}, event.stage, event.reason, event.log_tail))
             pool.removed = True
+        elif replica.role == "build":
+            stage, tail = event.stage, event.log_tail
+            end = EndBuild(pool.key, "failed", "", {}, stage, event.reason, tail)
+            self._end_build(replica, end, commands)
         elif replica.adopted or (replica.role == "standby" and replica.state is State.STANDBY):
             pool.delay_retry(event.reason, now)
         else:

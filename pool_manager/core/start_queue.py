@@ -20,12 +20,13 @@ SHORT_LOAD_S: Final = 0.03
 
 class Rank(IntEnum):
     """Purpose of a start, most urgent first: a short load (admitted at once), waiting calls, a
-    pool's `min`, a standby."""
+    pool's `min`, a standby, a build."""
 
     SHORT = 0
     WAITER = 1
     FLOOR = 2
     STANDBY = 3
+    BUILD = 4
 
 
 class StartPriority(NamedTuple):

@@ -14,7 +14,8 @@ STARTING    The process is launched, or its start waits in the start queue (`sta
             wait does not count against the time limit). It has not connected yet.
 STANDBY     The replica has connected (HELLO) and has no model. A function's replica is in this
             state briefly, a standby for hours. Until it is bound, that is their only difference.
-LOADING     The replica has received the model to load. A trial is verified in this state.
+LOADING     The replica has received the model to load. A trial is verified in this state, a build
+            compiles in it.
 READY       Gateways send requests to the replica.
 DRAINING    The replica was asked to stop and finishes its requests. If it may refuse (`if_idle`),
             it still serves: only the replica sees every gateway, so only it knows that it is idle.
@@ -27,7 +28,8 @@ refused load, a device that fell off the bus. There is no state "failed": failur
 error) belong to the pool, because the next replica starts under them.
 
 `drain` is never used before LOADING, although the table would allow it for STANDBY: a replica
-without a model has nothing to finish and is released at once (`ReplicaLifecycle.drain`). DRAINING
+without a model has nothing to finish and is released at once (`ReplicaLifecycle.drain`). So is a
+build in any state. DRAINING
 can be left in two ways. `not idle`, back to READY, is the only step backwards; the plans for the
 device are then made anew. A replica that may refuse and then receives an unconditional drain takes
 no step: its state stays DRAINING, and `if_idle` becomes False.
@@ -78,6 +80,10 @@ SERVER_MARGIN_S = 30.0
 VERIFICATION_S = 60.0
 """Limit of a trial's verification: the analysis of rows (30 s at most) and the comparison of runs,
 which takes some seconds for each of up to three sessions. For a server: of its sample requests."""
+BUILD_S = 3600.0
+"""Limit of a compilation with its comparison of outputs; a load comes before, transfers after."""
+EXCESS_S = 600.0
+"""Added to the limit of a build's state: the fetch of its files ends before, and says why."""
 DRAIN_S = 30.0
 TERM_S = 5.0
 """Seconds between TERM and KILL. A server has its `stop_grace_s` in addition."""
@@ -182,7 +188,8 @@ class PoolSpec:
     `target` is the number of requests that one replica takes at once. `load_s` is the measured load
     time, 0 if unknown. `memory_mib` is the measured memory of one replica. `share` is the part of a
     device that it needs, 1 for a whole device. `batches`: its replicas batch requests. A trial is a
-    pool with one throw-away replica.
+    pool with one throw-away replica, and `trial_s` are the seconds that it has beyond other trials.
+    A build is one, too; it has a whole device whatever its `share`.
 
     `may_rerun`: calls that a replica had started may run again elsewhere. `labels` are those that
     its host must have. `driver` is the driver that its replicas need, "" for any. `spread`: its
@@ -221,6 +228,7 @@ class PoolSpec:
     files: str = ""
     file_hosts: int = 1
     image: str = ""
+    trial_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -234,7 +242,9 @@ class Replica:
     may batch requests, as far as is known. `claimant` marks a soft drain: the pool that it makes
     room for. `is_revoked`: the soft drain was revoked, and the replica has not confirmed it yet.
     `has_greeted`: it has connected since its host was last unreachable. `may_run`: it was given up
-    on another host without a proof of its end.
+    on another host without a proof of its end. `session`: the session that it serves with, by its
+    name in the contract, "" while that is unknown; `not_compiled`: why that is not the compiled
+    model that it was given.
     """
 
     id: str
@@ -264,6 +274,8 @@ class Replica:
     contact: Contact = Contact.KNOWN
     has_greeted: bool = False
     may_run: bool = False
+    session: str = ""
+    not_compiled: str = ""
 
     @property
     def is_unknown(self) -> bool:
@@ -364,9 +376,10 @@ def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
             return GREETING_AFTER_ADOPTION_S
         return QUEUE_S if replica.state is State.STARTING else START_S
     if replica.state is State.LOADING:
-        if replica.role != "trial":
+        if replica.role not in ("trial", "build"):
             return load_limit_s(spec)
-        return load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
+        limit_s = load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
+        return limit_s + (spec.trial_s if replica.role == "trial" else BUILD_S + EXCESS_S)
     if replica.state is State.DRAINING:
         return drain_limit_s(replica, spec)
     return inf

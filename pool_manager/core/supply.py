@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pool_manager.core.builds import Builds
 from pool_manager.core.cluster import Cluster, StandbyPlace
 from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
 from pool_manager.core.eviction import Evictor
@@ -25,11 +26,16 @@ class Standbys:
     """Keeps standbys ready for cold starts. `new_id` returns ids that no replica has."""
 
     def __init__(
-        self, cluster: Cluster, replicas: ReplicaLifecycle, new_id: Callable[[], str]
+        self,
+        cluster: Cluster,
+        replicas: ReplicaLifecycle,
+        builds: Builds,
+        new_id: Callable[[], str],
     ) -> None:
         self._cluster = cluster
         self._replicas = replicas
         self._new_id = new_id
+        self._builds = builds
         self._missing_since_s: dict[str, float] = {}
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
@@ -41,7 +47,10 @@ class Standbys:
             self._missing_since_s.pop(pool.key, None)
             return
         has_waited = now - self._missing_since_s.setdefault(pool.key, now) >= REFILL_AFTER_S
-        if now < pool.retry_at_s or not self._has_room(pool, place):
+        if now < pool.retry_at_s or not self._is_open(place):
+            return
+        if not self._has_room(pool, place):
+            self._builds.end_for_standby(pool, place, now, commands)
             return
         if has_waited or not self._is_cold_start_going_on():
             id = self._new_id()
@@ -51,15 +60,18 @@ class Standbys:
             commands.append(Launch(replica.id, "", device, "standby", {}, host))
             commands.append(Note(pool.key, f"starts {replica.id} for the next cold start"))
 
-    def _has_room(self, pool: Pool, place: StandbyPlace) -> bool:
+    def _is_open(self, place: StandbyPlace) -> bool:
         ledger = self._cluster.ledger
-        if place.device in ledger.cordons or place.host in ledger.closed:
-            return False
+        bank, _ = self._cluster.standby_charge(place.device, place.host)
+        return bool(bank) and not (place.device in ledger.cordons or place.host in ledger.closed)
+
+    def _has_room(self, pool: Pool, place: StandbyPlace) -> bool:
         bank, memory_mib = self._cluster.standby_charge(place.device, place.host)
-        return bool(bank) and self._cluster.ledger.free_mib(bank, pool.key) >= memory_mib
+        return self._cluster.ledger.free_mib(bank, pool.key) >= memory_mib
 
     def _is_cold_start_going_on(self) -> bool:
-        return any(one.is_coming for one in self._cluster.replicas() if one.role != "standby")
+        there = self._cluster.replicas()
+        return any(one.is_coming for one in there if one.role not in ("standby", "build"))
 
 
 class Supply:
@@ -72,12 +84,16 @@ class Supply:
         self._replicas = replicas
         self._new_id = new_id
         self.evictor = Evictor(cluster, replicas)
-        self._standbys = Standbys(cluster, replicas, new_id)
+        self._builds = Builds(cluster, replicas, self.evictor, new_id)
+        self._standbys = Standbys(cluster, replicas, self._builds, new_id)
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
         """Start missing replicas, answer a request for a warm pool, stop surplus replicas."""
         if pool.spec.role == "standby":
             self._standbys.settle(pool, now, commands)
+            return
+        if pool.spec.role == "build":
+            self._builds.settle(pool, now, commands)
             return
         load = self._cluster.demand.load(pool.key)
         self._update_wanted(pool, load, now, commands)
@@ -138,19 +154,20 @@ class Supply:
         (1) Nothing may be started: no host can take it or a back-off lasts. The pool's reservation
             is released, so that another pool can use the device in the meantime.
         (2) A device has room and the function is below its `max`: start there.
-        (3) Victims of the pool's reservation are still leaving: wait for them. If they finish long
+        (3) The end of builds alone makes room: end them, whatever else leaves for the pool.
+        (4) Victims of the pool's reservation are still leaving: wait for them. If they finish long
             exchanges first, ask others that may be gone sooner.
-        (4) Other revisions take the function to its `max`, and one of their replicas is draining,
+        (5) Other revisions take the function to its `max`, and one of their replicas is draining,
             or may run on an unreachable host: wait.
-        (5) Idle replicas can make room: reserve the device and drain the cheapest set; each of
+        (6) Idle replicas can make room: reserve the device and drain the cheapest set; each of
             them may refuse. At `max` that is the cheapest replica of the other revisions.
-        (6) The pool may preempt (it has no replica, and has waited for PREEMPT_AFTER_S; a trial
+        (7) The pool may preempt (it has no replica, and has waited for PREEMPT_AFTER_S; a trial
             waits longer): drain busy replicas that are past their residency; servers only if
             other replicas do not suffice, and softly.
-        (7) As (6), but no sufficient set is past its residency at the same time: reserve the
+        (8) As (7), but no sufficient set is past its residency at the same time: reserve the
             device anyway. Otherwise pools that need only one victim would keep replacing these
             replicas one by one, and this pool would wait for ever.
-        (8) Wait; `pool.blocked` is the reason.
+        (9) Wait; `pool.blocked` is the reason.
         """
         evictor, candidates = self.evictor, self.evictor.candidates
         if obstacle := self._obstacle(pool, now):  # (1)
@@ -165,22 +182,24 @@ class Supply:
             self._start(pool, device, now, commands)
             return True
         among = others if is_full else None
-        if evictor.is_evicting(pool):  # (3)
+        if not is_full and evictor.end_builds(pool, need, now, commands):  # (3)
+            return False
+        if evictor.is_evicting(pool):  # (4)
             evictor.hasten(pool, need, among, now, commands)
             return False
         self._cluster.unreserve(pool)
-        if is_full and (text := self._awaited(others)):  # (4)
+        if is_full and (text := self._awaited(others)):  # (5)
             evictor.block(pool, text, commands)
             return False
-        plan = evictor.plan(pool, need, candidates.idle, among, now)  # (5)
+        plan = evictor.plan(pool, need, candidates.idle, among, now)  # (6)
         is_idle = plan is not None
         if plan is None and evictor.may_preempt(pool, now):
-            plan = evictor.plan_preemption(pool, need, among, now)  # (6)
+            plan = evictor.plan_preemption(pool, need, among, now)  # (7)
             if plan is None and not is_full:
-                evictor.reserve(pool, need, now)  # (7)
+                evictor.reserve(pool, need, now)  # (8)
         if plan is not None:
             evictor.execute(pool, need, plan, JUST_USED_S if is_idle else None, now, commands)
-        else:  # (8)
+        else:  # (9)
             text = f"max is {pool.spec.max}, reached by replicas of other revisions"
             evictor.block(pool, text if is_full else placement_obstacle(need, ledger), commands)
         return False

@@ -11,13 +11,20 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from pool_manager.drivers.fake_build import KEY, FakeBuild
 from pool_manager.drivers.fake_service import FakeService, Phase, Script, Sleep
 from pool_manager.drivers.fake_sidecar import FakeSidecar
 from registry.tasks import Tasks
 from runtime_image.contract import server as servers
 from runtime_image.contract import signature as signatures
+from runtime_image.contract.compiled import (
+    CompiledModel,
+    UpgradeRequest,
+    UpgradeResult,
+    compiled_from_json,
+)
 from runtime_image.contract.control import (
     CONTROL_SOCKET,
     BindRequest,
@@ -28,7 +35,7 @@ from runtime_image.contract.control import (
     Report,
 )
 from runtime_image.contract.link import BUSY_MASK, VERSION, Kind
-from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.model import PREPARES, ModelSpec
 from runtime_image.contract.rows import PROOF
 from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
@@ -174,7 +181,13 @@ class FakeReplica:
             failure: LoadFailed = {"stage": stage, "reason": self._script.refuse_load}
             self._send(Kind.LOAD_FAILED, json.dumps(failure).encode())
         elif self._record.role == "trial":
-            self._send_loaded(spec, 0, self._report(spec))
+            self._send_loaded(spec, 0, asdict(self._report(spec)))
+        elif self._record.role == "build" and isinstance(spec, ModelSpec):
+            assert self._listener is not None
+            refusal = self._script.refuse_build
+            work = partial(self._pass, "build", self._script.build_s)
+            self._send_loaded(spec, 0, {PREPARES: True})
+            await FakeBuild(self._listener, spec, work=work, refusal=refusal).serve()
         else:
             service = self._serve(spec)
             self._send_loaded(spec, service.limit, None)
@@ -220,7 +233,7 @@ class FakeReplica:
         except _Crash:
             self._end(CRASHED)
 
-    def _send_loaded(self, spec: Spec, limit: int, report: Report | None) -> None:
+    def _send_loaded(self, spec: Spec, limit: int, report: dict[str, Any] | None) -> None:
         loaded: Loaded = {
             "revision": spec.revision,
             "limit": limit,
@@ -229,9 +242,19 @@ class FakeReplica:
             "memory_mib": MEMORY_MIB,
             "session": "original" if isinstance(spec, ModelSpec) else "none",
         }
+        if isinstance(spec, ModelSpec) and spec.compiled is not None:
+            result = self._use_compiled(spec.compiled)
+            loaded["session"] = "original" if result["reason"] else "compiled"
+            loaded["not_compiled"] = result["reason"]
         if report is not None:
-            loaded["report"] = asdict(report)
+            loaded["report"] = report
         self._send(Kind.LOADED, json.dumps(loaded).encode())
+
+    def _use_compiled(self, compiled: CompiledModel) -> UpgradeResult:
+        reason = self._script.refuse_compiled
+        if not reason and compiled.key != KEY:
+            reason = f"another key: compiled for {compiled.key}, this replica is {KEY}"
+        return {"session": "original" if reason else "compiled", "reason": reason}
 
     def _report(self, spec: Spec) -> Report:
         script = self._script
@@ -286,6 +309,10 @@ class FakeReplica:
                 self._service.quiesce()
             case Kind.RESUME if isinstance(self._service, FakeSidecar):
                 self._service.resume()
+            case Kind.UPGRADE if isinstance(self._service, FakeService):
+                request: UpgradeRequest = json.loads(frame.body)
+                result = self._use_compiled(compiled_from_json(request["compiled"]))
+                self._send(Kind.UPGRADED, json.dumps(result).encode())
             case Kind.BATCHING_OFF:
                 pass  # it has no real batches to stop
             case _:

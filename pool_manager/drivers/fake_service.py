@@ -22,7 +22,7 @@ from runtime_image.link.meta import AnswerMeta, pack_answer
 from runtime_image.link.run_counts import RunCount, pack_runs
 from runtime_image.link.stream import FrameStream
 
-Phase = Literal["start", "load", "run"]
+Phase = Literal["start", "load", "run", "build"]
 Sleep = Callable[[float], Awaitable[object]]
 """Waits for a number of seconds; tests pass one that they release manually."""
 
@@ -43,8 +43,9 @@ class Script:
     `crash_at` is a phase: the next `crash_count` replicas that reach it crash, later ones do not.
     `hang_at` is a phase in which every replica hangs, while it still answers PING. `refuse_load`
     and `fail_run` are reasons with which the load, or every request, fails; "" for none.
-    `signature` is what a trial reports, `batch` the number of requests that run together. Raises
-    ValueError if a field is out of range.
+    `refuse_build` is the reason why a build has no result, `refuse_compiled` the one why compiled
+    models are not used. `signature` is what a trial reports, `batch` the number of requests that
+    run together. Raises ValueError if a field is out of range.
     """
 
     start_s: float = 0.0
@@ -55,6 +56,9 @@ class Script:
     hang_at: Phase | None = None
     refuse_load: str = ""
     fail_run: str = ""
+    build_s: float = 0.0
+    refuse_build: str = ""
+    refuse_compiled: str = ""
     signature: Signature = ANY_JSON
     batch: int = 1
 
@@ -64,7 +68,8 @@ class Script:
             if phase is not None and phase not in get_args(Phase):
                 expected = ", ".join(get_args(Phase))
                 raise ValueError(f"{name}: expected None or one of {expected}, got {phase!r}")
-        for name, least in (("start_s", 0), ("load_s", 0), ("run_s", 0), ("batch", 1)):
+        for name in ("start_s", "load_s", "run_s", "build_s", "batch"):
+            least = 1 if name == "batch" else 0
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")
         if self.crash_count < 0:

@@ -44,6 +44,20 @@ def _names(gpu: Reading) -> set[str]:
     return {gpu.uuid, gpu.index, *([gpu.parent, gpu.index.partition(":")[0]] if gpu.parent else [])}
 
 
+def parts(gpus: Collection[Reading]) -> dict[str, float]:
+    """Return the part of its GPU that each slice is, by memory; slices that report none are equal.
+    All slices of a GPU add up to 1, and a whole GPU is not listed."""
+    sizes: dict[str, dict[str, float]] = {}
+    for gpu in gpus:
+        if gpu.parent:
+            sizes.setdefault(gpu.parent, {})[gpu.uuid] = gpu.total_mib or 0.0
+    return {
+        uuid: mib / sum(slices.values()) if sum(slices.values()) else 1 / len(slices)
+        for slices in sizes.values()
+        for uuid, mib in slices.items()
+    }
+
+
 def foreign_mib(gpu: Reading, ours: Mapping[str, Collection[int] | None]) -> float:
     """Return the MiB in use on a GPU that do not belong to our replicas.
 

@@ -40,6 +40,8 @@ POLLS_PER_RENEWAL: Final = 5
 session finds neither GPUs that appeared later nor a reloaded driver."""
 REPORTS_MAX: Final = 1000
 """Max error reports kept until a poll is answered in time."""
+XIDS_MAX: Final = 32
+"""Max different errors of a GPU that are counted apart."""
 PROOF_S: Final = 3.0
 """Time limit for a GPU to show that a replica is gone; less than the 5 s after which a release is
 retried."""
@@ -225,6 +227,8 @@ class GpuMonitor:
         self._foreign_mib = foreign_mib
         self._devices = [memory.device(gpu, foreign_mib[gpu.uuid]) for gpu in chosen]
         self._seen = {gpu.uuid: gpu for gpu in chosen}
+        self._parts = memory.parts(snapshot.gpus)
+        self._xids: dict[str, dict[int, int]] = {gpu.parent or gpu.uuid: {} for gpu in chosen}
         self._health = GpuHealth(chosen)
         self._pause = pause
         self._clock = clock
@@ -251,6 +255,9 @@ class GpuMonitor:
             gpu.used_mib,
             self._foreign_mib[device],
             gpu.utilization,
+            gpu,
+            self._parts.get(device, 1.0),
+            self._xids.get(gpu.parent or gpu.uuid, {}),
         )
 
     def used_mib(self, device: str) -> float | None:
@@ -291,7 +298,10 @@ class GpuMonitor:
             log.info("the NVIDIA driver answers again")
         self.silence = ""
         self._note(snapshot.gpus)
+        self._parts = memory.parts(snapshot.gpus)
         xids, self._reported = self._reported, []
+        for xid in xids:
+            self._count(xid)
         verdict = self._health.judge(snapshot, xids, renewed=renewed)
         for note in verdict.notes:
             log.warning("a GPU reports an error", reported=note)
@@ -307,6 +317,14 @@ class GpuMonitor:
         snapshot = self._nvml.read()
         self._reported = [*self._reported, *self._nvml.xids()][-REPORTS_MAX:]
         return snapshot
+
+    def _count(self, event: XidEvent) -> None:
+        """Count an error, which becomes the last one. With XIDS_MAX of them in the counts, further
+        ones are counted as 0, which is no XID."""
+        counts = self._xids.get(event.uuid)
+        if counts is not None:
+            xid = event.xid if event.xid in counts or len(counts) < XIDS_MAX else 0
+            counts[xid] = counts.pop(xid, 0) + 1
 
     def _note(self, gpus: Iterable[Reading]) -> None:
         self._seen |= {gpu.uuid: gpu for gpu in gpus if gpu.uuid in self._seen}

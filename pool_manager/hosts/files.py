@@ -54,13 +54,26 @@ class HostFiles:
 
     async def place(self, id: str, files: Collection[BundleFile]) -> None:
         """Send missing files, then make them a replica's model folder."""
+        await self._link(id, files, self._folders.empty_models)
+
+    async def add(self, id: str, files: Collection[BundleFile]) -> None:
+        """Send missing files, then add them to the model folder of a replica that runs."""
+        await self._link(id, files, self._folders.extend_models)
+
+    async def _link(
+        self,
+        id: str,
+        files: Collection[BundleFile],
+        make: Callable[[str, Collection[PurePosixPath]], Awaitable[None]],
+    ) -> None:
+        """Send files and link them; `make` makes the replica's model folder and those below it."""
         for file in files:
             self._placing[file.sha256] = self._placing.get(file.sha256, 0) + 1
         try:
             await self.send(files)
             paths = [PurePosixPath(file.path) for file in files]
             below = {path.parent for path in paths if path.parent != PurePosixPath(".")}
-            await self._folders.empty_models(id, below)
+            await make(id, below)
             target = self._folders.model_dir(id)
             for file in files:
                 link = self._cache.link(file.sha256, str(target / file.path))

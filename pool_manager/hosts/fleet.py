@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,6 +90,14 @@ class Fleet:
     async def seal(self, id: str) -> None:
         """Close the data folder of a replica on another host to itself."""
         await self.remote(self.host(id)).seal(id)
+
+    async def add_files(self, record: ReplicaRecord, files: Collection[BundleFile]) -> None:
+        """Add files to the model folder of a replica on another host."""
+        await self.remote(record.host).add_files(record.id, files)
+
+    async def connect(self, id: str) -> socket.socket:
+        """Return a connection to the data socket of a replica on another host."""
+        return await self.remote(self.host(id)).connect(id)
 
     def data_socket(self, id: str) -> str:
         """Return the path, on the replica's host, at which gateways connect to it."""

@@ -127,6 +127,13 @@ class HostFolders:
             "empty the model folder of a replica",
         )
 
+    async def extend_models(self, id: str, below: Collection[PurePosixPath]) -> None:
+        """Create the folders `below` the model folder of a replica that runs."""
+        _, _, models = self._of(id)
+        folders = " ".join(sorted(f"{models}/{shlex.quote(str(one))}" for one in below))
+        make = f" && mkdir -p {folders}" if folders else ""
+        await self._do(f"umask 022; test -d {models}{make}", "extend the model folder of a replica")
+
     async def seal(self, id: str) -> None:
         """Close a replica's data folder to the replica, which has bound its socket there."""
         _, data, _ = self._of(id)

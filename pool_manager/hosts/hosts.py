@@ -37,6 +37,18 @@ HOSTS_MAX: Final = 1000
 """Max hosts beside this machine."""
 LABEL: Final = "host"
 """Label that every host has: its name."""
+EVENTS_OF_HOSTS: Final = (
+    events.HostDefined,
+    events.HostUp,
+    events.HostUnreachable,
+    events.HostRemoved,
+    events.EngineLost,
+    events.EngineBack,
+    events.Released,
+    events.Lost,
+    events.Tick,
+)
+"""Events after which the records of hosts may have changed."""
 
 
 class Hosts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
@@ -221,8 +222,8 @@ class RemoteHost:
         folders, facts = await self._open_folders()
         await self._listen(folders)
         try:
-            socket = self.host.engine.removeprefix("unix://")
-            driver = await self.engine.open(self._connection, socket, folders.base, facts)
+            path = self.host.engine.removeprefix("unix://")
+            driver = await self.engine.open(self._connection, path, folders.base, facts)
             running = await driver.list()
         except HostDown:
             raise
@@ -372,6 +373,17 @@ class RemoteHost:
         async with self._reached():
             assert self.files is not None
             await self.files.place(record.id, files)
+
+    async def add_files(self, id: str, files: Collection[BundleFile]) -> None:
+        """Add files to the model folder of a replica that runs."""
+        async with self._reached():
+            assert self.files is not None
+            await self.files.add(id, files)
+
+    async def connect(self, id: str) -> socket.socket:
+        """Return a connection to the data socket of a replica. Raises OSError, too."""
+        async with self._reached():
+            return await self._connection.connect(self.data_socket(id))
 
     async def seal(self, id: str) -> None:
         """Close the data folder of a replica that has greeted to itself."""

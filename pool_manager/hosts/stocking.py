@@ -172,12 +172,13 @@ def _wanted(machine: Machine, bindings: Mapping[str, Binding]) -> Iterable[Kept]
         spec, binding = pool.spec, bindings.get(key)
         if binding is None or not spec.files or spec.role != "serve":
             continue
+        required = binding.required
         files = FileSet(
             spec.files,
-            binding.bundle.size,
+            required.size,
             spec.file_hosts,
             spec.labels,
             spec.driver,
             spec.device_kind,
         )
-        yield Kept(files, binding.bundle.files)
+        yield Kept(files, required.files)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -22,10 +24,12 @@ from pool_manager.replicas.messages import (
     parse_load_failed,
     parse_loaded,
     parse_numbers,
+    parse_upgraded,
     text,
 )
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, from_json
+from runtime_image.contract.compiled import CompiledModel, UpgradeRequest, UpgradeResult
 from runtime_image.contract.control import BindRequest, Hello
 from runtime_image.contract.link import CONTROL_MAX, Kind
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
@@ -52,6 +56,8 @@ DIALS_AT_ONCE: Final = 20
 reached again."""
 DIAL_S = 0.5
 """Seconds between two connections of a replica beyond that."""
+UPGRADES_MAX: Final = 4
+"""Max unanswered UPGRADEs; a replica that answers none gets no more."""
 NUMBER_MASK: Final = 0xFFFF_FFFF
 
 
@@ -128,6 +134,7 @@ class Control:
         self._runs: dict[int, RunCount] = {}
         self._is_base_due = False
         self._drains = 0
+        self._upgrades: deque[asyncio.Future[UpgradeResult]] = deque()
         self._said = _Said()
         self._closed = False
 
@@ -216,6 +223,7 @@ class Control:
             self._relinking = None
         last, self._stream, self._dial = self._stream, stream, dial
         self._missed = self._pings = self._pongs = self._drains = 0
+        self._fail_upgrades("the replica dialled again")
         if last is not None:
             last.abort("the replica dialled again")
 
@@ -254,11 +262,13 @@ class Control:
     def _end(self, reason: str, *, is_its_fault: bool) -> None:
         if not self._closed:
             self._closed = True
+            self._fail_upgrades(reason)
             self._receiver.on_link_lost(self.id, reason, is_its_fault=is_its_fault)
 
     def close(self) -> None:
         """Close the link without calling the receiver."""
         self._closed = True
+        self._fail_upgrades("the link was closed")
         for task in self._background:
             task.cancel()
         if self._relinking is not None:
@@ -299,6 +309,23 @@ class Control:
     def stop_batching(self) -> None:
         """Stop the replica from batching requests."""
         self._send(pack(Kind.BATCHING_OFF))
+
+    async def upgrade(self, compiled: CompiledModel) -> UpgradeResult:
+        """Send a compiled model whose files are in the replica's model folder; return the outcome,
+        which is emitted, too. Raises OSError if the link ends or does not stand."""
+        if self._stream is None or not self._said.is_loaded or len(self._upgrades) >= UPGRADES_MAX:
+            raise ConnectionError("the replica takes no upgrade now")
+        answer: asyncio.Future[UpgradeResult] = asyncio.get_running_loop().create_future()
+        self._upgrades.append(answer)
+        request: UpgradeRequest = {"compiled": asdict(compiled)}
+        self._send(pack(Kind.UPGRADE, body=json.dumps(request).encode()))
+        return await answer
+
+    def _fail_upgrades(self, reason: str) -> None:
+        for answer in self._upgrades:
+            if not answer.done():
+                answer.set_exception(ConnectionError(reason))
+        self._upgrades.clear()
 
     def drain(self, if_idle_s: float | None) -> None:
         """Ask the replica to drain; with `if_idle_s` it may refuse."""
@@ -376,6 +403,9 @@ class Control:
                 self._expect(is_due, frame)
                 self._said.is_refuted = True
                 self._emit(parse_batching_off(self.id, parse_frame(frame)))
+            case Kind.UPGRADED:
+                self._expect(bool(self._upgrades), frame)
+                self._on_upgraded(parse_upgraded(self.id, parse_frame(frame)))
             case Kind.NOT_IDLE:
                 self._expect(self._drains > 0, frame)
                 self._drains -= 1
@@ -388,6 +418,12 @@ class Control:
                 self._on_report(_report(frame))
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on a control link")
+
+    def _on_upgraded(self, event: events.Upgraded) -> None:
+        answer = self._upgrades.popleft()
+        if not answer.done():  # a request whose caller has left is answered all the same
+            answer.set_result({"session": event.session, "reason": event.reason})
+        self._emit(event)
 
     def _on_pong(self, frame: Frame) -> None:
         self._expect(self._pings > 0, frame)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,7 +26,7 @@ from pool_manager.replicas.relay import EventRelay, Wiring
 from pool_manager.replicas.run_folders import STANDBY_LOGS, RunFolders
 from pool_manager.replicas.start_gate import StartGate
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError, EngineDown, FnError, HostDown
+from registry.errors import DriverError, EngineDown, FnError, HostDown, StoreUnavailable
 from registry.files import is_exhausted
 from registry.model import LOCAL_HOST, BundleFile
 from registry.tasks import Tasks
@@ -204,12 +205,16 @@ class Launcher:
             await self._start(record, await self._container(binding))
 
     async def _files(self, binding: Binding | None) -> list[BundleFile]:
-        """Return the files of a replica: the bundle's, and the prepared ones if all are stored."""
+        """Return the files of a replica: the required ones, and those of each optional group whose
+        files are all stored."""
         if binding is None:
             return []
-        paths = [self._bundles.path(file.sha256) for file in binding.prepared]
-        is_stored = await asyncio.to_thread(lambda: all(path.is_file() for path in paths))
-        return [*binding.bundle.files, *(binding.prepared if is_stored else ())]
+        groups = binding.prepared, binding.compiled
+        stored = await asyncio.to_thread(lambda: [one for one in groups if self._is_stored(one)])
+        return [*binding.required.files, *itertools.chain.from_iterable(stored)]
+
+    def _is_stored(self, files: Collection[BundleFile]) -> bool:
+        return all(self._bundles.path(file.sha256).is_file() for file in files)
 
     async def _container(self, binding: Binding | None) -> ServerContainer | None:
         """Return the container of a server that is apart, with the values of its secrets."""
@@ -289,9 +294,24 @@ class Launcher:
         """Hard-link the files, and start to read a model's ahead. A trial's files have just been
         written, so they are not read ahead."""
         model_dir = self.folders.model_dir(command.id)
-        await self._bundles.materialise(binding.bundle, model_dir, binding.prepared)
+        await self._bundles.materialise(binding.required, model_dir, binding.prepared)
+        if binding.compiled:
+            try:
+                await self._bundles.add(binding.compiled, model_dir)
+            except StoreUnavailable as error:
+                log.warning("a model starts without its compiled files", reason=error.message)
         if command.role == "serve" and isinstance(binding.spec, ModelSpec):
             self.read_ahead.begin(command.id, model_dir, binding.spec)
+
+    async def add_files(self, id: str, files: Collection[BundleFile]) -> None:
+        """Add stored files to the model folder of a replica that runs. Raises FnError, OSError."""
+        record = self._relay.records.get(id)
+        if record is not None and record.host != LOCAL_HOST:
+            await self._hosts.add_files(record, files)
+            return
+        await self._bundles.add(files, self.folders.model_dir(id))
+        if id not in self._controls:  # its release may have removed the folder meanwhile
+            await asyncio.to_thread(self.folders.remove_models, id)
 
     async def _enter(self, id: str, host: str = LOCAL_HOST) -> bool:
         """Wait until a start is admitted; False if the replica is to be released instead."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pool_manager.core import events
-from runtime_image.contract.control import PHASES
+from runtime_image.contract.control import PHASES, SessionName
 from runtime_image.contract.link import REFUTATION_MAX
 from runtime_image.link.frames import Frame, LinkError
 
@@ -23,6 +23,7 @@ STAGE_MAX: Final = 20
 WORDS: Final = "fngate replica: "
 """Prefix of the log line with which a replica exits on its own."""
 _REPORTED: Final = ("load_ms", "memory_mib")
+_SESSIONS: Final = frozenset(get_args(SessionName))
 
 
 def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
@@ -40,7 +41,25 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         parse_numbers(data.get("phases", {})),
         _report(data.get("report")),
         text(data.get("batching_off", ""), REFUTATION_MAX),
+        _session(data.get("session")),
+        text(data.get("not_compiled", ""), REASON_MAX),
     )
+
+
+def parse_upgraded(id: str, data: dict[str, Any]) -> events.Upgraded:
+    """Parse the body of UPGRADED. Raises LinkError unless it names a session and, for any but the
+    compiled one, a reason. A replica that keeps an older compiled session has a reason, too."""
+    session, reason = _session(data.get("session")), text(data.get("reason", ""), REASON_MAX)
+    if not session or (session != "compiled" and not reason):
+        raise LinkError(
+            f"malformed UPGRADED: session {str(data.get('session'))[:40]!r}, reason {reason[:80]!r}"
+        )
+    return events.Upgraded(id, session, reason)
+
+
+def _session(value: Any) -> str:
+    """Return a session's name, "" for anything else."""
+    return value if isinstance(value, str) and value in _SESSIONS else ""
 
 
 def parse_batching_off(id: str, data: dict[str, Any]) -> events.BatchingRefuted:

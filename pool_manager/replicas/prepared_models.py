@@ -1,4 +1,7 @@
-"""Prepared models: fetched from the trial while its report is held back.
+"""Files that a trial makes: fetched from it while its report is held back.
+
+These are the prepared files, and the chosen candidate of other precision. Without the former a
+model starts more slowly; without the latter the report describes a model that nobody has.
 
 The trial may run foreign code: its description and the sizes of its files are validated.
 """
@@ -6,32 +9,35 @@ The trial may run foreign code: its description and the sizes of its files are v
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import socket
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from pool_manager.core import events
 from pool_manager.core.state import Replica
 from pool_manager.ports import Binding, Bundles
+from pool_manager.replicas.file_transfer import (
+    EXIT_S,
+    NotFetched,
+    PartReader,
+    fetched_or_why_not,
+    reader_at,
+)
 from pool_manager.replicas.messages import is_number, text
+from pool_manager.replicas.precision_reports import REPORTED, optimised
 from pool_manager.replicas.relay import Emit
-from registry.errors import FnError
-from registry.model import LOCAL_HOST, BundleFile, Prepared, SessionTimes
+from registry.model import LOCAL_HOST, BundleFile, Optimised, Prepared, SessionTimes
 from registry.tasks import Tasks
 from runtime_image.contract.control import DATA_SOCKET
-from runtime_image.contract.link import Kind
 from runtime_image.contract.model import (
     DESCRIPTION_MAX,
     FOLDER,
     GRAPH_FILE,
-    PART_MAX,
     PREPARES,
     WEIGHTS_FILE,
     ModelSpec,
@@ -41,7 +47,7 @@ from runtime_image.contract.model import (
     files_max,
     patience_s,
 )
-from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
+from runtime_image.link.frames import LinkError
 
 TEXT_MAX: Final = 1000
 KEY_MAX: Final = 200
@@ -55,80 +61,48 @@ log = structlog.get_logger()
 PREPARED = "prepared"
 WHY_NOT = "why_not_prepared"
 """Keys added to a report: a `Prepared` or None, and the reason for None."""
-EXIT_S: Final = 3.0
-"""Longest expected time between the end of a trial's connection and the event of its end."""
+OPTIMISED = "optimised"
+"""Key added to a report: an `Optimised`, if candidates of other precision were wanted."""
+STAGE: Final = "optimise"
+"""Stage of a trial that failed because its chosen candidate could not be fetched."""
 
 
-async def fetch(path: Path, bundles: Bundles, binding: Binding) -> Prepared | str:
-    """Fetch the prepared model of the trial that listens at `path`, and store its files in
-    `bundles`. Return the model, or the reason why there is none.
+class TrialFiles:
+    """The files of one trial, which answers when it has made them; there is no time limit here.
+    Methods raise LinkError on a malformed answer, OSError if the trial is gone, FnError if the
+    files cannot be stored."""
 
-    The trial answers when it has finished; there is no time limit here. Raises LinkError on a
-    malformed answer, OSError if the trial is gone, FnError if the files cannot be stored.
-    """
-    assert isinstance(binding.spec, ModelSpec), "only models are prepared"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
-        await asyncio.get_running_loop().sock_connect(sock, str(path))
-        asking = _Asking(sock)
-        description = b""
-        async with contextlib.aclosing(asking.parts(Part.DESCRIPTION, None)) as parts:
-            async for part in parts:
-                description = bytes(part)
-        prepared = described(description, binding.spec.model, binding.bundle.size)
+    def __init__(self, reader: PartReader, bundles: Bundles, binding: Binding) -> None:
+        self._reader = reader
+        self._bundles = bundles
+        self._binding = binding
+
+    async def candidate(self, optimised: Optimised) -> Optimised:
+        """Fetch the chosen candidate; the original is no file of the trial."""
+        if optimised.file is None:
+            return optimised
+        file = await self._reader.keep(Part.OPTIMISED, optimised.file, self._bundles)
+        return replace(optimised, file=file)
+
+    async def prepared(self, served: str) -> Prepared | str:
+        """Fetch the prepared model; return it, or the reason why there is none. `served` is the
+        path of the model that was prepared."""
+        assert isinstance(self._binding.spec, ModelSpec), "only models are prepared"
+        model, bundle_bytes = self._binding.spec.model, self._binding.bundle.size
+        prepared = described(await self._reader.description(), model, bundle_bytes, served)
         if isinstance(prepared, str):
             return prepared
-        files = [await _keep(asking, bundles, file) for file in prepared.files]
-    return replace(prepared, files=tuple(files))
+        files = []
+        for file in prepared.files:
+            part = Part.GRAPH if file.path == PREPARED_MODEL else Part.WEIGHTS
+            files.append(await self._reader.keep(part, file, self._bundles))
+        return replace(prepared, files=tuple(files))
 
 
-async def _keep(asking: _Asking, bundles: Bundles, file: BundleFile) -> BundleFile:
-    part = Part.GRAPH if file.path == PREPARED_MODEL else Part.WEIGHTS
-    async with contextlib.aclosing(asking.parts(part, file.size)) as parts:
-        return replace(file, sha256=await bundles.keep(file.size, parts))
-
-
-class _Asking:
-    """Sequential requests for parts of a prepared model over one connection."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._reader = FrameReader(PART_MAX)
-        self._frames: deque[Frame] = deque()
-
-    async def parts(self, part: Part, size: int | None) -> AsyncGenerator[bytes | bytearray, None]:
-        """Send FETCH and yield the answer: `size` bytes in parts of PART_MAX (the last one may be
-        smaller), or one part of any size if `size` is None. Raises LinkError on other answers."""
-        question = b"".join(pack(Kind.FETCH, part + 1, aux=part))
-        await asyncio.get_running_loop().sock_sendall(self._sock, question)
-        if size is None:
-            yield await self._body(part, Kind.PART)
-        left = size or 0
-        while left:
-            body = await self._body(part, Kind.PART)
-            if len(body) != min(PART_MAX, left):
-                raise LinkError(f"expected a part of {min(PART_MAX, left)} bytes, got {len(body)}")
-            left -= len(body)
-            yield body
-        if await self._body(part, Kind.END):
-            raise LinkError("END has a body")
-
-    async def _body(self, part: Part, kind: Kind) -> bytes | bytearray:
-        while not self._frames:
-            buffer = self._reader.buffer()
-            count = await asyncio.get_running_loop().sock_recv_into(self._sock, buffer)
-            if not count:
-                raise ConnectionResetError("the trial closed the connection")
-            self._frames.extend(self._reader.received(count))
-        frame = self._frames.popleft()
-        if frame.kind is not kind or frame.id != part + 1:
-            raise LinkError(f"expected {kind.name} {part + 1}, got {frame.kind.name} {frame.id}")
-        return frame.body
-
-
-def described(data: bytes, model: str, bundle_bytes: int) -> Prepared | str:
+def described(data: bytes, model: str, bundle_bytes: int, served: str = "") -> Prepared | str:
     """Parse the description of a prepared model; return the model (files still without hashes), or
-    the reason why nothing was prepared. `model` is the path of the original model. Raises LinkError
-    on a malformed description.
+    the reason why nothing was prepared. `model` is the path of the bundle's model, `served` that of
+    the file that was prepared, "" for the same. Raises LinkError on a malformed description.
 
     Only numbers, flags and the key are taken from it; file names are chosen by this server.
     """
@@ -145,7 +119,7 @@ def described(data: bytes, model: str, bundle_bytes: int) -> Prepared | str:
             preparation=Preparation(
                 text(preparation["key"], KEY_MAX),
                 _plan(preparation["quick"], (PREPARED_MODEL,)),
-                _plan(fast, (PREPARED_MODEL, model)) if fast else None,
+                _plan(fast, (PREPARED_MODEL, served or model)) if fast else None,
             ),
             files=_files(said["sizes"], files_max(bundle_bytes)),
             original=_times(said["original"]),
@@ -186,12 +160,39 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-class PreparedFetcher:
-    """Event stage that holds back the reports of trials that prepare their model.
+@dataclass(slots=True)
+class _Held:
+    """A report that is held back. `optimised` is set if candidates were wanted; `is_whole` becomes
+    True once its file is stored, `prepares` says whether the trial prepares its model."""
 
-    A report is emitted once the prepared files are stored, storing has failed, or the time limit
-    has passed. If the trial ends earlier, its report is emitted before its end, so its measurements
-    count in any case.
+    loaded: events.Loaded
+    binding: Binding
+    prepares: bool
+    optimised: Optimised | None
+    is_whole: bool
+    work: asyncio.Task[None] | None = None
+
+    @property
+    def served(self) -> str:
+        """Path of the model that the trial measured and prepares."""
+        file = self.optimised.file if self.optimised else None
+        assert isinstance(self.binding.spec, ModelSpec)
+        return file.path if file else self.binding.spec.model
+
+
+class _Fetched(NamedTuple):
+    """What was prepared, or why not; None if nothing was to be."""
+
+    prepared: Prepared | str | None
+
+
+class PreparedFetcher:
+    """Event stage that holds back the reports of trials that have files to send.
+
+    A report is emitted once the files are stored, storing has failed, or the time limit has passed.
+    If the trial ends earlier, its report is emitted before its end, so its measurements count in
+    any case. But a trial whose chosen candidate is not stored fails: its measurements are those of
+    that candidate.
     """
 
     def __init__(
@@ -214,66 +215,103 @@ class PreparedFetcher:
         self.limit_s = patience_s
         """Returns the time limit in seconds from the bytes of the bundle."""
         self.exit_s = EXIT_S
-        self._held: dict[str, tuple[events.Loaded, asyncio.Task[None]]] = {}
+        self._held: dict[str, _Held] = {}
 
     def emit(self, event: events.Event) -> None:
-        """Emit `event`; the report of a trial that prepares its model is emitted later."""
-        if isinstance(event, events.Loaded) and event.report.get(PREPARES) is True:
-            binding = self._preparing(event.id)
-            if binding is not None:
-                work = self._fetch(event.id, binding)
-                self._held[event.id] = event, self._tasks.spawn(f"fetch from {event.id}", work)
-                return
-        elif isinstance(event, events.Lost | events.Released) and event.id in self._held:
-            self._held[event.id][1].cancel()
-            reason = event.reason if isinstance(event, events.Lost) else "it was stopped"
-            self._emit_report(event.id, f"its trial ended while it was prepared: {reason}")
+        """Emit `event`; the report of a trial that has files to send is emitted later."""
+        if isinstance(event, events.Loaded) and (spec := self._trial_of(event.id)):
+            self._on_report(event, *spec)
+            return
+        if isinstance(event, events.Lost | events.Released) and event.id in self._held:
+            held = self._held[event.id]
+            if held.work is not None:
+                held.work.cancel()
+            if held.is_whole:
+                reason = event.reason if isinstance(event, events.Lost) else "it was stopped"
+                self._emit_report(event.id, f"its trial ended while it was prepared: {reason}")
+            else:
+                del self._held[event.id]
         self._emit(event)
 
-    def _preparing(self, id: str) -> Binding | None:
-        """Return the binding of a trial that was asked to prepare its model, else None. No other
-        replica may make the server store files."""
+    def _trial_of(self, id: str) -> tuple[ModelSpec, Binding] | None:
+        """Return what a trial was asked for, None for any other replica: no other one may make the
+        server store files."""
         replica = self._find(id)
         if replica is None or replica.role != "trial":
             return None
         binding = self._bindings.get(replica.pool)
-        spec = binding.spec if binding is not None else None
-        return binding if isinstance(spec, ModelSpec) and spec.prepare else None
+        if binding is None or not isinstance(binding.spec, ModelSpec):
+            return None
+        return binding.spec, binding
 
-    def _emit_report(self, id: str, prepared: Prepared | str) -> None:
-        """Emit a held report, unless the end of the replica or of the fetch has already done so."""
+    def _on_report(self, event: events.Loaded, spec: ModelSpec, binding: Binding) -> None:
+        """Hold a report back if there are files to fetch, else emit it."""
+        found: Optimised | None = None
+        if spec.optimise is not None and spec.optimise.precision != "fp32":
+            try:
+                said = event.report.get(REPORTED)
+                found = optimised(said, spec.optimise, spec.model, binding.bundle.size)
+            except LinkError as error:
+                self._emit(events.Lost(event.id, str(error), stage=STAGE))
+                return
+        prepares = spec.prepare and event.report.get(PREPARES) is True
+        is_whole = found is None or found.file is None
+        held = self._held[event.id] = _Held(event, binding, prepares, found, is_whole)
+        if is_whole and not prepares:
+            self._emit_report(event.id, None)
+        else:
+            held.work = self._tasks.spawn(f"fetch from {event.id}", self._fetch(event.id, held))
+
+    def _emit_report(self, id: str, prepared: Prepared | str | None) -> None:
+        """Emit a held report, unless the end of the replica or of the fetch has already done so.
+        `prepared` is None if nothing was to be prepared."""
         if id not in self._held:
             return
-        loaded, _ = self._held.pop(id)
+        held = self._held.pop(id)
         why_not = prepared if isinstance(prepared, str) else ""
         if why_not:
             log.info("a model is not prepared", replica=id, reason=why_not)
-        found = None if why_not else prepared
-        self._emit(replace(loaded, report={**loaded.report, PREPARED: found, WHY_NOT: why_not}))
+        report = dict(held.loaded.report)
+        if held.prepares:
+            report |= {PREPARED: None if why_not else prepared, WHY_NOT: why_not}
+        if held.optimised is not None:
+            report[OPTIMISED] = held.optimised
+        self._emit(replace(held.loaded, report=report) if report else held.loaded)
 
-    async def _fetch(self, id: str, binding: Binding) -> None:
+    def _give_up(self, id: str, reason: str) -> None:
+        """Emit the report without prepared files, or the trial's failure if the chosen candidate is
+        missing."""
+        held = self._held.get(id)
+        if held is None or held.is_whole:
+            self._emit_report(id, reason)
+            return
+        del self._held[id]
+        assert held.optimised is not None
+        chosen = held.optimised.table["chosen"]
+        self._emit(events.Lost(id, f"its {chosen} model is missing: {reason}", stage=STAGE))
+
+    async def _fetch(self, id: str, held: _Held) -> None:
         replica = self._find(id)
         if replica is not None and replica.host != LOCAL_HOST:
             # Its socket is the host's, behind the gateways' connections.
             why_not = f"{replica.host} is another host; models are prepared on this machine alone"
-            self._emit_report(id, why_not)
+            self._give_up(id, why_not)
             return
-        limit_s = self.limit_s(binding.bundle.size)
+        limit_s = self.limit_s(held.binding.bundle.size)
         path = self._run_dir / id / DATA_SOCKET
-        prepared: Prepared | str
-        try:
-            async with asyncio.timeout(limit_s):
-                prepared = await fetch(path, self._bundles, binding)
-        except TimeoutError:
-            prepared = f"the trial did not prepare it within {limit_s:.0f} s"
-        except ConnectionError as error:
-            # The trial has most likely died; its Lost event will cancel this task.
-            await asyncio.sleep(self.exit_s)
-            prepared = f"its files could not be fetched: {error}"
-        except (FnError, LinkError, OSError) as error:
-            prepared = f"its files could not be fetched: {error}"
-        except Exception as error:
-            # For any error: without a report the deploy would wait until its time limit.
-            log.exception("what a trial prepared could not be fetched", replica=id)
-            prepared = f"its files could not be fetched: {error!r}"
-        self._emit_report(id, prepared)
+        work = partial(self._fetched, path, held)
+        fetched = await fetched_or_why_not(id, work, limit_s, self.exit_s)
+        if isinstance(fetched, NotFetched):
+            self._give_up(id, fetched.reason)
+        else:
+            self._emit_report(id, fetched.prepared)
+
+    async def _fetched(self, path: Path, held: _Held) -> _Fetched:
+        """Fetch and store all files of a trial: the candidate first, as a preparation may kill the
+        trial."""
+        async with reader_at(path) as reader:
+            files = TrialFiles(reader, self._bundles, held.binding)
+            if held.optimised is not None:
+                held.optimised = await files.candidate(held.optimised)
+                held.is_whole = True
+            return _Fetched(await files.prepared(held.served) if held.prepares else None)

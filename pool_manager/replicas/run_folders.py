@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import secrets
 import shutil
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
 
@@ -267,3 +269,17 @@ def _listen(path: Path) -> socket.socket:
     finally:
         os.close(folder)
     return sock
+
+
+def new_ids(run_dir: Path) -> Callable[[], str]:
+    """Return a generator of replica ids: eight hex digits, counted up from a random number, so that
+    ids of earlier servers (whose logs are kept) rarely recur. Ids with a folder in `run_dir` are
+    skipped."""
+    numbers = itertools.count(secrets.randbits(32))
+
+    def new_id() -> str:
+        while (run_dir / (id := f"{next(numbers) % 2**32:08x}")).exists():
+            pass
+        return id
+
+    return new_id

@@ -211,6 +211,10 @@ class BlobStore:
             raise unavailable(error) from error
         return True
 
+    def is_whole(self, file: BundleFile) -> bool:
+        """Return whether a file's blob is stored with its size. Raises StoreUnavailable."""
+        return self.has(file.sha256) and self.size(file.sha256) == file.size
+
     def size(self, sha256: str) -> int:
         """Return the bytes of that blob. Raises StoreUnavailable if it is not stored."""
         with _filesystem():
@@ -308,20 +312,34 @@ class BlobStore:
             shutil.rmtree(target, ignore_errors=True)
             raise
         if prepared:
-            self._add(prepared, target)
+            try:
+                self.add(prepared, target)
+            except StoreUnavailable as error:
+                log.warning("a model starts without its prepared files", reason=error.message)
 
-    def _add(self, prepared: Collection[BundleFile], target: Path) -> None:
+    def add(self, files: Collection[BundleFile], target: Path) -> None:
+        """Add hard links to `target`, a folder that was laid out; they replace files of the same
+        paths. A process that has one of these open keeps it.
+
+        Raises StoreUnavailable if `target` is gone or if a file is missing or has another size;
+        none of these paths is left then.
+        """
+        paths = [target / check_path(file.path) for file in files]
         try:
-            for file in prepared:
+            for file in files:
                 if self.size(file.sha256) != file.size:
                     raise StoreUnavailable(f"{file.path}: its blob has another size")
-            for file in prepared:
-                self._link(target / check_path(file.path), file.sha256)
-            _open_to_read(prepared, target)
-        except StoreUnavailable as error:
-            log.warning("a model starts without its prepared files", reason=error.message)
-            for file in prepared:
-                (target / file.path).unlink(missing_ok=True)
+            if not target.is_dir():
+                raise StoreUnavailable(f"{target} is gone")
+            for file, path in zip(files, paths, strict=True):
+                with _filesystem():
+                    path.unlink(missing_ok=True)
+                self._link(path, file.sha256)
+            _open_to_read(files, target)
+        except StoreUnavailable:
+            for path in paths:
+                path.unlink(missing_ok=True)
+            raise
 
     def _link(self, path: Path, sha256: str) -> None:
         with _filesystem():

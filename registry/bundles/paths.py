@@ -10,11 +10,12 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from registry.errors import BadBundle
 from registry.model import Bundle, BundleFile
+from runtime_image.contract import compiled, precision
 from runtime_image.contract.model import FOLDER
 
 FILES_MAX: Final = 1000
@@ -26,6 +27,12 @@ PATH_MAX: Final = 512
 SIZE_MAX: Final = 2**63 - 1
 BUNDLE_MAX: Final = 128 * 1024**3
 """Max bytes of all files together, unless the caller sets another limit."""
+RESERVED: Final = {
+    FOLDER: "prepared",
+    precision.FOLDER: "optimised",
+    compiled.FOLDER: "compiled",
+}
+"""Folders that the server adds to a bundle, and the kind of files in them."""
 _SHOWN_MAX: Final = 120
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -62,8 +69,9 @@ def make_bundle(
         raise BadBundle(f"expected {least} to {FILES_MAX} files, got {len(ordered)}")
     for file in ordered:
         check_path(file.path)
-        if _fold(file.path.split("/")[0]) == FOLDER:
-            raise _bad(file.path, f"lies in {FOLDER}, which is reserved for prepared files")
+        first = _fold(file.path.split("/")[0])
+        if first in RESERVED:
+            raise _bad(file.path, f"lies in {first}, which is reserved for {RESERVED[first]} files")
         check_sha256(file.sha256)
         if not 0 <= file.size <= SIZE_MAX:
             raise _bad(file.path, f"expected a size of 0 bytes or more, got {file.size}")
@@ -71,6 +79,14 @@ def make_bundle(
     total = sum(file.size for file in ordered)
     if total > max_bytes:
         raise BadBundle(f"expected at most {max_bytes} bytes in all files, got {total}")
+    return Bundle(digest(ordered), tuple(ordered))
+
+
+def extended(bundle: Bundle, files: Collection[BundleFile]) -> Bundle:
+    """Return `bundle` with further files, which lie in reserved folders; the same without any."""
+    if not files:
+        return bundle
+    ordered = sorted((*bundle.files, *files), key=lambda file: file.path)
     return Bundle(digest(ordered), tuple(ordered))
 
 

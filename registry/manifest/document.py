@@ -14,6 +14,8 @@ from registry.errors import BadManifest, BadRequest
 from registry.manifest.checks import NOTHING, refused, validate
 from registry.manifest.oip import oip_identity
 from registry.manifest.openai import model_api
+from registry.manifest.optimise import optimisation
+from registry.manifest.runtime import check_device, compilation
 from registry.manifest.schema import (
     BatchingTable,
     DeviceTable,
@@ -36,6 +38,7 @@ from registry.manifest.server import (
 )
 from registry.model import (
     Batching,
+    Compilation,
     DeviceNeed,
     ExchangeLimits,
     Limits,
@@ -43,6 +46,7 @@ from registry.model import (
     ServerSettings,
 )
 from runtime_image.contract.model import InputRule, OutputRule
+from runtime_image.contract.precision import Optimisation
 
 MANIFEST_FILE: Final = "function.toml"
 HANDLER_FILE: Final = "handler.py"
@@ -78,12 +82,15 @@ class Manifest:
     exchange: ExchangeLimits | None = None
     oip_name: str = ""
     oip_version: str = ""
+    compilation: Compilation | None = None
+    optimise: Optimisation | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
         """Bundle paths that it names: model, handler, sample files. Sorted, without repeats."""
         samples = [value[1:] for value in self.sample.values() if _is_file(value)]
         samples += sample_files(self.server.samples) if self.server else ()
+        samples += [self.optimise.samples] if self.optimise else []
         return tuple(sorted({path for path in (self.model, self.handler, *samples) if path}))
 
 
@@ -189,13 +196,15 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         if isinstance(value, dict):
             value = {**tables[section][inner], **value}
         tables[section][inner] = value
+    device = DeviceNeed(**validate(DeviceTable, tables["device"], "device").model_dump())
+    check_device(manifest.compilation, device)
     limits_table = validate(LimitsTable, tables["limits"], "limits")
     own_limits, exchange = _limits(limits_table, is_server=manifest.server is not None)
     return replace(
         manifest,
         name=name,
         scaling=Scaling(**validate(ScalingTable, tables["scaling"], "scaling").model_dump()),
-        device=DeviceNeed(**validate(DeviceTable, tables["device"], "device").model_dump()),
+        device=device,
         batching=Batching(**validate(BatchingTable, tables["batching"], "batching").model_dump()),
         limits=own_limits,
         exchange=exchange,
@@ -226,12 +235,15 @@ def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
 
 
 def _manifest(document: Document, files: Collection[str]) -> Manifest:
-    engine = document.runtime.engine
+    engine: Literal["onnx", "python"] = "python" if document.runtime.engine == "python" else "onnx"
     handler = HANDLER_FILE if HANDLER_FILE in files else ""
+    device = DeviceNeed(**document.device.model_dump())
     if engine == "python" and not handler:
         raise refused("runtime.engine", f"{HANDLER_FILE} beside the manifest", "no such file")
     inputs = {name: input_rule(name, table, engine) for name, table in document.input.items()}
-    output = document.output
+    output = OutputRule(
+        document.output.tensor, tuple(document.output.labels), document.output.top_k
+    )
     oip_name, oip_version = oip_identity(document.oip)
     return Manifest(
         name=document.name,
@@ -241,13 +253,15 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
         labels=document.labels,
         scaling=Scaling(**document.scaling.model_dump()),
         limits=_limits(document.limits, is_server=False)[0],
-        device=DeviceNeed(**document.device.model_dump()),
+        device=device,
         batching=Batching(**document.batching.model_dump()),
         inputs=declared(inputs) if engine == "python" else inputs,
-        output=OutputRule(output.tensor, tuple(output.labels), output.top_k),
+        output=output,
         sample=document.sample,
         oip_name=oip_name,
         oip_version=oip_version,
+        compilation=compilation(document.runtime, handler, device),
+        optimise=optimisation(document.optimise, engine, output, files),
     )
 
 

@@ -16,20 +16,21 @@ from registry.errors import BadRequest
 from registry.manifest.checks import NOTHING, Path, Section, Text, refused, validate
 from registry.manifest.oip import OipTable
 from registry.manifest.openai import OpenAITable
+from registry.manifest.optimise import OptimiseTable
+from registry.manifest.runtime import DIMENSION_MAX, RANK_MAX, RuntimeTable
 from registry.manifest.server import ServerTable
 from registry.names import NAME_RULE, check_labels, is_name
 from runtime_image.contract import dtypes
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
-RESERVED_ENGINES: Final = ("tensorrt", "genai", "container")
+RESERVED_ENGINES: Final = ("genai", "container")
 LABELS_MAX: Final = 32
 INPUTS_MAX: Final = 64
 CHANNELS_MAX: Final = 3
-RANK_MAX: Final = 16
-DIMENSION_MAX: Final = 2**31 - 1
 
 SCHEMA: Final = 1
+ENGINES: Final = "onnx, python, tensorrt or auto"
 Side = Annotated[int, Field(ge=1, le=16_384)]
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
 PerChannel = Annotated[
@@ -38,13 +39,6 @@ PerChannel = Annotated[
     BeforeValidator(lambda value: [value] if type(value) in (int, float) else value),
 ]
 """One number for all channels, or a list with one number per channel."""
-
-
-class RuntimeTable(Section):
-    """Table [runtime]."""
-
-    engine: Literal["onnx", "python"] = "onnx"
-    """Engine of the function: ONNX Runtime, or `handler.py` alone without a model."""
 
 
 class ScalingTable(Section):
@@ -214,6 +208,8 @@ class Document(Section):
     """Device of each replica."""
     batching: BatchingTable = BatchingTable()
     """Batching of requests."""
+    optimise: OptimiseTable = OptimiseTable()
+    """Precision of the model."""
     limits: LimitsTable = LimitsTable()
     """Limits of requests."""
     input: dict[Text, InputTable] = Field(default={}, max_length=INPUTS_MAX)
@@ -234,7 +230,7 @@ def check_document(data: Mapping[str, Any]) -> Document:
     runtime = data.get("runtime")
     engine = runtime.get("engine") if isinstance(runtime, dict) else None
     if engine in RESERVED_ENGINES:
-        raise refused("runtime.engine", "onnx or python", engine, "is reserved, not available yet")
+        raise refused("runtime.engine", ENGINES, engine, "is reserved, not available yet")
     document = validate(Document, data)
     check_manifest_name(document.name)
     return document

@@ -43,7 +43,7 @@ _INSTEAD: Final = {
 }
 _RULES: Final = ("wake", "free", "deny")
 _AT: Final = "server"
-REFUSED_KEYS: Final = ("model", "runtime", "input", "output", "batching", "oip")
+REFUSED_KEYS: Final = ("model", "runtime", "input", "output", "batching", "optimise", "oip")
 """Keys of the manifest that only model functions have."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """RFC 9110, section 5.6.2."""

@@ -1,4 +1,4 @@
-"""History: cold starts, state intervals, arrivals per minute, and use of devices.
+"""History: cold starts, state intervals, arrivals per minute, and use and models of devices.
 
 Recording never waits: records are added to a bounded buffer, which is written in one transaction
 each second. A crash loses the buffer; a full buffer drops the newest records. A record that cannot
@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from registry.errors import StoreUnavailable
-from registry.model import NAMESPACE, Arrivals, ColdStart, StateInterval, Use
+from registry.model import NAMESPACE, Arrivals, ColdStart, DeviceModel, StateInterval, Use
 from registry.settings import StoreSettings
 from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record
@@ -35,7 +35,7 @@ KEEP_S: Final = {MINUTE_S: 3 * 3600.0, TEN_MINUTES_S: 3 * 86_400.0}
 that is always warm has 180, 432 and at most 720 rows."""
 
 
-Event = ColdStart | StateInterval | Arrivals | Use
+Event = ColdStart | StateInterval | Arrivals | Use | DeviceModel
 
 LAST_OF_EACH: Final = 50
 LAST_OF_ALL: Final = 20_000
@@ -269,6 +269,11 @@ async def _insert(transaction: Transaction, batch: Sequence[Event]) -> None:
         [(e.namespace, e.name, e.minute_s, e.count) for e in batch if isinstance(e, Arrivals)],
     )
     await insert_use(transaction, [e for e in batch if isinstance(e, Use)])
+    await transaction.execute_many(
+        "INSERT INTO device_models VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+        " kind = excluded.kind, model = excluded.model, part = excluded.part, at_s = excluded.at_s",
+        [(e.name, e.kind, e.model, e.part, e.at_s) for e in batch if isinstance(e, DeviceModel)],
+    )
 
 
 def _checked(event: ColdStart | StateInterval) -> str:
@@ -291,9 +296,10 @@ def _clamp(limit: int) -> int:
 async def insert_use(transaction: Transaction, records: Iterable[Use]) -> None:
     """Add the seconds of these records to their buckets."""
     await transaction.execute_many(
-        "INSERT INTO device_use VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO device_use VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT DO UPDATE SET waking_s = waking_s + excluded.waking_s,"
-        " idle_s = idle_s + excluded.idle_s, busy_s = busy_s + excluded.busy_s",
+        " idle_s = idle_s + excluded.idle_s, busy_s = busy_s + excluded.busy_s,"
+        " held_s = held_s + excluded.held_s, joules = joules + excluded.joules",
         [
             (
                 bucket_s,
@@ -305,6 +311,8 @@ async def insert_use(transaction: Transaction, records: Iterable[Use]) -> None:
                 one.waking_s,
                 one.idle_s,
                 one.busy_s,
+                one.held_s,
+                one.joules,
             )
             for one in records
             for bucket_s in (MINUTE_S, TEN_MINUTES_S, HOUR_S)
@@ -319,3 +327,4 @@ async def trim_use(transaction: Transaction, now_s: float, keep_s: float) -> Non
         await transaction.query(
             "DELETE FROM device_use WHERE bucket_s = ? AND at_s < ?", (bucket_s, oldest_s)
         )
+    await transaction.query("DELETE FROM device_models WHERE at_s < ?", (now_s - keep_s,))

@@ -147,6 +147,7 @@ class Timeline:
         rows = await self._database.read(
             "WITH had AS (SELECT at_s, device, sum(waking_s) AS waking_s, sum(idle_s) AS idle_s,"
             " sum(busy_s) AS busy_s FROM device_use WHERE bucket_s = ? AND at_s BETWEEN ? AND ?"
+            " AND waking_s + idle_s + busy_s > 0"
             " GROUP BY at_s, device)"
             " SELECT * FROM had WHERE device IN (SELECT device FROM had GROUP BY device"
             " ORDER BY sum(waking_s + idle_s + busy_s) DESC, device LIMIT ?)"

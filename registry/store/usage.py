@@ -27,6 +27,8 @@ PRUNE_EVERY: Final = 360
 """Flushes between two removals of old rows: one hour."""
 GROUPS_MAX: Final = 1000
 """Max groups of one result: those with the most tokens."""
+BUSY_MAX: Final = 50_000
+"""Max pairs of function and key of one result."""
 By = Literal["key", "function"]
 _COLUMN: Final[dict[By, str]] = {"key": "key_id", "function": "name"}
 _SUMS: Final = (
@@ -42,6 +44,14 @@ class Sums(NamedTuple):
     tokens_out: int = 0
     calls: int = 0
     unknown: int = 0
+
+
+class BusyRow(NamedTuple):
+    """Time of the calls of a function with a key."""
+
+    name: str
+    key_id: str
+    busy_ms: int
 
 
 class UsageReport(NamedTuple):
@@ -160,6 +170,19 @@ class UsageStore:
         found, *sums = whole[0]
         return UsageReport([_group(row) for row in groups], found, Sums(*sums))
 
+    async def busy(
+        self, from_s: int, to_s: float, name: str = "", namespace: str = NAMESPACE
+    ) -> list[BusyRow]:
+        """Return the time of calls by function and key in the hours that begin in a span: those
+        BUSY_MAX with the most."""
+        rows = await self._database.read(
+            "SELECT name, key_id, sum(busy_ms) FROM usage"
+            " WHERE bucket BETWEEN ? AND ? AND namespace = ? AND (? = '' OR name = ?)"
+            " GROUP BY 1, 2 HAVING sum(busy_ms) > 0 ORDER BY 3 DESC, 1, 2 LIMIT ?",
+            (from_s, to_s, namespace, name, name, BUSY_MAX),
+        )
+        return [BusyRow(*row) for row in rows]
+
 
 def _group(row: Row) -> tuple[str, Sums]:
     name, *sums = row
@@ -173,9 +196,10 @@ async def _add(transaction: Transaction, number: int, batch: list[UsageRow]) -> 
     )
     if is_new:
         await transaction.execute_many(
-            "INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            "INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " tokens_in = tokens_in + excluded.tokens_in,"
             " tokens_out = tokens_out + excluded.tokens_out,"
-            " calls = calls + excluded.calls, unknown = unknown + excluded.unknown",
+            " calls = calls + excluded.calls, unknown = unknown + excluded.unknown,"
+            " busy_ms = busy_ms + excluded.busy_ms",
             batch,
         )

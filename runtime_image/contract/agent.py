@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_type_hints
 
-from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot, XidEvent
+from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot, Telemetry, XidEvent
 
 ENGINE: Final = "agent"
 """The engine of agents in their records."""
@@ -93,6 +93,8 @@ def _gpu(data: Any) -> Reading:
         fields["processes"] = tuple(
             GpuProcess(**_fields(process, GpuProcess)) for process in processes
         )
+    if fields["telemetry"] is not None:
+        fields["telemetry"] = Telemetry(**_fields(fields["telemetry"], Telemetry))
     return Reading(**fields)
 
 

@@ -22,6 +22,9 @@ FILES_MAX: Final = 16
 TIMING_CACHE: Final = "timing.cache"
 """Name of the file with a compiler's own measurements, which shorten later builds."""
 
+OTHER_KEY: Final = "another key"
+"""How `Loaded.not_compiled` begins if the files were made for another key: a new build helps."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShapeRange:

@@ -15,13 +15,38 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Sensors and counters of a whole GPU. None: the driver does not report the value.
+
+    `memory_utilization` is the share of the driver's last sample period in which memory was read or
+    written, 0 to 1. `energy_mj` counts from the load of the driver. Errors of memory (ECC) were
+    corrected or not: since the load of the driver, or `_ever`. `pcie_replays` counts packets that
+    were sent again over PCIe.
+    """
+
+    memory_utilization: float | None = None
+    temperature_c: float | None = None
+    memory_temperature_c: float | None = None
+    power_w: float | None = None
+    energy_mj: int | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    ecc_corrected_ever: int | None = None
+    ecc_uncorrected_ever: int | None = None
+    pcie_replays: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One reading of a GPU or MIG slice; sizes in MiB. None: the driver does not report the value.
 
     `index` is the driver's number, "1:0" for the first slice of GPU 1. A slice has its GPU's UUID
     as `parent`, and the number of its GPU instance. `used_mib` excludes `reserved_mib` if that is
     known, and includes it otherwise. `utilization` is the share of the driver's last sample period
-    in which anything ran, 0 to 1; the driver reports none for slices.
+    in which anything ran, 0 to 1; the driver reports none for slices. `telemetry` is that of the
+    whole GPU, also for a slice.
     """
 
     uuid: str
@@ -35,6 +60,7 @@ class Reading:
     parent: str = ""
     instance: int | None = None
     utilization: float | None = None
+    telemetry: Telemetry | None = None
 
 
 @dataclass(frozen=True, slots=True)

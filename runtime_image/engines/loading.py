@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 from runtime_image.contract.errors import LoadError
@@ -10,13 +11,30 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine
 
 
-def load_engine(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int) -> Engine:
+def load_engine(
+    spec: ModelSpec,
+    folder: Path,
+    *,
+    device_kind: str,
+    threads: int,
+    not_compiled: Callable[[str], object] = lambda _reason: None,
+) -> Engine:
     """Return the engine for `spec` with the files in `folder`. Raises LoadError with the reason.
 
-    Imports engines on demand: a handler without a model must not spend time on ONNX Runtime.
+    `not_compiled(reason)` is called if the spec's compiled model cannot be used; the ordinary
+    session then serves. Imports engines on demand: a handler without a model must not spend time on
+    ONNX Runtime.
     """
     model: Engine | None = None
     if spec.model:
+        require_onnxruntime()
+    if spec.model and spec.compiled is not None:
+        from runtime_image.engines.compiled import compiled_or_ordinary
+
+        model = compiled_or_ordinary(
+            spec, folder, device_kind=device_kind, threads=threads, not_compiled=not_compiled
+        )
+    elif spec.model:
         from runtime_image.engines.onnx import load_model
 
         model = load_model(spec, folder, device_kind=device_kind, threads=threads)
@@ -33,9 +51,29 @@ def load_engine(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int
 def preload(device_kind: str) -> None:
     """Import every engine and codec, run a first session on a device of this kind ("cpu", "cuda"),
     and collect garbage. Raises LoadError if there is no such device."""
+    require_onnxruntime()
     from runtime_image.codecs import media
     from runtime_image.engines import onnx, python  # noqa: F401 - imported ahead
 
     onnx.warm_up(device_kind)
     media.preload()
     gc.collect()
+
+
+def require_onnxruntime(package: str = "onnxruntime") -> None:
+    """Raise LoadError if ONNX Runtime is not installed, or only in part.
+
+    Two distributions share its folder; after one of them is removed, what is left has no
+    `__init__.py`.
+    """
+    try:
+        found = __import__(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        found = None
+    if getattr(found, "InferenceSession", None) is None:
+        raise LoadError(
+            f"this Python has no {'usable ' if found else ''}{package}: install 'fngate[cpu]', or"
+            " 'fngate[gpu]' for NVIDIA GPUs; fnctl doctor says more"
+        )

@@ -12,13 +12,15 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
 
 from runtime_image.codecs import bfloat16
+from runtime_image.compilers.ranges import outside, refusal
 from runtime_image.contract import dtypes
+from runtime_image.contract.compiled import ShapeRange
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
@@ -74,7 +76,8 @@ def load_model(spec: ModelSpec, folder: Path, *, device_kind: str, threads: int)
             return _prepared(spec.preparation, folder, device_kind, threads)
         except (LoadError, OSError) as error:
             log_line(f"{spec.revision} is loaded from its original file: {error}"[:2000])
-    return OnnxEngine(folder / spec.model, device_kind=device_kind, threads=threads)
+    model = folder / (spec.optimised or spec.model)
+    return OnnxEngine(model, device_kind=device_kind, threads=threads)
 
 
 def size_mib(path: Path) -> float:
@@ -107,6 +110,27 @@ def _prepared(preparation: Preparation, folder: Path, device_kind: str, threads:
     return engine
 
 
+class Sessions(NamedTuple):
+    """Sessions of one model. Runs whose shapes are outside `ranges` use `ordinary`; without it they
+    are refused. Without ranges, `main` takes any shape."""
+
+    main: Any
+    ranges: tuple[ShapeRange, ...] = ()
+    ordinary: Any = None
+
+    def of(self, inputs: dict[str, Any]) -> Any:
+        """Return the session for a run of these inputs. Raises OutsideRanges."""
+        if not self.ranges:
+            return self.main
+        shapes = {name: np.shape(value) for name, value in inputs.items()}
+        violated = outside(shapes, self.ranges)
+        if violated is None:
+            return self.main
+        if self.ordinary is None:
+            raise refusal(shapes, violated)
+        return self.ordinary
+
+
 class OnnxEngine:
     """A session over one .onnx file. Inputs and outputs are NumPy arrays by name.
 
@@ -129,7 +153,7 @@ class OnnxEngine:
         Raises LoadError with ONNX Runtime's reason, or if the device's provider is missing.
         """
         try:
-            self._session = open_session(
+            session = open_session(
                 str(path),
                 device_kind,
                 threads,
@@ -143,12 +167,17 @@ class OnnxEngine:
             # Remove this replica's folder from the engine's message.
             reason = str(error).replace(f"{path.parent}/", "")
             raise LoadError(explained(reason, ort.__version__)) from error.__cause__
+        self._use(Sessions(session), device_kind, "original")
+
+    def _use(self, sessions: Sessions, device_kind: str, name: SessionName) -> None:
+        """Set up this engine with its first session."""
+        self._sessions = sessions
         self.signature = Signature(
             "tensors",
-            tuple(_spec("input", node) for node in self._session.get_inputs()),
-            tuple(_spec("output", node) for node in self._session.get_outputs()),
+            tuple(_spec("input", node) for node in sessions.main.get_inputs()),
+            tuple(_spec("output", node) for node in sessions.main.get_outputs()),
         )
-        self.session: SessionName = "original"
+        self.session: SessionName = name
         self.upgrade: SessionUpgrade | None = None
         self.has_run = False
         self._outputs = [spec.name for spec in self.signature.outputs]
@@ -167,8 +196,8 @@ class OnnxEngine:
         return ort.RunOptions()
 
     def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
-        """Return arrays by output name. Raises Stopped, or ONNX Runtime's error."""
-        session = self._in_use = self._session
+        """Return arrays by output name. Raises Stopped, OutsideRanges, or ONNX Runtime's error."""
+        session = self._in_use = self._sessions.of(inputs)
         try:
             if self._has_bf16:
                 return run_with_values(session, self._outputs, inputs, ticket)
@@ -199,9 +228,15 @@ class OnnxEngine:
         """
         if _names(better.signature) != _names(self.signature):
             raise LoadError("its inputs and outputs are not those of the serving model")
-        old, self._session, self.session = self._session, better._session, "fast"
-        while self._in_use is old:
+        old, self._sessions = self._sessions.main, better._sessions
+        self.session = "compiled" if better.session == "compiled" else "fast"
+        while self._in_use is old and old is not self._sessions.ordinary:
             pause()
+
+    @property
+    def ordinary(self) -> Any:
+        """The session that takes any shape, None if there is none."""
+        return self._sessions.ordinary if self._sessions.ranges else self._sessions.main
 
 
 def _names(signature: Signature) -> list[tuple[str, str]]:

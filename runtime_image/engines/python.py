@@ -74,6 +74,11 @@ class HandlerEngine:
         """The upgrade of the model, if any."""
         return self._model.upgrade if self._model else None
 
+    @property
+    def model(self) -> Engine | None:
+        """The engine of the bundle's model, None without a model."""
+        return self._model
+
     def trace(self, traceparent: str) -> None:
         """Set the trace of the next run."""
         self._context.traceparent = traceparent

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, Self
 
+from runtime_image.contract.control import SessionName
 from runtime_image.contract.errors import LoadError
 
 MIB: Final = 2**20
@@ -25,6 +26,10 @@ NICENESS: Final = 5
 """Nice value of the building thread, moderate on purpose: the thread holds the interpreter lock for
 short moments. If it is preempted in one on a busy machine, a lower priority delays all others
 longer."""
+
+
+REASON_MAX: Final = 1950
+"""Max characters of the reason of a failure in the log."""
 
 
 def resident_mib() -> float:
@@ -97,22 +102,33 @@ class SessionUpgrade:
     The threads are daemons, so that a replica can exit without waiting for them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the attempt and its surroundings
         self,
         engine: Upgradable,
         build: Build,
         needs_mib: float,
         *,
+        better: SessionName = "fast",
+        delay_s: float = DELAY_S,
+        after: SessionUpgrade | None = None,
+        ended: Callable[[str], None] = lambda _reason: None,
         pause: Callable[[float], object] = time.sleep,
         free: Callable[[int], float] = free_mib,
         write: Callable[[str], None] = log_line,
     ) -> None:
         """`needs_mib` is the approximate memory of the faster session, which is built while the old
-        one still exists; `free(cap_mib)` returns the free memory, `pause(seconds)` sleeps, `write`
-        logs."""
+        one still exists; `better` is its name. It is built after `delay_s`. An earlier upgrade
+        `after` is abandoned, or awaited if it is building. `ended(reason)` is called once, in
+        another thread, with the reason why the engine keeps its session, "" if it does not.
+        `free(cap_mib)` returns the free memory, `pause(seconds)` sleeps, `write` logs."""
         self._engine = engine
         self._build = build
         self._needs_mib = needs_mib
+        self._better = better
+        self._delay_s = delay_s
+        self._after = after
+        self._ended = ended
+        self._over = threading.Event()
         self._pause = pause
         self._free = free
         self._write = write
@@ -121,7 +137,7 @@ class SessionUpgrade:
         self._is_abandoned = False
 
     def start(self, cap_mib: int) -> None:
-        """Start the upgrade after DELAY_S and, if a first run is in progress, after it. `cap_mib`
+        """Start the upgrade after the delay and, if a first run is in progress, after it. `cap_mib`
         is the memory cap of this process, 0 for none. Call it once."""
         threading.Thread(target=self._work, args=(cap_mib,), name="upgrade", daemon=True).start()
 
@@ -132,21 +148,35 @@ class SessionUpgrade:
             self._is_abandoned = True
             return self._is_building
 
+    def end(self) -> None:
+        """Prevent further building; wait for the end of what is being built."""
+        if self.abandon():
+            self._over.wait()
+
     def _work(self, cap_mib: int) -> None:
+        reason = "the replica stops"
         try:
+            if self._after is not None:
+                self._after.end()
             self._wait_for_first_run()
             if self._may_build():
                 self._exchange(cap_mib)
-                self._write("now serving with the fast session")
+                reason = ""
+                self._write(f"now serving with the {self._better} session")
         except Exception as error:  # noqa: BLE001 - no failure may reach a caller
-            self._write(f"still serving with the quick session: {error}"[:2000])
+            reason = str(error)[:REASON_MAX]
+            worse = "quick" if self._better == "fast" else "ordinary"
+            self._write(f"still serving with the {worse} session: {reason}")
         finally:
             with self._lock:
                 self._is_building = False
+            self._over.set()
+            self._ended(reason)
 
     def _wait_for_first_run(self) -> None:
         """Leave the processor to the first run, whose callers have waited for the cold start."""
-        self._pause(DELAY_S)
+        if self._delay_s:
+            self._pause(self._delay_s)
         while self._engine.is_running and not self._engine.has_run:
             self._pause(DELAY_S)
 
@@ -159,8 +189,8 @@ class SessionUpgrade:
         free = self._free(cap_mib)
         if free < self._needs_mib + SPARE_MIB:
             raise LoadError(
-                f"the fast session needs {self._needs_mib:.0f} MiB and {SPARE_MIB} MiB spare,"
-                f" {free:.0f} MiB are free"
+                f"the {self._better} session needs {self._needs_mib:.0f} MiB and"
+                f" {SPARE_MIB} MiB spare, {free:.0f} MiB are free"
             )
         self._engine.exchange(self._built(), lambda: self._pause(POLL_S))
 

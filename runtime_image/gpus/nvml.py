@@ -11,7 +11,14 @@ from typing import Any, Final
 
 import pynvml
 
-from runtime_image.contract.gpus import GpuProcess, NoDriver, Reading, Snapshot, XidEvent
+from runtime_image.contract.gpus import (
+    GpuProcess,
+    NoDriver,
+    Reading,
+    Snapshot,
+    Telemetry,
+    XidEvent,
+)
 
 MIB: Final = 2**20
 EVENTS_MAX: Final = 64
@@ -20,6 +27,10 @@ EVENT_WAIT_MS: Final = 1
 LOST: Final = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND)
 ABSENT: Final = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 ALL_INSTANCES: Final = 0xFFFFFFFF
+CORRECTED: Final = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
+UNCORRECTED: Final = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+COUNT_MAX: Final = 2**53
+"""A driver may mark a value as missing by the largest number; real counters stay below this."""
 
 
 class _Lost(Exception):
@@ -91,7 +102,8 @@ class Nvml:
         return Snapshot(self._driver, gpus, lost, tuple(unreadable))
 
     def read_one(self, uuid: str) -> Reading | None:
-        """Read one GPU or slice; None if it cannot be used. Raises NoDriver."""
+        """Read one GPU or slice; None if it cannot be used. Its telemetry is that of the last
+        `read`. Raises NoDriver."""
         if uuid not in self._handles:
             return self.read().find(uuid)
         handle, known = self._handles[uuid]
@@ -156,9 +168,10 @@ def _gpu(handle: Any, uuid: str, index: int) -> Iterator[tuple[Any, Reading]]:
     """Yield the GPU, or its slices if it is in MIG mode."""
     mode = _metric(pynvml.nvmlDeviceGetMigMode, handle)
     capability = _metric(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    telemetry = _telemetry(handle)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         name = _metric(pynvml.nvmlDeviceGetName, handle)
-        known = Reading(uuid, str(index), name, capability=capability)
+        known = Reading(uuid, str(index), name, capability=capability, telemetry=telemetry)
         yield handle, _reading(handle, known)
         return
     for number in range(_metric(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
@@ -172,12 +185,13 @@ def _gpu(handle: Any, uuid: str, index: int) -> Iterator[tuple[Any, Reading]]:
                 capability=capability,
                 parent=uuid,
                 instance=_metric(pynvml.nvmlDeviceGetGpuInstanceId, part),
+                telemetry=telemetry,
             )
             yield part, _reading(part, known)
 
 
 def _reading(handle: Any, known: Reading) -> Reading:
-    """Read the variable values of a device and add them to its `known` constant ones."""
+    """Read memory, processes and utilization of a device, and add them to what is `known`."""
     memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
     if memory is None:
         memory = _metric(pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -194,12 +208,53 @@ def _reading(handle: Any, known: Reading) -> Reading:
         parent=known.parent,
         instance=known.instance,
         utilization=None if known.parent else _utilization(handle),
+        telemetry=known.telemetry,
     )
 
 
 def _utilization(handle: Any) -> float | None:
     rates = _metric(pynvml.nvmlDeviceGetUtilizationRates, handle)
     return None if rates is None else rates.gpu / 100
+
+
+def _telemetry(handle: Any) -> Telemetry:
+    """Read the sensors and counters of a whole GPU, each by a call of its own.
+
+    The throughput of PCIe is left out: the driver measures it for 20 ms in each call.
+    """
+    rates = _metric(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    milliwatts = _metric(pynvml.nvmlDeviceGetPowerUsage, handle)
+    return Telemetry(
+        memory_utilization=None if rates is None else rates.memory / 100,
+        temperature_c=_metric(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        memory_temperature_c=_field(handle, pynvml.NVML_FI_DEV_MEMORY_TEMP),
+        power_w=None if milliwatts is None else milliwatts / 1000,
+        energy_mj=_count(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle),
+        sm_clock_mhz=_metric(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        memory_clock_mhz=_metric(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        ecc_corrected=_errors(handle, CORRECTED, pynvml.NVML_VOLATILE_ECC),
+        ecc_uncorrected=_errors(handle, UNCORRECTED, pynvml.NVML_VOLATILE_ECC),
+        ecc_corrected_ever=_errors(handle, CORRECTED, pynvml.NVML_AGGREGATE_ECC),
+        ecc_uncorrected_ever=_errors(handle, UNCORRECTED, pynvml.NVML_AGGREGATE_ECC),
+        pcie_replays=_count(pynvml.nvmlDeviceGetPcieReplayCounter, handle),
+    )
+
+
+def _errors(handle: Any, kind: int, counter: int) -> int | None:
+    return _count(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, counter)
+
+
+def _count(function: Callable[..., Any], *arguments: Any) -> int | None:
+    count = _metric(function, *arguments)
+    return count if count is None or count < COUNT_MAX else None
+
+
+def _field(handle: Any, field: int) -> int | None:
+    """Return a field that is an unsigned integer."""
+    values = _metric(pynvml.nvmlDeviceGetFieldValues, handle, [field])
+    if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return int(values[0].value.uiVal)
 
 
 def _processes(handle: Any) -> tuple[GpuProcess, ...] | None:

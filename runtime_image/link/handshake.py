@@ -122,7 +122,7 @@ def _check_words(data: dict[str, Any]) -> None:
     if not data["bound"]:
         raise _malformed("expected a pool's key as bound", data["bound"])
     if data["role"] not in _ROLES:
-        raise _malformed("expected serve or trial as role", data["role"])
+        raise _malformed("expected serve, trial or build as role", data["role"])
 
 
 def _check_numbers(data: dict[str, Any]) -> None:

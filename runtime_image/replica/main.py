@@ -8,10 +8,12 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from runtime_image.contract.compiled import UpgradeResult
 from runtime_image.contract.control import BatchingOff, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError, describe
 from runtime_image.contract.link import BUSY_MASK, REFUTATION_MAX, Kind
@@ -26,6 +28,7 @@ from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import NoManager, hello_of
 from runtime_image.replica.opening import open_links
 from runtime_image.replica.serving import Serving
+from runtime_image.replica.upgrading import Upgrades, read_upgrade
 from runtime_image.replica.worker import Worker, end_process
 
 REPORT_SENT_S = 5.0
@@ -77,6 +80,7 @@ class Replica:
         self._worker = Worker()
         self._serving: Serving | None = None
         self._upgrade: SessionUpgrade | None = None
+        self._upgrades: Upgrades | None = None
         self._loaded: Loaded | None = None
         self._is_bound = False
         self._may_batch = True
@@ -111,7 +115,8 @@ class Replica:
 
             preload(self._record.device_kind)
         elif self._record.engine == "onnx":
-            import onnxruntime  # noqa: F401 - imported ahead of the load
+            with suppress(ImportError):  # the load reports it
+                import onnxruntime  # noqa: F401 - imported ahead of the load
         # These objects live as long as the process: exclude them from later collections.
         gc.freeze()
         gc.enable()  # disabled in `__main__`
@@ -119,9 +124,15 @@ class Replica:
     def run(self) -> int:
         """Serve until drained, orphaned or terminated; return the exit code."""
         self._loop.run()
-        if self._upgrade is not None and self._upgrade.abandon():
+        if self._is_building():
             os._exit(self._exit_code)
         return self._exit_code
+
+    def _is_building(self) -> bool:
+        """Whether ONNX Runtime may be building a session: an orderly exit of the process would free
+        memory that is in use. Prevents further building."""
+        upgrades = [one.abandon() for one in (self._upgrade, self._upgrades) if one is not None]
+        return any(upgrades) or self._record.role == "build"
 
     def _guarded_turn_end(self) -> None:
         """Start nothing after the lease is over, even if it was accepted before."""
@@ -152,6 +163,8 @@ class Replica:
             self._drain(frame.aux)
         elif frame.kind is Kind.BATCHING_OFF:
             self._stop_batching()
+        elif frame.kind is Kind.UPGRADE:
+            self._upgrade_to(frame)
         elif frame.kind is not Kind.WELCOME:
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
@@ -201,42 +214,67 @@ class Replica:
 
     def _load(self, spec: ModelSpec, began: float) -> None:
         """Load the model, in the worker thread, so that the loop still answers PING."""
-        folder = Path(self._record.model_dir)
         try:
-            verdict = None
-            if self._record.role == "trial":
-                from runtime_image.verification.trial import analyse, report_of  # takes 4 ms
-
-                verdict = analyse(spec, folder)
-                began = self._loop.clock()
-            engine = load_engine(
-                spec, folder, device_kind=self._record.device_kind, threads=self._record.threads
-            )
-            load_ms = (self._loop.clock() - began) * 1e3
-            loaded: Loaded = {
-                "revision": spec.revision,
-                "limit": 0,
-                "marks_started": True,
-                "phases": {**self._phases, "load": load_ms},
-                "memory_mib": resident_mib(),
-                "session": engine.session,
-            }
-            if verdict is not None:
-                kind = self._record.device_kind
-                loaded["report"] = report_of(engine, spec, folder, load_ms, verdict, kind)
+            engine, spec, loaded = self._loaded_engine(spec, began)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             self._loop.post(partial(self._fail, _failure_of(error)))
             return
         signature = engine.signature
         sent = threading.Event()
         self._loop.post(partial(self._serve, engine, spec, loaded, sent))
-        if loaded.get("report", {}).get(PREPARES):
+        if not loaded.get("report", {}).get(PREPARES):
+            return
+        if self._record.role == "build":
+            from runtime_image.verification.build import build_and_serve
+
+            engines = [engine]
+            del engine
+            sent.wait(REPORT_SENT_S)
+            build_and_serve(self._listener, self._record, spec, engines)
+        else:
             from runtime_image.verification.transfer import prepare
 
             del engine  # frees its memory for the preparation
             # Wait until the report is sent: a preparation may kill the process.
             sent.wait(REPORT_SENT_S)
             prepare(self._listener, self._record, spec, signature, loaded["report"])
+
+    def _loaded_engine(self, spec: ModelSpec, began: float) -> tuple[Engine, ModelSpec, Loaded]:
+        """Return the engine, the spec of what it loaded, and LOADED. Raises LoadError, or any
+        error of a handler."""
+        folder, kind = Path(self._record.model_dir), self._record.device_kind
+        subject = None
+        if self._record.role == "trial":
+            from runtime_image.verification.subject import begin, report_of  # takes 4 ms
+
+            check_compiler(spec, kind)
+            subject = begin(spec, self._record)
+            spec, began = subject.spec, self._loop.clock()
+        not_compiled: list[str] = []
+        engine = load_engine(
+            # A build compiles the model alone: a handler may do anything in its `load`.
+            replace(spec, handler="", compiled=None) if self._record.role == "build" else spec,
+            folder,
+            device_kind=kind,
+            threads=self._record.threads,
+            not_compiled=not_compiled.append,
+        )
+        load_ms = (self._loop.clock() - began) * 1e3
+        loaded: Loaded = {
+            "revision": spec.revision,
+            "limit": 0,
+            "marks_started": True,
+            "phases": {**self._phases, "load": load_ms},
+            "memory_mib": resident_mib(),
+            "session": engine.session,
+        }
+        if not_compiled:
+            loaded["not_compiled"] = not_compiled[0]
+        if subject is not None:
+            loaded["report"] = report_of(engine, subject, folder, load_ms, kind)
+        elif self._record.role == "build":
+            loaded["report"] = {PREPARES: True}
+        return engine, spec, loaded
 
     def _fail(self, failure: LoadFailed) -> None:
         self._is_bound = False
@@ -271,9 +309,33 @@ class Replica:
                 gc.set_threshold(GARBAGE_MAX)
         self._loaded = loaded
         self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
-        if self._serving is not None and engine.upgrade is not None:
+        if self._serving is None:
+            return
+        self._upgrades = Upgrades(
+            engine,
+            spec,
+            self._record,
+            limit_rows=self._serving.limit_rows,
+            post=self._loop.post,
+            report=self._on_upgraded,
+        )
+        if engine.upgrade is not None:
             self._upgrade = engine.upgrade
             self._upgrade.start(self._record.memory_mib)
+
+    def _upgrade_to(self, frame: Frame) -> None:
+        compiled = read_upgrade(frame)
+        if self._upgrades is None:
+            self._on_upgraded({"session": "none", "reason": "no model is loaded"})
+        else:
+            self._upgrades.start(compiled)
+
+    def _on_upgraded(self, result: UpgradeResult) -> None:
+        """Send UPGRADED. A manager that connects later finds the session in HELLO."""
+        if self._loaded is not None and result["session"] == "compiled":
+            self._loaded["session"] = "compiled"
+            self._loaded.pop("not_compiled", None)
+        self._manager.send(pack(Kind.UPGRADED, body=json.dumps(result).encode()))
 
     def _stop_batching(self) -> None:
         self._may_batch = False
@@ -314,6 +376,19 @@ class Replica:
             # A stuck run cannot be ended from Python; the process must end.
             os._exit(exit_code)
         self._loop.stop()
+
+
+def check_compiler(spec: ModelSpec, device_kind: str) -> None:
+    """Raise LoadError if a trial's owner requires a compiler that cannot be used here."""
+    if spec.build is None:
+        return
+    from runtime_image.engines.compiled import Place
+
+    place = Place(spec, Path(), device_kind, 1)
+    try:
+        place.timing_key(spec.build.compiler)
+    except LoadError as error:
+        raise LoadError(f'engine = "{spec.build.compiler}": {error}') from error
 
 
 def _failure_of(error: BaseException) -> LoadFailed:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from runtime_image.compilers.ranges import OutsideRanges
 from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError, describe
 from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import ModelSpec
@@ -163,6 +164,10 @@ class Runner:
         """Stop joining requests, from the next run on. Thread-safe."""
         self.batch_max = 1
 
+    def limit_rows(self, rows_max: int) -> None:
+        """Join at most `rows_max` rows, from the next run on. Thread-safe."""
+        self.batch_max = min(self.batch_max, rows_max)
+
     def stop(self, run: Run, why: str) -> None:
         """End `run` early, from another thread."""
         run.why_stopped = why
@@ -255,5 +260,7 @@ def _failure(error: BaseException, run: Run) -> Outcome:
     if run.why_stopped or isinstance(error, Stopped):
         text = f"the run was stopped after its timeout of {run.timeout_s:g} s"
         return RequestError(EXECUTION_TIMEOUT, text)
+    if isinstance(error, OutsideRanges):
+        return error
     text = describe(error, lambda error: f"{type(error).__name__}: {error}")
     return RequestError(FUNCTION_FAILED, text)

@@ -75,6 +75,7 @@ class Serving:
             engine, spec, loop.clock, lambda reason: loop.post(lambda: on_rows_mixed(reason))
         )
         self.stop_batching = runner.stop_batching
+        self.limit_rows = runner.limit_rows
         self.busy_s = runner.busy_s
         """Total run time of the engine in seconds, so far."""
         self.runs = runner.runs

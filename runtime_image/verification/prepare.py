@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
+from runtime_image.contract import precision
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import (
     FOLDER,
@@ -104,7 +105,7 @@ def _inputs(spec: ModelSpec, tried: Example, workspace: Workspace) -> list[dict[
     A handler's sample and signature are not those of its model, whose inputs are synthetic then."""
     signature, model = tried.signature, spec
     if spec.handler:
-        path, threads = workspace.folder / spec.model, workspace.threads
+        path, threads = workspace.folder / (spec.optimised or spec.model), workspace.threads
         signature = OnnxEngine(path, device_kind=workspace.device_kind, threads=threads).signature
         model = replace(spec, sample={}, inputs={})
     first, _ = example(signature, model, workspace.folder)
@@ -126,9 +127,8 @@ def _write(spec: ModelSpec, workspace: Workspace) -> None:
     target = workspace.scratch / FOLDER
     target.mkdir(parents=True)
     bytes_max = files_max(_size(workspace.folder))
-    write_prepared(
-        workspace.folder / spec.model, target, workspace.device_kind, workspace.threads, bytes_max
-    )
+    model = workspace.folder / (spec.optimised or spec.model)
+    write_prepared(model, target, workspace.device_kind, workspace.threads, bytes_max)
     if sum(_sizes(target)) > bytes_max:
         raise Unprepared(f"its files have {sum(_sizes(target))} bytes, over the limit {bytes_max}")
     strange = sorted(path.name for path in target.iterdir())
@@ -148,7 +148,7 @@ def _measure(
     Raises Unprepared if outputs differ, or if rows of a prepared session are not independent.
     `rules` are the rules of the inputs, None if rows are not joined.
     """
-    original, engine = bench.measure(workspace.folder, SessionPlan(spec.model))
+    original, engine = bench.measure(*_original(spec, workspace))
     wanted = [engine.run(one, engine.ticket()) for one in _accepted(engine, inputs)]
     del engine
     prepared = []
@@ -160,6 +160,15 @@ def _measure(
         del engine
         prepared.append(candidate)
     return original, prepared
+
+
+def _original(spec: ModelSpec, workspace: Workspace) -> tuple[Path, SessionPlan]:
+    """Return the folder and the plan of the file that the trial loaded. A candidate has the path
+    that it will have in a replica's model folder below another folder here."""
+    if not spec.optimised:
+        return workspace.folder, SessionPlan(spec.model)
+    path = f"{precision.FOLDER}/{precision.MODEL_FILE}"
+    return Path(spec.optimised.removesuffix(path)), SessionPlan(path)
 
 
 def _accepted(engine: OnnxEngine, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -235,7 +244,7 @@ def prepared_or_why_not(
 ) -> Described:
     """Return the result of `prepare`, or the reason against it; the scratch folder is then
     empty."""
-    size = _size(workspace.folder)
+    size = Path(spec.optimised).stat().st_size if spec.optimised else _size(workspace.folder)
     if size < SMALL_BYTES:
         return {"why_not": f"a model of {size // 1024} KiB loads quickly as it is"}
     try:
@@ -259,7 +268,7 @@ def write_prepared(
     options.add_session_config_entry(f"{prefix}_min_size_in_bytes", str(KEPT_OUTSIDE_BYTES))
     provider = PROVIDERS[device_kind]
     try:
-        with _bounded_files(bytes_max):
+        with bounded_files(bytes_max):
             session = ort.InferenceSession(str(model), options, providers=[provider])
     except Exception as error:
         raise LoadError(str(error).replace(f"{model.parent}/", "")) from error
@@ -268,7 +277,7 @@ def write_prepared(
 
 
 @contextmanager
-def _bounded_files(bytes_max: int) -> Iterator[None]:
+def bounded_files(bytes_max: int) -> Iterator[None]:
     """Limit the size of any file this process writes, because folded constants may have any size.
     Python ignores SIGXFSZ, so the write fails with an error (setrlimit(2))."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

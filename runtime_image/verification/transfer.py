@@ -1,12 +1,14 @@
-"""Last step of a trial: prepares the model and sends the files to the pool manager."""
+"""Last step of a trial: prepares the model and sends the files that the pool manager requests."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import json
 import socket
 import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +42,8 @@ def prepare(
     signature: Signature,
     report: dict[str, Any],
 ) -> None:
-    """Prepare the model of a trial; `report` is its `Report` as JSON."""
+    """Prepare the model of a trial; `report` is its `Report` as JSON, `spec` that of the file that
+    it has chosen."""
     batch_max = report["batch_max"] if report["compared"] else 1
     tried = Example(signature, batch_max, report["memory_mib"])
     prepare_and_serve(listener, record, spec, tried)
@@ -49,10 +52,12 @@ def prepare(
 def prepare_and_serve(
     listener: socket.socket, record: ReplicaRecord, spec: ModelSpec, tried: Example
 ) -> None:
-    """Prepare the model of a trial, then send its files over one connection.
+    """Send the files of a trial over one connection: the chosen candidate, if any, and the prepared
+    files, which are made when their description is requested. A preparation that ends the process
+    does not cost the candidate.
 
-    Never raises: on an error, the manager deploys without the files. The files go to a folder below
-    $HOME that is removed with the replica: its run folder, or a container's /tmp.
+    Never raises: on an error, the manager deploys without the prepared files. They go to a folder
+    below $HOME that is removed with the replica: its run folder, or a container's /tmp.
     """
     with tempfile.TemporaryDirectory(dir=Path.home(), ignore_cleanup_errors=True) as scratch:
         workspace = Workspace(
@@ -62,17 +67,33 @@ def prepare_and_serve(
             record.threads,
             record.memory_mib,
         )
-        _trim_memory()
-        described = prepared_or_why_not(spec, tried, workspace)
+        parts = {int(Part.OPTIMISED): Path(spec.optimised)} if spec.optimised else {}
+
+        @functools.cache
+        def described() -> Described:
+            trim_memory()
+            found = prepared_or_why_not(spec, tried, workspace)
+            if not found["why_not"]:
+                folder = workspace.scratch / FOLDER
+                parts[Part.GRAPH], parts[Part.WEIGHTS] = folder / GRAPH_FILE, folder / WEIGHTS_FILE
+            return found
+
         with suppress(LinkError, OSError):
-            serve_files(listener, described, workspace.scratch, record.greeting)
+            serve_parts(listener, described, parts, record.greeting)
 
 
-def serve_files(
-    listener: socket.socket, described: Described, scratch: Path, greeting: str = ""
+def serve_parts(
+    listener: socket.socket,
+    described: Callable[[], Mapping[str, Any]],
+    parts: Mapping[int, Path],
+    greeting: str = "",
 ) -> None:
     """Answer FETCH frames of one connection until it ends; `greeting` is sent first, unless it is
-    empty. Blocks; raises LinkError or OSError."""
+    empty.
+
+    `described` is called for each FETCH of the description and may block; `parts` are files by the
+    `aux` of their FETCH. Blocks; raises LinkError or OSError.
+    """
     listener.settimeout(FETCH_WAIT_S)
     sock, _ = listener.accept()
     with sock:
@@ -82,23 +103,27 @@ def serve_files(
         reader = FrameReader(FETCH_MAX)
         while count := sock.recv_into(reader.buffer()):
             for frame in reader.received(count):
-                _answer(sock, frame, described, scratch)
+                _answer(sock, frame, described, parts)
 
 
-def _answer(sock: socket.socket, frame: Frame, described: Described, scratch: Path) -> None:
+def _answer(
+    sock: socket.socket,
+    frame: Frame,
+    described: Callable[[], Mapping[str, Any]],
+    parts: Mapping[int, Path],
+) -> None:
     if frame.kind is not Kind.FETCH:
         raise LinkError(f"expected FETCH, got {frame.kind.name}")
     if frame.aux == Part.DESCRIPTION:
-        _send(sock, Kind.PART, frame.id, json.dumps(described).encode())
-    elif not described["why_not"] and frame.aux in (Part.GRAPH, Part.WEIGHTS):
-        name = GRAPH_FILE if frame.aux == Part.GRAPH else WEIGHTS_FILE
-        _send_file(sock, frame.id, scratch / FOLDER / name)
+        _send(sock, Kind.PART, frame.id, json.dumps(described()).encode())
+    elif frame.aux in parts:
+        _send_file(sock, frame.id, parts[frame.aux])
     else:
         raise LinkError(f"there is no part {frame.aux}")
     _send(sock, Kind.END, frame.id)
 
 
-def _trim_memory() -> None:
+def trim_memory() -> None:
     """Return the first session's freed memory to the kernel: it counts against the container."""
     gc.collect()
     with suppress(OSError, AttributeError):  # glibc only

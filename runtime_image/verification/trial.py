@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ from runtime_image.contract import signature as signatures
 from runtime_image.contract.control import Report
 from runtime_image.contract.dtypes import BYTES
 from runtime_image.contract.errors import LoadError, RequestError
-from runtime_image.contract.model import PREPARES, ModelSpec
+from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.upgrade import resident_mib
 from runtime_image.verification import proof
-from runtime_image.verification.swap import NeighbourSwap
+from runtime_image.verification.swap import BUDGET_S, NeighbourSwap
 
 ALWAYS = '[batching] mode = "always"'
 ZERO = {"BOOL": np.bool_, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64}
@@ -78,10 +77,10 @@ def examine(  # noqa: PLR0913 - everything known about a model before it is run
             raise SampleError(f"the sample failed: {type(error).__name__}: {error}") from error
         return _unprofiled(engine.signature, load_ms, f"{type(error).__name__}: {error}")
     shown = _shown(engine.signature, spec, outputs) if given else {}
-    why_not = _why_not_joined(engine.signature, spec, verdict, run_ms)
+    why_not = why_not_joined(engine.signature, spec, verdict, run_ms)
     compared = False
     if not why_not or (spec.batch_unproven and not _is_slow(run_ms)):
-        refuted = _refutation(engine, spec, inputs, outputs, device_kind)
+        refuted = refutation(engine, spec, inputs, outputs, device_kind)
         why_not, compared = why_not or refuted, not refuted
     latency_ms = proof.latencies(engine, inputs, batchable=compared, clock=clock)
     return Report(
@@ -101,7 +100,7 @@ def examine(  # noqa: PLR0913 - everything known about a model before it is run
     )
 
 
-def _why_not_joined(
+def why_not_joined(
     signature: Signature, spec: ModelSpec, verdict: RowVerdict, run_ms: float
 ) -> str:
     """Return "" if rows are proven to be independent, else the reason for single runs."""
@@ -124,36 +123,25 @@ def _is_slow(run_ms: float) -> bool:
     return run_ms > proof.SLOW_MS
 
 
-def _refutation(
+def refutation(
     engine: Engine,
     spec: ModelSpec,
     inputs: dict[str, Any],
     outputs: dict[str, Any],
     device_kind: str,
+    *,
+    budget_s: float = BUDGET_S,
 ) -> str:
     """Return what a comparison of runs shows against joining rows, "" if nothing. Raises
     BatchingRefuted if the owner requires batching."""
     refuted = proof.why_not_batchable(engine, inputs, outputs)
     if not refuted:
         rows = proof.rows_like(engine.signature.inputs, inputs)
-        refuted = NeighbourSwap(engine, device_kind).refutation(rows, spec.inputs)
+        swap = NeighbourSwap(engine, device_kind, budget_s=budget_s)
+        refuted = swap.refutation(rows, spec.inputs)
     if refuted and spec.batch_unproven:
         raise BatchingRefuted(f"{ALWAYS} in function.toml, but {refuted}")
     return refuted
-
-
-def report_of(
-    engine: Engine,
-    spec: ModelSpec,
-    folder: Path,
-    load_ms: float,
-    verdict: RowVerdict,
-    device_kind: str,
-) -> dict[str, Any]:
-    """Return the report of `examine` as JSON, and whether the model is prepared next."""
-    report = examine(engine, spec, folder, load_ms, verdict, device_kind=device_kind)
-    prepares = spec.prepare and bool(spec.model) and report.profiled
-    return {**asdict(report), PREPARES: prepares}
 
 
 def check_rules(signature: Signature, spec: ModelSpec) -> None:

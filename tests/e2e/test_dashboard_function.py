@@ -275,6 +275,24 @@ async def test_another_idle_time_is_worked_out_and_applied() -> None:
         assert "PATCH /admin/v1/functions/digits" in dashboard.requests
 
 
+async def test_candidates_of_other_precision_are_seen() -> None:
+    """The panel has a row for each candidate with its time and its disagreement, marks the one that
+    serves, and says why each other one does not. A function without candidates has no panel."""
+    async with page_of("#/fn/digits", "#precision-title") as (_, view):
+        rows = view.page.locator(".precision tbody tr")
+        texts = [" ".join(text.split()) for text in await rows.all_inner_texts()]
+
+        assert [text.split()[0] for text in texts] == ["original", "fp16", "int8", "int8-dynamic"]
+        assert "its rows take 4 % longer" in texts[1]
+        assert "0.17 ms at 16 rows, 1.35" in texts[2]
+        assert "labels 0.0052" in texts[2]
+        assert await view.count(".precision .has-traffic") == 1
+        assert await view.count(".bars.is-off") == 1
+        await view.page.evaluate("() => { location.hash = '#/fn/faces' }")
+        await view.page.locator("#revisions-title").wait_for()
+        await view.page.locator("#precision-title").wait_for(state="detached")
+
+
 async def test_a_timeline_of_many_is_few_rows() -> None:
     """Lanes of a long timeline are loaded only when visible, and keys move through time."""
     async with page_of("#/timeline?hours=24", "#functions-title", functions=250) as (

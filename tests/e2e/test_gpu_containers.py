@@ -14,6 +14,7 @@ from typing import Literal
 import docker
 import pytest
 
+from admin.cli.doctor.gpu_libraries import ask_container
 from admin.settings import Settings
 from tests.support.engine import connected
 from tests.support.nvml.board import Board, Gpu
@@ -118,6 +119,18 @@ async def test_each_container_sees_its_one_gpu(
             assert devices == [[placed[name]]]
         else:
             assert (runtime, devices) == ("nvidia", [])
+
+
+def test_doctor_asks_a_replicas_code(
+    gpu_engine: OwnEngine, runtime_image: str, way: str, board: Board
+) -> None:
+    """The probe of `fnctl doctor` runs in a container that gets the GPUs in every way to request
+    them. The image is one for CPUs, so what is missing is the provider."""
+    answer = ask_container(gpu_engine.url, runtime_image)
+
+    assert answer.ended == ""
+    assert set(answer.parts) == {"packages", "driver", "cuda", "tensorrt"}
+    assert answer.parts["cuda"]["error"].endswith("has no CUDAExecutionProvider")
 
 
 async def test_an_engine_that_cannot_give_gpus_says_so(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 
 from admin.settings import Settings
@@ -17,6 +18,7 @@ from pool_manager.core import eviction, replicas
 from pool_manager.gpus import monitor
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
+from tests.support import models
 from tests.support.doses import amount
 from tests.support.nvml.board import Board, Gpu
 from tests.support.nvml.fixtures import board
@@ -101,6 +103,23 @@ async def test_a_function_runs_on_a_gpu(board: Board, tmp_path: Path) -> None:
     (revision,) = document["revisions"]
     assert revision["profile"]["memory_mib"] == 5_000
     assert ready.get("reasons", []) == []
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
+    reason="this onnxruntime can compute on a GPU",
+)
+async def test_a_gpu_function_is_never_deployed_on_the_cpu(board: Board, tmp_path: Path) -> None:
+    """A model whose function asks for a GPU fails its deploy in a replica without ONNX Runtime's
+    CUDA provider, also under a handler; the GPU is free again."""
+    board.add(Gpu(A, TOTAL_MIB, RESERVED_MIB, FOREIGN_MIB))
+    model = {"m.onnx": models.add_one(tmp_path).read_bytes()}
+    handler = {"handler.py": b"def predict(inputs, ctx): return ctx.run(inputs)\n"}
+    async with serving(tmp_path, kind=Quick, standbys=0, cpu_slots=1) as server:
+        for name, files in (("model", model), ("handler", {**model, **handler})):
+            with pytest.raises(AssertionError, match="device cuda: this onnxruntime has no CUDAEx"):
+                await server.deploy(files, name=name, manifest=manifest(name))
+        await until_state(server, A, "free")
 
 
 async def test_a_gpu_that_is_not_given_back_is_quarantined(board: Board, tmp_path: Path) -> None:

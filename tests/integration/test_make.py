@@ -71,7 +71,7 @@ def test_clean_data_leaves_a_running_servers_alone(project: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "installed", "stamps"),
     [
-        ("run", "-e .", ".venv/.run-ready"),
+        ("run", "-e '.[cpu]'", ".venv/.run-ready"),
         ("check", "-e '.[dev]'", ".venv/.run-ready .venv/.ready"),
     ],
 )

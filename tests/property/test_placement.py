@@ -1,14 +1,14 @@
 """Property tests of placement: indexes choose as a plain search over all devices does.
 
 `Plain` is that search: it reads the ledger's records by its public questions about one device, and
-sorts everything for each decision.
+sorts everything for each decision. The victims on one device are those of the product; a search
+over all sets of candidates judges them.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -25,6 +25,7 @@ from pool_manager.core.placement import (
     find_device,
     plan_eviction,
     start_price_s,
+    victims_on,
 )
 from pool_manager.core.state import Device
 from registry.model import LOCAL_HOST
@@ -105,6 +106,7 @@ class Plain:
         for id, candidate in candidates.items():
             bank = ledger.charge_of(id).bank
             floors[bank] = min(candidate.cost, floors.get(bank, candidate.cost))
+        table = CandidateTable.of(ledger, candidates)
         best: tuple[float, EvictionPlan] | None = None
         for bound, device in sorted(
             (floors[one.bank] + self.price_s(need, one.host) / STAY_S, one.id)
@@ -113,7 +115,7 @@ class Plain:
         ):
             if best is not None and best[0] <= bound:
                 break
-            victims = self.victims(device, need, candidates, without)
+            victims = victims_on(device, need, ledger, table, without)
             if victims is None:
                 continue
             price_s = self.price_s(need, ledger.devices[device].host)
@@ -121,52 +123,6 @@ class Plain:
             if best is None or total < best[0]:
                 best = total, EvictionPlan(device, victims)
         return best[1] if best else None
-
-    def victims(
-        self,
-        device: str,
-        need: Need,
-        candidates: Mapping[str, Candidate],
-        without: Collection[str],
-    ) -> tuple[str, ...] | None:
-        chosen = self.choose(device, need, candidates, without, lambda id: candidates[id].cost)
-        if chosen is None:
-            sizes = {id: -self.ledger.charge_of(id).memory_mib for id in candidates}
-            chosen = self.choose(device, need, candidates, without, sizes.__getitem__)
-        if chosen is None:
-            return None
-        for id in sorted(chosen, key=lambda one: -candidates[one].cost):
-            others = [one for one in chosen if one != id]
-            if self.ledger.fits(device, need, (*without, *others)):
-                chosen = others
-        return tuple(chosen)
-
-    def choose(
-        self,
-        device: str,
-        need: Need,
-        candidates: Mapping[str, Candidate],
-        without: Collection[str],
-        order: Callable[[str], float],
-    ) -> list[str] | None:
-        ledger = self.ledger
-        chosen: list[str] = []
-        gone: Counter[str] = Counter()
-        bank = ledger.devices[device].bank
-        for there, fits in (
-            (ledger.on(device), ledger.fits_share),
-            (ledger.in_bank(bank), ledger.fits_memory),
-        ):
-            able = [id for id in there if id in candidates and id not in [*chosen, *without]]
-            for id in sorted(able, key=order):
-                if fits(device, need, (*without, *chosen)):
-                    break
-                if gone[candidates[id].pool] < candidates[id].spare:
-                    gone[candidates[id].pool] += 1
-                    chosen.append(id)
-            if not fits(device, need, (*without, *chosen)):
-                return None
-        return chosen
 
 
 needs = st.builds(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from registry.manifest import oip, openai, schema, server
+from registry.manifest import oip, openai, optimise, schema, server
 from registry.manifest.schema import RESERVED_ENGINES, Document
 from tests.reference.markdown import code, described, either, items, page, wrapped
 from tests.reference.values import default_of, type_of
@@ -30,6 +30,7 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "scaling": ("[scaling]", schema.ScalingTable),
     "device": ("[device]", schema.DeviceTable),
     "batching": ("[batching]", schema.BatchingTable),
+    "optimise": ("[optimise]", optimise.OptimiseTable),
     "limits": ("[limits]", schema.LimitsTable),
     "input.*": ("[input.NAME]", schema.InputTable),
     "output": ("[output]", schema.OutputTable),
@@ -43,7 +44,8 @@ GREETING = {
     "output": "Labels make answers readable. The scores stay in the answer.",
     "server": (
         "The function is an HTTP server, which is started when a request comes. Exclusive with"
-        " `model`, `handler.py`, `[runtime]`, `[input]`, `[output]`, `[batching]` and `[oip]`."
+        " `model`, `handler.py`, `[runtime]`, `[input]`, `[output]`, `[batching]`, `[optimise]`"
+        " and `[oip]`."
     ),
     "openai": (
         "The function is a model at `/v1`, for clients of OpenAI's or Anthropic's API. An empty"
@@ -52,6 +54,10 @@ GREETING = {
     "oip": (
         "Name and version of the model for clients of the Open Inference Protocol, as Triton's are."
         " [A deploy of a model repository](../guides/model-repository.md) sets both."
+    ),
+    "optimise": (
+        "A deploy makes candidates of the model in other precisions and measures them beside the"
+        " original: see [precision](../guides/precision.md)."
     ),
     "sample": (
         "A request that a deploy sends to the server once it is ready, and that `fnctl invoke`"

@@ -43,7 +43,9 @@ LABELS = {
     "device": "Id of a device: a CPU slot or a GPU.",
     "direction": "`in`: from clients; `out`: to clients.",
     "driver": "Driver that starts replicas.",
-    "function": "Name of the function, `_others` beyond the first 1,000.",
+    "function": (
+        "Name of the function, `_others` beyond the first 1,000; `_idle` for what no function held."
+    ),
     "host": "Name of a host, `local` for the server's own machine.",
     "how": (
         "End of a request: `completed` (a replica answered), `failed` (an error), `expired` "
@@ -75,6 +77,7 @@ LABELS = {
     "version": "Version of fngate.",
     "victim": "Replica that made room for another pool: `idle` or `busy`.",
     "when": "Whether a replica failed while `starting` or while `serving`.",
+    "xid": "Number of an error in NVIDIA's catalogue, 0 for those beyond the first 32 of a GPU.",
     "where": "Place of an open request: `held` or `in_flight`.",
 }
 """Meanings of the labels. `document` raises where one is missing or left over."""
@@ -84,7 +87,7 @@ GROUPS = {
     "Exchanges": ("exchange", "first_byte"),
     "Models at /v1": ("input", "output", "usage", "first_token"),
     "Cold starts and replicas": ("cold", "replica", "waiting", "evictions", "pool", "manager"),
-    "Devices and hosts": ("device", "host"),
+    "Devices and hosts": ("device", "function", "host"),
     "Server": ("build", "gateway", "history", "access", "tasks"),
     "Process": ("process",),
 }

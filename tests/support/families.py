@@ -10,6 +10,7 @@ from prometheus_client.core import Metric
 
 from admin.metrics import (
     DeviceFamilies,
+    HeldFamilies,
     HostFamilies,
     OneGateway,
     ReplicaFamilies,
@@ -23,7 +24,9 @@ from pool_manager.hosts.view import HostView
 from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
+from pool_manager.usage import HeldTotal
 from registry.store.history import HistoryStatistics
+from runtime_image.contract.gpus import Reading, Telemetry
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
 
@@ -54,11 +57,14 @@ EMPTY = Balance()
 def page(balance: Balance = EMPTY) -> Metrics:
     """Return a page with every source and all counters at zero."""
     metrics = Metrics(lambda: balance, lambda: {"default/f@1": "warm"}, lambda: 1, lambda *_: True)
-    view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
+    reading = Reading("GPU-a", "0", telemetry=Telemetry(power_w=1.0))
+    view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5, reading, xids={79: 1})
     gpu = Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", (), 1.0, view)
     metrics.add_source(ReplicaFamilies(_Counters()))
     metrics.add_source(RunFamilies(lambda: {"default/f@1": 1}))
     metrics.add_source(DeviceFamilies(lambda: [gpu], dict))
+    held = [HeldTotal("default", "f", "cuda", 1.0, 1.0)]
+    metrics.add_source(HeldFamilies(lambda: held))
     metrics.add_source(HostFamilies(lambda: [HostView("gpu2", rtt_ms=0.5, disk_free_mib=1.0)]))
     metrics.add_source(
         ServerFamilies("process", lambda: HistoryStatistics(0, 0, 0, 0), OneGateway())

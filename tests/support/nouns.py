@@ -12,6 +12,7 @@ from registry.model import (
     BundleFile,
     ExchangeLimits,
     Function,
+    Optimised,
     Prepared,
     Profile,
     Revision,
@@ -20,6 +21,7 @@ from registry.model import (
 )
 from registry.spec import profile_engine
 from runtime_image.contract.model import Preparation, SessionPlan
+from runtime_image.contract.precision import PrecisionReport
 from runtime_image.contract.rows import PROOF
 from runtime_image.contract.signature import Signature, TensorSpec
 
@@ -121,6 +123,36 @@ def prepared(model: str = "model.onnx", **contents: bytes) -> Prepared:
         quick=SessionTimes(2.0, 8.0, {1: 10.0}),
         fast=SessionTimes(100.0, 6.0, {1: 8.0}),
     )
+
+
+def optimised(
+    content: bytes = b"int8", model: str = "model.onnx", *, original: bool = False
+) -> Optimised:
+    """Return a table with the original and an INT8 candidate of this content, which was chosen
+    unless the `original` was."""
+    table = PrecisionReport(
+        chosen="original" if original else "int8",
+        candidates=[
+            {"name": "original", "why_not": "", "latency_ms": {"1": 1.0, "32": 8.0}},
+            {
+                "name": "int8",
+                "why_not": "only 5 % faster" if original else "",
+                "latency_ms": {"1": 0.5, "32": 4.0},
+                "memory_mib": 20.0,
+                "file_bytes": len(content),
+                "cosine": 0.9995,
+                "largest_difference": 0.02,
+                "same_label": 0.995,
+                "batchable": True,
+            },
+        ],
+        tolerance=0.01,
+        calibrated=32,
+        judged=200,
+        source="samples",
+    )
+    file = None if original else bundle_file(".optimised/model.onnx", content)
+    return Optimised(model, table, file)
 
 
 def deployed(name: str = "digits", number: int = 1, current: int | None = None) -> Deployed:

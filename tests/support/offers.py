@@ -31,6 +31,19 @@ DESCRIPTION: Final[dict[str, Any]] = {
     "fast": TIMES,
 }
 
+CANDIDATE: Final = b"candidate"
+ROW: Final[dict[str, Any]] = {
+    "why_not": "",
+    "latency_ms": {"1": 1.0, "8": 4.0},
+    "memory_mib": 30.0,
+    "file_bytes": len(CANDIDATE),
+    "cosine": 0.9995,
+    "largest_difference": 0.02,
+    "same_label": 0.995,
+    "batchable": True,
+}
+"""Measurements of a candidate, as a trial reports them."""
+
 Answer = Callable[[Frame], Iterable[bytes]]
 """Returns the frames for one question; no frames close the connection."""
 
@@ -47,6 +60,14 @@ def description(**changes: Any) -> bytes:
     return json.dumps(data).encode()
 
 
+def precision_report(**changes: Any) -> dict[str, Any]:
+    """Return an honest table with the original and an INT8 candidate, which was chosen."""
+    original = {"name": "original", "why_not": "", "latency_ms": {"1": 2.0, "8": 9.0}}
+    candidates = [original, {"name": "int8", **copy.deepcopy(ROW)}]
+    table = {"chosen": "int8", "candidates": candidates, "tolerance": 0.01, "source": "samples"}
+    return {**table, "calibrated": 32, "judged": 200, "size": len(CANDIDATE), **changes}
+
+
 def frame(kind: Kind, id: int, body: bytes = b"") -> bytes:
     """Return one frame as bytes."""
     return b"".join(bytes(piece) for piece in pack(kind, id, body))
@@ -58,6 +79,7 @@ def honest(question: Frame, described: bytes = b"") -> Iterable[bytes]:
         Part.DESCRIPTION: described or description(),
         Part.GRAPH: GRAPH,
         Part.WEIGHTS: WEIGHTS,
+        Part.OPTIMISED: CANDIDATE,
     }[Part(question.aux)]
     for start in range(0, len(body), PART_MAX):
         yield frame(Kind.PART, question.id, body[start : start + PART_MAX])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.deploy.plan import WireDeploy, WireFile
 from admin.history import Prior, ServerHistory
@@ -45,6 +46,7 @@ class Operator:
     manager: Manager
     deploys: Deploys
     pool_sync: PoolSync
+    models: CompiledModels
 
     async def request(self, files: Mapping[str, bytes] | None = None, **fields: Any) -> WireDeploy:
         """Upload `files`, by default one small model; return a deploy request for them."""
@@ -98,6 +100,9 @@ class _Linked(Bundles):
     ) -> None:
         self._blobs.materialise(bundle, target, prepared)
 
+    async def add(self, files: Collection[BundleFile], target: Path) -> None:
+        self._blobs.add(files, target)
+
     def path(self, sha256: str) -> Path:
         return self._blobs.path(sha256)
 
@@ -126,16 +131,23 @@ async def operating(
         devices = cpu_slots(SLOTS)
         manager = Manager(pool, driver or FakeDriver(), devices, _Linked(store.blobs), past, gpus)
         stack.push_async_callback(manager.close)
-        pool_sync = PoolSync(store.catalog, manager, store.bundles.__getitem__)
+        models = CompiledModels(store.builds, "onnxruntime")
+        pool_sync = PoolSync(store.catalog, manager, store.bundles.__getitem__, models.of)
         stack.callback(pool_sync.close)
         await manager.start()
         manager.receive_demand(encode(Demand("test", 1, True, {})))
         deploys = Deploys(
-            store, manager, idle_s=IDLE_S, wall=time.time, pause=pause, settled=settled
+            store,
+            manager,
+            idle_s=IDLE_S,
+            wall=time.time,
+            pause=pause,
+            settled=settled,
+            models=models,
         )
         stack.push_async_callback(deploys.close)
         await deploys.resume()
-        yield Operator(store, manager, deploys, pool_sync)
+        yield Operator(store, manager, deploys, pool_sync, models)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
 from registry.exchange import Endpoints, decode_endpoints
-from registry.model import ColdStart, Host, StateInterval, Use
+from registry.model import ColdStart, DeviceModel, Host, StateInterval, Use
 from registry.tasks import Tasks
 from runtime_image.contract.model import ModelSpec
 from tests.support.peers import Client, KnownPast
@@ -67,6 +67,9 @@ class Recorder:
         """Ignore the record."""
 
     def use(self, record: Use) -> None:
+        """Ignore the record."""
+
+    def device_model(self, record: DeviceModel) -> None:
         """Ignore the record."""
 
 

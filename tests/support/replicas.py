@@ -23,6 +23,7 @@ from pool_manager.ports import Binding, Gpus
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.relay import Wiring
 from pool_manager.settings import PoolSettings
+from registry.errors import StoreUnavailable
 from registry.model import Bundle, BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Flag, Kind
@@ -67,6 +68,17 @@ class ModelFolder:
     ) -> None:
         """Link all files into `target`, whatever the bundle lists."""
         self._link(target)
+
+    async def add(self, files: Collection[BundleFile], target: Path) -> None:
+        """Link these files into `target`; the folder has them by their hashes."""
+        for file in files:
+            path = target / file.path
+            path.parent.mkdir(exist_ok=True)
+            path.unlink(missing_ok=True)
+            try:
+                os.link(self.path(file.sha256), path)
+            except FileNotFoundError:
+                raise StoreUnavailable(f"{file.path}: its blob is missing") from None
 
     def path(self, sha256: str) -> Path:
         """Return the file with this content."""

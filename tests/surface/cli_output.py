@@ -64,6 +64,8 @@ class CliOutput:
         self._run_host_verbs()
         self._run_verb("usage")
         self._run_verb("usage", "--by", "key")
+        self._run_verb("cost")
+        self._run_verb("cost", "--by", "key")
         self._run_verb("image prune")
         self._run_verb("backup", str(self._backup))
         self._run_verb("show", "nothing", exit_code=1)

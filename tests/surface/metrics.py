@@ -10,7 +10,7 @@ from runtime_image.contract.control import PHASES
 from runtime_image.link.meta import AnswerMeta
 from tests.support.families import page
 
-DATA = ("device", "driver", "function", "host", "namespace", "pool", "version")
+DATA = ("device", "driver", "function", "host", "namespace", "pool", "version", "xid")
 """Labels whose values are data, not part of the surface."""
 
 

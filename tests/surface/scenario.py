@@ -152,10 +152,10 @@ async def _wait_for_history(server: Recorder) -> None:
     """Add records that the history gets only after minutes; wait for those it gets within a
     second."""
     history, minute_s = server.server.server.store.history, int(time.time()) // 60 * 60
-    history.record(Use("default", "f", 2, "cpu:0", minute_s, 1.0, 1.0, 1.0))
+    history.record(Use("default", "f", 2, "cpu:0", minute_s, 1.0, 1.0, 1.0, 3.0))
     history.record(Arrivals("default", "f", minute_s, 2))
     usage = server.server.server.store.usage
-    usage.add(UsageRow("", "default", "f", minute_s // 3600 * 3600, 1, 1, 1, 1))
+    usage.add(UsageRow("", "default", "f", minute_s // 3600 * 3600, 1, 1, 1, 1, 1))
     await usage.flush()
 
     async def is_recorded() -> bool:
@@ -185,6 +185,7 @@ async def _read(server: Recorder) -> None:
     await server.request(f"POST {ADMIN}/images/prune")
     for by in ("key", "function"):
         await server.request(f"GET {ADMIN}/usage", query=f"by={by}")
+        await server.request(f"GET {ADMIN}/cost", query=f"by={by}")
     for route in READ:
         await server.request(route)
     await server.request("GET /", Accept="application/json")

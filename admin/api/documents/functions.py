@@ -20,13 +20,16 @@ from registry.model import (
     ServerImage,
     StateInterval,
 )
+from runtime_image.contract.compiled import CompilerName, Form, OutputParity, ShapeRange
 from runtime_image.contract.model import InputRule, OutputRule
+from runtime_image.contract.precision import PrecisionReport
 from runtime_image.contract.server import Network, SampleRequest
 from runtime_image.contract.signature import Signature
 
 T = TypeVar("T")
 PoolState = Literal["cold", "waking", "warm", "draining", "failing"]
 Engine = Literal["onnx", "python", "server"]
+BuildState = Literal["unavailable", "waiting", "building", "given_up", "failed", "done"]
 
 
 class Items(msgspec.Struct, Generic[T]):
@@ -34,6 +37,38 @@ class Items(msgspec.Struct, Generic[T]):
 
     items: list[T]
     next: str | None
+
+
+class BuildRow(msgspec.Struct, kw_only=True):
+    """State of the build of a compiled model. `began_s` (Unix seconds) of a running one;
+    `estimate_s` is how long it takes by earlier builds."""
+
+    state: BuildState
+    reason: str
+    began_s: float | None
+    estimate_s: float | None
+
+
+class BuildDetail(BuildRow, kw_only=True):
+    """All about a build. `elapsed_s` of a build that is done is how long it took. `outside`: what
+    happens to a request outside of `ranges`. `form`: "context" for a wholly compiled graph, "cache"
+    for compiled parts. `parity`: the compiled model beside the ordinary one over `samples`.
+    Milliseconds per run by rows."""
+
+    attempts: int
+    elapsed_s: float | None
+    compiler: CompilerName | None
+    device_type: str | None
+    ranges: list[ShapeRange]
+    outside: Literal["ordinary", "refuse"] | None
+    form: Form | None
+    parity: list[OutputParity]
+    samples: int
+    ordinary_ms: dict[str, float]
+    compiled_ms: dict[str, float]
+    load_ms: float | None
+    memory_mib: float | None
+    made_s: float | None
 
 
 class FunctionRow(msgspec.Struct, kw_only=True):
@@ -66,6 +101,7 @@ class FunctionRow(msgspec.Struct, kw_only=True):
     cold_start_ms: float | None
     ready_in_ms: int | None
     created_s: float
+    build: BuildRow | None
 
 
 class Quantiles(msgspec.Struct):
@@ -131,9 +167,11 @@ class RevisionRow(msgspec.Struct, kw_only=True):
 
 
 class FunctionDetail(FunctionRow, kw_only=True):
-    """A function with all details. `previous`: the revision that a rollback returns to. `server`
-    and `exchange` only of server functions."""
+    """A function with all details. `previous`: the revision that a rollback returns to. `build`:
+    that of its compiled model. `precision`: candidates that the trial of the revision with the
+    traffic measured, null without any. `server` and `exchange` only of server functions."""
 
+    build: BuildDetail | None
     limits: Limits
     spread: bool
     file_hosts: int
@@ -144,6 +182,7 @@ class FunctionDetail(FunctionRow, kw_only=True):
     output: OutputRule
     batching: Batching
     device: DeviceNeed
+    precision: PrecisionReport | None
     sample: Literal["manifest", "zeros"]
     revisions: list[RevisionRow]
     previous: int | None
@@ -232,6 +271,14 @@ class Warmed(msgspec.Struct):
     was_warm: bool
     took_ms: float
     idle_s: float
+
+
+class Prepares(msgspec.Struct):
+    """A compiled model was asked for."""
+
+    name: str
+    revision: str
+    build: BuildDetail
 
 
 class Slept(msgspec.Struct):

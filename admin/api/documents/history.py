@@ -138,3 +138,43 @@ class Usage(msgspec.Struct):
     left_out: int
     total: UsageSums
     next: str | None
+
+
+class CostSums(Spent, kw_only=True):
+    """Device-seconds, joules and costs.
+
+    `held_s`: device-seconds of which several holders of a device have their shares.
+    `no_counter_s`: those on devices without an energy counter. `unpriced_s`: those without a price.
+    `joules` is null without any counter, costs without any price.
+    """
+
+    held_s: float
+    no_counter_s: float
+    unpriced_s: float
+    joules: float | None
+    device_cost: float | None
+    energy_cost: float | None
+    cost: float | None
+
+
+class CostItem(CostSums, kw_only=True):
+    """Cost of one function, or of one key with its note. `_idle` is what no function holds,
+    `_by_no_key` are functions whose calls are not known by key."""
+
+    removed: bool
+    key: str | UnsetType = UNSET
+    note: str | UnsetType = UNSET
+    function: str | UnsetType = UNSET
+
+
+class Costs(msgspec.Struct):
+    """Costs by key or by function. `left_out`: rows beyond the limit of rows."""
+
+    by: Literal["key", "function"]
+    from_s: float
+    to_s: float
+    currency: str | None
+    items: list[CostItem]
+    left_out: int
+    total: CostSums
+    next: str | None

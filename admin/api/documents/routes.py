@@ -19,7 +19,7 @@ from admin.api.history import HOURS, HOURS_MAX
 from admin.api.hosts import HostChanges, HostRequest
 from admin.api.keys import KeyRequest
 from admin.api.logs import LINES, LINES_MAX
-from admin.api.operate import WARM_MAX_S, WARM_S, ScalingRequest
+from admin.api.operate import WARM_MAX_S, WARM_S, PrepareRequest, ScalingRequest
 from admin.api.pages import TicketRequest
 from admin.api.secrets import SecretRequest
 from gateway.access import Need
@@ -85,6 +85,7 @@ GROUPS: Final = {
     "functions": "functions",
     "timeline": "history and usage",
     "usage": "history and usage",
+    "cost": "history and usage",
     "pools": "pools, replicas and devices",
     "replicas": "pools, replicas and devices",
     "devices": "pools, replicas and devices",
@@ -254,6 +255,14 @@ ABOUT: Final = {
         parameters=(number("wait", "Seconds to wait.", WARM_S, WARM_MAX_S),),
         errors=(*_UNKNOWN, errors.FunctionFailing, errors.NoRoom, *_ENGINE),
     ),
+    "POST /functions/{name}/prepare": About(
+        "Ask for the compiled model of a function.",
+        f.Prepares,
+        (ACCEPTED,),
+        PrepareRequest,
+        errors=(*_UNKNOWN, errors.Refused),
+        is_body_required=False,
+    ),
     "POST /functions/{name}/sleep": About(
         "Stop the idle replicas of a function.", f.Slept, errors=_UNKNOWN
     ),
@@ -324,6 +333,9 @@ ABOUT: Final = {
     ),
     "GET /usage": About(
         "Show the usage of models by key or by function.", h.Usage, parameters=_USAGE
+    ),
+    "GET /cost": About(
+        "Show device-seconds, energy and costs by function or by key.", h.Costs, parameters=_USAGE
     ),
     "GET /pools": About(
         "List the pools, one for each revision.", Items[s.PoolRow], parameters=_PAGE

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from admin.cli.doctor import engine_checks, machine
+from admin.cli.doctor import engine_checks, gpu_libraries, machine
 from admin.cli.doctor.machine import Check, softened
 from admin.cli.options import DEFAULT_ENGINE
 from pool_manager.drivers.docker.spec import LINK
@@ -163,6 +163,8 @@ def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Ch
     else:
         checks = [*_engine(facts), *_gpu(facts, found), *_images(facts, needed)]
         checks += machine.system_calls(facts.pids) if facts.is_local else []
+        if "gpu" in needed and facts.images.get(needed["gpu"]) is not None:
+            checks += gpu_libraries.container_checks(url, needed["gpu"])
     return checks if is_chosen else softened(checks)
 
 

@@ -88,7 +88,12 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
     elif login is not None:
         found = remote_checks(address, login)
     else:
-        found = [*local_checks(Path(data)), *docker(engine, driver), *_server(address)]
+        found = [
+            *local_checks(Path(data)),
+            *engine_packages(driver),
+            *docker(engine, driver),
+            *_server(address),
+        ]
     print_checks(found, as_json)
 
 
@@ -105,10 +110,22 @@ def local_checks(data: Path) -> list[Check]:
         machine.token(folder),
         *machine.secret_key(key_file(folder)),
         machine.sockets(run_dir(folder)),
-        machine.engine(),
         isolation.namespaces(),
         *machine.system_calls(machine.replica_pids(run_dir(folder))),
     ]
+
+
+def engine_packages(driver: Driver) -> list[Check]:
+    """Return the checks of ONNX Runtime in this Python, which only the process driver needs; what
+    it loads for GPUs is checked if there are some."""
+    from admin.cli.doctor import engine_checks, gpu_libraries, machine
+
+    checks = [machine.engine(), *gpu_libraries.installed()]
+    if driver is not Driver.PROCESS:
+        return machine.softened(checks)
+    if engine_checks.find_driver().gpus:
+        checks += gpu_libraries.process_checks()
+    return checks
 
 
 def docker(engine: str, driver: Driver) -> list[Check]:

@@ -60,9 +60,14 @@ Tensorrt = Annotated[
     str,
     typer.Option(
         metavar="MAJOR",
-        help="Add this major version of TensorRT to the gpu image, like 10. Its wheels are on"
-        " NVIDIA's own index: pass it to pip with PIP_EXTRA_INDEX_URL.",
+        help="Add TensorRT to the gpu image; 10 is the version that ONNX Runtime loads. It comes"
+        " from --wheels, from the base image if that has it, or else from NVIDIA's own index: pass"
+        " that to pip with PIP_EXTRA_INDEX_URL. Untried: no GPU was there.",
     ),
+]
+Wheels = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder with the wheel tensorrt_cu13_libs, for --tensorrt."),
 ]
 Context = Annotated[
     Path | None,
@@ -78,6 +83,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     tag: Tag = None,
     engine: Engine = DEFAULT_ENGINE,
     tensorrt: Tensorrt = "",
+    wheels: Wheels = None,
     context: Context = None,
     as_json: Json = False,
 ) -> None:
@@ -91,9 +97,9 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     Examples:
       fnctl image build
       fnctl image build gpu --base python:3.12-slim
+      fnctl image build gpu --tensorrt 10 --wheels ~/tensorrt
     """
-    if tensorrt and (kind is Kind.CPU or not tensorrt.isdecimal()):
-        raise typer.BadParameter("expected a major version and gpu", param_hint="--tensorrt")
+    _check_tensorrt(kind, tensorrt, wheels)
     with errors_reported(as_json):
         from admin.image.build import BuildRequest
         from admin.image.build import build as build_image
@@ -107,6 +113,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
             (context or own_checkout()).expanduser().absolute(),
             wheelhouse and wheelhouse.expanduser().absolute(),
             tensorrt,
+            wheels and wheels.expanduser().absolute(),
         )
         try:
             built = build_image(request, _quiet if as_json else _print)
@@ -114,6 +121,18 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
             typer.echo("interrupted: nothing changed", err=True)
             raise typer.Exit(INTERRUPTED) from None
     typer.echo(json.dumps(asdict(built), indent=2) if as_json else plain(render(built)))
+
+
+def _check_tensorrt(kind: Kind, tensorrt: str, wheels: Path | None) -> None:
+    """Raise BadParameter for a wrong use of `--tensorrt` and `--wheels`."""
+    if tensorrt and kind is Kind.CPU:
+        raise typer.BadParameter("expected the kind gpu, got cpu", param_hint="--tensorrt")
+    if tensorrt not in ("", "10"):
+        text = f"expected 10, got {tensorrt}: ONNX Runtime's provider loads libnvinfer.so.10"
+        raise typer.BadParameter(text, param_hint="--tensorrt")
+    if wheels is not None and not tensorrt:
+        text = "it is the folder of TensorRT's wheels: expected --tensorrt 10 beside it"
+        raise typer.BadParameter(text, param_hint="--wheels")
 
 
 @app.command("prune")
@@ -153,6 +172,7 @@ def render(built: BuiltImage) -> str:
         ("size", size(built.size_bytes)),
         ("python", built.python),
         ("onnxruntime", built.onnxruntime),
+        ("tensorrt", built.tensorrt),
         ("link", str(built.link)),
         ("replaced", built.replaced),
     )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from admin.cli.build_lines import build_cell
 from admin.cli.options import Session, connected
 from admin.text import NONE, duration, get, number, table
 
@@ -24,6 +25,7 @@ HEAD: Final = (
     "COLD START",
     "READY IN",
     "SLEEPS IN",
+    "COMPILED",
 )
 DROPPED: Final = ("P50", "COLD START", "P95", "REVISION", "SLEEPS IN", "IN FLIGHT", "RATE")
 """Columns dropped on a narrow terminal, first one first."""
@@ -41,8 +43,8 @@ def ls(
     READY is the number of ready and of wanted replicas. HELD is the number of requests in the
     queue. RATE is answers per second; P50 and P95 cover the last minute. READY IN estimates how
     long a call that arrived now would wait for a replica ("-" before a revision has had five cold
-    starts). SLEEPS IN is the time until the idle replica is stopped. A narrow terminal shows fewer
-    columns.
+    starts). SLEEPS IN is the time until the idle replica is stopped. COMPILED is there if any
+    function asks for a compiled model. A narrow terminal shows fewer columns.
 
     \b
     Examples:
@@ -68,7 +70,7 @@ def render(items: Sequence[dict[str, Any]], now_s: float, room: int | None = Non
     if not items:
         return "no functions yet"
     rows = [row(item, now_s) for item in items]
-    kept = list(HEAD)
+    kept = list(HEAD) if any(cells[-1] != NONE for cells in rows) else list(HEAD[:-1])
     for title in (None, *DROPPED):
         kept = [each for each in kept if each != title]
         at = [HEAD.index(each) for each in kept]
@@ -94,6 +96,7 @@ def row(item: dict[str, Any], now_s: float) -> tuple[str, ...]:
         _duration(item.get("cold_start_ms")),
         ready_in(item.get("ready_in_ms")),
         sleeps_in(item.get("sleeps_at_s"), now_s),
+        build_cell(item.get("build"), now_s),
     )
 
 

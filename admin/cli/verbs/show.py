@@ -62,12 +62,14 @@ def why(session: Session, name: Name) -> None:
 
 def render(function: dict[str, Any], now_s: float) -> str:
     """Render the function; `now_s` in Unix seconds."""
+    from admin.cli.precision import render_precision
     from admin.cli.render import render_errors
 
     parts = [
         f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
         fields([*_facts(function), *_server(function)]),
         _tensors(function.get("signature") or {}),
+        render_precision(function.get("precision")),
         _cold_starts(function.get("cold_starts") or []),
         _revisions(function.get("revisions") or [], function.get("previous")),
         render_errors(function.get("errors") or [], now_s, ERRORS_MAX),
@@ -98,6 +100,18 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
         ("prepared", _prepared(function.get("revisions") or [])),
+        *_compiled(function.get("build") or {}, get(function, "name")),
+    ]
+
+
+def _compiled(build: dict[str, Any], name: str) -> list[tuple[str, str]]:
+    """Return the facts about the compiled model."""
+    from admin.cli.build_lines import build_line, parity, shapes
+
+    return [
+        ("compiled", build_line(build).replace("NAME", name)),
+        ("shapes", shapes(build)),
+        ("parity", parity(build)),
     ]
 
 
@@ -210,6 +224,7 @@ def _cold_starts(ways: list[dict[str, Any]]) -> str:
 
 def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
     rows = []
+    has_precision = any((one.get("profile") or {}).get("optimised") for one in revisions)
     has_versions = any(one.get("oip_version") for one in revisions)
     for revision in revisions:
         profile = revision.get("profile") or {}
@@ -219,6 +234,7 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
                 *([get(revision, "oip_version") or NONE] if has_versions else ()),
                 _traffic(revision, previous),
                 get(revision, "engine"),
+                *([_precision(profile)] if has_precision else ()),
                 size(int(revision.get("size") or 0)),
                 duration(float(profile["load_ms"])) if "load_ms" in profile else NONE,
                 f"{number(float(profile['memory_mib']))} MiB" if profile else NONE,
@@ -226,8 +242,14 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
             )
         )
     version = ("VERSION",) if has_versions else ()
-    head = ("REVISION", *version, "TRAFFIC", "ENGINE", "SIZE", "LOAD", "MEMORY", "BATCHING")
+    engine = ("ENGINE", "PRECISION") if has_precision else ("ENGINE",)
+    head = ("REVISION", *version, "TRAFFIC", *engine, "SIZE", "LOAD", "MEMORY", "BATCHING")
     return table(head, rows) if rows else ""
+
+
+def _precision(profile: dict[str, Any]) -> str:
+    """Return the candidate that a revision is served by."""
+    return get((profile.get("optimised") or {}).get("table") or {}, "chosen") or NONE
 
 
 def _traffic(revision: dict[str, Any], previous: int | None) -> str:

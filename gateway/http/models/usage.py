@@ -57,8 +57,8 @@ class UsageMeter:
             self._first_s = now = monotonic()
             self._invoker.metrics.tokens_of(*self._owner).first_token.observe(now - self._began_s)
 
-    def end(self, status: int, *, is_answered: bool, is_whole: bool) -> None:
-        """Count the call, which was sent to a server.
+    def end(self, status: int, sent_s: float, *, is_answered: bool, is_whole: bool) -> None:
+        """Count the call, which was sent to a server at `sent_s` (monotonic).
 
         `status`: of the server's answer, if `is_answered`. `is_whole`: the answer is complete. An
         answer that broke off after it had said its end has all its tokens.
@@ -69,7 +69,8 @@ class UsageMeter:
         is_unknown = self._says_usage and usage is None and not is_refused
         tokens_in, tokens_out = usage or (0, 0)
         bucket_s = bucket_of(invoker.wall())
-        numbers = (tokens_in, tokens_out, 1, int(is_unknown))
+        busy_ms = max(0, round((now - sent_s) * 1e3))
+        numbers = (tokens_in, tokens_out, 1, int(is_unknown), busy_ms)
         invoker.history.used(UsageRow(self._key_id, *self._owner, bucket_s, *numbers))
         metrics = invoker.metrics.tokens_of(*self._owner)
         metrics.tokens_in.inc(tokens_in)

@@ -7,15 +7,18 @@ in between leaves a folder that the server refuses.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from registry.catalog import Deployed
 from registry.errors import BadRequest, StoreUnavailable
 from registry.files import fsync_folder, make_private, replacing, unavailable
 from registry.settings import StoreSettings
+from registry.spec import candidate_of
+from registry.store.builds import BuildStore
 from registry.store.database import CORRUPT, MIGRATIONS, Database
 from registry.store.functions import Functions
 from registry.store.keys import Keys
@@ -106,13 +109,19 @@ async def restore(settings: StoreSettings, file: Path, now_s: float) -> Restored
             async with database.write() as transaction:
                 await transaction.query("UPDATE store SET sweeps_from_s = ?", (now_s + SPARED_S,))
             marker = await _identity(database)
-            used = await Functions(database).referenced_blobs()
+            functions = Functions(database)
+            used = await functions.referenced_blobs() | _candidates(await functions.load_all())
             secrets = await SecretStore(database, KeyFile.of(settings)).list()
         folder = _set_aside(settings, now_s)
     write_marker(settings, marker)
     missing = sum(not (settings.blobs / name[:2] / name).is_file() for name in used)
     unreadable = tuple(one.name for one in secrets if one.problem)
     return Restored(found.functions, found.keys, missing, folder, unreadable)
+
+
+def _candidates(deployed: Iterable[Deployed]) -> set[str]:
+    """Return the sha256 of the files that revisions are served by instead of their models."""
+    return {file.sha256 for one in deployed if (file := candidate_of(one)) is not None}
 
 
 async def _damage(settings: StoreSettings) -> str:
@@ -127,6 +136,7 @@ async def _damage(settings: StoreSettings) -> str:
         await functions.load_bundles()
         await Keys(database).list()
         await Operations(database).running()
+        await BuildStore.open(database, lambda _: True)
     except StoreUnavailable as error:
         if not error.message.startswith(CORRUPT):
             raise

@@ -32,6 +32,20 @@ AGAIN_S = 0.05
 MESSAGES = 4
 EVENTS = 6
 IDEMPOTENT = ("GET", "PUT")
+LIMITS = """
+[device]
+memory_mib = 200
+
+[limits]
+concurrency = 8
+retry = "{retry}"
+first_byte_s = 30
+drain_s = 10
+
+[scaling]
+idle_s = 60
+"""
+"""Part of the manifest of every server function that the clients call."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pool_manager.drivers.docker.images import PINNED
 from tests.chaos import footprint
 from tests.chaos.calls import client
 from tests.chaos.containers.engine_room import EngineRoom, engine_with
-from tests.chaos.containers.exchanges import Exchanges
+from tests.chaos.containers.exchanges import LIMITS, Exchanges
 from tests.chaos.containers.pair_faults import ENGINE_KILLS, FATAL, STEADY, PairFaults, Stage
 from tests.chaos.containers.servers import EXCUSED, PING_S, leftovers
 from tests.chaos.containers.weather import Weather
@@ -45,23 +45,16 @@ FUNCTIONS = {"first": "auto", "second": "always", "third": "never"}
 SLOTS = 6
 WORKERS = 2
 ZERO_S = 90.0
-MORE = """
+MORE = (
+    """
 [server.env]
 ROUND = "{round}"
 
-[device]
-memory_mib = 200
-
-[limits]
-concurrency = 8
-retry = "{retry}"
-first_byte_s = 30
-drain_s = 10
-
-[scaling]
-idle_s = 60
-max = 1
 """
+    + LIMITS
+    + """max = 1
+"""
+)
 POOLED = 18
 """Max connections that docker-py's pool may keep."""
 SOCKET = "socket"

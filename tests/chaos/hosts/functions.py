@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.chaos.containers.calling import Clients
-from tests.chaos.containers.exchanges import Exchanges, Sent
+from tests.chaos.containers.exchanges import LIMITS, Exchanges, Sent
 from tests.chaos.containers.weather import Weather
 from tests.chaos.subjects import HANDLER, MODEL, WIDE, Subject
 from tests.support import models
@@ -32,7 +32,8 @@ def predict(inputs, ctx):
     threading.Event().wait(0.01)
     return {{"y": inputs["x"] * {scale} + {offset}}}
 """
-SERVER = """
+SERVER = (
+    """
 schema = 1
 name = "{name}"
 
@@ -44,20 +45,12 @@ ready = "/ready"
 start_s = 60
 stop_grace_s = 1
 
-[device]
-memory_mib = 200
-
-[limits]
-concurrency = 8
-retry = "{retry}"
-first_byte_s = 30
-drain_s = 10
-
-[scaling]
-idle_s = 60
-min = 1
+"""
+    + LIMITS
+    + """min = 1
 max = 2
 """
+)
 SERVERS = {"first": "auto", "second": "never"}
 """Server functions and their `retry`."""
 BAD_GATEWAY = 502

@@ -54,12 +54,43 @@ def detail(line: dict[str, Any], origin: str) -> dict[str, Any]:
         "batching": {"mode": "auto", "max_size": 0, "wait_ms": 0.0},
         "device": {"kind": "any", "memory_mib": 0, "share": 1.0},
         "sample": "manifest" if has_labels else "zeros",
+        "precision": precision() if has_labels else None,
         "revisions": [
             revision(name, at, number, signature) for at in range(max(1, number - 3), number + 1)
         ],
         "previous": number - 1 or None,
         "cold_starts": [table_row("cpu", standby=True), table_row("cuda", standby=False)],
         "example": f"curl {origin}/fn/{name} -H 'Content-Type: application/json' -d '{{}}'",
+    }
+
+
+def precision() -> dict[str, Any]:
+    """Return candidates of other precision: one chosen, one too slow, one that disagrees."""
+    rows: list[dict[str, Any]] = [
+        {"name": "original", "file_bytes": 224_000, "memory_mib": 61.0, "batchable": True},
+        {"name": "fp16", "file_bytes": 113_000, "cosine": 0.9999996, "same_label": 1.0},
+        {"name": "int8", "file_bytes": 62_000, "cosine": 0.9991, "same_label": 0.9948},
+        {"name": "int8-dynamic", "file_bytes": 61_000, "cosine": 0.962, "same_label": 0.91},
+    ]
+    why = ("", "its rows take 4 % longer than the original's", "", "same label 0.91, below 0.99")
+    single = (0.42, 0.43, 0.31, 0.35)
+    return {
+        "chosen": "int8",
+        "candidates": [
+            {
+                "memory_mib": 48.0,
+                "largest_difference": 0.0312,
+                "batchable": one["name"] != "int8-dynamic",
+                **one,
+                "why_not": reason,
+                "latency_ms": {"1": ms} if "dynamic" in one["name"] else {"1": ms, "16": 9 * ms},
+            }
+            for one, reason, ms in zip(rows, why, single, strict=True)
+        ],
+        "tolerance": 0.01,
+        "calibrated": 32,
+        "judged": 192,
+        "source": "samples",
     }
 
 

@@ -60,7 +60,7 @@ def use(file: Path | None) -> None:
 @dataclass
 class Gpu:
     """A GPU, or with a `parent` a MIG slice. Memory in MiB; `other_mib` is used by no listed
-    process."""
+    process. `senses` are sensors and counters by name, in the driver's units."""
 
     uuid: str
     total_mib: int = 24_000
@@ -71,6 +71,7 @@ class Gpu:
     parent: str = ""
     instance: int = 0
     is_lost: bool = False
+    senses: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -131,6 +132,11 @@ class Board:
         self.hangs = hangs
         self.write()
 
+    def sense(self, uuid: str, **values: int) -> None:
+        """Set sensors and counters of a GPU, such as `energy_mj`; others stay as they are."""
+        self.gpus[uuid].senses |= values
+        self.write()
+
     def used_mib(self, uuid: str) -> int:
         """Return the memory in use on a GPU."""
         listed = [max(0, mib) for (at, _), mib in self.processes.items() if at == uuid]
@@ -156,4 +162,6 @@ class Board:
             lines.append(f"gpu {gpu.uuid} {sizes} {kind} {flags} {gpu.name}")
         lines += [f"proc {uuid} {pid} {mib}" for (uuid, pid), mib in self.processes.items()]
         lines += [f"xid {uuid} {xid} {instance}" for uuid, xid, instance in self.xids]
+        for gpu in self.gpus.values():
+            lines += [f"sense {gpu.uuid} {name} {value}" for name, value in gpu.senses.items()]
         return [*lines, "hang"] if self.hangs else lines

@@ -8,6 +8,7 @@
  *     slice PARENT UUID total_mib other_mib instance NAME
  *     proc UUID pid mib           mib -1: not available
  *     xid UUID number instance    instance -1: the whole GPU
+ *     sense UUID NAME value       a sensor or counter; without a line the call is not supported
  *
  * As with the real library, a GPU that was lost in a session stays lost until the next nvmlInit.
  */
@@ -22,6 +23,7 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, T
 #define DEVICES 32
 #define PROCS 128
 #define XIDS 4096
+#define SENSES 512
 #define EXPORT __attribute__((visibility("default")))
 #define MIB 1048576ULL
 
@@ -29,13 +31,17 @@ typedef struct { char uuid[80], parent[80], name[96]; long total, reserved, othe
                  int major, minor, mig, lost, instance; } Device;
 typedef struct { char uuid[80]; unsigned pid; long mib; } Proc;
 typedef struct { char uuid[80]; unsigned long long xid; int instance; } Xid;
-typedef struct { char driver[80]; int init, hang, answer, devices, procs, xids;
-                 Device device[DEVICES]; Proc proc[PROCS]; Xid xid[XIDS]; } State;
+typedef struct { char uuid[80], name[32]; unsigned long long value; } Sense;
+typedef struct { char driver[80]; int init, hang, answer, devices, procs, xids, senses;
+                 Device device[DEVICES]; Proc proc[PROCS]; Xid xid[XIDS];
+                 Sense sense[SENSES]; } State;
 
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } ProcessInfo;
 typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } EventData;
+typedef struct { unsigned field, scope; long long timestamp, latency; int type, answer;
+                 union { double d; unsigned u; unsigned long long ull; } value; } FieldValue;
 
 static char path[4096];
 static char names[DEVICES * 4][80];     /* target of a handle */
@@ -60,7 +66,7 @@ static int *lost_flag(const char *uuid) { return &was_lost[((char *)handle(uuid)
 static void parse(char *line, const char *call)
 {
     Device d = {.instance = -1};
-    Proc p; Xid x; char name[96]; int code;
+    Proc p; Xid x; Sense s; char name[96]; int code;
     if (sscanf(line, "driver %79s", state.driver) == 1) return;
     if (sscanf(line, "init %d", &state.init) == 1) return;
     if (!strncmp(line, "hang", 4)) state.hang = 1;
@@ -75,6 +81,8 @@ static void parse(char *line, const char *call)
         if (state.procs < PROCS) state.proc[state.procs++] = p;
     } else if (sscanf(line, "xid %79s %llu %d", x.uuid, &x.xid, &x.instance) == 3) {
         if (state.xids < XIDS) state.xid[state.xids++] = x;
+    } else if (sscanf(line, "sense %79s %31s %llu", s.uuid, s.name, &s.value) == 3) {
+        if (state.senses < SENSES) state.sense[state.senses++] = s;
     }
 }
 
@@ -246,11 +254,59 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(const char *of, unsigned *cou
     return end(found > room ? TOO_SMALL : OK);
 }
 
+/* Sensors are those of whole GPUs. */
+static int sense(Device *d, const char *name, unsigned long long *value)
+{
+    for (int i = 0; !d->parent[0] && i < state.senses; i++)
+        if (!strcmp(state.sense[i].uuid, d->uuid) && !strcmp(state.sense[i].name, name)) {
+            *value = state.sense[i].value;
+            return OK;
+        }
+    return UNSUPPORTED;
+}
+
+#define SENSE(call, type, arguments, name) \
+    EXPORT int call arguments \
+    { \
+        ON_DEVICE(#call); \
+        unsigned long long found = 0; \
+        answer = sense(d, name, &found); \
+        if (!answer) *value = (type)found; \
+        return end(answer); \
+    }
+
+SENSE(nvmlDeviceGetPowerUsage, unsigned, (const char *of, unsigned *value), "power_mw")
+SENSE(nvmlDeviceGetTotalEnergyConsumption, unsigned long long,
+      (const char *of, unsigned long long *value), "energy_mj")
+SENSE(nvmlDeviceGetTemperature, unsigned, (const char *of, int sensor, unsigned *value),
+      sensor == 0 ? "temperature" : "")
+SENSE(nvmlDeviceGetClockInfo, unsigned, (const char *of, int clock, unsigned *value),
+      clock == 1 ? "sm_clock" : clock == 2 ? "memory_clock" : "")
+SENSE(nvmlDeviceGetPcieReplayCounter, unsigned, (const char *of, unsigned *value), "pcie_replays")
+SENSE(nvmlDeviceGetTotalEccErrors, unsigned long long,
+      (const char *of, int kind, int counter, unsigned long long *value),
+      kind ? counter ? "ecc_uncorrected_ever" : "ecc_uncorrected"
+           : counter ? "ecc_corrected_ever" : "ecc_corrected")
+
+EXPORT int nvmlDeviceGetFieldValues(const char *of, int count, FieldValue *values)
+{
+    ON_DEVICE("nvmlDeviceGetFieldValues");
+    for (int i = 0; i < count; i++) {
+        unsigned long long found = 0;
+        values[i].answer = sense(d, values[i].field == 82 ? "memory_temperature" : "", &found);
+        values[i].value.u = found;
+    }
+    return end(OK);
+}
+
 /* 10% utilisation per process. */
 EXPORT int nvmlDeviceGetUtilizationRates(const char *of, unsigned rates[2])
 {
     ON_DEVICE("nvmlDeviceGetUtilizationRates");
-    rates[0] = rates[1] = 0;
+    unsigned long long memory = 0;
+    sense(d, "memory_utilization", &memory);
+    rates[0] = 0;
+    rates[1] = memory;
     for (int i = 0; i < state.procs; i++)
         if (!strcmp(state.proc[i].uuid, d->uuid)) rates[0] += 10;
     return end(OK);

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from admin.metrics import (
     MIB,
     DeviceFamilies,
+    HeldFamilies,
     HostFamilies,
     OneGateway,
     ReplicaFamilies,
@@ -18,7 +19,9 @@ from pool_manager.hosts.view import HostView
 from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
+from pool_manager.usage import HeldTotal
 from registry.store.history import HistoryStatistics
+from runtime_image.contract.gpus import Reading, Telemetry
 
 
 def test_the_server_says_what_it_is_and_how_it_writes() -> None:
@@ -179,4 +182,47 @@ def test_hosts_show_whether_they_are_up_and_what_they_were_sent() -> None:
         ("fngate_host_disk_free_bytes", "gpu3"): 0,
         ("fngate_host_transferred_bytes_total", "gpu2"): 7,
         ("fngate_host_transferred_bytes_total", "gpu3"): 0,
+    }
+
+
+def test_a_gpu_shows_its_power_and_its_errors() -> None:
+    """Errors have their number as a label; a GPU without either has no sample."""
+    reading = Reading("GPU-a", "0", telemetry=Telemetry(power_w=312.5))
+    view = GpuView(None, "0", None, None, None, None, 0.0, reading=reading, xids={31: 2, 79: 1})
+    one = Occupancy(Device("GPU-a", "cuda"), "free", "", (), 0.0, view)
+    families = DeviceFamilies(lambda: [one, BARE, SLOT], dict)
+    families.snapshot()
+    found = {
+        (sample.name, sample.labels.get("xid", "")): sample.value
+        for family in families.collect()
+        for sample in family.samples
+        if sample.labels["device"] == "GPU-a" and "memory" not in sample.name
+    }
+
+    assert found == {
+        ("fngate_device_state", ""): 1,
+        ("fngate_device_power_watts", ""): 312.5,
+        ("fngate_device_xid_errors_total", "31"): 2,
+        ("fngate_device_xid_errors_total", "79"): 1,
+    }
+
+
+def test_functions_have_time_and_energy_of_devices() -> None:
+    """Devices without a counter have no energy."""
+    totals = [
+        HeldTotal("default", "digits", "cuda", 20.0, 6000.0),
+        HeldTotal("default", "_idle", "cpu", 5.0, 0.0),
+    ]
+    families = HeldFamilies(lambda: totals)
+    families.snapshot()
+    found = {
+        (sample.name, sample.labels["function"], sample.labels["kind"]): sample.value
+        for family in families.collect()
+        for sample in family.samples
+    }
+
+    assert found == {
+        ("fngate_function_device_seconds_total", "digits", "cuda"): 20.0,
+        ("fngate_function_device_seconds_total", "_idle", "cpu"): 5.0,
+        ("fngate_function_energy_joules_total", "digits", "cuda"): 6000.0,
     }

@@ -12,10 +12,12 @@ from admin.pool_sync import SUPERSEDED_IDLE_S, binding, pool_spec
 from pool_manager.ports import ServerContainer
 from registry.catalog import Deployed
 from registry.model import DeviceNeed, ExchangeLimits, Limits, Mount, Scaling, ServerImage
+from runtime_image.contract.precision import Optimisation
 from tests.support.nouns import (
     bundle,
     deployed,
     function,
+    optimised,
     prepared,
     profile,
     revision,
@@ -125,6 +127,24 @@ def test_a_replica_is_bound_to_its_revision() -> None:
 
     assert (bound.spec.revision, bound.bundle, bound.number) == ("digits@2", bundle(), 2)
     assert bound.memory_mib == 64
+
+
+def test_a_replica_is_given_the_chosen_candidate() -> None:
+    """A replica needs the candidate that its trial chose: it is one of the files that a host must
+    have, and revisions of one bundle in different precision have different files there."""
+    one = revision(optimise=Optimisation("auto", 0.01))
+    measured = profile(optimised=optimised(b"x" * 2**20), memory_mib=0.5)
+    whole, plain = Deployed(function(), one, measured), deployed()
+
+    bound, spec = binding(whole, bundle()), pool_spec(whole, bundle())
+
+    assert [file.path for file in bound.optimised] == [".optimised/model.onnx"]
+    assert [file.path for file in bound.required.files] == [".optimised/model.onnx", "model.onnx"]
+    assert bound.bundle == bundle()
+    assert (spec.files, spec.bundle_bytes) == (bound.required.digest, 2**20 + 5)
+    assert spec.memory_mib == 1.0
+    assert (binding(plain, bundle()).optimised, binding(plain, bundle()).required) == ((), bundle())
+    assert pool_spec(plain, bundle()).files == bundle().digest != spec.files
 
 
 def test_a_replica_is_given_what_was_prepared() -> None:

@@ -337,3 +337,34 @@ def test_bad_labels_of_this_machine_are_refused(given: str) -> None:
     """The error names the setting."""
     with pytest.raises(BadRequest, match=r"^setting host_labels: "):
         load_settings({"host_labels": given})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        ({"price_device_hour": "cuda=-1"}, "setting price_device_hour: expected prices per hour"),
+        ({"price_device_hour": "1,2"}, "setting price_device_hour: expected each price once"),
+        ({"price_kwh": -0.1}, "setting price_kwh: "),
+        ({"price_kwh": "nan"}, "setting price_kwh: "),
+        ({"currency": "euro"}, "setting currency: "),
+    ],
+)
+def test_bad_prices_are_refused(overrides: dict[str, Any], text: str) -> None:
+    """A price that cannot be one ends the start."""
+    with pytest.raises(BadRequest, match=text):
+        load_settings(overrides)
+
+
+def test_prices_come_from_variables_and_files(
+    config: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may have a plain number; nothing has a price by default."""
+    assert not load_settings({}).prices()
+    assert load_settings({}, config("price_device_hour = 2.5")).prices().default == 2.5
+    monkeypatch.setenv("FN_PRICE_DEVICE_HOUR", "cpu=0.04,NVIDIA H200=3.9")
+    monkeypatch.setenv("FN_PRICE_KWH", "0.31")
+    monkeypatch.setenv("FN_CURRENCY", "EUR")
+    prices = load_settings({}).prices()
+
+    assert (prices.currency, prices.kwh, prices.default) == ("EUR", 0.31, None)
+    assert prices.by_name == {"cpu": 0.04, "nvidia h200": 3.9}

@@ -16,13 +16,14 @@ from pool_manager.core.pool import AT_REST
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
-from pool_manager.manager import Manager, _new_ids
+from pool_manager.manager import Manager
 from pool_manager.ports import ServerContainer
+from pool_manager.replicas.run_folders import new_ids
 from pool_manager.reports import Decision
 from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
-from registry.model import ColdStart, StateInterval, Use
+from registry.model import ColdStart, DeviceModel, StateInterval, Use
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import Kind
 from tests.support.operator import operating
@@ -45,6 +46,9 @@ class Records:
 
     def use(self, record: Use) -> None:
         self.use_kept.append(record)
+
+    def device_model(self, record: DeviceModel) -> None:
+        """Ignore the record."""
 
 
 class Gateway:
@@ -432,7 +436,7 @@ def test_replica_ids_skip_recorded_replicas(
     for recorded in ("00000000", "00000001"):
         (tmp_path / recorded).mkdir()
 
-    new_id = _new_ids(tmp_path)
+    new_id = new_ids(tmp_path)
 
     assert [new_id() for _ in range(3)] == ["ffffffff", "00000002", "00000003"]
 

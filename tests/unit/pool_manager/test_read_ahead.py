@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -203,6 +204,13 @@ def test_of_a_prepared_model_only_that_is_read() -> None:
 
     assert plan(files, prepared(".prepared/ab/quick.onnx"), 1000) == [files[3]]
     assert plan(FILES, prepared("model.onnx"), 1000) == FILES[::-1]
+
+
+def test_of_a_model_of_other_precision_only_that_is_read() -> None:
+    """The bundle's own model is not read where another file is served."""
+    files = [*FILES, Portion(".optimised/model.onnx", 5)]
+
+    assert plan(files, replace(PLAIN, optimised=".optimised/model.onnx"), 1000) == [files[-1]]
 
 
 def test_empty_files_are_not_read() -> None:

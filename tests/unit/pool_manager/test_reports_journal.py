@@ -5,7 +5,7 @@ from __future__ import annotations
 from pool_manager.core.commands import RecordColdStart
 from pool_manager.reports import Decision, Journal
 from registry.exchange import PoolEndpoints
-from registry.model import ColdStart, StateInterval, Use
+from registry.model import ColdStart, DeviceModel, StateInterval, Use
 from tests.support.replicas import KEY, binding
 
 
@@ -22,6 +22,9 @@ class Records:
         self.kept.append(record)
 
     def use(self, record: Use) -> None:
+        """Ignore the record."""
+
+    def device_model(self, record: DeviceModel) -> None:
         """Ignore the record."""
 
 

@@ -12,7 +12,7 @@ from pool_manager.replicas.launcher import Located
 from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.reports import Journal, Publisher
 from registry.exchange import Endpoints, decode_endpoints
-from registry.model import ColdStart, StateInterval, Use
+from registry.model import ColdStart, DeviceModel, StateInterval, Use
 from tests.support.play import Play
 from tests.support.replicas import KEY, binding, pool_settings
 
@@ -27,6 +27,9 @@ class Forgetful:
         pass
 
     def use(self, record: Use) -> None:
+        """Ignore the record."""
+
+    def device_model(self, record: DeviceModel) -> None:
         """Ignore the record."""
 
 

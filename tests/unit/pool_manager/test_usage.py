@@ -8,12 +8,24 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pool_manager.attribution import Attributed
 from pool_manager.core import events
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec
-from pool_manager.usage import FLUSH_S, Owner, Stage, UsageMeter, UsageMonitor
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.ports import GpuView
+from pool_manager.usage import (
+    FLUSH_S,
+    FUNCTIONS_MAX,
+    HeldTotals,
+    Owner,
+    Stage,
+    UsageMeter,
+    UsageMonitor,
+)
 from registry.exchange import Demand, Load
-from registry.model import ColdStart, StateInterval, Use
+from registry.model import ColdStart, DeviceModel, StateInterval, Use
+from runtime_image.contract.gpus import Reading, Telemetry
 from runtime_image.contract.link import BUSY_MASK
 from tests.support.replicas import KEY, binding
 
@@ -193,6 +205,7 @@ class Records:
 
     def __init__(self) -> None:
         self.use_kept: list[Use] = []
+        self.models: list[DeviceModel] = []
 
     def cold_start(self, record: ColdStart) -> None:
         """Ignore the record."""
@@ -203,12 +216,28 @@ class Records:
     def use(self, record: Use) -> None:
         self.use_kept.append(record)
 
+    def device_model(self, record: DeviceModel) -> None:
+        self.models.append(record)
+
+
+class OneGpu(NoGpus):
+    """A GPU whose energy counter is set by the test, None for a driver without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy_mj: int | None = None
+
+    def view(self, device: str) -> GpuView | None:
+        reading = Reading(device, "0", telemetry=Telemetry(energy_mj=self.energy_mj))
+        return GpuView("NVIDIA A", "0", None, None, None, None, 0.0, reading=reading)
+
 
 class Rig:
     """A machine with one GPU, its events fed by hand, as the manager feeds them."""
 
     def __init__(self, gpu_standbys: int = 0) -> None:
         self.now, self.jump_s = 0.0, 0.0
+        self.gpus = OneGpu()
         numbers = itertools.count(1)
         device = Device("cuda:0", "cuda", 80_000.0)
         self.machine = Machine([device], lambda: f"r{next(numbers)}", 0, gpu_standbys)
@@ -217,8 +246,8 @@ class Rig:
             self.machine,
             {KEY: binding()},
             self.records,
-            lambda: self.now,
-            lambda: UNIX_S + self.now + self.jump_s,
+            (lambda: self.now, lambda: UNIX_S + self.now + self.jump_s),
+            self.gpus,
         )
 
     def feed(self, event: events.Event, after_s: float = 0.0) -> list[str]:
@@ -246,7 +275,25 @@ class Rig:
         return {
             one.name: (one.number, round(one.waking_s, 3), round(one.idle_s, 3), one.busy_s)
             for one in kept
+            if one.waking_s + one.idle_s + one.busy_s
         }
+
+    def held(self) -> dict[str, tuple[float, float]]:
+        """Return device-seconds and joules since the last call, by name."""
+        self.watch.flush(is_last=True)
+        kept, self.records.use_kept = self.records.use_kept, []
+        found: dict[str, tuple[float, float]] = {}
+        for one in kept:
+            held_s, joules = found.get(one.name, (0.0, 0.0))
+            found[one.name] = round(held_s + one.held_s, 6), round(joules + one.joules, 6)
+        return found
+
+    def pass_s(self, seconds: float, watts: float) -> None:
+        """Let the time pass while the GPU takes so much power."""
+        self.now += seconds
+        if self.gpus.energy_mj is not None:
+            self.gpus.energy_mj += round(seconds * watts * 1000)
+        self.watch.tick()
 
 
 LOADED = events.Loaded("r1", 2, True, 100.0, {})
@@ -317,7 +364,8 @@ def test_it_is_handed_over_every_ten_seconds() -> None:
     rig.watch.tick()
 
     assert before == []
-    assert [one.minute_s for one in rig.records.use_kept] == [6000, 9600]
+    minutes = [one.minute_s for one in rig.records.use_kept if one.name == "digits"]
+    assert minutes == [6000, 9600]
 
 
 def test_what_is_about_no_replica_is_nothing() -> None:
@@ -327,3 +375,93 @@ def test_what_is_about_no_replica_is_nothing() -> None:
     rig.watch.observe(object())
 
     assert rig.kept() == {}
+
+
+def test_energy_goes_to_whoever_holds_the_gpu() -> None:
+    """The first sample is the base. Idle or busy, a replica has the energy of its GPU; what nobody
+    holds is nobody's, also while a release is not proved."""
+    rig = Rig()
+    rig.gpus.energy_mj = 5_000_000
+    rig.watch.tick()
+    rig.pass_s(10.0, 50.0)
+    rig.begin()
+    rig.feed(events.Greeted("r1", {}))
+    rig.feed(LOADED)
+    rig.pass_s(20.0, 300.0)
+    rig.watch.on_pong("r1", 15_000)
+    rig.feed(events.Lost("r1", "exit 0"))
+    rig.pass_s(5.0, 60.0)
+
+    assert rig.held() == {"": (15.0, 800.0), "digits": (20.0, 6000.0)}
+    assert rig.kept() == {}
+    assert sorted(one[1:] for one in rig.watch.totals.list()) == [
+        ("_idle", "cuda", 15.0, 800.0),
+        ("digits", "cuda", 20.0, 6000.0),
+    ]
+
+
+def test_a_standby_holds_a_gpu_for_nobody() -> None:
+    """Time and energy of a standby are nobody's until it is given away."""
+    rig = Rig(gpu_standbys=1)
+    rig.gpus.energy_mj = 0
+    rig.feed(events.PoolDefined(PoolSpec(KEY, idle_s=60.0)))
+    rig.feed(events.ReplicasListed())
+    rig.feed(events.DemandReported(Demand("w", 1, True, {})))
+    rig.watch.tick()
+    rig.pass_s(2.0, 100.0)
+    rig.ask()
+    rig.watch.tick()
+    rig.pass_s(1.0, 100.0)
+
+    assert rig.held() == {"": (2.0, 200.0), "digits": (1.0, 100.0)}
+
+
+def test_a_gpu_without_a_counter_has_seconds_alone() -> None:
+    """Nothing is estimated for a driver that reports no energy."""
+    rig = Rig()
+    rig.begin()
+    rig.pass_s(4.0, 100.0)
+
+    assert rig.held() == {"digits": (4.0, 0.0)}
+
+
+def test_devices_are_described_once_an_hour() -> None:
+    """What a device is goes to the recorder when it is first seen, and once an hour."""
+    rig = Rig()
+    for _ in range(3):
+        rig.watch.flush()
+    rig.jump_s = 3600.0
+    rig.watch.flush()
+
+    assert [(one.name, one.kind, one.model) for one in rig.records.models] == [
+        ("cuda:0", "cuda", "NVIDIA A")
+    ] * 2
+
+
+def test_a_removed_device_keeps_its_time() -> None:
+    """Devices of a host that goes are counted until then."""
+    rig = Rig()
+    rig.feed(events.PoolDefined(PoolSpec(KEY)))
+    rig.machine.devices["gpu2/cpu:0"] = Device("gpu2/cpu:0", "cpu", host="gpu2")
+    rig.watch.tick()
+    rig.now += 3.0
+    del rig.machine.devices["gpu2/cpu:0"]
+    rig.watch.tick()
+    rig.now += 3.0
+
+    rig.watch.flush(is_last=True)
+    by_device = [(one.device, one.held_s) for one in rig.records.use_kept]
+    assert sorted(by_device) == [("cuda:0", 6.0), ("gpu2/cpu:0", 3.0)]
+    assert {one.kind: one.held_s for one in rig.watch.totals.list()} == {"cuda": 6.0, "cpu": 3.0}
+
+
+def test_totals_are_of_a_limited_number_of_functions() -> None:
+    """Further functions are added up, and none is lost."""
+    totals = HeldTotals()
+    for number in range(FUNCTIONS_MAX + 5):
+        owner = Owner("default", f"f{number}", 1)
+        totals.add(Attributed(owner, "cpu:0", 0, 2.0, 0.0), "cpu")
+    found = totals.list()
+
+    assert len(found) == FUNCTIONS_MAX + 1
+    assert found[-1] == ("default", "_others", "cpu", 10.0, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,22 @@ from registry.model import (
     Revision,
     ServerImage,
 )
-from registry.spec import model_spec, profile_engine, replica_spec, server_spec, settings_equal
+from registry.spec import (
+    candidate_of,
+    model_spec,
+    profile_engine,
+    replica_spec,
+    server_spec,
+    settings_equal,
+)
 from runtime_image.contract.model import ImageForm, ModelSpec
+from runtime_image.contract.precision import Optimisation
 from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.contract.signature import Signature
 from tests.support.nouns import (
     deployed,
     function,
+    optimised,
     prepared,
     profile,
     revision,
@@ -116,11 +126,55 @@ def test_numbers_and_times_make_no_difference() -> None:
         {"inputs": {"x": InputRule(finite=True)}},
         {"batching": Batching(mode="off")},
         {"sample": {"x": 1}},
+        {"optimise": Optimisation("fp16", 0.01)},
     ],
 )
 def test_a_change_of_what_runs_is_a_change(change: dict[str, object]) -> None:
     """Each setting that affects the run makes a new revision."""
     assert not settings_equal(revision(), revision(**change))
+
+
+AUTO = Optimisation("auto", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "made", "served"),
+    [
+        ({"optimise": AUTO}, optimised(), ".optimised/model.onnx"),
+        ({"optimise": AUTO}, optimised(original=True), ""),
+        ({"optimise": AUTO}, None, ""),
+        ({"optimise": AUTO, "model": "other.onnx"}, optimised(), ""),
+        ({"optimise": replace(AUTO, precision="fp32")}, optimised(), ""),
+        ({}, optimised(), ""),
+    ],
+)
+def test_the_chosen_candidate_is_served(changes: Any, made: Any, served: str) -> None:
+    """A revision that wants another precision is served by the file that its trial chose, and no
+    other revision is. A replica that serves makes no candidates."""
+    one = revision(**changes)
+    found = Deployed(function(), one, profile(optimised=made))
+    spec, file = model_spec(found), candidate_of(found)
+
+    assert (spec.optimised, spec.optimise) == (served, None)
+    assert (file.path if file else "") == served
+
+
+def test_each_precision_has_a_profile_of_its_own() -> None:
+    """Measurements of one precision are no other's; the default's are found as before."""
+    settings = [
+        None,
+        AUTO,
+        replace(AUTO, precision="int8", samples="a.npz"),
+        replace(AUTO, tolerance=0.02),
+        replace(AUTO, samples="a.npz"),
+        replace(AUTO, labels="y"),
+    ]
+    engines = [profile_engine(revision(optimise=one)) for one in settings]
+
+    assert len(set(engines)) == len(settings)
+    plain = revision(optimise=replace(AUTO, precision="fp32"))
+    assert engines[0] == profile_engine(plain) == "onnx"
+    assert all(engine.startswith("onnx:") for engine in engines[1:])
 
 
 def test_prepared_files_are_passed_to_their_model_only() -> None:

@@ -17,6 +17,7 @@ rows = st.builds(
     st.integers(0, 1000),
     st.integers(0, 5),
     st.integers(0, 5),
+    st.integers(0, 10_000),
 )
 
 

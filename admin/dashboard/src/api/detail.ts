@@ -46,6 +46,30 @@ export interface Profile {
   why_not_prepared: string;
 }
 
+/** One precision of the model, as the deploy's trial measured it. */
+export interface Candidate {
+  name: "original" | "fp16" | "int8" | "int8-dynamic";
+  /** Why it does not serve; "" if it does. */
+  why_not: string;
+  /** Latency of one run, keyed by rows. */
+  latency_ms?: Record<string, number>;
+  memory_mib?: number;
+  file_bytes?: number;
+  cosine?: number;
+  largest_difference?: number;
+  same_label?: number;
+  batchable?: boolean;
+}
+
+export interface PrecisionReport {
+  chosen: Candidate["name"];
+  candidates: Candidate[];
+  tolerance: number;
+  calibrated: number;
+  judged: number;
+  source: "samples" | "synthetic";
+}
+
 export interface Revision {
   number: number;
   traffic: boolean;
@@ -149,6 +173,8 @@ export interface FunctionDetail extends FunctionLine {
   device: { kind: string; memory_mib: number; share: number };
   /** The source of the body that GET .../sample answers. */
   sample: "manifest" | "zeros";
+  /** Set only if function.toml wants another precision. */
+  precision?: PrecisionReport | null;
   revisions: Revision[];
   previous: number | null;
   cold_starts: ColdStartRow[];

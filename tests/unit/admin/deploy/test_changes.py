@@ -32,7 +32,7 @@ from registry.errors import (
 )
 from registry.model import ModelApi, Scaling
 from tests.support import nouns
-from tests.support.nouns import function, prepared, sha256
+from tests.support.nouns import function, optimised, prepared, sha256
 from tests.support.operator import MODEL, Operator, locked, operating
 
 DRAFT = Plan(nouns.function(revision=0), nouns.revision(number=0), nouns.bundle())
@@ -252,7 +252,7 @@ async def test_a_removed_function_is_gone_everywhere(tmp_path: Path) -> None:
     """A removed function is gone from catalog, store and pools; a second removal is refused."""
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
-        removal = Removal(operator.store)
+        removal = Removal(operator.store, operator.models)
 
         await removal.remove("digits")
 
@@ -280,7 +280,7 @@ async def test_unused_blobs_are_swept(tmp_path: Path) -> None:
     async with operating(tmp_path) as operator:
         await operator.deploy("digits")
         await operator.request({"a.onnx": b"in use", "b.onnx": b"unused"})
-        blobs, removal = operator.store.blobs, Removal(operator.store)
+        blobs, removal = operator.store.blobs, Removal(operator.store, operator.models)
 
         await removal.sweep({sha256(b"in use")}, 0.0)
         assert blobs.has(sha256(b"unused"))
@@ -288,6 +288,24 @@ async def test_unused_blobs_are_swept(tmp_path: Path) -> None:
 
         held = [blobs.has(sha256(content)) for content in (MODEL, b"in use", b"unused")]
         assert held == [True, True, False]
+
+
+async def test_a_chosen_candidate_is_no_unused_blob(tmp_path: Path) -> None:
+    """The file that a revision is served by is kept as long as the revision."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+        await operator.request({"a.onnx": b"int8"})
+        found = operator.store.catalog.resolve("digits")
+        assert found.profile is not None
+        measured = replace(found.profile, optimised=optimised(b"int8"))
+        operator.store.catalog.put(replace(found, profile=measured))
+        blobs, removal = operator.store.blobs, Removal(operator.store)
+
+        await removal.sweep((), FAR_S)
+        assert blobs.has(sha256(b"int8"))
+        operator.store.catalog.put(found)
+        await removal.sweep((), FAR_S)
+        assert not blobs.has(sha256(b"int8"))
 
 
 async def test_a_bundle_in_memory_goes_with_its_last_revision(tmp_path: Path) -> None:
@@ -304,7 +322,7 @@ async def test_tidying_is_no_reason_to_fail(tmp_path: Path) -> None:
     up for it."""
     async with operating(tmp_path, revisions_keep=10) as operator:
         await deploy_many(operator, 2)
-        removal = Removal(operator.store)
+        removal = Removal(operator.store, operator.models)
         with capture_logs() as logs, locked(operator.store.settings.database):
             await removal.trim("digits")
             await removal.sweep((), FAR_S)

@@ -15,6 +15,7 @@ from admin.deploy.plan import (
     check_code,
     check_device,
     check_host,
+    check_trial,
     parse_request,
     plan,
     profile_from_report,
@@ -34,7 +35,8 @@ from registry.errors import (
 )
 from registry.model import Batching, DeviceNeed, Mount, Profile, ServerImage
 from runtime_image.contract import signature as signatures
-from tests.support.nouns import SIGNATURE, deployed, function, prepared, profile
+from runtime_image.contract.precision import Optimisation
+from tests.support.nouns import SIGNATURE, deployed, function, optimised, prepared, profile
 
 NOW_S = 1000.0
 IDLE_S = 120.0
@@ -340,6 +342,8 @@ def test_a_trial_prepares_where_that_is_wanted() -> None:
         ({"device": DeviceNeed(memory_mib=100)}, {}, False),
         ({}, {"device_kind": "cuda"}, False),
         ({}, {"profiled": False}, False),
+        ({"optimise": Optimisation("auto", 0.01)}, {}, False),
+        ({"optimise": Optimisation("fp32", 0.02)}, {}, True),
     ],
 )
 def test_a_trial_with_the_same_outcome_is_not_repeated(
@@ -354,6 +358,48 @@ def test_a_trial_with_the_same_outcome_is_not_repeated(
 
     expected = known if is_known else None
     assert verified_before(draft, Catalog([known]), "cpu") == expected
+
+
+AUTO = 'schema = 1\n[optimise]\nprecision = "auto"\n'
+
+
+def test_a_trial_makes_candidates_where_they_are_wanted() -> None:
+    """The settings go to the trial, not to what serves; fp32 makes no candidates."""
+    draft = planned(request(manifest=AUTO))
+    plain = planned(request(manifest="schema = 1\n[optimise]\ntolerance = 0.02\n"))
+
+    specs = [one.trial_spec(prepare=True) for one in (draft, plain, planned(request()))]
+
+    assert [one.optimise for one in specs] == [Optimisation("auto", 0.01), None, None]
+
+
+@pytest.mark.parametrize(
+    ("local", "manifest", "is_refused"),
+    [
+        ({"cpu_slots": 2}, "", False),
+        ({"cpu_slots": 2}, '[device]\nkind = "cuda"\n', True),
+        ({"cpu_slots": 2}, '[device]\nhost = {zone = "b"}\n', True),
+        ({"cpu_slots": 2}, '[device]\nhost = {zone = "a"}\n', False),
+        ({"gpus": 1}, "", False),
+        ({}, "", True),
+    ],
+)
+def test_candidates_are_made_on_the_servers_machine(
+    local: Any, manifest: str, is_refused: bool
+) -> None:
+    """A trial with candidates that no device of this machine can run is refused, not left to wait;
+    without candidates it runs anywhere."""
+    hosts = [
+        HostView("far", labels={"zone": "b"}, cpu_slots=4, gpus=4),
+        HostView("local", labels={"zone": "a"}, **local),
+    ]
+    check_trial(planned(request(manifest=f"schema = 1\n{manifest}")), hosts)
+    draft = planned(request(manifest=f"{AUTO}{manifest}"))
+    if not is_refused:
+        check_trial(draft, hosts)
+        return
+    with pytest.raises(Refused, match=r"optimise\.precision: expected fp32, got auto"):
+        check_trial(draft, hosts)
 
 
 def test_a_report_becomes_a_profile() -> None:
@@ -409,6 +455,15 @@ def test_two_sessions_count_with_their_weights() -> None:
     assert profile_of(prepared=both).memory_mib == profile_of().memory_mib + 1
     assert profile_of(prepared=alone).memory_mib == profile_of().memory_mib
     assert profile_of(prepared=both).prepared == both
+
+
+def test_an_optimised_field_of_the_replica_is_ignored() -> None:
+    """Only the table and the file that this server has checked and stored are kept."""
+    made = optimised()
+
+    assert profile_of(optimised=made).optimised == made
+    for said in ({"table": made.table, "model": "model.onnx", "file": None}, [], None):
+        assert profile_of(optimised=said).optimised is None
 
 
 def test_a_prepared_field_of_the_replica_is_ignored() -> None:

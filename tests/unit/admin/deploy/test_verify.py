@@ -21,9 +21,11 @@ from registry.catalog import Deployed
 from registry.errors import BadBundle, ModelRefused, TrialKilled, Unknown
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.precision import Optimisation
+from runtime_image.contract.rows import PROOF
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import models
-from tests.support.nouns import SIGNATURE, deployed, prepared
+from tests.support.nouns import SIGNATURE, deployed, optimised, prepared, sha256
 from tests.support.operator import MODEL, Operator, operating
 from tests.support.server import serving
 
@@ -87,11 +89,13 @@ class Reporting:
         self.report = report
         self.asked: list[ModelSpec] = []
         self.needs_mib: list[float] = []
+        self.specs: list[PoolSpec] = []
         self.devices = operator.manager.devices
 
     async def trial(self, spec: PoolSpec, bound: Binding) -> dict[str, Any]:
         self.asked.append(bound.spec)
         self.needs_mib.append(spec.memory_mib)
+        self.specs.append(spec)
         return self.report
 
 
@@ -114,6 +118,55 @@ async def offered(operator: Operator, graph: bytes) -> dict[str, Any]:
     async with operator.store.blobs.take(len(graph)) as upload:
         await upload.write(graph)
     return {**REPORT, "prepared": prepared(graph__onnx=graph)}
+
+
+async def test_a_lost_candidate_is_made_again(tmp_path: Path) -> None:
+    """A trial is reused only while the store has the file that it chose. Its candidates run on this
+    machine alone, and have more time and memory."""
+    async with operating(tmp_path) as operator:
+        wanted = 'schema = 1\n[optimise]\nprecision = "auto"\n'
+        draft = drafted(operator, await operator.request(manifest=wanted))
+        async with operator.store.blobs.take(4) as upload:
+            await upload.write(b"int8")
+        made = optimised(b"int8", draft.revision.model)
+        manager = Reporting(operator, {**REPORT, "optimised": made, "proof": PROOF})
+        verification = Verification(operator.store, manager)  # type: ignore[arg-type]
+        first = await verification.verify(draft, "a")
+        known = Deployed(draft.function, replace(first.revision, number=1), first.profile)
+        operator.store.bundles[draft.bundle.digest] = draft.bundle
+        operator.store.catalog.put(known)
+
+        assert (await verification.verify(draft, "b")).profile == first.profile
+        assert len(manager.asked) == 1
+        operator.store.blobs.path(sha256(b"int8")).unlink()
+        assert not verification.is_whole(known)
+        await verification.verify(draft, "c")
+
+        assert [spec.optimise for spec in manager.asked] == [Optimisation("auto", 0.01)] * 2
+        assert manager.specs[0].labels == (("host", "local"),)
+        assert manager.specs[0].trial_s > 0
+        plain = drafted(operator, await operator.request())
+        await verification.verify(plain, "d")
+        assert (manager.specs[2].labels, manager.specs[2].trial_s) == ((), 0.0)
+        assert manager.specs[0].memory_mib > manager.specs[2].memory_mib
+
+
+async def test_a_refutation_holds_in_every_precision(tmp_path: Path) -> None:
+    """A joined run that lost rows refutes the graph, which all candidates have."""
+    async with operating(tmp_path) as operator:
+        await operator.deploy("digits")
+        found = operator.store.catalog.resolve("digits")
+        assert found.profile is not None
+        refuted = replace(found.profile, refuted_at_runtime="rows differ")
+        operator.store.catalog.put(replace(found, profile=refuted))
+        wanted = 'schema = 1\n[optimise]\nprecision = "auto"\n'
+        draft = drafted(operator, await operator.request(manifest=wanted))
+        manager = Reporting(operator, {**REPORT, "optimised": optimised(original=True)})
+
+        verified = await Verification(operator.store, manager).verify(draft, "a")  # type: ignore[arg-type]
+
+        assert verified.profile.engine != found.profile.engine
+        assert verified.profile.refuted_at_runtime == "rows differ"
 
 
 async def test_a_prepared_graph_may_name_its_weights_only(tmp_path: Path) -> None:

@@ -99,6 +99,16 @@ def test_a_failure_shows_pips_last_lines() -> None:
     assert "PIP_INDEX_URL" in caught.value.__notes__[0]
 
 
+def test_missing_tensorrt_is_told() -> None:
+    """If pip's index has no TensorRT, the error names the ways to get it."""
+    text = "import sys; sys.exit('ERROR: Failed to build tensorrt-cu13-libs')"
+
+    with pytest.raises(ImageError, match="could not download TensorRT") as caught:
+        wheels.download(script(text), lambda _: None)
+
+    assert "--wheels DIR" in caught.value.__notes__[0]
+
+
 def test_a_full_disk_is_told() -> None:
     """On a full disk the advice is another folder, not another index."""
     text = "import sys; sys.exit('ERROR: [Errno 28] No space left on device')"

@@ -245,3 +245,4 @@ def test_a_trial_has_time_to_check_and_prepare() -> None:
 
     assert state_limit_s(trial, PoolSpec(KEY, role="trial")) == 150.0
     assert state_limit_s(trial, PoolSpec(KEY, role="trial", bundle_bytes=8 * 2**30)) == 490.0
+    assert state_limit_s(trial, PoolSpec(KEY, role="trial", trial_s=120.0)) == 270.0

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from pool_manager.calls import BlockingCalls
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
-from pool_manager.gpus.monitor import POLLS_PER_RENEWAL, PROOF_POLL_S, PROOF_S, GpuMonitor
+from pool_manager.gpus.monitor import POLLS_PER_RENEWAL, PROOF_POLL_S, PROOF_S, XIDS_MAX, GpuMonitor
 from pool_manager.ports import GpuView
 from registry.errors import DriverError
 from runtime_image.gpus.nvml import Nvml
@@ -297,3 +297,54 @@ async def test_closing_waits_for_no_driver(make: Make, board: Board) -> None:
     with capture_logs() as logs:
         await gpus.close()
     assert logs[0]["event"] == "the NVIDIA driver is left as it is"
+
+
+async def test_errors_of_a_gpu_are_counted_by_their_number(gpus: GpuMonitor, board: Board) -> None:
+    """The last error is the last one in the counts, and those of other GPUs are not among them."""
+    await polled(gpus)
+    for xid in (31, 43, 31):
+        board.report(A, xid)
+    board.report("GPU-elsewhere", 13)
+    await polled(gpus)
+    one, other = gpus.view(A), gpus.view(B)
+
+    assert one is not None
+    assert other is not None
+    assert list(one.xids.items()) == [(43, 1), (31, 2)]
+    assert other.xids == {}
+
+
+async def test_a_flood_of_different_errors_takes_no_room(gpus: GpuMonitor, board: Board) -> None:
+    """Beyond XIDS_MAX different numbers, errors are counted together under 0."""
+    await polled(gpus)
+    for xid in range(1000, 1000 + XIDS_MAX + 5):
+        board.report(A, xid)
+    await polled(gpus)
+    view = gpus.view(A)
+
+    assert view is not None
+    assert len(view.xids) == XIDS_MAX + 1
+    assert list(view.xids.items())[-1] == (0, 5)
+
+
+async def test_slices_are_parts_of_their_gpu_by_memory(board: Board) -> None:
+    """The parts of all slices are 1, also if only some of them were chosen."""
+    board.add(
+        Gpu(B, 40_000),
+        Gpu("MIG-1", 10_000, parent=B, instance=1),
+        Gpu("MIG-2", 30_000, parent=B, instance=5),
+    )
+    board.sense(B, energy_mj=5)
+    nvml = Nvml()
+    nvml.open()
+    calls = BlockingCalls("the driver", limit_s=LIMIT_S)
+    monitor = GpuMonitor(nvml, calls, nvml.read(), {"MIG-1": 0.0})
+    await monitor.poll()
+    view = monitor.view("MIG-1")
+    await monitor.close()
+
+    assert view is not None
+    assert view.part == 0.25
+    assert view.reading is not None
+    assert view.reading.telemetry is not None
+    assert view.reading.telemetry.energy_mj == 5

@@ -13,15 +13,18 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.state import Replica, State
-from pool_manager.replicas.prepared_models import PreparedFetcher, described, fetch
+from pool_manager.replicas.file_transfer import reader_at
+from pool_manager.replicas.prepared_models import PreparedFetcher, TrialFiles, described
 from registry.errors import BodyTooLarge, StoreUnavailable
-from registry.model import Bundle, BundleFile, Prepared
+from registry.model import Bundle, BundleFile, Optimised, Prepared
 from registry.tasks import Tasks
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import PART_MAX, ModelSpec, Part, Preparation, SessionPlan
+from runtime_image.contract.precision import Optimisation
 from runtime_image.link.frames import Frame, LinkError
 from tests.support.nouns import sha256
 from tests.support.offers import (
+    CANDIDATE,
     GRAPH,
     WEIGHTS,
     Answer,
@@ -29,6 +32,7 @@ from tests.support.offers import (
     frame,
     honest,
     offering,
+    precision_report,
 )
 from tests.support.operator import until
 from tests.support.replicas import KEY, ModelFolder, binding
@@ -195,7 +199,7 @@ async def test_one_that_never_ends_is_not_waited_for(heard: Heard) -> None:
 
     report = await heard.outcome(silent)
 
-    assert report["why_not_prepared"] == "the trial did not prepare it within 0 s"
+    assert report["why_not_prepared"] == "it did not finish within 0 s"
 
 
 @pytest.mark.parametrize(
@@ -246,6 +250,105 @@ async def test_only_a_trial_that_was_to_prepare_is_asked(
     assert heard.passed.get_nowait() == event
 
 
+CANDIDATE_FILE = BundleFile(".optimised/model.onnx", len(CANDIDATE), sha256(CANDIDATE))
+
+
+def optimising(heard: Heard, *, prepare: bool = True, asks: bool = True) -> None:
+    """Bind the trial to a model with [optimise]."""
+    wanted = Optimisation("auto" if asks else "fp32", 0.01)
+    spec = ModelSpec("digits@1", model="model.onnx", prepare=prepare, optimise=wanted)
+    heard.fetching._bindings = {KEY: binding(spec)}
+
+
+@pytest.mark.parametrize("prepare", [True, False])
+async def test_a_chosen_candidate_comes_first(heard: Heard, prepare: bool) -> None:
+    """The candidate is fetched before the description, which a preparation delays; and a second
+    session of the candidate itself is a plan that makes sense."""
+    optimising(heard, prepare=prepare)
+    why = description(preparation__fast__file=".optimised/model.onnx")
+
+    async with offering(heard.socket, lambda question: honest(question, why)) as questions:
+        heard.loaded(prepares=True, precision=precision_report())
+        report = (await heard.next()).report
+
+    assert report["optimised"].file == CANDIDATE_FILE
+    assert (heard.run_dir.parent / "kept" / sha256(CANDIDATE)).read_bytes() == CANDIDATE
+    parts = [Part.OPTIMISED, Part.DESCRIPTION, Part.GRAPH, Part.WEIGHTS]
+    assert [question.aux for question in questions] == (parts if prepare else parts[:1])
+    assert isinstance(report.get("prepared"), Prepared) == prepare
+
+
+async def test_the_originals_table_passes_at_once(heard: Heard) -> None:
+    """Where the original was chosen and nothing is prepared, nothing is fetched."""
+    optimising(heard, prepare=False)
+    heard.loaded(prepares=True, precision=precision_report(chosen="original"))
+
+    found = heard.passed.get_nowait().report["optimised"]
+
+    assert isinstance(found, Optimised)
+    assert (found.table["chosen"], found.file) == ("original", None)
+
+
+async def test_a_table_that_was_not_asked_for_is_ignored(heard: Heard) -> None:
+    """A replica cannot have another file served than its owner wanted."""
+    optimising(heard, prepare=False, asks=False)
+    event = heard.loaded(prepares=True, precision=precision_report())
+
+    assert heard.passed.get_nowait() == event
+
+
+async def test_a_malformed_table_fails_the_trial(heard: Heard) -> None:
+    """A choice outside the tolerance is a failure of the trial, not a table."""
+    optimising(heard)
+    heard.loaded(prepares=True, precision=precision_report(size=-1))
+
+    lost = heard.passed.get_nowait()
+
+    assert (lost.id, lost.stage) == (ID, "optimise")
+    assert "malformed report of precision" in lost.reason
+
+
+async def test_a_candidate_that_cannot_be_stored_fails_the_trial(heard: Heard) -> None:
+    """The measurements are those of the candidate: without its file they describe nothing."""
+    optimising(heard)
+    heard.store.error = StoreUnavailable("disk full")
+    async with offering(heard.socket):
+        heard.loaded(prepares=True, precision=precision_report())
+        lost = await heard.next()
+
+    assert isinstance(lost, events.Lost)
+    assert lost.reason.startswith("its int8 model is missing: its files could not be fetched")
+
+
+async def test_a_candidate_outlives_a_preparation_that_kills_the_trial(heard: Heard) -> None:
+    """Once the candidate is stored, the end of the trial costs the preparation only; before, the
+    end is all there is."""
+    optimising(heard)
+    died = asyncio.Event()
+
+    def dying(question: Frame) -> Iterable[bytes]:
+        if question.aux == Part.OPTIMISED:
+            return honest(question)
+        died.set()
+        return [frame(Kind.PART, question.id, b"{}")]
+
+    async with offering(heard.socket, dying):
+        heard.loaded(prepares=True, precision=precision_report())
+        async with asyncio.timeout(UNTIL_S):
+            await died.wait()
+        heard.fetching.emit(events.Lost(ID, "was killed"))
+        report, last = (await heard.next()).report, await heard.next()
+
+    assert report["optimised"].file == CANDIDATE_FILE
+    assert "was killed" in report["why_not_prepared"]
+    assert last == events.Lost(ID, "was killed")
+
+    heard.loaded(prepares=True, precision=precision_report())
+    heard.fetching.emit(events.Lost(ID, "was killed"))
+    assert heard.passed.get_nowait() == events.Lost(ID, "was killed")
+    assert heard.passed.empty()
+
+
 BOUND = replace(binding(ModelSpec("digits@1", model="model.onnx")), bundle=Bundle("", ()))
 MIB = 2**20
 
@@ -253,8 +356,9 @@ MIB = 2**20
 async def fetched(folder: Path, answer: Answer = honest) -> Prepared | str:
     kept = folder / "kept"
     kept.mkdir(exist_ok=True)
-    async with offering(folder / "data.sock", answer):
-        return await fetch(folder / "data.sock", ModelFolder(kept), BOUND)
+    path = folder / "data.sock"
+    async with offering(path, answer), reader_at(path) as reader:
+        return await TrialFiles(reader, ModelFolder(kept), BOUND).prepared("model.onnx")
 
 
 async def test_files_are_kept_under_the_servers_names(tmp_path: Path) -> None:
@@ -379,7 +483,8 @@ async def test_one_that_hangs_up(tmp_path: Path) -> None:
 async def test_nobody_there(tmp_path: Path) -> None:
     """A trial that does not listen raises OSError."""
     with pytest.raises(OSError, match="No such file"):
-        await fetch(tmp_path / "data.sock", ModelFolder(tmp_path), BOUND)
+        async with reader_at(tmp_path / "data.sock"):
+            pass
 
 
 class Full(ModelFolder):
@@ -395,9 +500,10 @@ class Full(ModelFolder):
 @pytest.mark.parametrize("error", [StoreUnavailable("disk full"), BodyTooLarge("too large")])
 async def test_what_cannot_be_kept_is_told(error: Exception, tmp_path: Path) -> None:
     """An error of the store is reported as the reason."""
-    async with offering(tmp_path / "data.sock"):
+    path = tmp_path / "data.sock"
+    async with offering(path), reader_at(path) as reader:
         with pytest.raises(type(error)):
-            await fetch(tmp_path / "data.sock", Full(error), BOUND)
+            await TrialFiles(reader, Full(error), BOUND).prepared("model.onnx")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from registry.bundles.paths import FILES_MAX, check_path, check_sha256, digest, make_bundle
+from registry.bundles.paths import (
+    FILES_MAX,
+    check_path,
+    check_sha256,
+    digest,
+    extended,
+    make_bundle,
+)
 from registry.errors import BadBundle
 from registry.model import BundleFile
 from tests.support.nouns import bundle_file
@@ -125,6 +132,23 @@ def test_the_folder_of_prepared_files_is_reserved(path: str) -> None:
         make_bundle([bundle_file("model.onnx"), bundle_file(path)])
 
     assert make_bundle([bundle_file(f"a/{path}")]).files[0].path == f"a/{path}"
+
+
+@pytest.mark.parametrize("folder", [".prepared", ".optimised", ".compiled", ".Compiled"])
+def test_the_servers_folders_are_reserved(folder: str) -> None:
+    """No bundle may have a file at the path of a file that the server adds."""
+    with pytest.raises(BadBundle, match=f"lies in {folder.lower()}, which is reserved for"):
+        make_bundle([bundle_file(f"{folder}/model.onnx")])
+
+
+def test_a_bundle_is_extended_by_files_of_the_server() -> None:
+    """The result has a digest of its own; a bundle to which nothing is added stays the same."""
+    plain, added = make_bundle([bundle_file("model.onnx")]), bundle_file(".optimised/model.onnx")
+    whole = extended(plain, [added])
+
+    assert extended(plain, ()) is plain
+    assert [file.path for file in whole.files] == [".optimised/model.onnx", "model.onnx"]
+    assert whole.digest == digest(whole.files) != plain.digest
 
 
 def test_a_bundle_may_be_empty_if_allowed() -> None:

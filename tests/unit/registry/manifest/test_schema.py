@@ -74,7 +74,10 @@ def test_unknown_keys(text: str, key: str, hint: str) -> None:
         ("input.x.std = [1, 'a']", "input.x.std.1: expected a number, got 'a'"),
         ("input.x.pad = 256", "input.x.pad: expected at most 255, got 256"),
         ("output.labels = [1]", "output.labels.0: expected a string, got 1"),
-        ('runtime.engine = "tf"', "runtime.engine: expected 'onnx' or 'python', got 'tf'"),
+        (
+            'runtime.engine = "tf"',
+            "runtime.engine: expected 'onnx', 'python', 'tensorrt' or 'auto', got 'tf'",
+        ),
     ],
 )
 def test_wrong_values(text: str, said: str) -> None:

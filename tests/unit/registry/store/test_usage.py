@@ -232,3 +232,20 @@ async def test_an_unexpected_error_ends_no_flush(database: Database, tmp_path: P
         assert not await store.flush()
 
     assert logs[0]["event"] == "a flush of the usage failed"
+
+
+async def test_time_of_calls_by_function_and_key(make: Make) -> None:
+    """Pairs with the most time are first, and those without any are left out."""
+    store = make()
+    for busy_ms, key, name in (
+        (5, "k1", "chat"),
+        (7, "k1", "chat"),
+        (30, "", "embed"),
+        (0, "k2", "chat"),
+    ):
+        store.add(used(key, name)._replace(busy_ms=busy_ms))
+        assert await store.flush()
+
+    assert await store.busy(NOW_S, NOW_S) == [("embed", "", 30), ("chat", "k1", 12)]
+    assert await store.busy(NOW_S, NOW_S, "chat") == [("chat", "k1", 12)]
+    assert await store.busy(NOW_S + HOUR_S, NOW_S + DAY_S) == []

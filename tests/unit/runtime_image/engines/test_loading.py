@@ -12,7 +12,7 @@ from PIL import Image
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine
-from runtime_image.engines.loading import load_engine
+from runtime_image.engines.loading import load_engine, require_onnxruntime
 from runtime_image.engines.onnx import OnnxEngine
 from runtime_image.engines.python import HandlerEngine
 from tests.support import models
@@ -72,7 +72,7 @@ from pathlib import Path
 from runtime_image.codecs import media
 from runtime_image.contract.model import ImageForm, ModelSpec
 import runtime_image.replica.main
-from runtime_image.engines.loading import load_engine
+from runtime_image.engines.loading import load_engine, require_onnxruntime
 from runtime_image.engines.loading import preload
 
 preload("cpu")
@@ -106,3 +106,17 @@ def test_a_load_imports_nothing_more(tmp_path: Path) -> None:
 
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["(48, 4)", "['handler']"]
+
+
+def test_a_missing_onnx_runtime_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without ONNX Runtime, or with what is left of it after an uninstall, the error names the
+    extras to install."""
+    with pytest.raises(LoadError, match=r"has no absent_runtime: install 'fngate\[cpu\]', or"):
+        require_onnxruntime("absent_runtime")
+
+    (tmp_path / "remains_runtime" / "capi").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LoadError, match=r"has no usable remains_runtime: install 'fngate"):
+        require_onnxruntime("remains_runtime")

@@ -36,6 +36,7 @@ from runtime_image.engines.onnx import (
     size_mib,
     warm_up,
 )
+from runtime_image.verification.prepare import write_prepared
 from tests.support import models, prepared
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -364,6 +365,30 @@ def test_a_gpu_is_never_replaced_by_the_cpu(tmp_path: Path) -> None:
     """A CPU-only build refuses a GPU request instead of running on the CPU."""
     with pytest.raises(LoadError, match="device cuda: this onnxruntime has no CUDAExecution"):
         open_session(str(models.add_one(tmp_path)), "cuda", 1)
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider:UserWarning")
+def test_a_session_that_fell_back_to_the_cpu_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime drops a provider that it cannot load and uses the CPU. A build that names the
+    provider, on a machine with a driver, must not hide that: in a load, a warm-up or a
+    preparation."""
+    names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(ort, "get_available_providers", lambda: names)
+    monkeypatch.setattr("runtime_image.engines.onnx.check_driver", lambda: None)
+    model = models.add_one(tmp_path)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+
+    for create in (
+        lambda: open_session(str(model), "cuda", 1),
+        lambda: OnnxEngine(model, device_kind="cuda", threads=1),
+        lambda: warm_up("cuda"),
+        lambda: write_prepared(model, scratch, "cuda", 1, 2**20),
+    ):
+        with pytest.raises(LoadError, match="CUDAExecutionProvider could not be used"):
+            create()
 
 
 def test_a_missing_driver_is_named() -> None:

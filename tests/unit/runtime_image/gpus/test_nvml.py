@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from runtime_image.contract.gpus import GpuProcess, NoDriver, Reading, Snapshot, XidEvent
+from runtime_image.contract.gpus import (
+    GpuProcess,
+    NoDriver,
+    Reading,
+    Snapshot,
+    Telemetry,
+    XidEvent,
+)
 from runtime_image.gpus.nvml import EVENTS_MAX, Nvml
 from tests.support.nvml.board import (
     FUNCTION_NOT_FOUND,
@@ -226,3 +234,81 @@ def test_a_device_is_found_by_its_uuid() -> None:
     assert seen.find("MIG-1") is slice_
     assert seen.find("GPU-a") is None
     assert seen.find("GPU-c") is None
+
+
+SENSES = {
+    "memory_utilization": 7,
+    "temperature": 61,
+    "memory_temperature": 74,
+    "power_mw": 412_500,
+    "energy_mj": 9_876_543_210,
+    "sm_clock": 1980,
+    "memory_clock": 2619,
+    "ecc_corrected": 3,
+    "ecc_uncorrected": 1,
+    "ecc_corrected_ever": 30,
+    "ecc_uncorrected_ever": 10,
+    "pcie_replays": 12,
+}
+TELEMETRY = Telemetry(0.07, 61, 74, 412.5, 9_876_543_210, 1980, 2619, 3, 1, 30, 10, 12)
+
+
+def test_sensors_and_counters_are_read(nvml: Nvml, board: Board) -> None:
+    """Each has its unit; a reading of one GPU keeps the last ones, as it is about memory."""
+    board.sense(A, **SENSES)
+    first = nvml.read().gpus[0]
+    board.sense(A, energy_mj=9_876_600_000)
+
+    assert first.telemetry == TELEMETRY
+    assert nvml.read().gpus[0].telemetry == replace(TELEMETRY, energy_mj=9_876_600_000)
+    board.sense(A, energy_mj=9_876_700_000)
+    alone = nvml.read_one(A)
+    assert alone is not None
+    assert alone.telemetry == replace(TELEMETRY, energy_mj=9_876_600_000)
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])
+@pytest.mark.parametrize(
+    ("call", "fields"),
+    [
+        ("nvmlDeviceGetTemperature", ["temperature_c"]),
+        ("nvmlDeviceGetFieldValues", ["memory_temperature_c"]),
+        ("nvmlDeviceGetPowerUsage", ["power_w"]),
+        ("nvmlDeviceGetTotalEnergyConsumption", ["energy_mj"]),
+        ("nvmlDeviceGetClockInfo", ["sm_clock_mhz", "memory_clock_mhz"]),
+        ("nvmlDeviceGetPcieReplayCounter", ["pcie_replays"]),
+        (
+            "nvmlDeviceGetTotalEccErrors",
+            ["ecc_corrected", "ecc_uncorrected", "ecc_corrected_ever", "ecc_uncorrected_ever"],
+        ),
+    ],
+)
+def test_a_missing_sensor_costs_no_other(
+    nvml: Nvml, board: Board, call: str, fields: list[str], code: int
+) -> None:
+    """A call that fails leaves exactly its own values out."""
+    board.sense(A, **SENSES)
+    board.answer(call, code)
+    seen = nvml.read().gpus[0]
+
+    assert seen.telemetry == replace(TELEMETRY, **dict.fromkeys(fields))
+    assert seen.total_mib == 24_000
+
+
+def test_a_gpu_without_sensors_has_none(nvml: Nvml, board: Board) -> None:
+    """Every value is None; a counter that shows the largest number is none either."""
+    assert nvml.read().gpus[0].telemetry == Telemetry(memory_utilization=0.0)
+    board.sense(A, energy_mj=2**64 - 1, ecc_corrected=2**64 - 1, pcie_replays=5)
+
+    assert nvml.read().gpus[0].telemetry == Telemetry(memory_utilization=0.0, pcie_replays=5)
+
+
+def test_slices_show_the_sensors_of_their_gpu(nvml: Nvml, board: Board) -> None:
+    """The driver has no sensors for slices: each shows those of the whole GPU."""
+    board.add(
+        Gpu("MIG-1", 10_000, parent=B, instance=1), Gpu("MIG-2", 20_000, parent=B, instance=5)
+    )
+    board.sense(B, energy_mj=777, power_mw=250_000)
+    found = [gpu.telemetry for gpu in nvml.read().gpus[1:]]
+
+    assert found == [Telemetry(0.0, power_w=250.0, energy_mj=777)] * 2

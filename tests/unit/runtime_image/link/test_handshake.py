@@ -116,7 +116,7 @@ def test_a_bind_survives_serialisation() -> None:
         (changed(bound=7), "expected a string as bound, got '7'"),
         (changed(bound=""), "expected a pool's key as bound, got ''"),
         (changed(namespace=None), "expected a string as namespace, got 'None'"),
-        (changed(role="standby"), "expected serve or trial as role, got 'standby'"),
+        (changed(role="standby"), "expected serve, trial or build as role, got 'standby'"),
         (changed(threads="2"), "expected a number of 0 or more as threads, got '2'"),
         (changed(memory_mib=True), "expected a number of 0 or more as memory_mib, got 'True'"),
         (changed(memory_mib=-1), "expected a number of 0 or more as memory_mib, got '-1'"),

@@ -12,38 +12,50 @@ from typing import Any
 import pytest
 
 from runtime_image.contract.link import Kind
-from runtime_image.contract.model import FOLDER, GRAPH_FILE, PART_MAX, WEIGHTS_FILE, Described, Part
+from runtime_image.contract.model import GRAPH_FILE, PART_MAX, WEIGHTS_FILE, Described, Part
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
-from runtime_image.verification.transfer import serve_files
+from runtime_image.verification.transfer import serve_parts
 
 WAIT_S = 60.0
 WEIGHTS = bytes(range(256)) * 6144
 """One and a half parts."""
 
 
-class Peer:
-    """The requesting side; `ended` is the task of `serve_files`."""
+FILES = {Part.GRAPH: GRAPH_FILE, Part.WEIGHTS: WEIGHTS_FILE, Part.OPTIMISED: "optimised"}
+CONTENTS = {Part.GRAPH: b"graph", Part.WEIGHTS: WEIGHTS, Part.OPTIMISED: b"candidate"}
 
-    def __init__(self, folder: Path, described: Described) -> None:
+
+class Peer:
+    """The requesting side; `ended` is the outcome of `serve_parts`, `descriptions` counts
+    its calls."""
+
+    def __init__(self, folder: Path, described: Described, *parts: Part) -> None:
+        self.descriptions = 0
+        self._described = described
+        self._parts = {int(part): folder / FILES[part] for part in parts}
         self._path = folder / "data.sock"
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self._path))
         listener.listen()
         self.ended: list[Exception | None] = []
-        self._thread = threading.Thread(target=self._serve, args=(listener, described, folder))
+        self._thread = threading.Thread(target=self._serve, args=(listener,))
         self._thread.start()
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.settimeout(WAIT_S)
         self._sock.connect(str(self._path))
         self._reader = FrameReader()
 
-    def _serve(self, listener: socket.socket, described: Described, folder: Path) -> None:
+    def _serve(self, listener: socket.socket) -> None:
         try:
             with listener:
-                serve_files(listener, described, folder)
+                serve_parts(listener, self._describe, self._parts)
             self.ended.append(None)
         except (LinkError, OSError) as error:
             self.ended.append(error)
+
+    def _describe(self) -> Described:
+        self.descriptions += 1
+        return self._described
 
     def ask(self, kind: Kind, aux: int, id: int = 7) -> list[Frame]:
         """Request a part; return its frames including END, fewer if the other side closes."""
@@ -70,10 +82,9 @@ def described() -> Described:
 
 @pytest.fixture
 def peer(tmp_path: Path, described: Described) -> Iterator[Peer]:
-    (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / GRAPH_FILE).write_bytes(b"graph")
-    (tmp_path / FOLDER / WEIGHTS_FILE).write_bytes(WEIGHTS)
-    made = Peer(tmp_path, described)
+    for part, content in CONTENTS.items():
+        (tmp_path / FILES[part]).write_bytes(content)
+    made = Peer(tmp_path, described, *CONTENTS)
     yield made
     made.close()
 
@@ -97,9 +108,9 @@ def test_every_part_can_be_had(peer: Peer, described: Described) -> None:
     assert peer.ended == [None]
 
 
-@pytest.mark.parametrize(("kind", "aux"), [(Kind.REQUEST, 0), (Kind.FETCH, 3)])
+@pytest.mark.parametrize(("kind", "aux"), [(Kind.REQUEST, 0), (Kind.FETCH, 4)])
 def test_anything_else_ends_it(peer: Peer, kind: Kind, aux: int) -> None:
-    """A trial serves no other requests, and a fourth part does not exist."""
+    """A trial serves no other requests, and a part of another number does not exist."""
     assert peer.ask(kind, aux) == []
     peer.close()
 
@@ -113,3 +124,13 @@ def test_files_that_were_not_made_are_not_served(tmp_path: Path) -> None:
     assert json.loads(content(peer.ask(Kind.FETCH, Part.DESCRIPTION))) == {"why_not": "too small"}
     assert peer.ask(Kind.FETCH, Part.GRAPH) == []
     peer.close()
+
+
+def test_a_candidate_is_sent_before_anything_is_described(peer: Peer) -> None:
+    """The description may take minutes to make, or end the process: it is made on request only."""
+    assert content(peer.ask(Kind.FETCH, Part.OPTIMISED)) == b"candidate"
+    before = peer.descriptions
+    peer.ask(Kind.FETCH, Part.DESCRIPTION)
+    peer.close()
+
+    assert (before, peer.descriptions) == (0, 1)

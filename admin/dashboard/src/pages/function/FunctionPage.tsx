@@ -12,6 +12,7 @@ import { DecisionsPanel, ErrorsPanel } from "./ActivityPanels.tsx";
 import { ConnectionsPanel } from "./ConnectionsPanel.tsx";
 import { FunctionActions } from "./FunctionActions.tsx";
 import { Header } from "./Header.tsx";
+import { PrecisionPanel } from "./PrecisionPanel.tsx";
 import { ReplicasPanel } from "./ReplicasPanel.tsx";
 import { RevisionsPanel } from "./RevisionsPanel.tsx";
 import { ServerPanel } from "./ServerPanel.tsx";
@@ -61,6 +62,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
           {known && <SettingsPanel detail={known} line={line} />}
         </div>
       </div>
+      {known?.precision && <PrecisionPanel report={known.precision} />}
       {known && <RevisionsPanel detail={known} whyNot={mayDeploy.why} onRollback={setTo} />}
       {to !== null && <RollbackDialog name={name} to={to} onClose={() => setTo(null)} />}
     </div>

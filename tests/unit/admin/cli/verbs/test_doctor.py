@@ -19,8 +19,8 @@ NAMES = [
     "disk",
     "admin token",
     "socket path",
-    "onnxruntime",
     "server isolation",
+    "onnxruntime",
     "server",
     "access",
 ]

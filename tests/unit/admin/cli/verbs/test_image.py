@@ -54,17 +54,25 @@ def test_no_engine_is_told(fnctl: Callable[..., Result], tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "words",
-    [("--tensorrt", "ten", "gpu"), ("--tensorrt", "10", "cpu"), ("tpu",), ("--tag", "A B")],
+    [
+        ("--tensorrt", "ten", "gpu"),
+        ("--tensorrt", "11", "gpu"),
+        ("--tensorrt", "10", "cpu"),
+        ("--wheels", ".", "gpu"),
+        ("tpu",),
+        ("--tag", "A B"),
+    ],
 )
 def test_wrong_words_are_wrong_usage(fnctl: Callable[..., Result], words: tuple[str, ...]) -> None:
     """Wrong usage is refused before an engine is contacted."""
     assert fnctl("image", "build", *words).exit_code == 2
 
 
-@pytest.mark.parametrize("option", ["--context", "--wheelhouse"])
+@pytest.mark.parametrize("option", ["--context", "--wheelhouse", "--wheels"])
 def test_a_wrong_folder_is_told(fnctl: Callable[..., Result], tmp_path: Path, option: str) -> None:
     """A wrong folder is refused before an engine is contacted."""
-    said = fnctl("image", "build", option, str(tmp_path), "--engine", "unix:///none")
+    more = ("--tensorrt", "10", "gpu") if option == "--wheels" else ()
+    said = fnctl("image", "build", option, str(tmp_path), "--engine", "unix:///none", *more)
 
     assert said.exit_code == 1
     assert said.stderr.startswith("error: The image was not built: ")

@@ -48,7 +48,8 @@ class Call:
         numbers = self.metrics.tokens_of("default", "chat")
         families = (numbers.tokens_in, numbers.tokens_out, numbers.unknown)
         assert [one.get() for one in families] == [row.tokens_in, row.tokens_out, row.unknown]
-        return row[4:]
+        assert row.busy_ms == 750
+        return row[4:8]
 
 
 def test_a_whole_stream_has_its_tokens_and_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +60,7 @@ def test_a_whole_stream_has_its_tokens_and_times(monkeypatch: pytest.MonkeyPatch
     call.answer.feed(b"data: {}\n\n")
     call.now_s += 0.1
     call.answer.feed(SAID + DONE)
-    call.meter.end(200, is_answered=True, is_whole=True)
+    call.meter.end(200, call.now_s - 0.75, is_answered=True, is_whole=True)
 
     assert call.counted() == (7, 3, 1, 0)
     numbers = call.metrics.tokens_of("default", "chat")
@@ -91,7 +92,7 @@ def test_the_end_of_a_call_decides(
     if data:
         call.begin()
         call.answer.feed(data)
-    call.meter.end(status, is_answered=is_answered, is_whole=is_whole)
+    call.meter.end(status, call.now_s - 0.75, is_answered=is_answered, is_whole=is_whole)
 
     assert call.counted() == found
     assert call.metrics.tokens_of("default", "chat").rate.counts()[-1] == 0
@@ -102,7 +103,7 @@ def test_an_endpoint_without_usage_is_never_unknown(monkeypatch: pytest.MonkeyPa
     call = Call(monkeypatch, says_usage=False)
     call.begin()
     call.answer.feed(b"data: {}\n\n")
-    call.meter.end(200, is_answered=True, is_whole=True)
+    call.meter.end(200, call.now_s - 0.75, is_answered=True, is_whole=True)
 
     assert call.counted() == (0, 0, 1, 0)
     assert call.metrics.tokens_of("default", "chat").first_token.counts()[-1] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ import pytest
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, StoreUnavailable
 from registry.settings import StoreSettings
+from registry.spec import profile_engine
 from registry.store.database import MIGRATIONS, Database
 from registry.store.functions import Functions
 from registry.store.keys import KeyRing, Keys
@@ -26,7 +28,8 @@ from registry.store.recovery.folder import DAILY, SPARED_S, check_folder, enter
 from registry.store.recovery.restoring import remove_partial, restore, start_empty
 from registry.store.sealing import KeyFile
 from registry.store.secrets import SecretStore
-from tests.support.nouns import bundle, function, profile, revision, sha256
+from runtime_image.contract.precision import Optimisation
+from tests.support.nouns import bundle, function, optimised, profile, revision, sha256
 
 NOW_S = 1_700_000_000.0
 
@@ -323,6 +326,29 @@ async def test_a_copy_restored_into_another_folder(used: Used, tmp_path: Path) -
     assert (restored.missing, restored.folder) == (1, None)
     assert await names(settings) == {"digits"}
     assert settings.database.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_lost_candidate_counts_as_missing(used: Used, tmp_path: Path) -> None:
+    """A function cannot start without the file that is served instead of its model, so a restore
+    counts it if the folder does not have it."""
+    database = await Database.open(used.settings.database)
+    functions = Functions(database)
+    found = await functions.load_all()
+    wanted = dataclasses.replace(found[0].revision, optimise=Optimisation("auto", 0.01))
+    measured = profile(
+        bundle=wanted.bundle,
+        engine=profile_engine(wanted),
+        model=wanted.model,
+        optimised=optimised(model=wanted.model),
+    )
+    await functions.add_revision(wanted)
+    await functions.put_profile(measured)
+    await database.close()
+    copy_database(used.settings.database, used.copy)
+    settings = StoreSettings(tmp_path / "elsewhere")
+    settings.data.mkdir()
+
+    assert (await restore(settings, used.copy, NOW_S)).missing == 2
 
 
 async def test_an_older_database_can_be_accepted(used: Used) -> None:

@@ -1,0 +1,87 @@
+"""Route for costs, by function or by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from admin.api.usage import DEFAULT, by_of, since_s
+from admin.cost import BY_NO_KEY, IDLE, Cost, costs, costs_by_key, total
+from admin.prices import Prices
+from admin.store import Store
+from admin.views import note_of
+from gateway.problems import json_answer
+from registry.names import check_name
+from registry.store.usage import GROUPS_MAX, By
+from registry.usage import OTHERS, bucket_of
+
+_DIGITS: Final = 6
+
+
+class CostRoutes:
+    """Handler for costs. `token_id`: the admin token's id. `wall` returns Unix seconds."""
+
+    def __init__(
+        self, store: Store, prices: Prices, token_id: str, wall: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._prices = prices
+        self._token_id = token_id
+        self._wall = wall
+
+    async def get_cost(self, request: web.Request) -> web.Response:
+        """Return device-seconds, joules and costs by function or by key, and their sum."""
+        by, query = by_of(request.query.get("by", "function")), request.query
+        function = query.get("function", "")
+        if function:
+            check_name(function)
+        to_s, store = self._wall(), self._store
+        # No more than what the history has: the sum would be that of a shorter time.
+        from_s = since_s(query.get("since", DEFAULT), to_s)
+        from_s = max(from_s, bucket_of(to_s - store.settings.history_keep_s))
+        found = costs(await store.device_times.list(from_s, to_s, function), self._prices)
+        whole = total(found.values())
+        if by == "key":
+            found = costs_by_key(found, await store.usage.busy(from_s, to_s, function))
+        ranked = sorted(found.items(), key=lambda item: (-(item[1].cost or 0), -item[1].held_s))
+        return json_answer(
+            {
+                "by": by,
+                "from_s": from_s,
+                "to_s": round(to_s, 3),
+                "currency": self._prices.currency if self._prices else None,
+                "items": [self._item(by, id, one) for id, one in ranked[:GROUPS_MAX]],
+                "left_out": max(0, len(ranked) - GROUPS_MAX),
+                "total": _json(whole),
+                "next": None,
+            }
+        )
+
+    def _item(self, by: By, id: str, cost: Cost) -> dict[str, Any]:
+        ring, catalog, numbers = self._store.ring, self._store.catalog, _json(cost)
+        if by == "function":
+            return {"function": id, "removed": id != IDLE and catalog.find(id) is None, **numbers}
+        ours = ("", self._token_id, IDLE, BY_NO_KEY, OTHERS)
+        note = note_of(id, ring, self._token_id)
+        removed = id not in ours and ring.with_id(id) is None
+        return {"key": id, "note": note, "removed": removed, **numbers}
+
+
+def _json(cost: Cost) -> dict[str, float | None]:
+    numbers = {
+        "waking_s": cost.waking_s,
+        "idle_s": cost.idle_s,
+        "busy_s": cost.busy_s,
+        "held_s": cost.held_s,
+        "no_counter_s": cost.no_counter_s,
+        "unpriced_s": cost.unpriced_s,
+        "joules": cost.joules,
+        "device_cost": cost.device_cost,
+        "energy_cost": cost.energy_cost,
+        "cost": cost.cost,
+    }
+    return {
+        name: None if value is None else round(value, _DIGITS) for name, value in numbers.items()
+    }

@@ -1,0 +1,85 @@
+"""Rendering of the candidates of other precision that a deploy measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from admin.text import NONE, duration, get, number, size, table
+
+HEAD = (
+    "PRECISION",
+    "ONE ROW",
+    "PER ROW",
+    "MEMORY",
+    "FILE",
+    "COSINE",
+    "DIFFERENCE",
+    "SAME LABEL",
+    "BATCHES",
+    "SERVES",
+)
+
+
+def render_precision(report: dict[str, Any] | None) -> str:
+    """Render the table of a deploy with [optimise], and why each candidate does not serve; ""
+    without one."""
+    if not report:
+        return ""
+    candidates = report.get("candidates") or []
+    lines = [table(HEAD, [_row(one, get(report, "chosen")) for one in candidates])]
+    lines += [f"{get(one, 'name')}: {one['why_not']}" for one in candidates if one.get("why_not")]
+    calibrated = report.get("calibrated") or 0
+    text = f", {calibrated} others calibrated" if calibrated else ""
+    judged = f"{get(report, 'judged')} {_source(report)}{text}"
+    return "\n".join([*lines, f"judged by {judged}; tolerance {get(report, 'tolerance')}"])
+
+
+def summary(report: dict[str, Any] | None) -> str:
+    """Return the choice in one line; "" if the deploy made no candidates."""
+    if not report:
+        return ""
+    rows = {get(one, "name"): one for one in report.get("candidates") or []}
+    chosen = rows.get(get(report, "chosen")) or {}
+    if get(chosen, "name") == "original":
+        others = [name for name, one in rows.items() if one is not chosen]
+        return f"the original; fnctl show says why not {' or '.join(others)}"
+    parts = [get(chosen, "name")]
+    before, now = _best(rows.get("original") or {}), _best(chosen)
+    if before and now:
+        parts.append(f"{duration(now[0])} per row instead of {duration(before[0])}")
+    if "same_label" in chosen:
+        parts.append(f"same label {_share(chosen['same_label'])}")
+    if "cosine" in chosen:
+        parts.append(f"cosine {chosen['cosine']:.5f}")
+    return ", ".join(parts)
+
+
+def _row(one: dict[str, Any], chosen: str) -> tuple[str, ...]:
+    latencies, best = one.get("latency_ms") or {}, _best(one)
+    single = latencies.get("1")
+    return (
+        get(one, "name"),
+        duration(float(single)) if single is not None else NONE,
+        f"{duration(best[0])} of {best[1]}" if best else NONE,
+        f"{number(float(one['memory_mib']))} MiB" if "memory_mib" in one else NONE,
+        size(int(one["file_bytes"])) if "file_bytes" in one else NONE,
+        f"{one['cosine']:.5f}" if "cosine" in one else NONE,
+        f"{one['largest_difference']:.3g}" if "largest_difference" in one else NONE,
+        _share(one["same_label"]) if "same_label" in one else NONE,
+        {True: "yes", False: "no"}.get(one.get("batchable"), NONE),  # type: ignore[arg-type] # None
+        "yes" if get(one, "name") == chosen else NONE,
+    )
+
+
+def _best(one: dict[str, Any]) -> tuple[float, str] | None:
+    """Return the milliseconds per row at the batch size with the fewest, and that size."""
+    found = [(float(ms) / int(rows), rows) for rows, ms in (one.get("latency_ms") or {}).items()]
+    return min(found, default=None)
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _source(report: dict[str, Any]) -> str:
+    return "samples" if get(report, "source") == "samples" else "random inputs"

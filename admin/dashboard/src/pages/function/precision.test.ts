@@ -1,0 +1,44 @@
+import { describe, expect, it } from "vitest";
+import type { PrecisionReport } from "../../api/detail.ts";
+import { measured, short, small } from "./precision.ts";
+
+const REPORT: PrecisionReport = {
+  chosen: "int8",
+  candidates: [
+    { name: "original", why_not: "", latency_ms: { "1": 2, "8": 8 } },
+    { name: "int8", why_not: "", latency_ms: { "1": 1, "8": 2 }, cosine: 0.999, same_label: 0.995 },
+    { name: "int8-dynamic", why_not: "cosine 0.9 is below 0.99", cosine: 0.9 },
+  ],
+  tolerance: 0.01,
+  calibrated: 32,
+  judged: 200,
+  source: "samples",
+};
+
+describe("the candidates of other precision", () => {
+  it("are compared by their best time per row", () => {
+    const [original, int8, dynamic] = measured(REPORT);
+    expect([original?.best, original?.time, original?.gain]).toEqual([{ ms: 1, rows: 8 }, 1, null]);
+    expect([int8?.best, int8?.time, int8?.gain]).toEqual([{ ms: 0.25, rows: 8 }, 0.25, 4]);
+    expect([dynamic?.best, dynamic?.time, dynamic?.gain]).toEqual([null, 0, null]);
+    expect(measured(REPORT).map((one) => one.isChosen)).toEqual([false, true, false]);
+  });
+
+  it("disagree by the worse of cosine and labels, in units of the tolerance", () => {
+    const [original, int8, dynamic] = measured(REPORT);
+    expect(original?.off).toBe(null);
+    expect(int8?.off).toBeCloseTo(0.005);
+    expect(int8?.reach).toBeCloseTo(0.25);
+    expect(dynamic?.reach).toBe(1);
+  });
+
+  it("may have no room for disagreement", () => {
+    const exact = { ...REPORT, tolerance: 0 };
+    expect(measured(exact).map((one) => one.reach)).toEqual([0, 1, 1]);
+  });
+});
+
+it("numbers are short", () => {
+  expect([small(0), small(1e-7), small(0.000412), small(0.1)]).toEqual(["0", "<0.00001", "0.00041", "0.1"]);
+  expect([short(0.00421), short(0.4), short(12.4)]).toEqual(["0.0042 ms", "0.4 ms", "12 ms"]);
+});

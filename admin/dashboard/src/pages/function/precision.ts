@@ -1,0 +1,68 @@
+/** The candidates of other precision, as lengths of bars. */
+
+import type { Candidate, PrecisionReport } from "../../api/detail.ts";
+
+export interface Measured {
+  candidate: Candidate;
+  isChosen: boolean;
+  /** Shortest time per row over the measured batch sizes, and that size; null if not measured. */
+  best: { ms: number; rows: number } | null;
+  /** The bar of that time, 0 to 1: the slowest candidate has 1. */
+  time: number;
+  /** How many times as fast as the original; null if unknown, and for the original. */
+  gain: number | null;
+  /** Largest disagreement with the original: 1 - cosine, or the share of changed labels; null if not judged. */
+  off: number | null;
+  /** The bar of the disagreement, 0 to 1. */
+  reach: number;
+}
+
+/** The disagreement bars end at this multiple of the tolerance. */
+export const SCALE = 2;
+
+/** Lengths of all bars, in the order of the report. */
+export function measured(report: PrecisionReport): Measured[] {
+  const best = new Map(report.candidates.map((one) => [one.name, bestOf(one)]));
+  const slowest = Math.max(...[...best.values()].map((one) => one?.ms ?? 0), 1e-9);
+  const before = best.get("original") ?? null;
+  return report.candidates.map((candidate) => {
+    const own = best.get(candidate.name) ?? null;
+    const off = disagreement(candidate);
+    const isOriginal = candidate.name === "original";
+    return {
+      candidate,
+      isChosen: candidate.name === report.chosen,
+      best: own,
+      time: own ? own.ms / slowest : 0,
+      gain: own && before && own.ms > 0 && !isOriginal ? before.ms / own.ms : null,
+      off,
+      reach: off === null ? 0 : reachOf(off, report.tolerance),
+    };
+  });
+}
+
+function bestOf({ latency_ms }: Candidate): { ms: number; rows: number } | null {
+  const tried = Object.entries(latency_ms ?? {}).map(([rows, ms]) => ({ ms: ms / Number(rows), rows: Number(rows) }));
+  return tried.reduce<{ ms: number; rows: number } | null>((a, b) => (a && a.ms <= b.ms ? a : b), null);
+}
+
+function disagreement({ cosine, same_label }: Candidate): number | null {
+  const found = [cosine, same_label].filter((value): value is number => value !== undefined).map((value) => 1 - value);
+  return found.length ? Math.max(0, ...found) : null;
+}
+
+function reachOf(off: number, tolerance: number): number {
+  if (tolerance <= 0) return off > 0 ? 1 : 0;
+  return Math.min(1, off / (SCALE * tolerance));
+}
+
+/** A disagreement in few digits: "0", "0.0004", "0.02", "<0.00001". */
+export function small(value: number): string {
+  if (value === 0) return "0";
+  return value < 1e-5 ? "<0.00001" : String(Number(value.toPrecision(2)));
+}
+
+/** A short time: "0.004 ms", "0.42 ms", "12 ms". */
+export function short(ms: number): string {
+  return `${ms < 10 ? Number(ms.toPrecision(2)) : Math.round(ms)} ms`;
+}

@@ -1,0 +1,390 @@
+"""Compiles models in the background, one at a time, and publishes the results to the pools.
+
+`admin.deploy.due_builds` decides. A build is begun while a device is free, and the pool manager
+gives it up as soon as somebody waits for the device. Its state is stored before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from admin.deploy import due_builds
+from admin.deploy.compiled_models import CompiledModels
+from admin.deploy.due_builds import Wanted
+from admin.pool_sync import PoolSync, binding, pool_spec
+from admin.store import Store
+from pool_manager.builds import Built
+from pool_manager.core.state import PoolSpec
+from pool_manager.manager import Manager
+from pool_manager.ports import Binding
+from pool_manager.subscribers import Subscribers
+from registry.catalog import Deployed
+from registry.compilation import Build, BuildEnd, Compiled, Target, estimate_s, order_of
+from registry.errors import (
+    BuildFailed,
+    FnError,
+    Refused,
+    ShuttingDown,
+    StoreUnavailable,
+)
+from registry.tasks import Tasks
+from runtime_image.contract.compiled import OTHER_KEY
+from runtime_image.contract.model import ModelSpec
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 1.0
+"""Seconds between two looks at free devices, at a running build, and after a failed store."""
+PATIENCE_S: Final = 30.0
+"""Seconds that a build waits for a device that was free, before another one is tried."""
+BUILD_MIB: Final = 1024.0
+BUILD_SESSIONS: Final = 2
+"""Memory of a build: `BUILD_MIB` for the compiler, and this many times what a replica takes, for
+the ordinary and the compiled session."""
+
+
+class Builds:
+    """Background builds of one server. `wall` returns Unix seconds; `delay_s` is added to each
+    build, for trials of the machinery."""
+
+    def __init__(  # noqa: PLR0913 - a period for tests beside the collaborators
+        self,
+        store: Store,
+        manager: Manager,
+        pools: PoolSync,
+        models: CompiledModels,
+        wall: Callable[[], float],
+        *,
+        delay_s: float = 0.0,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._store = store
+        self._manager = manager
+        self._pools = pools
+        self._models = models
+        self._wall = wall
+        self._delay_s = delay_s
+        self._look_s = look_s
+        self._tasks = Tasks("builds")
+        self._news = asyncio.Event()
+        self._changed = Subscribers[[str]]()
+        self._running = self._waits_for = ""
+        self._wanted: list[Wanted] = []
+        self._catalog_version = -1
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self.outcomes: Counter[BuildEnd] = Counter()
+
+    @property
+    def tasks(self) -> Tasks:
+        """The owner of the background tasks."""
+        return self._tasks
+
+    async def start(self) -> None:
+        """Count the builds that an earlier server did not end, and begin to build."""
+        builds, now_s = self._store.builds, self._wall()
+        for target, build in list(builds.all_builds().items()):
+            if (now := due_builds.resumed(build, now_s)) != build:
+                await builds.put_build(target, now)
+        self._unsubscribe = self._manager.subscribe_not_compiled(self._on_not_compiled)
+        self._tasks.root("build models", self._build_for_ever())
+
+    async def close(self) -> None:
+        """Stop. The next server begins a running build again."""
+        self._unsubscribe()
+        await self._tasks.close()
+        if self.is_running:
+            ended = due_builds.interrupted(self._state(self._running))
+            with contextlib.suppress(StoreUnavailable):
+                await self._store.builds.put_build(self._running, ended)
+
+    def subscribe(self, receiver: Callable[[str], None]) -> Callable[[], None]:
+        """Call `receiver` with the name of each function whose build changed; returns a function
+        that unsubscribes."""
+        return self._changed.subscribe(receiver)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a replica compiles a model."""
+        build = self._store.builds.build(self._running)
+        return build is not None and build.state == "building"
+
+    def waiting(self) -> int:
+        """Return the number of functions whose model waits to be compiled."""
+        compiled = self._store.builds.compiled
+        return sum(
+            compiled(one.digest) is None and self._state(one.digest).state == "waiting"
+            for one in self._current()
+        )
+
+    async def prepare(self, name: str, *, now: bool) -> None:
+        """Ask for the compiled model of a function, also after builds that failed or were given up.
+        With `now` it is the next one, and waits for a device.
+
+        Raises UnknownFunction, or Refused if the function is not compiled.
+        """
+        deployed = self._store.catalog.resolve(name)
+        target = self._models.target(deployed)
+        if isinstance(target, str):
+            why = target or 'its function.toml has no engine = "auto" or "tensorrt" in [runtime]'
+            raise Refused(f"{deployed.revision.ref} is not compiled: {why}")
+        if self._store.builds.compiled(target.digest) is None:
+            asked = due_builds.requested(self._state(target.digest), is_urgent=now)
+            await self._put(target.digest, asked)
+        self._news.set()
+
+    def state(self, deployed: Deployed) -> tuple[Target | str, Build, Compiled | None]:
+        """Return a revision's target, or why it has none, the state of its build, and its compiled
+        model."""
+        target = self._models.target(deployed)
+        if isinstance(target, str):
+            return target, Build(), None
+        build = self._state(target.digest)
+        if target.digest == self._running and build.state == "waiting" and self._waits_for:
+            build = replace(build, reason=self._waits_for)
+        return target, build, self._store.builds.compiled(target.digest)
+
+    def estimate_s(self, target: Target) -> float | None:
+        """Return how long the build of a target will probably take, None if unknown."""
+        bundles = self._store.bundles
+        bundle = bundles.get(target.bundle)
+        sizes = [
+            (one, bundles[one.target.bundle].size)
+            for one in self._store.builds.all_compiled()
+            if one.target.bundle in bundles
+        ]
+        return estimate_s(target, bundle, sizes) if bundle else None
+
+    def _state(self, digest: str) -> Build:
+        return self._store.builds.build(digest) or Build()
+
+    def _current(self) -> list[Wanted]:
+        """Return the targets of all revisions with the traffic."""
+        catalog = self._store.catalog
+        if self._catalog_version != catalog.version:
+            self._catalog_version = catalog.version
+            found = [(one, self._models.target(one)) for one in catalog.all()]
+            self._wanted = [
+                Wanted(one, target, target.digest)
+                for one, target in found
+                if isinstance(target, Target)
+            ]
+        return self._wanted
+
+    def _next(self) -> Wanted | None:
+        wanted = self._current()
+        if not wanted:
+            return None
+        free = {one.device.kind for one in self._manager.occupancies() if one.state == "free"}
+        builds = self._store.builds
+        there = {one.target.digest for one in builds.all_compiled()}
+        return due_builds.next_build(wanted, builds.all_builds(), there, free, self._wall())
+
+    async def _build_for_ever(self) -> None:
+        while True:
+            self._news.clear()
+            found = self._next()
+            if found is not None:
+                try:
+                    await self._build(found)
+                except StoreUnavailable as error:
+                    log.error("the state of a build cannot be stored", reason=error.message)
+                finally:
+                    # Kept if the server closes, which stores the end of the running build.
+                    if not self._is_cancelled():
+                        self._running = ""
+            if found is None or not self._news.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._look_s):
+                        await self._news.wait()
+
+    @staticmethod
+    def _is_cancelled() -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    async def _build(self, wanted: Wanted) -> None:
+        """Run one build to its end, and store the outcome."""
+        self._running = wanted.digest
+        outcome = await self._outcome(wanted)
+        if outcome is None:
+            return
+        build, now_s = self._state(wanted.digest), self._wall()
+        if build.state != "building":  # it ended before it was seen to run
+            build = due_builds.begun(build, now_s)
+        if isinstance(outcome, Built):
+            why = due_builds.refusal(wanted.target, outcome, build)
+            if not why:
+                await self._publish(wanted, due_builds.result(wanted.target, outcome, now_s), build)
+                return
+            outcome = BuildFailed(why)
+        if isinstance(outcome, BuildFailed):
+            self.outcomes["failed"] += 1
+            await self._put(wanted.digest, due_builds.failed(build, outcome.message, now_s))
+            self._note(wanted.digest, f"not compiled: {outcome.message}")
+        elif isinstance(outcome, ShuttingDown):
+            await self._put(wanted.digest, due_builds.interrupted(build))
+        else:
+            self.outcomes["given_up"] += 1
+            await self._put(wanted.digest, due_builds.given_up(build, outcome.message, now_s))
+            self._note(wanted.digest, f"its build was given up: {outcome.message}")
+
+    async def _outcome(self, wanted: Wanted) -> Built | FnError | None:
+        """Follow a build in the pool manager; None if it was withdrawn, or found no device."""
+        spec, bound = self._order(wanted)
+        work: asyncio.Task[Built | FnError] = self._tasks.spawn(
+            f"build {spec.key}", self._in_manager(spec, bound)
+        )
+        waited_s = 0.0
+        try:
+            while not (await asyncio.wait({work}, timeout=self._look_s))[0]:
+                waited_s += self._look_s
+                build = self._state(wanted.digest)
+                if not any(one.digest == wanted.digest for one in self._current()):
+                    return None
+                if build.state == "building":
+                    continue
+                there = (one for one in self._manager.builds() if one.key == spec.key)
+                running = next(there, None)
+                self._waits_for = running.waits_for if running else ""
+                if running is not None and running.device:
+                    await self._put(wanted.digest, due_builds.begun(build, self._wall()))
+                    self._note(wanted.digest, f"its build with {wanted.target.compiler} began")
+                elif not build.is_urgent and (waited_s > PATIENCE_S or self._is_asked_for()):
+                    await self._put(wanted.digest, due_builds.postponed(build, self._wall()))
+                    return None
+            return work.result()
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+
+    def _is_asked_for(self) -> bool:
+        """Return whether an operator waits for a build."""
+        return any(self._state(one.digest).is_urgent for one in self._current())
+
+    async def _in_manager(self, spec: PoolSpec, bound: Binding) -> Built | FnError:
+        try:
+            return await self._manager.build(spec, bound)
+        except FnError as error:
+            return error
+
+    def _order(self, wanted: Wanted) -> tuple[PoolSpec, Binding]:
+        """Return pool and binding of a build. It gets the compiler's measurements of the newest
+        build with the same compiler."""
+        deployed, target = wanted.deployed, wanted.target
+        bundle = self._store.bundles[deployed.revision.bundle]
+        like = (
+            one
+            for one in reversed(self._store.builds.all_compiled())
+            if one.target.compiler == target.compiler and one.timing_cache
+        )
+        earlier = next(like, None)
+        timing = earlier.timing_cache if earlier else None
+        order = order_of(target, earlier.timing_key if earlier else "", self._delay_s)
+        spec = pool_spec(deployed, bundle, self._manager.driver)
+        bound = binding(deployed, bundle)
+        assert isinstance(bound.spec, ModelSpec)
+        need_mib = BUILD_MIB + BUILD_SESSIONS * spec.memory_mib
+        placed = replace(spec, min=0, max=1, device_kind=target.device_kind, memory_mib=need_mib)
+        return placed, replace(
+            bound,
+            spec=replace(bound.spec, build=order),
+            memory_mib=max(bound.memory_mib, round(need_mib)) if bound.memory_mib else 0,
+            compiled=(timing,) if timing else (),
+        )
+
+    async def _publish(self, wanted: Wanted, compiled: Compiled, build: Build) -> None:
+        """Store a compiled model, and have all replicas of its revisions use it."""
+        await self._store.builds.put(compiled, due_builds.done(build, self._wall()))
+        self.outcomes["done"] += 1
+        self._changed_for(wanted.digest)
+        for key in self._redefine(wanted.digest):
+            self._tasks.spawn(f"upgrade {key}", self._upgrade(key, compiled))
+
+    async def _upgrade(self, key: str, compiled: Compiled) -> None:
+        """Have the ready replicas of a pool use a compiled model."""
+        try:
+            results = await self._manager.upgrade(key, compiled.model, compiled.files)
+        except FnError as error:
+            self._manager.note(key, f"compiled, but running replicas go on as they are: {error}")
+            return
+        using = sum(not one["reason"] for one in results.values())
+        self._manager.note(
+            key, f"compiled with {compiled.target.compiler}: {using} replicas use it"
+        )
+        for id, one in results.items():
+            if one["reason"]:
+                text = f"{id} does not use the compiled model: {one['reason']}"
+                self._manager.note(key, text[: due_builds.REASON_MAX])
+
+    def _on_not_compiled(self, key: str, reason: str) -> None:
+        namespace, _, ref = key.partition("/")
+        deployed = self._store.catalog.find(ref, namespace)
+        compiled = self._models.of(deployed) if deployed else None
+        if compiled is None:
+            return
+        digest = compiled.target.digest
+        if not reason.startswith(OTHER_KEY) and self._state(digest).reason == reason:
+            return
+        self._tasks.spawn(f"refused {key}", self._refused(digest, compiled, reason))
+
+    async def _refused(self, digest: str, compiled: Compiled, reason: str) -> None:
+        """Handle a compiled model that a replica does not use: it is built again if its key does
+        not fit or a file of it was damaged."""
+        is_stale = reason.startswith(OTHER_KEY)
+        damaged: list[str] = []
+        if not is_stale:
+            damaged = await asyncio.to_thread(self._store.blobs.remove_damaged, compiled.files)
+        if self._store.builds.compiled(digest) is not compiled:
+            return
+        build = self._state(digest)
+        try:
+            if is_stale:
+                again = due_builds.stale(build, compiled.model.key, reason)
+                await self._store.builds.drop(digest, again)
+            elif damaged:
+                again = due_builds.requested(build, is_urgent=False)
+                await self._store.builds.drop(digest, replace(again, reason=reason))
+            else:
+                await self._store.builds.put_build(digest, replace(build, reason=reason))
+        except StoreUnavailable as error:
+            log.error("the end of a compiled model cannot be stored", reason=error.message)
+            return
+        self._redefine(digest)
+        self._note(digest, f"a replica does not use the compiled model: {reason}")
+        self._news.set()
+
+    async def _put(self, digest: str, build: Build) -> None:
+        await self._store.builds.put_build(digest, build)
+        self._changed_for(digest)
+
+    def _redefine(self, digest: str) -> list[str]:
+        """Have the pools of all revisions with this target defined anew; return their keys."""
+        found = self._revisions(digest)
+        for name, namespace in {(one.function.name, one.function.namespace) for one in found}:
+            self._pools.define(namespace, name)
+        return [one.revision.key for one in found]
+
+    def _revisions(self, digest: str) -> list[Deployed]:
+        return [
+            one
+            for one in self._store.catalog.every()
+            if isinstance(target := self._models.target(one), Target) and target.digest == digest
+        ]
+
+    def _note(self, digest: str, text: str) -> None:
+        for one in self._revisions(digest):
+            self._manager.note(one.revision.key, text)
+        self._changed_for(digest)
+
+    def _changed_for(self, digest: str) -> None:
+        for one in self._current():
+            if one.digest == digest:
+                self._changed.notify(one.deployed.function.name)

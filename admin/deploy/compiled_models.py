@@ -1,0 +1,30 @@
+"""Finds the compiled model of a revision."""
+
+from __future__ import annotations
+
+from registry.catalog import Catalog, Deployed
+from registry.compilation import Compiled, Target, target_of
+from registry.store.builds import BuildStore
+from runtime_image.contract.compiled import CompilerName
+
+
+class CompiledModels:
+    """The compiled models of revisions. `compiler` is the server's setting."""
+
+    def __init__(self, builds: BuildStore, compiler: CompilerName) -> None:
+        self._builds = builds
+        self.compiler: CompilerName = compiler
+
+    def target(self, deployed: Deployed) -> Target | str:
+        """Return what is compiled for a revision, or why nothing is, "" if none is asked for."""
+        return target_of(deployed, self.compiler)
+
+    def of(self, deployed: Deployed) -> Compiled | None:
+        """Return the compiled model of a revision, None if there is none."""
+        target = self.target(deployed)
+        return None if isinstance(target, str) else self._builds.compiled(target.digest)
+
+    def targets(self, catalog: Catalog) -> set[str]:
+        """Return the digests of all targets of all revisions."""
+        found = map(self.target, catalog.every())
+        return {one.digest for one in found if isinstance(one, Target)}

@@ -1,0 +1,232 @@
+"""Compiled models as the server knows them: what is compiled for a revision, what a build made, and
+the state of builds. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from statistics import mean
+from typing import Final, Literal
+
+from registry.batching import rows_of
+from registry.catalog import Deployed
+from registry.model import Bundle, BundleFile, Compilation, Revision
+from registry.spec import candidate_of
+from runtime_image.contract.compiled import (
+    FOLDER,
+    TIMING_CACHE,
+    BuildOrder,
+    CompiledModel,
+    CompilerName,
+    OutputParity,
+    ShapeRange,
+)
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+
+TOLERANCE: Final = 0.01
+"""Max relative difference between the outputs of both sessions. TF32, which GPUs compute FP32 with,
+has 10 bits of mantissa; differences of 0.1 % to 0.5 % are usual after many layers."""
+NOT_PROFILED: Final = "no deploy has measured this model on a device"
+NO_COMPILER: Final = 'there is no compiler for the device "{kind}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is compiled: a model of a bundle, for one kind of device, with one set of ranges.
+
+    `base` is the sha256 of the candidate that replaces the model, "" for the model itself.
+    """
+
+    bundle: str
+    model: str
+    base: str
+    device_kind: str
+    compiler: CompilerName
+    ranges: tuple[ShapeRange, ...]
+    keeps_ordinary: bool
+
+    @property
+    def digest(self) -> str:
+        """Digest of all fields, in hex: the key of builds and compiled models."""
+        text = json.dumps([*asdict(self).values()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Result of a build. `files` are those of `model`, in its order.
+
+    Times in milliseconds, by rows where a run is measured. `timing_key` is what the file with the
+    compiler's measurements is valid for, "" without one. `made_s` in Unix seconds.
+    """
+
+    target: Target
+    model: CompiledModel
+    files: tuple[BundleFile, ...]
+    parity: tuple[OutputParity, ...] = ()
+    samples: int = 0
+    build_s: float = 0.0
+    ordinary_ms: dict[str, float] = field(default_factory=dict)
+    compiled_ms: dict[str, float] = field(default_factory=dict)
+    load_ms: float = 0.0
+    memory_mib: float = 0.0
+    timing_key: str = ""
+    device: str = ""
+    made_s: float = 0.0
+
+    @property
+    def timing_cache(self) -> BundleFile | None:
+        """File with the compiler's measurements, None if the build made none."""
+        name = f"{FOLDER}/{TIMING_CACHE}"
+        return next((file for file in self.files if file.path == name), None)
+
+
+BuildEnd = Literal["done", "failed", "given_up"]
+BUILD_ENDS: Final[tuple[BuildEnd, ...]] = ("done", "failed", "given_up")
+BuildState = Literal["waiting", "building", "given_up", "failed", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """State of the build of one target. Times in Unix seconds.
+
+    waiting: until a device is free. building: a replica compiles. given_up: as often as is tried
+    without being asked. failed: another attempt would end the same. done: there is a compiled
+    model. `attempts` counts builds that began since the last request. `reason` says why the last
+    attempt ended, or why replicas do not use its result. `not_before_s`: pause after an attempt.
+    `is_urgent`: an operator asked for it now. `stale_keys` are those of compiled models that
+    replicas refused, as other versions or devices had replaced those that they were made for.
+    """
+
+    state: BuildState = "waiting"
+    attempts: int = 0
+    reason: str = ""
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    not_before_s: float = 0.0
+    is_urgent: bool = False
+    stale_keys: tuple[str, ...] = ()
+
+
+def target_of(deployed: Deployed, compiler: CompilerName) -> Target | str:
+    """Return what is compiled for a revision, or the reason why nothing is, "" if its manifest
+    does not ask for it.
+
+    `compiler` is the server's: "onnxruntime" compiles for the CPU, and GPUs always have TensorRT.
+    """
+    revision, profile = deployed.revision, deployed.profile
+    if revision.compilation is None:
+        return ""
+    if profile is None:
+        return NOT_PROFILED
+    kind = profile.device_kind
+    chosen = compiler_of(kind, compiler)
+    if chosen is None:
+        return NO_COMPILER.format(kind=kind)
+    try:
+        ranges = ranges_of(revision.compilation, revision.signature, rows_of(revision, profile))
+    except ValueError as error:
+        return str(error)
+    base = candidate.sha256 if (candidate := candidate_of(deployed)) else ""
+    keeps_ordinary = revision.compilation.outside == "ordinary"
+    return Target(revision.bundle, revision.model, base, kind, chosen, ranges, keeps_ordinary)
+
+
+def compiler_of(device_kind: str, compiler: CompilerName) -> CompilerName | None:
+    """Return the compiler for a kind of device, None if there is none."""
+    if device_kind == "cuda":
+        return "tensorrt"
+    return "onnxruntime" if compiler == "onnxruntime" else None
+
+
+def ranges_of(compilation: Compilation, signature: Signature, rows: int) -> tuple[ShapeRange, ...]:
+    """Return the shapes of every input that a model is compiled for; `rows` is the size of a batch.
+
+    A dynamic first axis goes from 1 to `rows`, unless the manifest says otherwise. Raises
+    ValueError if the manifest does not say enough, or contradicts the model.
+    """
+    if signature.kind != "tensors":
+        raise ValueError(f"expected inputs that are tensors, got {signature.kind}")
+    given = {one.input: one for one in compilation.shapes}
+    if unknown := sorted(given.keys() - {one.name for one in signature.inputs}):
+        names = ", ".join(one.name for one in signature.inputs)
+        raise ValueError(f"runtime.shapes.{unknown[0]}: expected one of the inputs {names}")
+    return tuple(_range(one, given.get(one.name), max(1, rows)) for one in signature.inputs)
+
+
+def _range(tensor: TensorSpec, given: ShapeRange | None, rows: int) -> ShapeRange:
+    if given is None:
+        return _own_range(tensor, rows)
+    for sizes in (given.smallest, given.usual, given.largest):
+        if not tensor.accepts(sizes):
+            raise ValueError(
+                f"runtime.shapes.{tensor.name}: expected sizes that fit the model's"
+                f" {list(tensor.shape)}, where {DYNAMIC} takes any; got {list(sizes)}"
+            )
+    return given
+
+
+def _own_range(tensor: TensorSpec, rows: int) -> ShapeRange:
+    dynamic = [axis for axis, size in enumerate(tensor.shape) if size == DYNAMIC]
+    if any(axis > 0 for axis in dynamic):
+        axes = ", ".join(str(axis) for axis in dynamic if axis > 0)
+        raise ValueError(
+            f"runtime.shapes.{tensor.name}: expected smallest, usual and largest sizes, as its axes"
+            f" {axes} are dynamic; got nothing"
+        )
+    first, full = list(tensor.shape), list(tensor.shape)
+    if dynamic:
+        first[0], full[0] = 1, rows
+    return ShapeRange(tensor.name, tuple(first), tuple(full), tuple(full))
+
+
+def order_of(target: Target, timing_key: str = "", delay_s: float = 0.0) -> BuildOrder:
+    """Return what a build gets. `timing_key` is that of the compiler's measurements that it gets,
+    "" for none."""
+    return BuildOrder(
+        compiler=target.compiler,
+        ranges=target.ranges,
+        tolerance=TOLERANCE,
+        keeps_ordinary=target.keeps_ordinary,
+        timing_key=timing_key,
+        timing_cache=bool(timing_key),
+        delay_s=delay_s,
+    )
+
+
+def estimate_s(target: Target, bundle: Bundle, done: list[tuple[Compiled, int]]) -> float | None:
+    """Return how long a build will probably take, None if no earlier one tells.
+
+    `done` are the earlier results with the sizes of their bundles in bytes. Builds of the same
+    model count alone if there are any; else the time per byte of all with the same compiler.
+    """
+    like = [(one, size) for one, size in done if one.target.compiler == target.compiler]
+    same = [
+        one.build_s
+        for one, _ in like
+        if (one.target.bundle, one.target.model) == (target.bundle, target.model)
+    ]
+    if same:
+        return mean(same)
+    rates = [one.build_s / size for one, size in like if size]
+    return mean(rates) * bundle.size if rates else None
+
+
+def memory_mib(revision_mib: float, compiled: Compiled | None) -> float:
+    """Return the memory of a replica: that of both sessions if it keeps the ordinary one."""
+    if compiled is None:
+        return revision_mib
+    if compiled.target.keeps_ordinary:
+        return revision_mib + compiled.memory_mib
+    return max(revision_mib, compiled.memory_mib)
+
+
+def wants_trial(revision: Revision, compiler: CompilerName) -> BuildOrder | None:
+    """Return the order that a trial gets to check that the compiler is there, None unless the
+    manifest demands it."""
+    wanted = revision.compilation
+    if wanted is None or wanted.engine != "tensorrt":
+        return None
+    chosen = compiler_of(revision.device.kind, compiler) or "tensorrt"
+    return BuildOrder(chosen, (), TOLERANCE)

@@ -1,0 +1,101 @@
+"""Builds and compiled models: in the database, and in memory for those that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+
+from registry.compilation import Build, Compiled
+from registry.model import BundleFile
+from registry.store.database import Database, Transaction
+from registry.store.records import decode_record, encode_record
+
+
+class BuildStore:
+    """Durable storage of builds and compiled models by their target's digest, with a copy in
+    memory. Single-threaded but for the database.
+
+    Every writing method is one transaction and may raise StoreUnavailable; memory is then as it
+    was.
+    """
+
+    def __init__(
+        self, database: Database, builds: dict[str, Build], compiled: dict[str, Compiled]
+    ) -> None:
+        self._database = database
+        self._builds = builds
+        self._compiled = compiled
+
+    @classmethod
+    async def open(cls, database: Database, is_stored: Callable[[BundleFile], bool]) -> BuildStore:
+        """Read everything. A compiled model counts as missing unless each of its files `is_stored`:
+        a restored database may be older or newer than the files. Raises StoreUnavailable."""
+        rows = await database.read("SELECT target, record FROM builds")
+        builds = {row[0]: decode_record(row[1], Build) for row in rows}
+        rows = await database.read("SELECT target, record FROM compiled")
+        found = {row[0]: decode_record(row[1], Compiled) for row in rows}
+        whole = {key: one for key, one in found.items() if all(map(is_stored, one.files))}
+        return cls(database, builds, whole)
+
+    def build(self, target: str) -> Build | None:
+        """Return the state of a target's build, None if none was tried."""
+        return self._builds.get(target)
+
+    def all_builds(self) -> Mapping[str, Build]:
+        """Return the state of every build, by target."""
+        return MappingProxyType(self._builds)
+
+    def compiled(self, target: str) -> Compiled | None:
+        """Return a target's compiled model, None if there is none."""
+        return self._compiled.get(target)
+
+    def all_compiled(self) -> list[Compiled]:
+        """Return every compiled model, oldest first."""
+        return sorted(self._compiled.values(), key=lambda one: one.made_s)
+
+    def referenced_blobs(self) -> set[str]:
+        """Return the sha256 of every file of a compiled model; a sweep must keep these blobs."""
+        return {file.sha256 for one in self._compiled.values() for file in one.files}
+
+    async def put_build(self, target: str, build: Build) -> None:
+        """Store the state of a target's build."""
+        async with self._database.write() as transaction:
+            await _put_build(transaction, target, build)
+        self._builds[target] = build
+
+    async def put(self, compiled: Compiled, build: Build) -> None:
+        """Store a compiled model, which replaces an earlier one, and the state of its build."""
+        target = compiled.target.digest
+        async with self._database.write() as transaction:
+            await _put_build(transaction, target, build)
+            await transaction.query(
+                "INSERT OR REPLACE INTO compiled VALUES (?, ?)", (target, encode_record(compiled))
+            )
+        self._builds[target], self._compiled[target] = build, compiled
+
+    async def drop(self, target: str, build: Build) -> None:
+        """Remove a target's compiled model, if any, and store the state of its build."""
+        async with self._database.write() as transaction:
+            await _put_build(transaction, target, build)
+            await transaction.query("DELETE FROM compiled WHERE target = ?", (target,))
+        self._builds[target] = build
+        self._compiled.pop(target, None)
+
+    async def keep_only(self, targets: Collection[str]) -> int:
+        """Remove all other targets; return how many there were."""
+        gone = sorted((self._builds.keys() | self._compiled.keys()).difference(targets))
+        if gone:
+            keys = [(target,) for target in gone]
+            async with self._database.write() as transaction:
+                await transaction.execute_many("DELETE FROM builds WHERE target = ?", keys)
+                await transaction.execute_many("DELETE FROM compiled WHERE target = ?", keys)
+        for target in gone:
+            self._builds.pop(target, None)
+            self._compiled.pop(target, None)
+        return len(gone)
+
+
+async def _put_build(transaction: Transaction, target: str, build: Build) -> None:
+    await transaction.query(
+        "INSERT OR REPLACE INTO builds VALUES (?, ?)", (target, encode_record(build))
+    )

@@ -1,0 +1,1 @@
+"""Compiled models: compilers, the keys of their files, and the shapes they take."""

@@ -1,0 +1,1 @@
+"""Candidates of other precision: made, measured beside the original, and chosen; in a trial."""

@@ -1,0 +1,85 @@
+"""`python -m runtime_image.verification.precision ORDER`: do the `Order` in a file, and print the
+figures as a line of JSON.
+
+The model may be hostile and the tools may have bugs: the process limits itself before it opens it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from runtime_image.contract.errors import LoadError
+from runtime_image.verification.precision.order import Figures, Order, from_json
+
+TEXT_MAX: Final = 500
+
+
+def main(path: str) -> None:
+    """Limit this process, do the work and print its result."""
+    order = from_json(json.loads(Path(path).read_text()))
+    _cap(resource.RLIMIT_CORE, 0)
+    if order.cap_mib and order.device_kind == "cpu":  # a GPU's driver maps more than it uses
+        _cap(resource.RLIMIT_DATA, order.cap_mib * 2**20)
+    if order.limit_s:
+        _cap(resource.RLIMIT_CPU, int(order.limit_s * max(2, order.threads)) + 1)
+    if order.bytes_max:
+        _cap(resource.RLIMIT_FSIZE, order.bytes_max)
+    tempfile.tempdir = order.scratch
+    logging.disable(logging.CRITICAL)
+    sys.stdout.write(json.dumps(_figures(order)))
+
+
+def _figures(order: Order) -> Figures:
+    try:
+        if order.task == "make":
+            from runtime_image.verification.precision.conversion import make
+
+            figures: Figures = {"why_not": make(order)}
+        else:
+            from runtime_image.verification.precision.judging import explore, judge
+
+            figures = explore(order) if order.task == "explore" else judge(order)
+    except MemoryError:
+        figures = {"why_not": f"{order.task} ran out of memory{_limit(order)}"}
+    except LoadError as error:
+        figures = {"why_not": str(error)}
+    except Exception as error:  # noqa: BLE001 - converters and models raise anything
+        figures = {"why_not": _reason(order, error)}
+    if "refused" in figures:
+        figures["refused"] = _short(figures["refused"], order)
+    return {**figures, "why_not": _short(figures["why_not"], order)}
+
+
+def _reason(order: Order, error: Exception) -> str:
+    text = str(error)
+    if "bad_alloc" in text or "Failed to allocate memory" in text:
+        return f"{order.task} ran out of memory{_limit(order)}"
+    return f"{type(error).__name__}: {text}"
+
+
+def _limit(order: Order) -> str:
+    return f", its limit is {order.cap_mib} MiB" if order.cap_mib else ""
+
+
+def _short(text: str, order: Order) -> str:
+    """Return a text without this replica's folders, as one line."""
+    for folder in (order.scratch, order.folder):
+        text = text.replace(f"{folder}/", "")
+    return " ".join(text.split())[:TEXT_MAX]
+
+
+def _cap(limit: int, most: int) -> None:
+    """Lower a resource limit to `most`; a lower limit is kept."""
+    soft, hard = resource.getrlimit(limit)
+    known = [number for number in (soft, hard, most) if number != resource.RLIM_INFINITY]
+    resource.setrlimit(limit, (min(known), min(known)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,168 @@
+"""Chooses among the measured candidates of a model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from runtime_image.contract.precision import (
+    JUDGED_MIN,
+    CandidateName,
+    CandidateReport,
+    Optimisation,
+    Precision,
+)
+from runtime_image.verification import proof
+from runtime_image.verification.precision.agreement import Agreement
+
+CANDIDATES: Final[Mapping[Precision, tuple[CandidateName, ...]]] = {
+    "fp32": (),
+    "fp16": ("fp16",),
+    "int8": ("int8", "int8-dynamic"),
+    "auto": ("fp16", "int8", "int8-dynamic"),
+}
+"""Candidates that are made for each precision."""
+GAIN: Final = 0.1
+"""Min share of the original's time per row that "auto" must save."""
+ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One model file. `why_not` is the reason why it could not be made or judged; the other fields
+    are its figures up to there, as in `CandidateReport`."""
+
+    name: CandidateName
+    why_not: str = ""
+    latency_ms: Mapping[int, float] = field(default_factory=dict)
+    batchable: bool | None = None
+    memory_mib: float | None = None
+    file_bytes: int | None = None
+    agreement: Agreement | None = None
+
+    def row_ms(self, rows: int) -> float:
+        """Return the milliseconds per row in runs of `rows`, or alone if rows are not joined."""
+        together = rows if self.batchable and rows in self.latency_ms else 1
+        return self.latency_ms[together] / together
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen file and why the others were not, by name. `chosen` is None if the owner demands a
+    precision that no candidate has within the tolerance; `refused` is then the reason."""
+
+    chosen: CandidateName | None
+    why_not: Mapping[CandidateName, str]
+    refused: str = ""
+
+
+def choose(
+    optimisation: Optimisation,
+    original: Measured,
+    candidates: Sequence[Measured],
+    *,
+    must_join: bool = False,
+) -> Choice:
+    """Return the file to serve.
+
+    A demanded precision takes the fastest candidate within the tolerance. "auto" takes it only if
+    it saves `GAIN` of the original's time per row, at the original's best batch. `must_join`: the
+    owner requires joined runs, so a candidate must not lose them.
+    """
+    is_auto = optimisation.precision == "auto"
+    rows = proof.knee(dict(original.latency_ms)) if original.batchable else 1
+    why_not: dict[CandidateName, str] = {}
+    for one in candidates:
+        why_not[one.name] = (
+            why_outside(one, optimisation.tolerance)
+            or (_why_not_joined(original, one) if must_join else "")
+            or (_why_too_slow(original, one, rows) if is_auto else "")
+        )
+    taken = [one for one in candidates if not why_not[one.name]]
+    if not taken and is_auto:
+        return Choice("original", {**why_not, "original": ""})
+    if not taken:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in why_not.items())
+        return Choice(None, why_not, f'precision = "{optimisation.precision}": {reasons}')
+    best = min(taken, key=lambda one: one.row_ms(rows))
+    why_not |= {one.name: f"{best.name} is faster" for one in taken if one is not best}
+    return Choice(best.name, {**why_not, "original": _why_replaced(original, best, rows)})
+
+
+def why_outside(one: Measured, tolerance: float) -> str:
+    """Return "" if the candidate is within the tolerance, else the reason with figures."""
+    if one.why_not:
+        return one.why_not
+    found = one.agreement
+    if found is None or found.broken:
+        return found.broken if found else "it was not compared"
+    if found.cosine is not None and found.cosine < 1 - tolerance - ROUNDING:
+        return (
+            f"output {found.output}: its cosine similarity to the original is"
+            f" {found.cosine:.4f}, at least {1 - tolerance:g} is needed; the largest difference is"
+            f" {found.largest_difference:.3g}"
+        )
+    if found.same_label is not None and 1 - found.same_label > tolerance + ROUNDING:
+        changed = round((1 - found.same_label) * found.samples)
+        return (
+            f"{changed} of {found.samples} samples get another label,"
+            f" at most {tolerance * found.samples:.1f} may"
+        )
+    return ""
+
+
+def why_not_offered(name: CandidateName, source: str, calibrated: int, judged: int) -> str:
+    """Return "" if there are samples enough to make and judge a candidate."""
+    if name == "fp16":
+        return "" if judged else "no input is known that the model accepts: give a [sample]"
+    if source != "samples":
+        return "INT8 is judged with the owner's inputs only: give optimise.samples"
+    if judged < JUDGED_MIN:
+        return f"{judged} samples could be judged, INT8 needs {JUDGED_MIN}"
+    if name == "int8" and not calibrated:
+        return "static INT8 needs 32 samples to calibrate and 64 others to judge"
+    return ""
+
+
+def row_of(one: Measured, why_not: str) -> CandidateReport:
+    """Return the candidate's row of the table."""
+    row: CandidateReport = {"name": one.name, "why_not": why_not}
+    if one.latency_ms:
+        row["latency_ms"] = {str(rows): ms for rows, ms in sorted(one.latency_ms.items())}
+    if one.memory_mib is not None:
+        row["memory_mib"] = one.memory_mib
+    if one.file_bytes is not None:
+        row["file_bytes"] = one.file_bytes
+    if one.batchable is not None:
+        row["batchable"] = one.batchable
+    if (found := one.agreement) is not None:
+        if found.cosine is not None:
+            row["cosine"] = round(found.cosine, 6)
+        if found.largest_difference is not None:
+            row["largest_difference"] = found.largest_difference
+        if found.same_label is not None:
+            row["same_label"] = round(found.same_label, 6)
+    return row
+
+
+def _why_not_joined(original: Measured, one: Measured) -> str:
+    if one.batchable or not original.batchable:
+        return ""
+    return 'its runs cannot be joined, and function.toml has [batching] mode = "always"'
+
+
+def _why_too_slow(original: Measured, one: Measured, rows: int) -> str:
+    if one.row_ms(rows) <= (1 - GAIN) * original.row_ms(rows):
+        return ""
+    return (
+        f"a row takes {one.row_ms(rows):.3g} ms, of the original {original.row_ms(rows):.3g} ms:"
+        f" less than {GAIN:.0%} is saved"
+    )
+
+
+def _why_replaced(original: Measured, best: Measured, rows: int) -> str:
+    return (
+        f"{best.name} takes {best.row_ms(rows):.3g} ms for a row,"
+        f" the original {original.row_ms(rows):.3g} ms"
+    )

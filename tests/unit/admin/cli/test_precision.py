@@ -1,0 +1,50 @@
+"""The table of candidates, as fnctl shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from admin.cli.precision import render_precision, summary
+from admin.text import NONE
+from tests.support.nouns import optimised
+
+
+def table(*, original: bool = False, **changes: Any) -> dict[str, Any]:
+    """Return the table as JSON has it."""
+    return {**optimised(original=original).table, **changes}
+
+
+def test_every_candidate_has_a_line() -> None:
+    """Each line has the figures that there are, and says which one serves."""
+    lines = render_precision(table()).splitlines()
+
+    assert lines[0].split()[:3] == ["PRECISION", "ONE", "ROW"]
+    assert lines[1].split() == ["original", "1", "ms", "0.25", "ms", "of", "32", *[NONE] * 7]
+    assert lines[0].endswith("SERVES")
+    assert lines[2].endswith("yes")
+    for text in ("0.5 ms", "0.12 ms of 32", "20 MiB", "4 B", "0.99950", "0.02", "99.5%", "yes"):
+        assert text in lines[2]
+    assert lines[3] == "judged by 200 samples, 32 others calibrated; tolerance 0.01"
+
+
+def test_a_reason_stands_where_nothing_was_chosen() -> None:
+    """Where the original serves, each other line says why it does not."""
+    text = render_precision(table(original=True, calibrated=0, source="synthetic"))
+
+    assert "\nint8: only 5 % faster\n" in text
+    assert text.endswith("judged by 200 random inputs; tolerance 0.01")
+    assert summary(table(original=True)) == "the original; fnctl show says why not int8"
+
+
+def test_the_choice_in_a_line() -> None:
+    """A deploy says what was chosen, and what is gained and lost."""
+    assert summary(table()) == (
+        "int8, 0.12 ms per row instead of 0.25 ms, same label 99.5%, cosine 0.99950"
+    )
+    bare = {"chosen": "fp16", "candidates": [{"name": "fp16", "why_not": ""}]}
+    assert summary(bare) == "fp16"
+
+
+def test_without_candidates_there_is_nothing() -> None:
+    """A function in its model's own precision has no table."""
+    assert (render_precision(None), summary(None)) == ("", "")

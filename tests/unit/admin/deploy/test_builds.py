@@ -1,0 +1,284 @@
+"""Tests of background builds over a real store, with builds from a script."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from admin.deploy.builds import Builds
+from pool_manager.drivers.fake import FakeDriver, Script
+from pool_manager.manager import Manager
+from registry.compilation import Build, Compiled, Target
+from registry.errors import BuildFailed, BuildGivenUp, Refused
+from registry.model import BundleFile
+from runtime_image.contract.compiled import OTHER_KEY
+from runtime_image.contract.model import ModelSpec
+from tests.support.builds import ScriptedBuilds, built
+from tests.support.nouns import SIGNATURE, sha256
+from tests.support.operator import MODEL, Operator, operating, until
+
+KEY = "default/digits@1"
+AUTO = 'schema = 1\n[runtime]\nengine = "auto"'
+ENGINE = b"a compiled model"
+OTHER = MODEL + b"\x32\x01a"
+"""Another model: with a comment of one letter."""
+FILE = BundleFile(".compiled/model.onnx", len(ENGINE), sha256(ENGINE))
+
+
+class Clock:
+    """Unix seconds that a test moves on."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Side:
+    """A server with builds."""
+
+    def __init__(self, operator: Operator, script: ScriptedBuilds, builds: Builds, clock: Clock):
+        self.operator, self.script, self.builds, self.clock = operator, script, builds, clock
+
+    def state(self, name: str = "digits") -> tuple[Target | str, Build, Compiled | None]:
+        return self.builds.state(self.operator.store.catalog.resolve(name))
+
+    async def deploy(self, name: str = "digits", manifest: str = AUTO, **fields: Any) -> None:
+        ended = await self.operator.deploy(name, manifest=manifest, **fields)
+        assert ended.state == "done", ended
+
+    async def begun(self, count: int = 1) -> None:
+        """Wait until the build with this number runs on a device."""
+        await until(lambda: len(self.script.asked) == count)
+        self.script.place()
+        await until(lambda: self.state()[1].state == "building")
+
+    async def stored(self) -> None:
+        """Store the file of a compiled model, as the pool manager does."""
+        async with self.operator.store.blobs.take(len(ENGINE)) as upload:
+            await upload.write(ENGINE)
+
+    def bound(self) -> tuple[str, ...]:
+        """Paths of the compiled files that new replicas get."""
+        binding = self.operator.manager._bindings[KEY]
+        assert isinstance(binding.spec, ModelSpec)
+        assert bool(binding.compiled) == (binding.spec.compiled is not None)
+        return tuple(file.path for file in binding.compiled)
+
+    def decisions(self) -> str:
+        return "\n".join(one.text for one in self.operator.manager.decisions(KEY))
+
+
+@asynccontextmanager
+async def server(folder: Path, clock: Callable[[], float] | None = None) -> AsyncIterator[Side]:
+    async with operating(folder, FakeDriver(Script(batch=8, signature=SIGNATURE))) as operator:
+        script, wall = ScriptedBuilds(operator.manager), clock or Clock()
+        builds = Builds(
+            operator.store,
+            cast(Manager, script),
+            operator.pool_sync,
+            operator.models,
+            wall,
+            look_s=0.01,
+        )
+        await builds.start()
+        try:
+            yield Side(operator, script, builds, cast(Clock, wall))
+        finally:
+            await builds.close()
+
+
+async def test_a_model_is_compiled_after_its_deploy(tmp_path: Path) -> None:
+    """The build gets the ranges; its result is stored, given to replicas, and found after a
+    restart."""
+    async with server(tmp_path) as side:
+        heard: list[str] = []
+        side.builds.subscribe(heard.append)
+        await side.deploy()
+        await side.begun()
+        spec, binding = side.script.asked[0]
+        assert (spec.key, spec.device_kind) == (KEY, "cpu")
+        assert isinstance(binding.spec, ModelSpec)
+        assert binding.spec.build is not None
+        assert side.builds.is_running
+        await side.stored()
+        side.script.end(built(binding, "k1", FILE))
+        await until(lambda: side.script.upgraded == [(KEY, "k1")])
+        assert side.state()[1].state == "done"
+        assert side.bound() == (FILE.path,)
+        assert side.builds.outcomes == {"done": 1}
+        assert "digits" in heard
+        await until(lambda: "1 replicas use it" in side.decisions())
+        await side.operator.deploys.sweep()
+        assert side.operator.store.blobs.has(FILE.sha256)
+
+    async with server(tmp_path) as side:
+        assert side.bound() == (FILE.path,)
+        assert not side.script.asked
+        await side.operator.deploys.remove("digits")
+        assert side.operator.store.builds.referenced_blobs() == set()
+
+
+async def test_functions_that_do_not_ask_are_left_alone(tmp_path: Path) -> None:
+    """Without engine = "auto" there is no build, and `prepare` says why."""
+    async with server(tmp_path) as side:
+        await side.deploy(manifest="schema = 1")
+        assert side.state()[0] == ""
+
+        with pytest.raises(Refused, match="is not compiled: its function"):
+            await side.builds.prepare("digits", now=True)
+
+        assert not side.script.asked
+
+
+async def test_given_up_three_times(tmp_path: Path) -> None:
+    """A build that was given up is tried again after a pause, and waits for `prepare` after the
+    third time."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        for number in (1, 2, 3):
+            await side.begun(number)
+            assert side.state()[1].attempts == number
+            side.script.end(BuildGivenUp("letters waits for the device"))
+            await until(lambda: side.state()[1].state != "building")
+            side.clock.now_s += 600.0
+        assert side.state()[1].state == "given_up"
+        assert side.builds.outcomes == {"given_up": 3}
+
+        await side.builds.prepare("digits", now=True)
+        await side.begun(4)
+        assert side.state()[1].attempts == 1
+
+
+async def test_a_failure_is_not_repeated(tmp_path: Path) -> None:
+    """A build that failed waits until it is asked for, or until there is another target."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await side.begun()
+        side.script.end(BuildFailed("output y differs by 0.4, more than 0.01"))
+        await until(lambda: side.state()[1].state == "failed")
+        assert "not compiled: output y differs" in side.decisions()
+
+        await side.deploy(manifest=f"{AUTO}\n[batching]\nmax_size = 2")
+        await until(lambda: len(side.script.asked) == 2)
+        bound = side.script.asked[1][1]
+        side.script.end(built(bound, differs=0.5))
+        await until(lambda: side.state()[1].state == "failed")
+        assert side.state()[1].reason == "output y differs by 0.5, more than 0.01"
+
+
+async def test_a_killed_server_builds_again(tmp_path: Path) -> None:
+    """The attempt of a server that died counts; that of one that was stopped does not."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await side.begun()
+        target = side.state()[0]
+        assert isinstance(target, Target)
+    async with server(tmp_path) as side:
+        assert side.state()[1].attempts == 0
+        await side.begun()
+        crashed = side.state()[1]
+    async with operating(tmp_path) as operator:  # what a server leaves that died while it built
+        await operator.store.builds.put_build(target.digest, crashed)
+    async with server(tmp_path, clock := Clock()) as side:
+        assert (side.state()[1].state, side.state()[1].attempts) == ("waiting", 1)
+        clock.now_s += 600.0
+        await side.begun()
+        assert side.state()[1].attempts == 2
+
+
+async def test_another_key_is_built_again(tmp_path: Path) -> None:
+    """Replicas of another version refuse the compiled model: it is withdrawn at once and built
+    anew. A key that was refused before is not used again."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: side.bound() != ())
+
+        side.script.refuse(KEY, f"{OTHER_KEY}: onnxruntime 9 instead of 8")
+        await until(lambda: side.bound() == ())
+        await side.begun(2)
+        side.script.end(built(side.script.asked[1][1], "k2", FILE))
+        await until(lambda: side.bound() != ())
+
+        side.script.refuse(KEY, f"{OTHER_KEY}: onnxruntime 8 instead of 9")
+        await side.begun(3)
+        side.script.end(built(side.script.asked[2][1], "k1", FILE))
+        await until(lambda: side.state()[1].state == "failed")
+        assert "another key each" in side.state()[1].reason
+
+
+async def test_damaged_files_are_built_again(tmp_path: Path) -> None:
+    """A replica that refuses a file is right or wrong: a damaged one is removed and built again,
+    another reason is shown and the compiled model stays."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: side.bound() != ())
+
+        side.script.refuse(KEY, "it did not fit into the memory")
+        await until(lambda: side.state()[1].reason == "it did not fit into the memory")
+        assert side.bound()
+        path = side.operator.store.blobs.path(FILE.sha256)
+        path.chmod(0o600)
+        path.write_bytes(b"another content!")
+        side.script.refuse(KEY, "model.onnx has another content")
+        await until(lambda: side.bound() == ())
+        assert not side.operator.store.blobs.has(FILE.sha256)
+        await side.begun(2)
+
+
+async def test_a_build_ends_with_its_function(tmp_path: Path) -> None:
+    """A build of a function that was removed is withdrawn."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await side.begun()
+        await side.operator.deploys.remove("digits")
+        await until(lambda: side.script.cancelled == 1)
+
+
+async def test_an_operator_goes_before_a_build_without_device(tmp_path: Path) -> None:
+    """A build that was not placed yet makes way for one that was asked for; one waits at a time."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await until(lambda: len(side.script.asked) == 1)
+        await side.deploy("letters", files={"n.onnx": OTHER})
+        await side.builds.prepare("letters", now=True)
+        await until(lambda: len(side.script.asked) == 2)
+
+        assert side.script.asked[1][0].key == "default/letters@1"
+        assert side.script.cancelled == 1
+        assert side.state()[1].attempts == 0
+        assert side.builds.waiting() == 2
+
+
+async def test_later_builds_get_the_measurements(tmp_path: Path) -> None:
+    """The file with a compiler's measurements is given to the next build with that compiler."""
+    timing = BundleFile(".compiled/timing.cache", len(ENGINE), sha256(ENGINE))
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", timing))
+        await until(lambda: side.state()[1].state == "done")
+        assert side.state()[2] is not None
+
+        await side.deploy("letters", files={"n.onnx": OTHER})
+        await until(lambda: len(side.script.asked) == 2)
+        binding = side.script.asked[1][1]
+        assert binding.compiled == (timing,)
+        assert isinstance(binding.spec, ModelSpec)
+        assert binding.spec.build is not None
+        assert (binding.spec.build.timing_cache, binding.spec.build.timing_key) == (True, "t1")
+        target = side.state("letters")[0]
+        assert isinstance(target, Target)
+        assert side.builds.estimate_s(target) == 2.5 * len(OTHER) / len(MODEL)

@@ -1,0 +1,111 @@
+"""Tests of stored builds and compiled models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from registry.compilation import Build, Compiled, Target
+from registry.errors import StoreUnavailable
+from registry.model import BundleFile
+from registry.store.builds import BuildStore
+from registry.store.database import Database
+from runtime_image.contract.compiled import (
+    TIMING_CACHE,
+    CompiledFile,
+    CompiledModel,
+    OutputParity,
+    ShapeRange,
+)
+
+ROWS = ShapeRange("x", (1, 4), (8, 4), (8, 4))
+TARGET = Target("b", "m.onnx", "", "cpu", "onnxruntime", (ROWS,), keeps_ordinary=True)
+FILES = (
+    BundleFile(".compiled/model.onnx", 7, "a" * 64),
+    BundleFile(f".compiled/{TIMING_CACHE}", 3, "b" * 64),
+)
+COMPILED = Compiled(
+    TARGET,
+    CompiledModel(
+        "k", "onnxruntime", "context", (CompiledFile("model.onnx", 7, "a" * 64),), (ROWS,)
+    ),
+    FILES,
+    (OutputParity(output="y", largest_difference=0.1, relative_difference=0.0, cosine=1.0),),
+    ordinary_ms={"1": 2.0},
+    compiled_ms={"1": 1.0},
+    timing_key="t",
+    made_s=5.0,
+)
+DONE = Build("done", ended_s=5.0)
+
+
+async def opened(database: Database, missing: str = "") -> BuildStore:
+    return await BuildStore.open(database, lambda file: file.sha256 != missing)
+
+
+async def test_a_result_survives_a_restart(database: Database) -> None:
+    """Build and compiled model are there in a store that is opened later."""
+    await (await opened(database)).put(COMPILED, DONE)
+
+    later = await opened(database)
+
+    assert later.compiled(TARGET.digest) == COMPILED
+    assert later.build(TARGET.digest) == DONE
+    assert later.referenced_blobs() == {"a" * 64, "b" * 64}
+    assert COMPILED.timing_cache == FILES[1]
+
+
+async def test_a_model_without_its_files_is_missing(database: Database) -> None:
+    """After a restore the files may be gone; the state of the build is kept."""
+    await (await opened(database)).put(COMPILED, DONE)
+
+    later = await opened(database, missing="b" * 64)
+
+    assert later.compiled(TARGET.digest) is None
+    assert later.build(TARGET.digest) == DONE
+    assert later.referenced_blobs() == set()
+
+
+async def test_drop_keeps_the_state(database: Database) -> None:
+    """A compiled model that replicas refuse is removed, and the state of its build stays."""
+    store = await opened(database)
+    await store.put(COMPILED, DONE)
+
+    await store.drop(TARGET.digest, Build(reason="another key"))
+
+    for one in (store, await opened(database)):
+        assert one.compiled(TARGET.digest) is None
+        assert one.build(TARGET.digest) == Build(reason="another key")
+
+
+async def test_targets_without_revisions_go(database: Database) -> None:
+    """Only the named targets stay, in memory and in the database."""
+    other = replace(TARGET, bundle="c")
+    store = await opened(database)
+    await store.put(COMPILED, DONE)
+    await store.put(replace(COMPILED, target=other), DONE)
+    await store.put_build("never done", Build())
+
+    assert await store.keep_only({TARGET.digest, "unknown"}) == 2
+    assert await store.keep_only({TARGET.digest}) == 0
+
+    for one in (store, await opened(database)):
+        assert one.all_compiled() == [COMPILED]
+        assert dict(one.all_builds()) == {TARGET.digest: DONE}
+
+
+async def test_memory_follows_the_database(database: Database) -> None:
+    """What cannot be stored is not in memory either."""
+    store = await opened(database)
+    await database.close()
+
+    for write in (
+        store.put_build(TARGET.digest, DONE),
+        store.put(COMPILED, DONE),
+    ):
+        with pytest.raises(StoreUnavailable):
+            await write
+
+    assert store.build(TARGET.digest) is None
+    assert store.compiled(TARGET.digest) is None

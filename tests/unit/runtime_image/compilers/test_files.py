@@ -1,0 +1,334 @@
+"""Files of a compiled model: nothing but the described bytes is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import onnxruntime as ort
+import pytest
+
+from runtime_image.compilers.files import CHUNK, Refused, read_small, verified
+from runtime_image.contract.compiled import (
+    FILES_MAX,
+    FOLDER,
+    TIMING_CACHE,
+    CompiledFile,
+    CompiledModel,
+)
+from runtime_image.contract.errors import LoadError
+from runtime_image.engines.compiled import OTHER_KEY, Place
+from tests.support import compiled as compiling
+from tests.support import models
+
+HOSTILE = 10_000
+MODEL = "model.onnx"
+
+
+def described(folder: Path, *names: str) -> CompiledModel:
+    files = []
+    for name in names:
+        data = (folder / FOLDER / name).read_bytes()
+        files.append(CompiledFile(name, len(data), hashlib.sha256(data).hexdigest()))
+    return CompiledModel("key", "onnxruntime", "context", tuple(files), ())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "a").write_bytes(os.urandom(CHUNK + 7))
+    (tmp_path / FOLDER / "b").write_bytes(b"")
+    return tmp_path
+
+
+def test_verified_files_are_private_copies(folder: Path) -> None:
+    """What is opened later is the verified content, whatever happens to the files meanwhile, and
+    nobody can write to it. All memory is freed."""
+    wanted = (folder / FOLDER / "a").read_bytes()
+    descriptors = len(os.listdir("/proc/self/fd"))
+
+    with verified(folder, described(folder, "a", "b")) as contents:
+        (folder / FOLDER / "a").write_bytes(b"other")
+        assert Path(contents.first).read_bytes() == wanted
+        assert Path(contents.path("b")).read_bytes() == b""
+        assert contents.names() == ["a", "b"]
+        with pytest.raises(PermissionError):
+            Path(contents.first).write_bytes(b"x")
+
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../a", "/etc/passwd", "a/b", ".hidden", "a\0", "a\n", "é", "a" * 129]
+)
+def test_only_plain_names_are_files(folder: Path, name: str) -> None:
+    """A name with any other character is refused, unopened."""
+    file = CompiledFile(name, 0, hashlib.sha256().hexdigest())
+
+    with (
+        pytest.raises(Refused, match="is not the name of a compiled file"),
+        verified(folder, replace(described(folder, "a"), files=(file,))),
+    ):
+        pytest.fail("it was opened")
+
+
+@pytest.mark.parametrize("count", [0, 2, FILES_MAX + 1])
+def test_the_number_of_files_is_limited(folder: Path, count: int) -> None:
+    """None, a file twice, or too many are refused."""
+    file = described(folder, "b").files[0]
+    files = (
+        (file, file)
+        if count == 2
+        else tuple(replace(file, name=f"n{index}") for index in range(count))
+    )
+
+    with (
+        pytest.raises(Refused, match="different files, got"),
+        verified(folder, replace(described(folder, "a"), files=files)),
+    ):
+        pytest.fail("they were opened")
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So is one that shrinks: size and content are those of the bytes that were read."""
+    compiled = described(folder, "a")
+    path = folder / FOLDER / "a"
+    read = os.read
+
+    for change in (b"more", None):
+        with monkeypatch.context() as patch:
+
+            def reading(descriptor: int, count: int, change: bytes | None = change) -> bytes:
+                part = read(descriptor, count)
+                if len(part) == CHUNK and change:
+                    path.write_bytes(path.read_bytes() + change)
+                elif len(part) == CHUNK:
+                    os.truncate(path, CHUNK)
+                return part
+
+            patch.setattr(os, "read", reading)
+            reason = "grew while it was read" if change else "is not the one that was compiled"
+            with pytest.raises(Refused, match=reason), verified(folder, compiled):
+                pytest.fail("it was opened")
+        path.write_bytes(path.read_bytes()[: compiled.files[0].size])
+
+
+def test_a_small_file_is_read_or_not(folder: Path) -> None:
+    """A timing cache is optional: anything but a regular file of the right size is as none."""
+    (folder / FOLDER / "link").symlink_to("a")
+
+    assert len(read_small(folder, "a", 2 * CHUNK)) == CHUNK + 7
+    assert read_small(folder, "a", CHUNK) == b""
+    assert read_small(folder, "link", 2 * CHUNK) == b""
+    assert read_small(folder, "none", CHUNK) == b""
+    assert read_small(folder.parent, "a", CHUNK) == b""
+
+
+class Attack:
+    """A compiled model whose files or description are changed in one hostile way at a time."""
+
+    def __init__(self, folder: Path, compiled: CompiledModel) -> None:
+        self._random = random.Random(20)
+        self._folder = folder / FOLDER
+        self._good = {path.name: path.read_bytes() for path in self._folder.iterdir()}
+        self._compiled = compiled
+        self.ways: list[Callable[[], CompiledModel]] = [
+            self._random_bytes,
+            self._flipped_bit,
+            self._truncated,
+            self._extended,
+            self._swapped,
+            self._other_key,
+            self._other_ranges,
+            self._link,
+            self._fifo,
+            self._socket,
+            self._folder_instead,
+            self._gone,
+            self._device,
+            self._linked_folder,
+            self._other_size,
+            self._other_digest,
+        ]
+
+    def prepare(self, index: int) -> CompiledModel:
+        """Apply one way to the untouched files; return the description."""
+        return self.ways[index % len(self.ways)]()
+
+    def restore(self) -> None:
+        """Put the untouched files back."""
+        if self._folder.is_symlink():
+            self._folder.unlink()
+        self._folder.mkdir(exist_ok=True)
+        for name, data in self._good.items():
+            path = self._folder / name
+            if path.is_dir():
+                path.rmdir()
+            elif path.is_symlink() or not path.is_file():
+                path.unlink(missing_ok=True)
+            path.write_bytes(data)
+
+    def _path(self) -> Path:
+        return self._folder / self._random.choice(sorted(self._good))
+
+    def _random_bytes(self) -> CompiledModel:
+        path = self._path()
+        path.write_bytes(self._random.randbytes(len(self._good[path.name])))
+        return self._compiled
+
+    def _flipped_bit(self) -> CompiledModel:
+        path = self._path()
+        data = bytearray(self._good[path.name])
+        data[self._random.randrange(len(data))] ^= 1 << self._random.randrange(8)
+        path.write_bytes(data)
+        return self._compiled
+
+    def _truncated(self) -> CompiledModel:
+        path = self._path()
+        os.truncate(path, self._random.randrange(len(self._good[path.name])))
+        return self._compiled
+
+    def _extended(self) -> CompiledModel:
+        with self._path().open("ab") as file:
+            file.write(self._random.randbytes(self._random.randint(1, 4096)))
+        return self._compiled
+
+    def _swapped(self) -> CompiledModel:
+        one, other = (self._folder / name for name in sorted(self._good))
+        one.write_bytes(self._good[other.name])
+        other.write_bytes(self._good[one.name])
+        return self._compiled
+
+    def _other_key(self) -> CompiledModel:
+        key = list(self._compiled.key)
+        key[self._random.randrange(len(key))] = "~"
+        return replace(self._compiled, key="".join(key))
+
+    def _other_ranges(self) -> CompiledModel:
+        [one] = self._compiled.ranges
+        wider = replace(one, largest=(self._random.randint(9, 10**6), *one.largest[1:]))
+        return replace(self._compiled, ranges=(wider,))
+
+    def _link(self) -> CompiledModel:
+        path = self._path()
+        copy = self._folder / "copy"
+        copy.write_bytes(self._good[path.name])
+        path.unlink()
+        path.symlink_to(copy)
+        return self._compiled
+
+    def _fifo(self) -> CompiledModel:
+        path = self._path()
+        path.unlink()
+        os.mkfifo(path)
+        return self._compiled
+
+    def _socket(self) -> CompiledModel:
+        path = self._path()
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as sock:
+            os.chdir(self._folder)  # the path may be longer than a socket's name
+            sock.bind(path.name)
+        return self._compiled
+
+    def _folder_instead(self) -> CompiledModel:
+        path = self._path()
+        path.unlink()
+        path.mkdir()
+        return self._compiled
+
+    def _gone(self) -> CompiledModel:
+        self._path().unlink()
+        return self._compiled
+
+    def _device(self) -> CompiledModel:
+        path = self._path()
+        path.unlink()
+        with suppress(PermissionError):  # then it is missing, which is refused, too
+            os.mknod(path, 0o666 | 0o020000, os.makedev(1, 5))  # /dev/zero
+        return self._compiled
+
+    def _linked_folder(self) -> CompiledModel:
+        elsewhere = self._folder.parent / "elsewhere"
+        shutil.rmtree(elsewhere, ignore_errors=True)
+        self._folder.rename(elsewhere)
+        self._folder.symlink_to(elsewhere)
+        return self._compiled
+
+    def _other_size(self) -> CompiledModel:
+        return self._changed(size=self._random.randrange(2**40))
+
+    def _other_digest(self) -> CompiledModel:
+        return self._changed(sha256=self._random.randbytes(32).hex())
+
+    def _changed(self, **fields: Any) -> CompiledModel:
+        files = list(self._compiled.files)
+        place = self._random.randrange(len(files))
+        files[place] = replace(files[place], **fields)
+        return replace(self._compiled, files=tuple(files))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Models of which ONNX Runtime has made a session, by the real class."""
+    made: list[Any] = []
+
+    class Session(ort.InferenceSession):  # type: ignore[misc]  # ONNX Runtime has no stubs
+        def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+            made.append(model)
+            super().__init__(model, *args, **kwargs)
+
+    monkeypatch.setattr(ort, "InferenceSession", Session)
+    return made
+
+
+@pytest.fixture
+def attack_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in memory, if there is one: a disk takes longer than all checks together."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        monkeypatch.chdir(name)  # restored at the end
+        yield Path(name)
+        monkeypatch.undo()
+
+
+def test_hostile_and_stale_files_are_never_opened(attack_place: Path, opened: list[Any]) -> None:
+    """10,000 times one thing is wrong, in one of 16 ways, and ONNX Runtime opens nothing. Between
+    them, the untouched files are opened, so the checks do not refuse everything. Nothing leaks."""
+    spec = compiling.spec(models.add_one(attack_place))
+    compiled = compiling.compile_in(attack_place, spec)
+    place = Place(spec, attack_place, "cpu", 1)
+    attack = Attack(attack_place, compiled)
+    ways = len(attack.ways)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    reasons: list[str] = []
+
+    for index in range(HOSTILE):
+        hostile = attack.prepare(index)
+        opened.clear()
+        with pytest.raises((LoadError, OSError)) as why:
+            place.open(hostile)
+        reasons.append(str(why.value))
+        assert opened == [], f"way {index % ways} was opened"
+        attack.restore()
+        if index % 1000 == 0:
+            place.open(compiled)
+            assert [str(one)[:14] for one in opened] == ["/proc/self/fd/"]
+
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert sum(reason.startswith(OTHER_KEY) for reason in reasons) == 2 * HOSTILE // ways
+    assert sum("regular file" in reason for reason in reasons) >= 4 * HOSTILE // ways
+    assert {file.name for file in compiled.files} == {MODEL, TIMING_CACHE}
+    assert threading.active_count() < 20
