@@ -79,6 +79,20 @@ def describe(client: Client, ref: str) -> Described:
     )
 
 
+def checked_requests(
+    client: Client, ref: str, described: Described, source: Source, batches: Sequence[int]
+) -> dict[int, Request]:
+    """Return `requests`, all of which can be sent. Raises BadPlan for a header, of a sample or of
+    an option, that has a control character."""
+    found = requests(client, ref, described, source, batches)
+    for one in found.values():
+        try:
+            client.endpoint.encode(one.method, one.path, one.headers, b"")
+        except ValueError as error:
+            raise BadPlan("--type" if source.media else "NAME", str(error)) from error
+    return found
+
+
 def requests(
     client: Client, ref: str, described: Described, source: Source, batches: Sequence[int]
 ) -> dict[int, Request]:

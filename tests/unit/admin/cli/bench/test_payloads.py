@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from admin.cli.bench.payloads import Described, Request, Source, describe, requests
+from admin.cli.bench.payloads import Described, Request, Source, checked_requests, describe
 from admin.cli.bench.points import BadPlan
 from admin.client.client import ApiError, Client
 from tests.support.admin_api import AdminApi, Canned
@@ -33,7 +33,7 @@ def client(api: AdminApi) -> Client:
 
 def made(client: Client, described: Described, *batches: int, **source: Any) -> dict[int, Request]:
     """The requests by batch."""
-    return requests(client, "f@2", described, Source(**source), batches)
+    return checked_requests(client, "f@2", described, Source(**source), batches)
 
 
 def test_a_sample_becomes_binary_tensors(api: AdminApi, client: Client) -> None:
@@ -97,6 +97,7 @@ def test_a_server_gets_its_first_sample(api: AdminApi, client: Client) -> None:
         ("http", (), {"is_json": True}, "--json-inputs"),
         ("bytes", (), {"is_json": True}, "--json-inputs"),
         ("http", (), {"file": Path("x")}, "--input"),
+        ("json", (), {"file": Path(__file__), "media": "a\r\nb"}, "--type"),
         ("tensors", (), {"file": Path("/none/x.json")}, "--input"),
         ("tensors", (9,), {"file": Path(__file__)}, "-b"),
     ],
