@@ -206,7 +206,7 @@ def _deliver(
     plot: Path | None,
 ) -> None:
     """Print the outcome, write the files, and exit with the code of what went wrong."""
-    from admin.cli.bench import benchmark, report
+    from admin.cli.bench import benchmark, processes, report
     from admin.cli.bench.figures import notes
     from admin.cli.bench.plot import draw
     from admin.cli.errors import INTERRUPTED, REFUSED, UNREACHABLE
@@ -224,7 +224,7 @@ def _deliver(
         _written(plot, "--plot", lambda path: draw(path, name, bodies, outcome.points))
     if outcome.stopped:
         session.remark(f"partial: {outcome.stopped}")
-    if outcome.stopped == benchmark.INTERRUPTED:
+    if outcome.stopped == processes.INTERRUPTED:
         raise typer.Exit(INTERRUPTED)
     if outcome.is_away:
         raise typer.Exit(UNREACHABLE)
