@@ -296,7 +296,7 @@ class Builds:
         placed = replace(spec, min=0, max=1, device_kind=target.device_kind, memory_mib=need_mib)
         return placed, replace(
             bound,
-            spec=replace(bound.spec, build=order),
+            spec=replace(bound.spec, build=order, optimise=deployed.revision.optimise),
             memory_mib=max(bound.memory_mib, round(need_mib)) if bound.memory_mib else 0,
             compiled=(timing,) if timing else (),
         )
