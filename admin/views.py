@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from admin.rates import ResponseRate
 from gateway.http.connected import Connections
+from pool_manager.builds import SUFFIX
 from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Replica
 from pool_manager.hosts.view import HostView
@@ -336,7 +337,8 @@ def _rounded(value: float | None) -> int | None:
 def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
     """Return one replica; `since_s` is the start of its state in Unix seconds. A standby belongs to
     no function yet."""
-    ref = replica.pool.partition("/")[2] if replica.role != "standby" else ""
+    pool = replica.pool.removesuffix(SUFFIX) if replica.role == "build" else replica.pool
+    ref = pool.partition("/")[2] if replica.role != "standby" else ""
     return {
         "id": replica.id,
         "pool": replica.pool,
@@ -349,6 +351,7 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "since_s": round(since_s, 3),
         "adopted": replica.adopted,
         "limit": replica.limit,
+        "session": replica.session,
         "memory_mib": round(replica.memory_mib, 1),
         "phases": replica.phases,
         "why": replica.why,

@@ -429,7 +429,7 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class ColdStart:
     """One cold start with its receipt. `phases` in milliseconds; `at_s` in Unix seconds. `host` is
-    the host of its device."""
+    the host of its device, `session` the session that the replica serves with, "" if unknown."""
 
     namespace: str
     name: str
@@ -441,6 +441,7 @@ class ColdStart:
     phases: dict[str, float]
     outcome: str = "ready"
     host: str = LOCAL_HOST
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)

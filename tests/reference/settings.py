@@ -57,6 +57,7 @@ GROUPS = {
     ),
     "Limits of requests": ("held_mib", "body_read_s", "head_read_s"),
     "Logs and traces": ("log_format", "access_log", "traces", "traces_sample"),
+    "Metrics and costs": ("dcgm_metrics", "price_device_hour", "price_kwh", "currency"),
 }
 MADE = {"cpu_slots": "the number of cores"}
 """Defaults that depend on the machine."""

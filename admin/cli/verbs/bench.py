@@ -104,6 +104,7 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl bench digits --cold 10
     """
     from admin.cli.bench.points import BadPlan, Limits
+    from admin.cli.errors import INTERRUPTED
 
     limits = Limits(seconds, warmup, requests, total, timeout)
     try:
@@ -111,10 +112,12 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
         points = _points(batch, concurrency, options, is_tunnelled=not session.client.is_direct)
         _check_files(output, plot)
         bodies = _bodies(session, name, points, (input, media, json_inputs), (cold, force))
+        outcome = _run(session, name, bodies, options, points)
+        _deliver(session, (name, bodies, options, outcome), output, plot)
     except BadPlan as error:
         raise typer.BadParameter(str(error), param_hint=error.option) from error
-    outcome = _run(session, name, bodies, options, points)
-    _deliver(session, (name, bodies, options, outcome), output, plot)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _options(limits: Any, processes: int, rate: float, arrivals: str, cold: int) -> Options:
@@ -169,7 +172,7 @@ def _bodies(
 ) -> dict[int, Request]:
     """Return the requests by batch; refuse cold starts of a function in use."""
     from admin.cli.bench.cold_starts import check_alone
-    from admin.cli.bench.payloads import Source, describe, requests
+    from admin.cli.bench.payloads import Source, checked_requests, describe
     from registry.names import parse_ref
 
     parse_ref(name)
@@ -177,7 +180,8 @@ def _bodies(
     if cold:
         check_alone(session.client.function(name.partition("@")[0]), force=force)
     batches = tuple(dict.fromkeys(point.batch for point in points if point.batch))
-    return requests(session.client, name, describe(session.client, name), Source(*given), batches)
+    described = describe(session.client, name)
+    return checked_requests(session.client, name, described, Source(*given), batches)
 
 
 def _run(
@@ -202,7 +206,7 @@ def _deliver(
     plot: Path | None,
 ) -> None:
     """Print the outcome, write the files, and exit with the code of what went wrong."""
-    from admin.cli.bench import benchmark, report
+    from admin.cli.bench import benchmark, processes, report
     from admin.cli.bench.figures import notes
     from admin.cli.bench.plot import draw
     from admin.cli.errors import INTERRUPTED, REFUSED, UNREACHABLE
@@ -220,7 +224,7 @@ def _deliver(
         _written(plot, "--plot", lambda path: draw(path, name, bodies, outcome.points))
     if outcome.stopped:
         session.remark(f"partial: {outcome.stopped}")
-    if outcome.stopped == benchmark.INTERRUPTED:
+    if outcome.stopped == processes.INTERRUPTED:
         raise typer.Exit(INTERRUPTED)
     if outcome.is_away:
         raise typer.Exit(UNREACHABLE)
