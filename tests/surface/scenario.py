@@ -10,12 +10,14 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from structlog.testing import capture_logs
 
 from admin.advice.advice import Row
+from admin.api.cost import cost_json
 from admin.api.pages import ticket_json
+from admin.cost import Cost
 from admin.deploy.servers import server_result
 from admin.views import build_json, build_row, call_json, connections_json, occupancy_json
 from gateway.http.connected import Connected, Connections
@@ -273,8 +275,13 @@ def _add_server(server: Recorder) -> None:
         (f"GET {ADMIN}/operations.items[].result", server_result(one)),
         (f"POST {FUNCTION}/tickets", ticket_json("", "")),
         (f"GET {FUNCTION}/why", connections_json(connections, KeyRing())),
+        (f"GET {ADMIN}/cost", {"currency": "EUR", "items": [PRICED], "total": PRICED}),
     ):
         server.answers.add(caption, json.loads(json.dumps(found)))
+
+
+PRICED: Final = cost_json(Cost(joules=1.0, device_cost=1.0, energy_cost=1.0))
+"""A cost with every value, as this machine may have no GPU, and the server no prices."""
 
 
 def _gpu() -> Occupancy:
