@@ -99,9 +99,9 @@ def why_outside(one: Measured, tolerance: float) -> str:
         return found.broken if found else "it was not compared"
     if found.cosine is not None and found.cosine < 1 - tolerance - ROUNDING:
         return (
-            f"output {found.output}: its cosine similarity to the original is"
-            f" {found.cosine:.6f}, at least {1 - tolerance:.9g} is needed; the largest difference is"
-            f" {found.largest_difference:.3g}"
+            f"output {found.output}: its cosine similarity to the original is {found.cosine:.6f},"
+            f" at least {1 - tolerance:.9g} is needed;"
+            f" the largest difference is {found.largest_difference:.3g}"
         )
     if found.same_label is not None and 1 - found.same_label > tolerance + ROUNDING:
         changed = round((1 - found.same_label) * found.samples)

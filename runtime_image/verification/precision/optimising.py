@@ -176,6 +176,7 @@ class Optimiser:
             signature=reference.signature,
             rows=tuple(reference.figures["rows"]),
             judged=tuple(reference.figures["judged"]),
+            batchable=reference.figures["batchable"] if name == "original" else None,
         )
         return _measured(name, self._child(order), model.stat().st_size)
 
