@@ -73,6 +73,15 @@ class Figures(TypedDict):
     """`Agreement` as JSON; absent for the original."""
 
 
+class NotConverted(Exception):
+    """The model cannot become this candidate; the text is the reason."""
+
+
+def limit(order: Order) -> str:
+    """Return the memory limit of a child, as the end of a reason; "" without one."""
+    return f"; its memory is limited to {order.cap_mib} MiB" if order.cap_mib else ""
+
+
 def to_json(order: Order) -> dict[str, Any]:
     """Return the order as plain JSON data; `from_json` is its inverse."""
     signature = signatures.to_json(order.signature) if order.signature else None
