@@ -25,8 +25,9 @@ from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.subscribers import Subscribers
+from registry.builds import Build, BuildEnd, Target
 from registry.catalog import Deployed
-from registry.compilation import Build, BuildEnd, Compiled, Target, estimate_s, order_of
+from registry.compilation import Compiled, estimate_s, order_of
 from registry.errors import (
     BuildFailed,
     FnError,

@@ -55,6 +55,7 @@ GROUPS = {
         "read_ahead_mib",
         "prepare",
     ),
+    "Compiled models": ("compiler", "build_delay_s"),
     "Limits of requests": ("held_mib", "body_read_s", "head_read_s"),
     "Logs and traces": ("log_format", "access_log", "traces", "traces_sample"),
     "Metrics and costs": ("dcgm_metrics", "price_device_hour", "price_kwh", "currency"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +17,15 @@ from admin.cli.options import Session, connected
 if TYPE_CHECKING:
     from admin.cli.bench.benchmark import Benchmark, Options, Outcome, Progress
     from admin.cli.bench.payloads import Request
-    from admin.cli.bench.points import Point
+    from admin.cli.bench.points import Limits, Point
+
+
+class Gaps(StrEnum):
+    """Gaps between the calls of an open load."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+
 
 Numbers = "N,N,..."
 Batch = Annotated[
@@ -35,9 +44,7 @@ Rate = Annotated[
     float,
     typer.Option(metavar="PER_S", help="Open load: calls start at this rate, on -c connections."),
 ]
-Arrivals = Annotated[
-    Literal["poisson", "fixed"], typer.Option(help="Gaps between calls of an open load.")
-]
+Arrivals = Annotated[Gaps, typer.Option(help="Gaps between calls of an open load.")]
 Cold = Annotated[
     int, typer.Option(metavar="N", help="First put the function to sleep and call it, N times.")
 ]
@@ -77,7 +84,7 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
     total: Total = 600.0,
     timeout: Timeout = 60.0,
     rate: Rate = 0.0,
-    arrivals: Arrivals = "poisson",
+    arrivals: Arrivals = Gaps.POISSON,
     cold: Cold = 0,
     force: Force = False,
     input: Input = None,
@@ -120,7 +127,7 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _options(limits: Any, processes: int, rate: float, arrivals: str, cold: int) -> Options:
+def _options(limits: Limits, processes: int, rate: float, arrivals: Gaps, cold: int) -> Options:
     """Return the options within their limits. Raises BadPlan."""
     from admin.cli.bench import points
     from admin.cli.bench.benchmark import Options
@@ -133,7 +140,7 @@ def _options(limits: Any, processes: int, rate: float, arrivals: str, cold: int)
     points.check_number("--processes", processes, 1, 64)
     points.check_number("--rate", rate, 0, points.RATE_MAX)
     points.check_number("--cold", cold, 0, points.COLD_MAX)
-    return Options(limits, processes, rate, arrivals == "poisson", cold)
+    return Options(limits, processes, rate, arrivals is Gaps.POISSON, cold)
 
 
 def _points(

@@ -12,7 +12,8 @@ import pytest
 from admin.deploy.builds import Builds
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.manager import Manager
-from registry.compilation import Build, Compiled, Target
+from registry.builds import Build, Target
+from registry.compilation import Compiled
 from registry.errors import BuildFailed, BuildGivenUp, Refused
 from registry.model import BundleFile
 from runtime_image.contract.compiled import OTHER_KEY

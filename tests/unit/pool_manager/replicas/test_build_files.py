@@ -16,6 +16,7 @@ import pytest
 
 from pool_manager.builds import BUILT, PARITY, WHY_NOT, Fetched
 from pool_manager.core import events
+from pool_manager.core.state import Replica, State
 from pool_manager.replicas.build_files import BuildFetcher, Refusal, described, fetch, reader_to
 from pool_manager.replicas.file_transfer import reader_at
 from pool_manager.replicas.launcher import Located
@@ -33,7 +34,7 @@ from runtime_image.contract.model import PART_MAX, ModelSpec, Part
 from runtime_image.link.frames import Frame, LinkError
 from tests.support.offers import frame, offering
 from tests.support.operator import until
-from tests.support.replicas import ModelFolder, binding
+from tests.support.replicas import KEY, ModelFolder, binding
 
 ID = "bbbb0001"
 RANGES = (ShapeRange("x", (1, 4), (4, 4), (8, 4)),)
@@ -214,7 +215,8 @@ class Rig:
             self.passed.put_nowait,
             ModelFolder(folder / "kept"),
             self.tasks,
-            {ID: BOUND}.get,
+            {ID: Replica(ID, KEY, "cpu:0", "build", 0.0, State.LOADING)}.get,
+            {KEY: BOUND},
             lambda _id: reader_at(self.path),
         )
         self.fetcher.exit_s = 0.0
