@@ -13,8 +13,9 @@ from pool_manager.core.state import Replica
 from pool_manager.hosts.view import HostView
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
+from registry.builds import Build, Target
 from registry.catalog import Deployed
-from registry.compilation import Build, Compiled, Target
+from registry.compilation import Compiled
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Host, Key, Operation, Profile, ServerSettings
 from registry.spec import optimised_of
@@ -176,6 +177,7 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
         "traffic": deployed.function.revision == revision.number,
         "bundle": revision.bundle,
         "engine": revision.engine,
+        "compilation": asdict(revision.compilation) if revision.compilation else None,
         "model": revision.model,
         "handler": revision.handler,
         "size": bundle.size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runtime_image.contract.compiled import ShapeRange
+from registry.builds import Compilation
 from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
 from runtime_image.contract.precision import Optimisation, PrecisionReport
 from runtime_image.contract.server import Network, SampleRequest
@@ -248,20 +248,6 @@ class ServerSettings:
     secrets: dict[str, str] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     api: ModelApi | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Compilation:
-    """How a revision's model is compiled in the background: the part of [runtime] about it.
-
-    `engine`: "tensorrt" fails a deploy without that compiler, "auto" goes on without one. `shapes`
-    are those of inputs whose axes the model leaves open. `outside`: what happens to a request with
-    other shapes than those that the model was compiled for.
-    """
-
-    engine: Literal["tensorrt", "auto"]
-    shapes: tuple[ShapeRange, ...] = ()
-    outside: Literal["ordinary", "refuse"] = "ordinary"
 
 
 @dataclass(frozen=True, slots=True)

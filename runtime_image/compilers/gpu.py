@@ -21,16 +21,7 @@ def first_gpu(load: Callable[[str], Any] = ctypes.CDLL) -> str:
     """Return name, multiprocessors and memory, as in "NVIDIA H100 PCIe MIG 1g.10gb, 16 SM, 9856
     MiB". The driver adds the profile of a MIG slice to the name. Raises NoGpu. `load` opens a
     library."""
-    try:
-        cuda = load(DRIVER)
-    except OSError as error:
-        raise NoGpu(f"there is no NVIDIA driver here ({error})") from error
-    count, device = ctypes.c_int(), ctypes.c_int()
-    _check("cuInit", cuda.cuInit(0))
-    _check("cuDeviceGetCount", cuda.cuDeviceGetCount(ctypes.byref(count)))
-    if count.value < 1:
-        raise NoGpu("the NVIDIA driver shows no GPU")
-    _check("cuDeviceGet", cuda.cuDeviceGet(ctypes.byref(device), 0))
+    cuda, device = _first(load)
     name = ctypes.create_string_buffer(NAME_MAX)
     size, processors = ctypes.c_size_t(), ctypes.c_int()
     _check("cuDeviceGetName", cuda.cuDeviceGetName(name, NAME_MAX, device))
@@ -41,6 +32,32 @@ def first_gpu(load: Callable[[str], Any] = ctypes.CDLL) -> str:
     )
     shown = name.value.decode(errors="replace")
     return f"{shown}, {processors.value} SM, {size.value // MIB} MiB"
+
+
+def architecture(load: Callable[[str], Any] = ctypes.CDLL) -> str:
+    """Return the compute capability, as in "sm90". Raises NoGpu."""
+    cuda, device = _first(load)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check(
+        "cuDeviceComputeCapability",
+        cuda.cuDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), device),
+    )
+    return f"sm{major.value}{minor.value}"
+
+
+def _first(load: Callable[[str], Any]) -> tuple[Any, Any]:
+    """Return the driver and its first device."""
+    try:
+        cuda = load(DRIVER)
+    except OSError as error:
+        raise NoGpu(f"there is no NVIDIA driver here ({error})") from error
+    count, device = ctypes.c_int(), ctypes.c_int()
+    _check("cuInit", cuda.cuInit(0))
+    _check("cuDeviceGetCount", cuda.cuDeviceGetCount(ctypes.byref(count)))
+    if count.value < 1:
+        raise NoGpu("the NVIDIA driver shows no GPU")
+    _check("cuDeviceGet", cuda.cuDeviceGet(ctypes.byref(device), 0))
+    return cuda, device
 
 
 def _check(call: str, code: int) -> None:

@@ -19,7 +19,7 @@ import onnxruntime as ort
 
 from runtime_image.compilers.base import Compilation, CompileError, Made
 from runtime_image.compilers.files import Contents
-from runtime_image.compilers.gpu import NoGpu, first_gpu
+from runtime_image.compilers.gpu import NoGpu, architecture, first_gpu
 from runtime_image.compilers.keys import Platform
 from runtime_image.contract.compiled import (
     FILES_MAX,
@@ -48,7 +48,9 @@ CONTEXT_MAX: Final = 2**31 - 2**20
 """Max bytes of a model with its engine inside: Protocol Buffers end at 2 GiB."""
 PREFIX: Final = "engine"
 CACHE_SUFFIXES: Final = (".engine", ".profile")
+TIMING_PREFIX: Final = "TensorrtExecutionProvider_cache_"
 TIMING_SUFFIX: Final = ".timing"
+"""Name of the timing cache in the provider's folder, around the GPU's architecture."""
 RECORD: Final = "session.record_ep_graph_assignment_info"
 
 
@@ -63,12 +65,14 @@ class TensorRtCompiler:
         gpu: Callable[[], str] = first_gpu,
         load: Callable[..., Any] = ctypes.CDLL,
         available: Callable[[], list[str]] = ort.get_available_providers,
+        architecture: Callable[[], str] = architecture,
     ) -> None:
-        """`gpu()` describes the GPU, `load(path, mode)` opens a library, `available()` names the
-        providers of ONNX Runtime."""
+        """`gpu()` describes the GPU, `architecture()` is as in "sm90", `load(path, mode)` opens a
+        library, `available()` names the providers of ONNX Runtime."""
         self._gpu = gpu
         self._load = load
         self._available = available
+        self._architecture = architecture
 
     def platform(self, environment: str) -> Platform:
         """Return versions, GPU and options. Raises CompileError without GPU, provider or
@@ -102,9 +106,9 @@ class TensorRtCompiler:
         self.platform("")
         with tempfile.TemporaryDirectory(dir=order.target) as folder:
             cache = Path(folder)
-            if order.timing_cache:
-                # ONNX Runtime names it by architecture; the key says that it fits.
-                self._timing_file(cache).write_bytes(order.timing_cache)
+            if order.timing_cache:  # its key says that it is for this GPU
+                name = f"{TIMING_PREFIX}{self._architecture()}{TIMING_SUFFIX}"
+                (cache / name).write_bytes(order.timing_cache)
             context = cache / CONTEXT_FILE
             order.options.add_session_config_entry(RECORD, "1")
             session = _open(
@@ -147,13 +151,6 @@ class TensorRtCompiler:
             if _state(cache) != before:
                 raise CompileError("TensorRT did not use the compiled engines but built new ones")
             return session
-
-    def _timing_file(self, cache: Path) -> Path:
-        library = ctypes.CDLL("libcuda.so.1")
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        library.cuDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), 0)
-        name = f"TensorrtExecutionProvider_cache_sm{major.value}{minor.value}{TIMING_SUFFIX}"
-        return cache / name
 
 
 def version_text(number: int) -> str:

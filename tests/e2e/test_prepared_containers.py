@@ -27,8 +27,8 @@ def eat():
     while True:
         eaten.append(bytes(b"x") * 2**20)
 
-assert transfer._trim_memory
-transfer._trim_memory = eat
+assert transfer.trim_memory
+transfer.trim_memory = eat
 
 def predict(inputs, ctx):
     return ctx.run(inputs)

@@ -11,6 +11,7 @@ import logging
 import resource
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,10 @@ TEXT_MAX: Final = 500
 def main(path: str) -> None:
     """Limit this process, do the work and print its result."""
     order = from_json(json.loads(Path(path).read_text()))
+    # In a container, files in /tmp count as memory, too: the kernel shall end this process, not the
+    # trial (proc(5)).
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     _cap(resource.RLIMIT_CORE, 0)
     if order.cap_mib and order.device_kind == "cpu":  # a GPU's driver maps more than it uses
         _cap(resource.RLIMIT_DATA, order.cap_mib * 2**20)

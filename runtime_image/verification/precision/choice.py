@@ -100,8 +100,8 @@ def why_outside(one: Measured, tolerance: float) -> str:
     if found.cosine is not None and found.cosine < 1 - tolerance - ROUNDING:
         return (
             f"output {found.output}: its cosine similarity to the original is"
-            f" {found.cosine:.4f}, at least {1 - tolerance:g} is needed; the largest difference is"
-            f" {found.largest_difference:.3g}"
+            f" {found.cosine:.6f}, at least {1 - tolerance:.9g} is needed; the largest difference"
+            f" is {found.largest_difference:.3g}"
         )
     if found.same_label is not None and 1 - found.same_label > tolerance + ROUNDING:
         changed = round((1 - found.same_label) * found.samples)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from sys import modules, path
 from typing import Any
 
 import pytest
 
-from runtime_image.contract.errors import RequestError
+from runtime_image.contract.errors import BAD_INPUT, RequestError
 from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.engines.loading import load_engine
@@ -20,6 +21,7 @@ from runtime_image.replica import stages
 from runtime_image.replica.intake import Job
 from runtime_image.replica.runner import ALONE_ALL_S, ALONE_S, Run, Runner
 from runtime_image.replica.stages import Answer, Outcome
+from tests.support import compiled as compiling
 from tests.support import mixing, models
 
 META = RequestMeta("application/json", "", -1, "")
@@ -494,3 +496,68 @@ def test_the_time_of_runs_is_added_up(tmp_path: Path) -> None:
 
     assert (before, engine.seen, made.busy_s()) == (0.0, [1.5, 3.5], 4.0)
     assert results.error(2)[0] == "function_failed"
+
+
+def compiled_runner(folder: Path, **spec: Any) -> Runner:
+    """Return a runner of a model compiled for up to 8 rows."""
+    wanted = compiling.spec(models.add_one(folder), batch_max=16)
+    compiled = compiling.compile_in(folder, wanted)
+    made = replace(compiling.serving(wanted, compiled), **spec)
+    engine = load_engine(made, folder, device_kind="cpu", threads=1)
+    assert engine.session == "compiled"
+    return Runner(engine, made, time.monotonic)
+
+
+def test_a_request_outside_the_ranges_is_the_callers_error(tmp_path: Path) -> None:
+    """It fails with a reason that names the ranges; requests beside it run."""
+    runs = compiled_runner(tmp_path)
+    runs.limit_rows(8)
+    results = Results()
+
+    runs.run([job(1, 1), job(2, *[2] * 9), job(3, 3)], results.emit, results.watch)
+
+    assert [len(run.jobs) for run in results.runs] == [1, 1, 1]
+    assert results.output(1) == {"y": [[2] * 4]}
+    assert results.output(3) == {"y": [[4] * 4]}
+    assert results.error(2) == (
+        BAD_INPUT,
+        "input x: this model is compiled for a shape from [1, 4] to [8, 4], got [9, 4]",
+    )
+
+
+def test_joined_rows_end_with_the_ranges(tmp_path: Path) -> None:
+    """A limit makes batches smaller, from the next run on, and never larger again."""
+    runs = compiled_runner(tmp_path)
+    runs.limit_rows(8)
+    runs.limit_rows(100)
+    results = Results()
+
+    runs.run([job(id, 1, 1, 1) for id in range(5)], results.emit, results.watch)
+
+    assert [len(run.jobs) for run in results.runs] == [2, 2, 1]
+    assert all(results.output(id) == {"y": [[2] * 4] * 3} for id in range(5))
+
+
+def test_a_batch_joined_before_the_limit_is_run_in_parts(tmp_path: Path) -> None:
+    """A session may be exchanged between the grouping and the run: then each request runs alone,
+    and only one that is outside by itself fails."""
+    runs = compiled_runner(tmp_path)
+    results = Results()
+
+    runs.run([job(1, *[1] * 5), job(2, *[2] * 5)], results.emit, results.watch)
+
+    assert [len(run.jobs) for run in results.runs] == [2, 1, 1]
+    assert results.output(1) == {"y": [[2] * 4] * 5}
+    assert results.output(2) == {"y": [[3] * 4] * 5}
+
+
+def test_a_handlers_model_outside_the_ranges_is_the_callers_error(tmp_path: Path) -> None:
+    """A handler passes its caller's rows on; the reason reaches the caller unless it is caught."""
+    (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return ctx.run(inputs)\n")
+    results = Results()
+
+    compiled_runner(tmp_path, handler="handler.py", batch_max=1).run(
+        [job(1, *[1] * 9)], results.emit, results.watch
+    )
+
+    assert results.error(1)[0] == BAD_INPUT
