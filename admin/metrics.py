@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -24,7 +24,7 @@ from pool_manager.metrics import (
 )
 from pool_manager.reports import Occupancy
 from pool_manager.usage import HeldTotal
-from registry.compilation import BUILD_ENDS, BuildEnd
+from registry.builds import BUILD_ENDS, BuildEnd
 from registry.model import LOCAL_HOST
 from registry.store.history import HistoryStatistics
 
@@ -32,6 +32,7 @@ MIB: Final = 2**20
 LABELS: Final = ("device", "kind", "host")
 REACHED: Final = ("up", "draining")
 """States of a host that the server is connected to."""
+K = TypeVar("K", bound=str)
 Label = tuple[str, tuple[str, ...]]
 """Name of a label, and all its values."""
 
@@ -422,7 +423,9 @@ def _pairs(
     return family
 
 
-def _singles(name: str, text: str, label: Label, counts: Mapping[str, int]) -> Metric:
+def _singles(
+    name: str, text: str, label: tuple[str, Sequence[K]], counts: Mapping[K, int]
+) -> Metric:
     family = CounterMetricFamily(name, text, labels=[label[0]])
     for value in label[1]:
         family.add_metric([value], counts.get(value, 0))

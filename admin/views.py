@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 from admin.rates import ResponseRate
 from gateway.http.connected import Connections
+from pool_manager.builds import SUFFIX
 from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Replica
 from pool_manager.hosts.view import HostView
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
+from registry.builds import Build, Target
 from registry.catalog import Deployed
-from registry.compilation import Build, Compiled, Target
+from registry.compilation import Compiled
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Host, Key, Operation, Profile, ServerSettings
 from registry.spec import optimised_of
@@ -175,6 +177,7 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
         "traffic": deployed.function.revision == revision.number,
         "bundle": revision.bundle,
         "engine": revision.engine,
+        "compilation": asdict(revision.compilation) if revision.compilation else None,
         "model": revision.model,
         "handler": revision.handler,
         "size": bundle.size,
@@ -336,7 +339,8 @@ def _rounded(value: float | None) -> int | None:
 def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
     """Return one replica; `since_s` is the start of its state in Unix seconds. A standby belongs to
     no function yet."""
-    ref = replica.pool.partition("/")[2] if replica.role != "standby" else ""
+    pool = replica.pool.removesuffix(SUFFIX) if replica.role == "build" else replica.pool
+    ref = pool.partition("/")[2] if replica.role != "standby" else ""
     return {
         "id": replica.id,
         "pool": replica.pool,
@@ -349,6 +353,7 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "since_s": round(since_s, 3),
         "adopted": replica.adopted,
         "limit": replica.limit,
+        "session": replica.session,
         "memory_mib": round(replica.memory_mib, 1),
         "phases": replica.phases,
         "why": replica.why,

@@ -140,22 +140,12 @@ class Attribution(Generic[K]):
         for owner, amount in split(joules * part, claims).items():
             self._sum(owner, device, minute)[1] += amount
 
-    def take(self, now: float, *, is_last: bool = False) -> list[Attributed[K]]:
-        """Return and reset the sums until `now`. Several of the same minute add up.
-
-        Nobody's sums of the present minute stay until it is over, or until the last call: a server
-        without calls then stores something once a minute.
-        """
+    def take(self, now: float) -> list[Attributed[K]]:
+        """Return and reset the sums until `now`. Several of the same minute add up."""
         for device, held in self._devices.items():
             self._settle(device, held, now)
-        minute, sums, self._sums = self._minute(now), self._sums, {}
-        if not is_last:
-            self._sums = {
-                key: one for key, one in sums.items() if key[0] is None and key[2] == minute
-            }
-        return [
-            Attributed(*key, *numbers) for key, numbers in sums.items() if key not in self._sums
-        ]
+        sums, self._sums = self._sums, {}
+        return [Attributed(*key, *numbers) for key, numbers in sums.items()]
 
     def _minute(self, now: float) -> int:
         return int((now + self.offset_s) // MINUTE_S) * MINUTE_S

@@ -14,7 +14,8 @@ from typing import Any
 
 import structlog
 
-from pool_manager.builds import SUFFIX, Built, PendingBuilds, RunningBuild
+from pool_manager.builds import Built, RunningBuild
+from pool_manager.compiled_models import COMMANDS, CompiledModels
 from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import AT_REST, PoolForecast, forecast
@@ -29,16 +30,14 @@ from pool_manager.hosts.view import HostView
 from pool_manager.images import Images
 from pool_manager.metrics import Counters, Step
 from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
+from pool_manager.replicas.actions import ReplicaActions
 from pool_manager.replicas.adoption import adopt_all
 from pool_manager.replicas.build_files import BuildFetcher, reader_to
-from pool_manager.replicas.control import Control
-from pool_manager.replicas.file_transfer import PartReader
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import PreparedFetcher
-from pool_manager.replicas.relay import Wiring
+from pool_manager.replicas.relay import Emit, Wiring
 from pool_manager.replicas.run_folders import new_ids
-from pool_manager.replicas.upgrades import Upgrades
 from pool_manager.reports import Decision, Journal, Occupancy, Publisher, charges, occupancies
 from pool_manager.runs import RunReports, RunTotals
 from pool_manager.settings import PoolSettings
@@ -98,14 +97,8 @@ class Manager:
         self._bindings: dict[str, Binding] = {}
         self._gpus, cluster = FleetGpus(gpus or NoGpus(), self._hosts.gpus), self._machine.cluster
         self._use = UsageMonitor(self._machine, self._bindings, recorder, clocks, self._gpus)
-        prepared = PreparedFetcher(
-            self.submit, bundles, self._tasks, settings.run_dir, cluster.find, self._bindings
-        )
-        built = BuildFetcher(
-            prepared.emit, bundles, self._tasks, self._binding_of_build, self._open_reader
-        )
         wiring = Wiring(
-            built.emit,
+            self._fetching(bundles),
             GpuOccupancy(fleet, self._gpus, partial(charges, cluster.ledger)),
             self._on_pong,
             cluster.start_priority,
@@ -117,45 +110,48 @@ class Manager:
         self._reports = RunReports(self._machine.replicas, self._launcher.control)
         self._journal = Journal(recorder, self._wall, settings.notes_kept)
         self._trials, self._warm = PendingTrials(), WarmWaiters(self.submit)
-        self._builds = PendingBuilds(self._wall)
         self._engine = EngineWatch(fleet.list_of, self.submit, self._tasks)
         self._alarm = Alarm(self._clock, lambda: self.submit(events.Tick()))
+        located, routes = self._launcher.located, self._hosts.routes
         self._publisher = Publisher(
-            self._machine,
-            self._journal,
-            self._bindings,
-            self._launcher.located,
-            self._clock,
-            self._hosts.routes,
+            self._machine, self._journal, self._bindings, located, self._clock, routes
         )
-        self._refuted, self._not_compiled = Subscribers[[str, str]](), Subscribers[[str, str]]()
-        self._upgrades = Upgrades(self._machine.replicas, self._launcher, self._tasks)
+        self._refuted = Subscribers[[str, str]]()
+        self._compiled = CompiledModels(
+            self._machine, self._launcher, self._bindings, self._tasks, self._wall
+        )
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
         self._actions = self._table()
 
+    def _fetching(self, bundles: Bundles) -> Emit:
+        """Return the receiver of replicas' events: what trials and builds make is fetched first."""
+        find = self._machine.cluster.find
+        trials = PreparedFetcher(
+            self.submit, bundles, self._tasks, self._settings.run_dir, find, self._bindings
+        )
+        builds = BuildFetcher(
+            trials.emit,
+            bundles,
+            self._tasks,
+            find,
+            self._bindings,
+            lambda id: reader_to(id, self._launcher.located(id), self._hosts.fleet),
+        )
+        return builds.emit
+
     def _table(self) -> dict[type, Callable[[Any], None]]:
         """Return the action of each command type."""
         return {
-            commands.Launch: self._launch,
-            commands.Assign: self._assign,
-            commands.Bind: self._bind,
-            commands.Drain: self._to_control(lambda link, c: link.drain(c.if_idle_s)),
-            commands.Quiesce: self._to_control(lambda link, _: link.quiesce()),
-            commands.Resume: self._to_control(lambda link, _: link.resume()),
-            commands.StopBatching: self._to_control(lambda link, _: link.stop_batching()),
+            **ReplicaActions(self._machine, self._launcher, self._bindings).table(),
             commands.RecordRefutation: lambda c: self._refuted.notify(c.key, c.reason),
-            commands.RecordNotCompiled: lambda c: self._not_compiled.notify(c.key, c.reason),
-            commands.Terminate: lambda c: self._launcher.terminate(c.id),
-            commands.Release: lambda c: self._launcher.release(c.id),
             commands.Publish: lambda c: self._publisher.publish(c.keys),
             commands.EndTrial: self._trials.end,
-            commands.EndBuild: self._builds.end,
             commands.EndWarm: self._warm.end,
-            commands.Abandon: lambda c: self._launcher.abandon(c.id),
             commands.WatchEngine: lambda c: self._engine.begin(c.reason, c.host),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.RecordColdStart: self._keep_cold_start,
+            **dict.fromkeys(COMMANDS, self._compiled.obey),
         }
 
     async def start(self) -> None:
@@ -177,7 +173,7 @@ class Manager:
     async def close(self) -> None:
         """Drain and release every replica, then stop. Pending trials, builds and warm-ups fail."""
         self._trials.close()
-        self._builds.close()
+        self._compiled.close()
         self._warm.close()
         self.submit(events.Shutdown())
         try:
@@ -251,32 +247,30 @@ class Manager:
             self.remove(spec.key)
 
     async def build(self, spec: PoolSpec, binding: Binding) -> Built:
-        """Compile the model of a revision as `binding.spec.build` says, on a device that its pool
-        could have and nobody needs; return what was compiled.
+        """Compile the model of a revision by `binding.spec.build` on a device that its pool could
+        have and nobody needs. `spec` is the revision's, but for the `memory_mib` of a build.
 
-        `spec` is the revision's; its `memory_mib` is what a build takes. Waits for a device without
-        a limit; a cancelled call ends the build. Raises BuildGivenUp if somebody else needs the
-        device, if the memory does not suffice, or if the build was killed from outside;
-        BuildFailed; Conflict if the revision's model is being built; ShuttingDown.
+        Waits for a device without a limit; a cancelled call ends the build. Raises BuildGivenUp if
+        something else needs the device, the memory does not suffice, or the build was killed from
+        outside; BuildFailed; Conflict if the model is being built; ShuttingDown.
         """
-        key = f"{spec.key}{SUFFIX}"
-        asked = replace(spec, key=key, role="build", function="", min=0, max=1)
-        return await self._builds.wait(spec.key, lambda: self.define(asked, binding), self.remove)
+        begin = partial(self.define, binding=binding)
+        return await self._compiled.build(spec, begin, self.remove)
 
     def builds(self) -> list[RunningBuild]:
         """Return every build that runs or waits for a device."""
-        return self._builds.running(self._machine.pools)
+        return self._compiled.builds()
 
     async def upgrade(
         self, key: str, compiled: CompiledModel, files: Collection[BundleFile]
     ) -> dict[str, UpgradeResult]:
-        """Give the ready replicas of a pool a compiled model, whose stored files are linked to them
-        before; return the outcome by replica id. `session` is "" where a replica did not answer.
+        """Give the ready replicas of a pool a compiled model with its stored files; return the
+        outcome by replica id. `session` is "" where a replica did not answer.
 
-        `define` comes before, with the same model in spec and binding: a replica that loads now is
-        upgraded when it is ready, and so is one that an earlier server left.
+        `define` comes before, with the same model: a replica that loads now is upgraded when it is
+        ready, and so is one of an earlier server.
         """
-        return await self._upgrades.upgrade(key, compiled, files)
+        return await self._compiled.upgrade(key, compiled, files)
 
     async def warm(self, key: str, *, beside: bool = False, timeout_s: float = WARM_S) -> Warmed:
         """Get one replica of a pool ready; return the outcome.
@@ -311,7 +305,7 @@ class Manager:
     def subscribe_not_compiled(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
         """Call `receiver` with a pool's key and the reason each time that a replica does not use
         the compiled model it was given. Returns a function that unsubscribes."""
-        return self._not_compiled.subscribe(receiver)
+        return self._compiled.not_compiled.subscribe(receiver)
 
     def note(self, key: str, text: str) -> None:
         """Record a decision about a pool that another component made."""
@@ -450,11 +444,8 @@ class Manager:
         if isinstance(event, EVENTS_OF_HOSTS):
             with self._reported("event", "the hosts could not be compared", event):
                 self._sync_hosts(event)
-        if isinstance(event, events.Loaded):
-            with self._reported("event", "an upgrade could not begin", event):
-                replica = self._machine.replica(event.id)
-                binding = self._bindings.get(replica.pool) if replica is not None else None
-                self._upgrades.on_loaded(replica, binding)
+        with self._reported("event", "an upgrade could not begin", event):
+            self._compiled.observe(event)
         self._count(event)
         for command in asked:
             self._count(command)
@@ -493,36 +484,6 @@ class Manager:
         self._hosts.stocking.tick(self._machine, self._bindings)
         # Published again without a change, so that a gateway that could not connect tries again.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
-
-    def _binding_of_build(self, id: str) -> Binding | None:
-        replica = self._machine.replica(id)
-        is_build = replica is not None and replica.role == "build"
-        return self._bindings.get(replica.pool) if replica is not None and is_build else None
-
-    def _open_reader(self, id: str) -> AbstractAsyncContextManager[PartReader]:
-        return reader_to(id, self._launcher.located(id), self._hosts.fleet)
-
-    def _launch(self, command: commands.Launch) -> None:
-        binding = self._bindings[command.pool] if command.role != "standby" else None
-        device = self._machine.devices.get(command.device)
-        kind = device.kind if device is not None else "cpu"
-        self._launcher.launch(command, binding, kind)
-
-    def _assign(self, command: commands.Assign) -> None:
-        kind = self._machine.devices[command.device].kind
-        self._launcher.assign(command, self._bindings[command.pool], kind)
-
-    def _bind(self, command: commands.Bind) -> None:
-        self._launcher.bind(command, self._bindings[command.pool])
-
-    def _to_control(self, send: Callable[[Control, Any], None]) -> Callable[[Any], None]:
-        """Return the action of a command that is sent to its replica, if its link is open."""
-
-        def action(command: Any) -> None:
-            if control := self._launcher.control(command.id):
-                send(control, command)
-
-        return action
 
     def _keep_cold_start(self, command: commands.RecordColdStart) -> None:
         binding = self._bindings.get(command.key)

@@ -96,6 +96,7 @@ class Journal:
                 kept.phases,
                 kept.outcome,
                 host_of(kept.device),
+                kept.session,
             )
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
-from pool_manager.attribution import Attributed, Attribution, Holder, by_minute
+from pool_manager.attribution import MINUTE_S, Attributed, Attribution, Holder, by_minute
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Replica, State
 from pool_manager.devices import kind_of
@@ -212,6 +212,20 @@ class HeldTotals:
         return [HeldTotal(*key, *sums) for key, sums in self._sums.items()]
 
 
+_UseKey = tuple[str, str, int, str, int]
+
+
+def _key(use: Use) -> _UseKey:
+    return use.namespace, use.name, use.number, use.device, use.minute_s
+
+
+def _add(records: dict[_UseKey, Use], use: Use) -> None:
+    """Add the time and the energy of a device to the record of its owner and minute."""
+    known = records.get(_key(use), replace(use, held_s=0.0, joules=0.0))
+    held_s, joules = known.held_s + use.held_s, known.joules + use.joules
+    records[_key(use)] = replace(known, held_s=held_s, joules=joules)
+
+
 class UsageMonitor:
     """Meters the machine's replicas and devices, and flushes the sums to the recorder.
 
@@ -234,6 +248,7 @@ class UsageMonitor:
         self._clock, self._wall = clocks
         offset_s = self._wall() - self._clock()
         self._meter, self._attribution = UsageMeter(offset_s), Attribution[Owner](offset_s)
+        self._nobodys: dict[_UseKey, Use] = {}
         self._kinds: dict[str, str] = {}
         self._models: dict[str, DeviceModel | None] = {}
         self._flushed_s = self._clock()
@@ -281,17 +296,19 @@ class UsageMonitor:
             self.flush()
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Pass the sums so far to the recorder."""
+        """Pass the sums so far to the recorder, those that are nobody's only once their minute is
+        over: a server without calls then stores something once a minute. `is_last`: pass all."""
         self._flushed_s = now = self._clock()
-        records = {
-            (record.namespace, record.name, record.number, record.device, record.minute_s): record
-            for record in self._meter.take(now)
-        }
-        for one in self._attribution.take(now, is_last=is_last):
+        records = {_key(record): record for record in self._meter.take(now)}
+        for one in self._attribution.take(now):
             self.totals.add(one, self._kinds.get(one.device) or kind_of(one.device))
-            key = (*(one.owner or NOBODY), one.device, one.minute_s)
-            record = records.get(key) or Use(*key)
-            records[key] = replace(record, held_s=one.held_s, joules=one.joules)
+            into = self._nobodys if one.owner is None else records
+            use = Use(*(one.owner or NOBODY), one.device, one.minute_s)
+            _add(into, replace(use, held_s=one.held_s, joules=one.joules))
+        present = (now + self._attribution.offset_s) // MINUTE_S * MINUTE_S
+        for record in list(self._nobodys.values()):
+            if is_last or record.minute_s < present:
+                _add(records, self._nobodys.pop(_key(record)))
         for record in records.values():
             self._recorder.use(record)
         self._record_models()

@@ -3,15 +3,14 @@ the state of builds. Pure."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import mean
-from typing import Final, Literal
+from typing import Final
 
 from registry.batching import rows_of
+from registry.builds import Compilation, Target
 from registry.catalog import Deployed
-from registry.model import Bundle, BundleFile, Compilation, Revision
+from registry.model import Bundle, BundleFile, Revision
 from registry.spec import candidate_of
 from runtime_image.contract.compiled import (
     FOLDER,
@@ -29,28 +28,6 @@ TOLERANCE: Final = 0.01
 has 10 bits of mantissa; differences of 0.1 % to 0.5 % are usual after many layers."""
 NOT_PROFILED: Final = "no deploy has measured this model on a device"
 NO_COMPILER: Final = 'there is no compiler for the device "{kind}"'
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is compiled: a model of a bundle, for one kind of device, with one set of ranges.
-
-    `base` is the sha256 of the candidate that replaces the model, "" for the model itself.
-    """
-
-    bundle: str
-    model: str
-    base: str
-    device_kind: str
-    compiler: CompilerName
-    ranges: tuple[ShapeRange, ...]
-    keeps_ordinary: bool
-
-    @property
-    def digest(self) -> str:
-        """Digest of all fields, in hex: the key of builds and compiled models."""
-        text = json.dumps([*asdict(self).values()], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +57,6 @@ class Compiled:
         """File with the compiler's measurements, None if the build made none."""
         name = f"{FOLDER}/{TIMING_CACHE}"
         return next((file for file in self.files if file.path == name), None)
-
-
-BuildEnd = Literal["done", "failed", "given_up"]
-BUILD_ENDS: Final[tuple[BuildEnd, ...]] = ("done", "failed", "given_up")
-BuildState = Literal["waiting", "building", "given_up", "failed", "done"]
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """State of the build of one target. Times in Unix seconds.
-
-    waiting: until a device is free. building: a replica compiles. given_up: as often as is tried
-    without being asked. failed: another attempt would end the same. done: there is a compiled
-    model. `attempts` counts builds that began since the last request. `reason` says why the last
-    attempt ended, or why replicas do not use its result. `not_before_s`: pause after an attempt.
-    `is_urgent`: an operator asked for it now. `stale_keys` are those of compiled models that
-    replicas refused, as other versions or devices had replaced those that they were made for.
-    """
-
-    state: BuildState = "waiting"
-    attempts: int = 0
-    reason: str = ""
-    began_s: float = 0.0
-    ended_s: float = 0.0
-    not_before_s: float = 0.0
-    is_urgent: bool = False
-    stale_keys: tuple[str, ...] = ()
 
 
 def target_of(deployed: Deployed, compiler: CompilerName) -> Target | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runtime_image.contract.compiled import ShapeRange
+from registry.builds import Compilation
 from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
 from runtime_image.contract.precision import Optimisation, PrecisionReport
 from runtime_image.contract.server import Network, SampleRequest
@@ -251,20 +251,6 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Compilation:
-    """How a revision's model is compiled in the background: the part of [runtime] about it.
-
-    `engine`: "tensorrt" fails a deploy without that compiler, "auto" goes on without one. `shapes`
-    are those of inputs whose axes the model leaves open. `outside`: what happens to a request with
-    other shapes than those that the model was compiled for.
-    """
-
-    engine: Literal["tensorrt", "auto"]
-    shapes: tuple[ShapeRange, ...] = ()
-    outside: Literal["ordinary", "refuse"] = "ordinary"
-
-
-@dataclass(frozen=True, slots=True)
 class Revision:
     """Immutable definition of what runs. `model` and `handler` are bundle paths, "" for none.
 
@@ -429,7 +415,7 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class ColdStart:
     """One cold start with its receipt. `phases` in milliseconds; `at_s` in Unix seconds. `host` is
-    the host of its device."""
+    the host of its device, `session` the session that the replica serves with, "" if unknown."""
 
     namespace: str
     name: str
@@ -441,6 +427,7 @@ class ColdStart:
     phases: dict[str, float]
     outcome: str = "ready"
     host: str = LOCAL_HOST
+    session: str = ""
 
 
 @dataclass(frozen=True, slots=True)

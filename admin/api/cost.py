@@ -54,13 +54,13 @@ class CostRoutes:
                 "currency": self._prices.currency if self._prices else None,
                 "items": [self._item(by, id, one) for id, one in ranked[:GROUPS_MAX]],
                 "left_out": max(0, len(ranked) - GROUPS_MAX),
-                "total": _json(whole),
+                "total": cost_json(whole),
                 "next": None,
             }
         )
 
     def _item(self, by: By, id: str, cost: Cost) -> dict[str, Any]:
-        ring, catalog, numbers = self._store.ring, self._store.catalog, _json(cost)
+        ring, catalog, numbers = self._store.ring, self._store.catalog, cost_json(cost)
         if by == "function":
             return {"function": id, "removed": id != IDLE and catalog.find(id) is None, **numbers}
         ours = ("", self._token_id, IDLE, BY_NO_KEY, OTHERS)
@@ -69,7 +69,8 @@ class CostRoutes:
         return {"key": id, "note": note, "removed": removed, **numbers}
 
 
-def _json(cost: Cost) -> dict[str, float | None]:
+def cost_json(cost: Cost) -> dict[str, float | None]:
+    """Return all numbers of a cost."""
     numbers = {
         "waking_s": cost.waking_s,
         "idle_s": cost.idle_s,

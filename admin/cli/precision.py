@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from admin.text import NONE, duration, get, number, size, table
 
-HEAD = (
+KNEE: Final = 0.9
+HEAD: Final = (
     "PRECISION",
     "ONE ROW",
     "PER ROW",
@@ -26,7 +27,8 @@ def render_precision(report: dict[str, Any] | None) -> str:
     if not report:
         return ""
     candidates = report.get("candidates") or []
-    lines = [table(HEAD, [_row(one, get(report, "chosen")) for one in candidates])]
+    rows = compared_rows(report)
+    lines = [table(HEAD, [_row(one, get(report, "chosen"), rows) for one in candidates])]
     lines += [f"{get(one, 'name')}: {one['why_not']}" for one in candidates if one.get("why_not")]
     calibrated = report.get("calibrated") or 0
     text = f", {calibrated} others calibrated" if calibrated else ""
@@ -44,7 +46,8 @@ def summary(report: dict[str, Any] | None) -> str:
         others = [name for name, one in rows.items() if one is not chosen]
         return f"the original; fnctl show says why not {' or '.join(others)}"
     parts = [get(chosen, "name")]
-    before, now = _best(rows.get("original") or {}), _best(chosen)
+    together = compared_rows(report)
+    before, now = (row_ms(one, together) for one in (rows.get("original") or {}, chosen))
     if before and now:
         parts.append(f"{duration(now[0])} per row instead of {duration(before[0])}")
     if "same_label" in chosen:
@@ -54,8 +57,34 @@ def summary(report: dict[str, Any] | None) -> str:
     return ", ".join(parts)
 
 
-def _row(one: dict[str, Any], chosen: str) -> tuple[str, ...]:
-    latencies, best = one.get("latency_ms") or {}, _best(one)
+def compared_rows(report: dict[str, Any]) -> int:
+    """Return the rows of a run at which the trial compared times: beyond them larger batches of the
+    original saved less than a tenth per row (`knee` of the trial); 1 if its rows are not joined."""
+    candidates = report.get("candidates") or []
+    named = {get(one, "name"): one for one in candidates}
+    original: dict[str, Any] = named.get("original", {})
+    found, best = 1, float("inf")
+    for rows, ms in sorted((int(rows), ms) for rows, ms in _latencies(original).items()):
+        if ms / rows < best * KNEE and (rows == 1 or original.get("batchable")):
+            found, best = rows, ms / rows
+    return found
+
+
+def row_ms(one: dict[str, Any], rows: int) -> tuple[float, int] | None:
+    """Return a candidate's milliseconds per row in runs of `rows`, or of one row if its rows are
+    not joined; and the rows of that run."""
+    latencies = _latencies(one)
+    together = rows if one.get("batchable") and str(rows) in latencies else 1
+    ms = latencies.get(str(together))
+    return None if ms is None else (ms / together, together)
+
+
+def _latencies(one: dict[str, Any]) -> dict[str, float]:
+    return {rows: float(ms) for rows, ms in (one.get("latency_ms") or {}).items()}
+
+
+def _row(one: dict[str, Any], chosen: str, rows: int) -> tuple[str, ...]:
+    latencies, best = one.get("latency_ms") or {}, row_ms(one, rows)
     single = latencies.get("1")
     return (
         get(one, "name"),
@@ -69,12 +98,6 @@ def _row(one: dict[str, Any], chosen: str) -> tuple[str, ...]:
         {True: "yes", False: "no"}.get(one.get("batchable"), NONE),  # type: ignore[arg-type] # None
         "yes" if get(one, "name") == chosen else NONE,
     )
-
-
-def _best(one: dict[str, Any]) -> tuple[float, str] | None:
-    """Return the milliseconds per row at the batch size with the fewest, and that size."""
-    found = [(float(ms) / int(rows), rows) for rows, ms in (one.get("latency_ms") or {}).items()]
-    return min(found, default=None)
 
 
 def _share(value: float) -> str:

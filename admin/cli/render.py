@@ -71,6 +71,7 @@ def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
         f"on {get(cold_start, 'device_kind')}{_of_host(cold_start)}",
         f"revision {get(cold_start, 'number')}",
         get(cold_start, "outcome"),
+        *(["compiled"] if get(cold_start, "session") == "compiled" else []),
     ]
     lines = ["  " + "  ".join(head)]
     width = max(map(len, phases), default=0)

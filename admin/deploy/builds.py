@@ -25,8 +25,9 @@ from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.subscribers import Subscribers
+from registry.builds import Build, BuildEnd, Target
 from registry.catalog import Deployed
-from registry.compilation import Build, BuildEnd, Compiled, Target, estimate_s, order_of
+from registry.compilation import Compiled, estimate_s, order_of
 from registry.errors import (
     BuildFailed,
     FnError,
@@ -295,7 +296,7 @@ class Builds:
         placed = replace(spec, min=0, max=1, device_kind=target.device_kind, memory_mib=need_mib)
         return placed, replace(
             bound,
-            spec=replace(bound.spec, build=order),
+            spec=replace(bound.spec, build=order, optimise=deployed.revision.optimise),
             memory_mib=max(bound.memory_mib, round(need_mib)) if bound.memory_mib else 0,
             compiled=(timing,) if timing else (),
         )
@@ -315,10 +316,8 @@ class Builds:
         except FnError as error:
             self._manager.note(key, f"compiled, but running replicas go on as they are: {error}")
             return
-        using = sum(not one["reason"] for one in results.values())
-        self._manager.note(
-            key, f"compiled with {compiled.target.compiler}: {using} replicas use it"
-        )
+        took = f"{compiled.build_s:.0f} s on {compiled.device}"
+        self._manager.note(key, f"compiled with {compiled.target.compiler} in {took}")
         for id, one in results.items():
             if one["reason"]:
                 text = f"{id} does not use the compiled model: {one['reason']}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from registry.builds import Target
 from registry.catalog import Catalog, Deployed
-from registry.compilation import Compiled, Target, target_of
+from registry.compilation import Compiled, target_of
 from registry.store.builds import BuildStore
 from runtime_image.contract.compiled import CompilerName
 

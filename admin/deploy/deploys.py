@@ -85,7 +85,7 @@ class Deploys:
         self._verification = Verification(store, manager, prepare=prepare, compiler=models.compiler)
         self.upstream_keys = UpstreamKeyReader(store)
         self._changes = Changes(store, self.upstream_keys)
-        self._rollout = Rollout(store, manager, self._changes, models.of)
+        self._rollout = Rollout(store, manager, self._changes, compiled_of=models.of)
         self._revalidation = Revalidation(store, manager, self._changes, self._verification, pause)
         self.runner = OperationRunner(
             store.operations,

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pool_manager.builds import Built
+from registry.builds import Build, Target
 from registry.catalog import Deployed
-from registry.compilation import TOLERANCE, Build, Compiled, Target
+from registry.compilation import TOLERANCE, Compiled
 
 ATTEMPTS_MAX: Final = 3
 PAUSE_RATIO: Final = 2.0

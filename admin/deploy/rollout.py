@@ -46,11 +46,11 @@ class Rollout:
         store: Store,
         manager: Manager,
         changes: Changes,
-        compiled_of: CompiledOf = lambda _: None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        compiled_of: CompiledOf = lambda _: None,
     ) -> None:
-        """`compiled_of` returns the compiled model of a revision. `pause` is awaited between two
-        looks at a server's calls."""
+        """`pause` is awaited between two looks at a server's calls. `compiled_of` returns the
+        compiled model of a revision."""
         self._pause = pause
         self._compiled_of = compiled_of
         self._store = store

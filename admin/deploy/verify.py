@@ -201,7 +201,10 @@ class Verification:
 
     def _checked(self, profile: Profile) -> Profile:
         """Return the profile without its prepared files if their graph names files other than its
-        own weights: the report comes from a replica, whose code is not trusted. Blocking."""
+        own weights: the report comes from a replica, whose code is not trusted. Raises ModelRefused
+        if the chosen candidate names any other file. Blocking."""
+        if profile.optimised and profile.optimised.file:
+            self._check_candidate(profile.optimised.file)
         if profile.prepared is None:
             return profile
         graph = profile.prepared.files[0]
@@ -212,6 +215,15 @@ class Verification:
         if strange := set(named) - {WEIGHTS_FILE}:
             return _unprepared(profile, f"the prepared graph names {sorted(strange)[0][:80]!r}")
         return profile
+
+    def _check_candidate(self, file: BundleFile) -> None:
+        """Raise ModelRefused unless the file is an ONNX model that has its weights in itself."""
+        try:
+            named = onnx_files.external_locations(self._store.blobs.path(file.sha256))
+        except (ValueError, OSError) as error:
+            raise ModelRefused(f"the chosen candidate cannot be read: {error}") from error
+        if named:
+            raise ModelRefused(f"the chosen candidate names another file, {named[0][:80]!r}")
 
     def _expected_kind(self, kind: str) -> str:
         """Return the device kind of the replica: with `any`, a GPU if there is one."""

@@ -24,8 +24,9 @@ from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from pool_manager.manager import Manager
 from pool_manager.reports import Decision
+from registry.builds import Build, Target
 from registry.catalog import Catalog, Deployed
-from registry.compilation import Build, Compiled, Target
+from registry.compilation import Compiled
 from registry.errors import Poison, ReplicaDied
 from registry.exchange import NOTHING, Load
 from registry.model import NAMESPACE, pool_key

@@ -22,6 +22,7 @@ NAMES = (
     "workers",
     "observing",
     "progressive",
+    "precision",
     "idle",
     "containers",
     "hosts",

@@ -176,7 +176,8 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class RecordColdStart:
-    """Store the phases of a cold start, in milliseconds. It ended `ago_s` seconds ago."""
+    """Store the phases of a cold start, in milliseconds. It ended `ago_s` seconds ago, and the
+    replica serves with `session`, "" if it failed or said none."""
 
     key: str
     id: str
@@ -185,6 +186,7 @@ class RecordColdStart:
     phases: dict[str, float]
     outcome: str
     ago_s: float = 0.0
+    session: str = ""
 
 
 Command = (

@@ -433,6 +433,7 @@ class ReplicaLifecycle:
                 dict(replica.phases),
                 outcome,
                 ago_s,
+                replica.session,
             )
         )
 

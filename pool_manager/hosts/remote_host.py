@@ -22,7 +22,6 @@ import structlog
 from hosts.connection import HostConnection
 from hosts.errors import Unreachable
 from hosts.files import FileCache
-from hosts.login import Login, parse_target
 from pool_manager.core import events
 from pool_manager.core.state import Device
 from pool_manager.driver import EngineLosses, Exits
@@ -37,12 +36,12 @@ from pool_manager.hosts.files import HostFiles
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.probing import Facts, read_facts
 from pool_manager.hosts.services import HostServices
-from pool_manager.hosts.settings import HostSettings
+from pool_manager.hosts.settings import HostSettings, login_of
 from pool_manager.hosts.transfers import MIB, Transfers
 from pool_manager.hosts.view import HostView, complaint
 from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
-from registry.errors import BadRequest, DriverError, EngineDown, FnError, HostDown
+from registry.errors import DriverError, EngineDown, FnError, HostDown
 from registry.exchange import HostRoute
 from registry.model import BundleFile, Host
 from registry.tasks import Tasks
@@ -495,13 +494,3 @@ class RemoteHost:
     def devices(self) -> Sequence[Device]:
         """Return its devices."""
         return self._devices.all(self.engine.memory_mib, self.slots, self.records.values())
-
-
-def login_of(host: Host) -> Login:
-    """Return how this server logs in to a host. Raises BadRequest."""
-    try:
-        target = parse_target(host.address)
-    except ValueError as error:
-        raise BadRequest(f"host {host.name}: {error}") from error
-    identity = Path(host.identity).expanduser() if host.identity else None
-    return Login(target, identity, host_key=host.host_key)

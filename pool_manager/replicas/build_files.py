@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, replace
 from functools import partial
@@ -21,7 +21,7 @@ import structlog
 
 from pool_manager.builds import BUILT, PARITY, WHY_NOT, Fetched
 from pool_manager.core import events
-from pool_manager.core.state import BUILD_S
+from pool_manager.core.state import BUILD_S, Replica
 from pool_manager.ports import Binding, Bundles, OtherHosts
 from pool_manager.replicas.file_transfer import (
     EXIT_S,
@@ -236,15 +236,17 @@ class BuildFetcher:
         emit: Emit,
         bundles: Bundles,
         tasks: Tasks,
-        binding_of: Callable[[str], Binding | None],
+        find: Callable[[str], Replica | None],
+        bindings: Mapping[str, Binding],
         open_reader: Callable[[str], AbstractAsyncContextManager[PartReader]],
     ) -> None:
-        """`binding_of` returns the binding of a replica that is a build, None for any other one.
-        `open_reader` connects to a replica; it raises OSError, LinkError, FnError."""
+        """`find` returns a replica by id; `bindings` are by pool key. `open_reader` connects to a
+        replica; it raises OSError, LinkError, FnError."""
         self._emit = emit
         self._bundles = bundles
         self._tasks = tasks
-        self._binding_of = binding_of
+        self._find = find
+        self._bindings = bindings
         self._open_reader = open_reader
         self.limit_s: Callable[[int], float] = lambda size: BUILD_S + patience_s(size)
         """Returns the time limit in seconds from the bytes of the bundle."""
@@ -253,7 +255,7 @@ class BuildFetcher:
 
     def emit(self, event: events.Event) -> None:
         """Emit `event`; the report of a build is emitted later."""
-        if isinstance(event, events.Loaded) and (binding := self._binding_of(event.id)):
+        if isinstance(event, events.Loaded) and (binding := self._ordered(event.id)):
             work = self._fetch(event, binding)
             self._fetches[event.id] = self._tasks.spawn(f"fetch from {event.id}", work)
             return
@@ -262,6 +264,14 @@ class BuildFetcher:
             if fetch is not None:
                 fetch.cancel()
         self._emit(event)
+
+    def _ordered(self, id: str) -> Binding | None:
+        """Return the binding of a build, None for any other replica, which may not make the server
+        store files."""
+        replica = self._find(id)
+        if replica is None or replica.role != "build":
+            return None
+        return self._bindings.get(replica.pool)
 
     async def _fetch(self, event: events.Loaded, binding: Binding) -> None:
         work = partial(self._fetched, event, binding)

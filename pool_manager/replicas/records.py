@@ -33,6 +33,10 @@ CONTROL_TARGET: Final = "/run/fngate-control"
 DATA_TARGET: Final = "/run/fngate-data"
 """Where a replica on another host sees its model folder, the folder of the control socket, and the
 one in which it binds its data listener."""
+BUNDLES: Final = 4
+"""Least cap of a replica, in sizes of its bundle."""
+CANDIDATE_BUNDLES: Final = 4
+"""Added where candidates of other precision are made: files in a container's /tmp count, too."""
 SPARE_MIB = {"cpu": 1024, "cuda": 8192}
 """Host memory added to a cap, by device kind: for larger inputs, and for CUDA's libraries."""
 
@@ -140,7 +144,7 @@ def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
     """Return the cap on a replica's host memory in MiB, 0 for none.
 
     It is the function's cap, else the server's default. If neither is configured and every replica
-    needs a cap: twice the memory measured in the trial, at least four times the bundle, plus
+    needs a cap: twice the memory measured in the trial, at least BUNDLES times the bundle, plus
     SPARE_MIB. A trial on a GPU measured GPU memory, which still indicates the size of the model.
     What a server may write to folders in memory is added.
     """
@@ -148,7 +152,10 @@ def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
         return named
     if not settings.caps_all:
         return 0
-    size_mib = max(2 * binding.measured_mib, 4 * binding.bundle.size / 2**20)
+    spec = binding.spec
+    makes = isinstance(spec, ModelSpec) and spec.optimise is not None
+    bundles = BUNDLES + CANDIDATE_BUNDLES * makes
+    size_mib = max(2 * binding.measured_mib, bundles * binding.bundle.size / 2**20)
     container = binding.container
     files_mib = container.shm_mib + sum(container.writable.values()) if container else 0
     return round(size_mib) + SPARE_MIB[device_kind] + files_mib

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypedDict, Unpack
 
+from registry.builds import Compilation
 from registry.bundles.foreign_formats import by_suffix
 from registry.errors import BadManifest, BadRequest
 from registry.manifest.checks import NOTHING, refused, validate
@@ -36,15 +37,7 @@ from registry.manifest.server import (
     server_settings,
     server_table,
 )
-from registry.model import (
-    Batching,
-    Compilation,
-    DeviceNeed,
-    ExchangeLimits,
-    Limits,
-    Scaling,
-    ServerSettings,
-)
+from registry.model import Batching, DeviceNeed, ExchangeLimits, Limits, Scaling, ServerSettings
 from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import Optimisation
 

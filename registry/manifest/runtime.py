@@ -6,8 +6,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from registry.builds import Compilation
 from registry.manifest.checks import NOTHING, Section, Text, refused
-from registry.model import Compilation, DeviceNeed
+from registry.model import DeviceNeed
 from runtime_image.contract.compiled import ShapeRange
 
 RANK_MAX: Final = 16

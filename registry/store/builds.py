@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
-from registry.compilation import Build, Compiled
+from registry.builds import Build
+from registry.compilation import Compiled
 from registry.model import BundleFile
 from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record

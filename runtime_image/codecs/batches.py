@@ -28,6 +28,8 @@ from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec, fro
 
 BODY_MAX: Final = 256 * 2**20
 """Max bytes of one made body; no server can be configured to accept more."""
+TOTAL_MAX: Final = 512 * 2**20
+"""Max bytes of all bodies together."""
 LENGTH: Final = "Inference-Header-Content-Length"
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -59,9 +61,13 @@ def bodies(job: Job, body: bytes) -> Iterator[tuple[dict[str, str], bytes, int]]
     else:
         parsed = parse(RequestHead(job.content_type), body, signature, job.rules)
         arrays = to_arrays(parsed, signature, job.rules)
+    total = 0
     for rows in job.rows:
         chosen = tiled(arrays, signature, rows) if rows else arrays
         made = _json(chosen) if job.form == "json" else _binary(chosen, signature)
+        total += len(made[1])
+        if total > TOTAL_MAX:
+            raise Refused(f"expected at most {TOTAL_MAX} bytes of bodies, got more: fewer rows")
         yield *made, rows_of(chosen, signature)
 
 

@@ -28,6 +28,7 @@ from runtime_image.contract.compiled import (
     Form,
     ShapeRange,
 )
+from runtime_image.gpus import libraries
 
 PROVIDER: Final = "TensorrtExecutionProvider"
 BESIDE: Final = "CUDAExecutionProvider"
@@ -225,7 +226,7 @@ def _open(model: str, options: Any, provider_options: dict[str, str]) -> Any:
     """Return a session. Raises CompileError if TensorRT could not be used: without both checks,
     ONNX Runtime would go on without it."""
     settings = {"device_id": "0", **dict(OPTIONS), **provider_options}
-    ort.preload_dlls()
+    libraries.preload(ort)
     try:
         session = ort.InferenceSession(
             model, options, providers=[(PROVIDER, settings), BESIDE], enable_fallback=0

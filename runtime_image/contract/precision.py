@@ -71,7 +71,7 @@ class PrecisionReport(TypedDict):
 
 def patience_s(bundle_bytes: int) -> float:
     """Return the seconds a trial has to make and measure its candidates, before it sends LOADED."""
-    return 120.0 + 240.0 * bundle_bytes / 2**30
+    return 300.0 + 600.0 * bundle_bytes / 2**30
 
 
 def optimisation_from_json(data: dict[str, Any]) -> Optimisation:

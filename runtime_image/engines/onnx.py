@@ -326,7 +326,9 @@ def open_session(
         raise LoadError(f"device {device_kind}: this onnxruntime has no {provider}")
     if device_kind == "cuda":
         check_driver()
-        ort.preload_dlls()
+        from runtime_image.gpus import libraries
+
+        libraries.preload(ort)
     options = session_options(threads, optimise=optimise, prepack=prepack)
     arguments: dict[str, Any] = {"providers": [provider]}
     if before_work is not None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from runtime_image.engines import gpu_libraries
+from runtime_image.gpus import libraries
 
 PACKAGES: Final = ("onnxruntime", "onnxruntime-gpu", "tensorrt-cu13-libs")
 ERROR_MAX: Final = 500
@@ -31,7 +31,7 @@ def packages() -> dict[str, Any]:
 
 def driver() -> dict[str, Any]:
     """Return how many GPUs the driver shows this process."""
-    return {"devices": gpu_libraries.device_count(), **_versions("libcuda")}
+    return {"devices": libraries.device_count(), **_versions("libcuda")}
 
 
 def cuda() -> dict[str, Any]:
@@ -72,9 +72,9 @@ PARTS: Final[tuple[Callable[[], dict[str, Any]], ...]] = (packages, driver, cuda
 
 def _versions(*names: str) -> dict[str, Any]:
     """Return version and file of those libraries that this process has loaded."""
-    files = gpu_libraries.loaded()
+    files = libraries.loaded()
     return {
-        name: {"version": gpu_libraries.version(name, files[name]), "file": files[name]}
+        name: {"version": libraries.version(name, files[name]), "file": files[name]}
         for name in names
         if name in files
     }

@@ -19,9 +19,9 @@ from tests.support.nvml.board import Board, Gpu
 STAND_IN = Path(boards.__file__).with_name("stand_ins") / "torch.py"
 UUID = "GPU-aaaaaaaa"
 POLL_S = 0.02
-TRIED = ("inventory", "handler", "ledger", "sharing", "memory-back", "phases")
+TRIED = ("inventory", "handler", "ledger", "sharing", "memory-back", "phases", "metrics", "swap")
 """Checks that run here; the others wait for fair turns and quarantine and have their own tests."""
-UNTRIED = ("session", "standby")
+UNTRIED = ("session", "resnet-onnx", "resnet-fp16", "libraries", "tensorrt", "standby")
 """Checks that need ONNX Runtime's CUDA provider."""
 
 

@@ -13,15 +13,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from runtime_image.contract.gpus import NoDriver
 from tests.gpu.box import Box, running
-from tests.gpu.checks import CHECKS, Check
+from tests.gpu.checks import CHECKS
 from tests.gpu.machine import Machine, cores, find
-from tests.gpu.outcome import NotTried, Outcome, markdown
+from tests.gpu.outcome import Check, NotTried, Outcome, markdown
 
 LIMIT_S = 480.0
 CLOSING_S = 40.0
@@ -46,17 +46,16 @@ def outcomes(
     limit_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Outcome]:
-    """Run the checks in order, on one server per number of standbys."""
+    """Run the checks in order, on one server per kind of settings."""
     until_s = clock() + limit_s - CLOSING_S
     with ExitStack() as stack:
         box: Box | None = None
-        standbys = -1
-        for check in checks:
-            if check.standbys != standbys:
+        settings: Mapping[str, str] | None = None
+        for number, check in enumerate(checks):
+            if check.settings != settings:
                 stack.close()
-                standbys = check.standbys
-                settings = {"FN_GPU_STANDBYS": str(standbys)}
-                server = running(machine, folder / f"standbys-{standbys}", **settings)
+                settings = check.settings
+                server = running(machine, folder / f"server-{number}", **settings)
                 box = stack.enter_context(server)
             assert box is not None
             yield _outcome(check, box, until_s, clock)

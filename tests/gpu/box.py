@@ -89,6 +89,19 @@ class Box:
             raise RuntimeError(f"{method} {path}: {response.status} {answer[:500]!r}")
         return json.loads(answer)
 
+    def function(self, name: str) -> dict[str, Any]:
+        """Return the admin API's document of a function."""
+        return dict(self.ask("GET", f"functions/{name}"))
+
+    def text(self, path: str) -> str:
+        """Return the text at a path of the server, such as /metrics."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
+        try:
+            connection.request("GET", path, headers=self.server.headers)
+            return connection.getresponse().read().decode()
+        finally:
+            connection.close()
+
     def device(self) -> dict[str, Any]:
         """Return the admin API's view of the GPU."""
         return next(item for item in self.items("devices") if item["id"] == self.machine.gpu.uuid)
@@ -156,7 +169,12 @@ def _timing(header: str) -> dict[str, float]:
 def running(machine: Machine, folder: Path, **environment: str) -> Iterator[Box]:
     """Run a new server on this GPU only; every replica is gone afterwards."""
     program = (str(machine.python), "-c", FNCTL)
-    settings = {"FN_GPUS": machine.gpu.uuid, "FN_STANDBYS": "0", **environment}
+    settings = {
+        "FN_GPUS": machine.gpu.uuid,
+        "FN_STANDBYS": "0",
+        "FN_DCGM_METRICS": "1",
+        **environment,
+    }
     folder.mkdir(parents=True)
     with server_process(
         folder / "data", environment=settings, program=program, client=program

@@ -105,9 +105,18 @@ ONNX_MANIFEST = """schema = 1
 name = "{name}"
 model = "model.onnx"
 
+{more}
 [device]
 kind = "{kind}"
 share = {share}
+"""
+COMPILED = """
+[runtime]
+engine = "auto"
+"""
+FP16 = """
+[optimise]
+precision = "fp16"
 """
 
 
@@ -121,11 +130,13 @@ def resnet(folder: Path, name: str) -> Path:
     return _handler(folder, name, "cuda", 1.0, RESNET)
 
 
-def onnx(folder: Path, name: str, model: bytes, kind: str = "cuda", share: float = 1.0) -> Path:
-    """Write a function of an ONNX model."""
+def onnx(folder: Path, name: str, model: bytes, kind: str = "cuda", more: str = "") -> Path:
+    """Write a function of an ONNX model on a whole device; `more`: further tables of its
+    manifest."""
     bundle = folder / name
     bundle.mkdir(parents=True, exist_ok=True)
-    (bundle / "function.toml").write_text(ONNX_MANIFEST.format(name=name, kind=kind, share=share))
+    manifest = ONNX_MANIFEST.format(name=name, kind=kind, share=1.0, more=more)
+    (bundle / "function.toml").write_text(manifest)
     (bundle / "model.onnx").write_bytes(model)
     return bundle
 

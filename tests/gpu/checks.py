@@ -8,26 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from tests.gpu import bundles
+from tests.gpu import bundles, compiled
 from tests.gpu.box import Box
+from tests.gpu.outcome import Check
 
 SLACK_MIB = 256
 TOLERANCE = 1e-3
 """Max relative difference to the largest value, from the order of additions and TF32."""
 MIB = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One promise. `standbys`: GPU standbys of the server it runs on."""
-
-    name: str
-    promise: str
-    run: Callable[[Box], str]
-    standbys: int = 0
 
 
 def inventory(box: Box) -> str:
@@ -181,13 +170,9 @@ _PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_r
 def _difference(some: list[list[float]], others: list[list[float]]) -> float:
     """Return the largest difference relative to the largest value. Raises AssertionError above
     TOLERANCE."""
-    pairs = [
-        (a, b) for one, two in zip(some, others, strict=True) for a, b in zip(one, two, strict=True)
-    ]
-    largest = max(abs(b) for _, b in pairs)
-    difference = max(abs(a - b) for a, b in pairs) / largest
-    assert difference <= TOLERANCE, f"outputs differ by {difference:.1e} of the largest value"
-    return difference
+    found = compiled.difference(some, others)
+    assert found <= TOLERANCE, f"outputs differ by {found:.1e} of the largest value"
+    return found
 
 
 def session_on_cuda(box: Box) -> str:
@@ -199,7 +184,7 @@ def session_on_cuda(box: Box) -> str:
     model = graphs.convnet().SerializeToString()
     name = box.deploy(bundles.onnx(box.folder, "convnet", model))
     twin = box.deploy(bundles.onnx(box.folder, "convnet-cpu", model, "cpu"))
-    body = npy(_picture())
+    body = npy(compiled.picture())
     on_gpu = box.post(name, body, "application/x-npy").outputs["y"]
     on_cpu = box.post(twin, body, "application/x-npy").outputs["y"]
     [replica] = box.replicas(name)
@@ -207,12 +192,6 @@ def session_on_cuda(box: Box) -> str:
     grown = box.machine.used_mib() - (box.machine.gpu.used_mib or 0.0)
     assert grown > len(model) / MIB, f"the weights are {len(model) / MIB:.0f} MiB, NVML {grown:.0f}"
     return f"NVML +{grown:.0f} MiB; largest difference {_difference(on_gpu, on_cpu):.1e}"
-
-
-def _picture():  # type: ignore[no-untyped-def]
-    import numpy as np
-
-    return np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
 
 
 def resnet_onnx(box: Box) -> str:
@@ -223,9 +202,10 @@ def resnet_onnx(box: Box) -> str:
     from tests.gpu.speed import beside_bare
 
     bundle = bundles.onnx(box.folder, "convnet", graphs.convnet().SerializeToString())
-    body = npy(_picture())
+    body = npy(compiled.picture())
+    bare = ("onnx", bundle / "model.onnx")
     return beside_bare(
-        box, box.deploy(bundle), ("onnx", bundle / "model.onnx"), body, "application/x-npy"
+        box, box.deploy(bundle), bare, body, "application/x-npy", compiled.BARE_SHARE
     )
 
 
@@ -251,5 +231,10 @@ CHECKS = (
     Check("session", "ONNX Runtime's session is on CUDA, with the CPU's answers", session_on_cuda),
     Check("resnet-torch", "ResNet-50 in a PyTorch handler, beside a bare loop", resnet_torch),
     Check("resnet-onnx", "ResNet-50 on ONNX Runtime, beside a bare session", resnet_onnx),
-    Check("standby", "A standby on the GPU takes a cold start", standby, standbys=1),
+    Check("resnet-fp16", "ResNet-50 in FP16, beside a bare session", compiled.resnet_fp16),
+    Check("libraries", "A replica's libraries are reported", compiled.libraries),
+    Check("metrics", "Metrics of GPUs have DCGM's names", compiled.metrics),
+    Check("tensorrt", "TensorRT builds between calls, never in one", compiled.tensorrt),
+    Check("standby", "A standby on the GPU takes a cold start", standby, {"FN_GPU_STANDBYS": "1"}),
+    Check("swap", "A compiled model replaces a session under load", compiled.swap, compiled.SWAP),
 )

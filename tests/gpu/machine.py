@@ -32,6 +32,11 @@ try:
     found["providers"] = onnxruntime.get_available_providers()
 except Exception as error:
     found["onnxruntime_error"] = f"{type(error).__name__}: {error}"
+try:
+    from runtime_image.compilers.tensorrt import TensorRtCompiler
+    found["tensorrt"] = TensorRtCompiler().platform("").compiler
+except Exception as error:
+    found["tensorrt_error"] = f"{type(error).__name__}: {error}"
 print(json.dumps(found))
 """
 """Runs in a separate process, so that this one holds no CUDA context that NVML would report."""
@@ -59,6 +64,12 @@ class Machine:
         if "CUDAExecutionProvider" not in self.libraries.get("providers", ()):
             version = self.libraries.get("onnxruntime", "none")
             raise NotTried(f"onnxruntime {version} has no CUDAExecutionProvider")
+
+    def need_tensorrt(self) -> None:
+        """Raise NotTried without TensorRT, as a build looks for it."""
+        self.need_onnxruntime()
+        if "tensorrt" not in self.libraries:
+            raise NotTried(str(self.libraries.get("tensorrt_error", "the probe failed")))
 
     def now(self) -> Reading:
         """Return the GPU's current state. Raises RuntimeError if it does not answer."""

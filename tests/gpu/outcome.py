@@ -1,16 +1,29 @@
-"""Result of a check, and the report of all results as text and Markdown."""
+"""A check and its result, and the report of all results as text and Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from tests.gpu.box import Box
 
 Verdict = Literal["holds", "fails", "not tried"]
 
 
 class NotTried(Exception):
     """A prerequisite is missing on this machine; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise. `settings`: those of the server it runs on."""
+
+    name: str
+    promise: str
+    run: Callable[[Box], str]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,24 @@ BARE_S = 90.0
 
 
 def beside_bare(
-    box: Box, name: str, bare: tuple[str, Path], body: bytes, kind: str = "application/json"
+    box: Box,
+    name: str,
+    bare: tuple[str, Path],
+    body: bytes,
+    kind: str = "application/json",
+    least: float = 0.0,
 ) -> str:
     """Return calls per second with 1 and 16 callers, relative to the loop's runs per second.
 
-    `bare`: kind of loop and its file, as `bare.py` takes them.
+    `bare`: kind of loop and its file, as `bare.py` takes them. Raises AssertionError if 16 callers
+    get less than `least` of the loop.
     """
     box.post(name, body, kind)
     one = _rate(box, name, body, kind, 1)
     many = _rate(box, name, body, kind, CALLERS)
     box.sleep_all()
     alone = _bare(box, *bare)
+    assert many >= least * alone, f"bare {alone:.0f}/s, by {CALLERS} callers {many:.0f}/s"
     return (
         f"bare {alone:.0f}/s; called one by one {one:.0f}/s ({one / alone:.2f}), "
         f"by {CALLERS} callers {many:.0f}/s ({many / alone:.2f})"

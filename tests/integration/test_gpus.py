@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,8 +13,10 @@ from typing import Any
 
 import onnxruntime
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from admin.settings import Settings
+from pool_manager import usage
 from pool_manager.core import eviction, replicas
 from pool_manager.gpus import monitor
 from pool_manager.settings import PoolSettings
@@ -368,3 +371,80 @@ async def test_a_storm_loses_no_call_and_over_commits_nothing(
     assert storm.most >= 2
     assert storm.lingered >= 5
     assert storm.seen >= {"free", "taken", "cordoned"}
+
+
+async def function_joules(server: ServingServer) -> dict[str, float]:
+    """Return the stored joules by function, by way of the admin API; unknown ones are left out."""
+    await server.server.store.history.flush()
+    items = (await server.admin("GET", "/cost")).json()["items"]
+    return {item["function"]: item["joules"] for item in items if item["joules"] is not None}
+
+
+async def until_joules(server: ServingServer, function: str, joules: float) -> None:
+    """Wait until so much energy of a function is stored."""
+
+    async def asks() -> bool:
+        return (await function_joules(server)).get(function) == pytest.approx(joules)
+
+    await server.until(asks)
+
+
+async def until_held(server: ServingServer, function: str, joules: float) -> None:
+    """Wait until a function held a device and has at least so much energy."""
+
+    async def asks() -> bool:
+        totals = server.server.manager.held_totals()
+        return any(one.joules >= joules for one in totals if one.function == function)
+
+    await server.until(asks)
+
+
+async def test_energy_is_that_of_the_function_that_holds_the_gpu(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Energy goes to the function from its first hold on, over a driver that was loaded again and a
+    server that was restarted. What nobody holds is idle, and both add up to what was counted."""
+    monkeypatch.setattr(usage, "FLUSH_S", 0.02)
+    board.add(Gpu(A, TOTAL_MIB, name="NVIDIA H200"))
+    board.sense(A, energy_mj=7_000_000, power_mw=99_500, temperature=41)
+    options = {
+        "price_device_hour": "cpu=0.04,NVIDIA H200=3.9",
+        "price_kwh": 0.3,
+        "currency": "EUR",
+        "dcgm_metrics": True,
+    }
+    async with gpu_server(tmp_path, GpuDriver(board, {"f": 5_000}), **options) as server:
+        await server.deploy(MODEL, name="f", manifest=manifest("f"))
+        assert (await server.call("f", BODY)).status == 200
+        # A tick samples the energy before it adds to the totals.
+        await until_held(server, "f", 0.0)
+        board.sense(A, energy_mj=7_001_000)
+        await until_held(server, "f", 1e-9)
+        before_j = (await function_joules(server))["f"]
+        board.sense(A, energy_mj=7_021_000)
+        await until_joules(server, "f", before_j + 20.0)
+        board.sense(A, energy_mj=3_000)  # the driver was loaded again
+        await until_joules(server, "f", before_j + 23.0)
+        page = (await server.get("/metrics")).body.decode()
+    board.sense(A, energy_mj=900_000)
+    async with gpu_server(tmp_path, GpuDriver(board, {"f": 5_000}), **options) as server:
+        found = (await server.admin("GET", "/cost")).json()
+
+    assert 0 < before_j < 1.0  # the rest was before the function held the GPU
+    assert found["total"]["joules"] == pytest.approx(24.0)
+    assert sum(one["joules"] or 0 for one in found["items"]) == pytest.approx(24.0)
+    values = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    labels = sorted(["0", A, "NVIDIA H200", socket.gethostname(), "local"])
+    assert values["DCGM_FI_DEV_POWER_USAGE", *labels] == 99.5
+    assert values["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", *labels] == 3000
+    assert values["fngate_device_power_watts", A, "cuda", "local"] == 99.5
+    assert values["fngate_function_energy_joules_total", "cuda", "default", "f"] > 20.0
+    (item,) = [item for item in found["items"] if item["function"] == "f"]
+    assert item["device_cost"] == pytest.approx(item["held_s"] / 3600 * 3.9, abs=1e-6)
+    assert item["energy_cost"] == pytest.approx(item["joules"] / 3.6e6 * 0.3, abs=1e-6)
+    assert item["held_s"] >= item["busy_s"]
+    assert found["total"]["no_counter_s"] > 0  # the CPU slot

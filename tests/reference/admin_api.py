@@ -55,6 +55,7 @@ SUBJECTS = {
     "operations": "Operations",
     "timeline": "History of all functions",
     "usage": "Usage of models",
+    "cost": "Costs",
     "pools": "Pools, replicas and devices",
     "replicas": "Pools, replicas and devices",
     "devices": "Pools, replicas and devices",

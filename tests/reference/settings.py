@@ -55,8 +55,10 @@ GROUPS = {
         "read_ahead_mib",
         "prepare",
     ),
+    "Compiled models": ("compiler", "build_delay_s"),
     "Limits of requests": ("held_mib", "body_read_s", "head_read_s"),
     "Logs and traces": ("log_format", "access_log", "traces", "traces_sample"),
+    "Metrics and costs": ("dcgm_metrics", "price_device_hour", "price_kwh", "currency"),
 }
 MADE = {"cpu_slots": "the number of cores"}
 """Defaults that depend on the machine."""

@@ -10,21 +10,26 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from structlog.testing import capture_logs
 
 from admin.advice.advice import Row
+from admin.api.cost import cost_json
 from admin.api.pages import ticket_json
+from admin.cost import Cost
 from admin.deploy.servers import server_result
-from admin.views import call_json, connections_json, occupancy_json
+from admin.views import build_json, build_row, call_json, connections_json, occupancy_json
 from gateway.http.connected import Connected, Connections
 from pool_manager.core.state import Device
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
+from registry.builds import Build, Target
+from registry.compilation import Compiled
 from registry.model import Arrivals, Mount, PathRules, ServerImage, Use
 from registry.store.keys import KeyRing
 from registry.usage import UsageRow
+from runtime_image.contract.compiled import CompiledModel, OutputParity, ShapeRange
 from runtime_image.contract.server import SampleRequest
 from tests.support.nouns import server_deployed
 from tests.support.operator import MODEL
@@ -181,6 +186,7 @@ async def _read(server: Recorder) -> None:
     await server.request(f"GET {ADMIN}/secrets")
     await server.request(f"DELETE {ADMIN}/secrets/{{name}}")
     await _read_aliases(server)
+    await _prepare(server)
     await _read_hosts(server)
     await server.request(f"POST {ADMIN}/images/prune")
     for by in ("key", "function"):
@@ -193,6 +199,26 @@ async def _read(server: Recorder) -> None:
     _add_server(server)
     server.values["id"] = key.json()["id"]
     await server.request(f"DELETE {ADMIN}/keys/{{id}}")
+
+
+async def _prepare(server: Recorder) -> None:
+    """Ask for a compiled model of a function without one; add the build of one with it."""
+    await server.request(f"POST {FUNCTION}/prepare", {"now": True})
+    shape = ShapeRange("x", (1, 1), (2, 1), (2, 1))
+    target = Target("b", "m.onnx", "", "cpu", "onnxruntime", (shape,), keeps_ordinary=True)
+    parity = OutputParity(output="y", largest_difference=0.1, relative_difference=0.1, cosine=1.0)
+    model = CompiledModel("k", "onnxruntime", "context", (), (shape,))
+    times = {"1": 1.0}
+    compiled = Compiled(
+        target, model, (), (parity,), ordinary_ms=times, compiled_ms=times, made_s=1.0
+    )
+    done = build_json(target, Build("done"), compiled, 1.0, 1.0)
+    running = build_json(target, Build("building", began_s=1.0), None, 1.0, 1.0)
+    for build in (done, running):
+        server.answers.add(f"GET {FUNCTION}.build", build)
+        server.answers.add(f"POST {FUNCTION}/prepare.build", build)
+    row = build_row(target, Build("building", began_s=1.0), False, 1.0)
+    server.answers.add(f"GET {ADMIN}/functions.items[].build", row)
 
 
 async def _read_hosts(server: Recorder) -> None:
@@ -249,8 +275,13 @@ def _add_server(server: Recorder) -> None:
         (f"GET {ADMIN}/operations.items[].result", server_result(one)),
         (f"POST {FUNCTION}/tickets", ticket_json("", "")),
         (f"GET {FUNCTION}/why", connections_json(connections, KeyRing())),
+        (f"GET {ADMIN}/cost", {"currency": "EUR", "items": [PRICED], "total": PRICED}),
     ):
         server.answers.add(caption, json.loads(json.dumps(found)))
+
+
+PRICED: Final = cost_json(Cost(joules=1.0, device_cost=1.0, energy_cost=1.0))
+"""A cost with every value, as this machine may have no GPU, and the server no prices."""
 
 
 def _gpu() -> Occupancy:

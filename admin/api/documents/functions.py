@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from registry.builds import Compilation
 from registry.model import (
     Batching,
     ColdStart,
@@ -146,15 +147,16 @@ class Server(msgspec.Struct):
 
 
 class RevisionRow(msgspec.Struct, kw_only=True):
-    """A revision. `oip_version`: its version at /v2, "" for its number. `traffic`: plain calls go
-    to it. `size` in bytes. `server` only of server
-    functions."""
+    """A revision. `compilation`: how its model is compiled, null if it is not. `oip_version`: its
+    version at /v2, "" for its number. `traffic`: plain calls go to it. `size` in bytes. `server`
+    only of server functions."""
 
     number: int
     oip_version: str
     traffic: bool
     bundle: str
     engine: Engine
+    compilation: Compilation | None
     model: str
     handler: str
     size: int

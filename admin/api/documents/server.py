@@ -28,7 +28,8 @@ class PoolRow(msgspec.Struct):
 
 
 class ReplicaRow(msgspec.Struct):
-    """A replica that is not stopped. A standby has no function yet."""
+    """A replica that is not stopped. A standby has no function yet. `session`: the session that it
+    serves with, such as "compiled", "" if unknown."""
 
     id: str
     pool: str
@@ -36,11 +37,12 @@ class ReplicaRow(msgspec.Struct):
     revision: str
     device: str
     host: str
-    role: Literal["serve", "standby", "trial"]
+    role: Literal["serve", "standby", "trial", "build"]
     state: str
     since_s: float
     adopted: bool
     limit: int
+    session: str
     memory_mib: float
     phases: dict[str, float]
     why: str

@@ -6,7 +6,7 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from admin.cli.bench.cold_starts import ColdRuns, ColdStarts, failure, is_expected
 from admin.cli.bench.figures import Figures, figures
@@ -14,12 +14,9 @@ from admin.cli.bench.generator import AWAY
 from admin.cli.bench.load import LoadPlan
 from admin.cli.bench.payloads import Request
 from admin.cli.bench.points import Limits, Point
-from admin.cli.bench.processes import Stopped, run_load
+from admin.cli.bench.processes import INTERRUPTED, TOTAL, run_load
 from admin.client.client import Client
 from admin.client.transport import ApiError, Unreachable, check
-
-INTERRUPTED: Final = "interrupted"
-TOTAL: Final = "the total limit was reached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class Benchmark:
                 if outcome.stopped:
                     break
                 self._measure_point(point, index / len(points), 1 / len(points))
-        except (KeyboardInterrupt, Stopped):
+        except KeyboardInterrupt:
             outcome.stopped = INTERRUPTED
         except Unreachable as error:
             if not outcome.points and not (outcome.cold and outcome.cold.taken_ms):

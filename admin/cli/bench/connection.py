@@ -64,6 +64,7 @@ class Connection:
         "_answer",
         "_first",
         "_is_head",
+        "_is_spoilt",
         "_last",
         "_request",
         "_rest",
@@ -82,7 +83,7 @@ class Connection:
         self.calls = calls
         self.start_s = self.deadline_s = 0.0
         self.is_busy = self.is_counted = False
-        self._request, self._is_head = request, is_head
+        self._request, self._is_head, self._is_spoilt = request, is_head, False
         self._rest = memoryview(b"")
         self._first = self._last = b""
         self._answer = _Answer()
@@ -118,7 +119,7 @@ class Connection:
         except _LATER:
             return False
         except OSError:
-            self._rest = memoryview(b"x")  # the connection is not used for another call
+            self._rest, self._is_spoilt = memoryview(b""), True
         return True
 
     def receive(self) -> int:
@@ -163,7 +164,7 @@ class Connection:
     @property
     def is_reusable(self) -> bool:
         """Whether another call may be sent after this answer."""
-        return self._answer.is_kept and not self._rest and not self._is_head
+        return self._answer.is_kept and not (self._rest or self._is_spoilt or self._is_head)
 
     def kind(self, status: int) -> str:
         """Return the name of an unexpected answer: its status, and fngate's code if it has one."""

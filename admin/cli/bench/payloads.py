@@ -61,7 +61,8 @@ class Described:
 def describe(client: Client, ref: str) -> Described:
     """Ask for the function. A key without the scope `read` gets its public description only, which
     does for a file. Raises ApiError or Unreachable."""
-    signature = client.describe(ref).get("signature") or {}
+    public = client.describe(ref)
+    signature = public.get("signature") or {}
     try:
         function = client.function(ref.partition("@")[0])
     except ApiError as error:
@@ -70,12 +71,26 @@ def describe(client: Client, ref: str) -> Described:
         function = {}
     samples = (function.get("server") or {}).get("samples") or [{}]
     return Described(
-        kind=str(signature.get("kind", "")),
+        kind=str(public.get("kind") or signature.get("kind") or ""),
         signature=signature,
         rules=function.get("inputs") or {},
         is_zeros=function.get("sample") == "zeros",
         sample=samples[0],
     )
+
+
+def checked_requests(
+    client: Client, ref: str, described: Described, source: Source, batches: Sequence[int]
+) -> dict[int, Request]:
+    """Return `requests`, all of which can be sent. Raises BadPlan for a header, of a sample or of
+    an option, that has a control character."""
+    found = requests(client, ref, described, source, batches)
+    for one in found.values():
+        try:
+            client.endpoint.encode(one.method, one.path, one.headers, b"")
+        except ValueError as error:
+            raise BadPlan("--type" if source.media else "NAME", str(error)) from error
+    return found
 
 
 def requests(

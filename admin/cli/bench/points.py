@@ -50,7 +50,10 @@ def parse_numbers(option: str, text: str, most: int) -> tuple[int, ...]:
     """Parse "1,8,64": whole numbers from 1 to `most`, each once, in the given order. Raises
     BadPlan."""
     found: list[int] = []
-    for part in text.split(",")[: POINTS_MAX + 1]:
+    parts = text.split(",", POINTS_MAX)
+    if len(parts) > POINTS_MAX:
+        raise BadPlan(option, f"expected at most {POINTS_MAX} numbers, got more")
+    for part in parts:
         word = part.strip()
         number = int(word) if word.isascii() and word.isdecimal() and len(word) < 10 else 0
         if not 1 <= number <= most:

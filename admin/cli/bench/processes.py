@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,8 @@ MODULE: Final = "admin.cli.bench.generator"
 TICK_S: Final = 0.1
 CONNECT_S: Final = 60.0
 """Max seconds until all connections are open."""
+INTERRUPTED: Final = "interrupted"
+TOTAL: Final = "the total limit was reached"
 STOP_S: Final = 5.0
 """Max seconds that a stopped process has for its result."""
 READ: Final = 1 << 20
@@ -44,8 +47,31 @@ class _Child:
     result: LoadResult | None = None
 
 
-class Stopped(Exception):
-    """The load was interrupted before it began."""
+class _Interrupts:
+    """Counts Ctrl-C while its block runs; the second one raises KeyboardInterrupt. An exception for
+    the first one could come between two statements, and lose the result."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> _Interrupts:
+        self._before = signal.getsignal(signal.SIGINT)
+        self._is_set = (
+            threading.current_thread() is threading.main_thread()
+            and self._before is not signal.SIG_IGN
+        )
+        if self._is_set:
+            signal.signal(signal.SIGINT, self._on_interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_set:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _on_interrupt(self, *_: object) -> None:
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
 
 
 def run_load(
@@ -57,19 +83,17 @@ def run_load(
     until_s: float = float("inf"),
 ) -> LoadResult:
     """Run a load in one process per plan, until its end, `until_s` (monotonic seconds) or Ctrl-C,
-    which yields the result so far; Ctrl-C before the beginning raises Stopped.
+    which yields the result so far; Ctrl-C before the beginning, or twice, is a KeyboardInterrupt.
 
     `dial` opens the connections in this process. Raises Unreachable.
     """
     with contextlib.ExitStack() as stack:
+        interrupts = stack.enter_context(_Interrupts())
         children = [stack.enter_context(_started(plan, request, dial)) for plan in plans]
-        try:
-            _await_ready(children)
-        except KeyboardInterrupt:
-            raise Stopped from None
+        _await_ready(children, interrupts)
         for child in children:
             _write(child, b"!")
-        stopped = _await_results(children, report, until_s)
+        stopped = _await_results(children, interrupts, report, until_s)
         results = [child.result for child in children if child.result is not None]
         if len(results) < len(children):
             raise Unreachable("a load generator ended without a result")
@@ -77,34 +101,32 @@ def run_load(
     return replace(merged, stopped=stopped) if stopped else merged
 
 
-def _await_ready(children: Sequence[_Child]) -> None:
+def _await_ready(children: Sequence[_Child], interrupts: _Interrupts) -> None:
     limit_s = time.monotonic() + CONNECT_S
     while not all(child.is_ready for child in children):
         _read(children)
+        if interrupts.count:
+            raise KeyboardInterrupt
         if time.monotonic() > limit_s:
             raise Unreachable(f"the connections were not open within {CONNECT_S:g} s")
 
 
-def _await_results(children: Sequence[_Child], report: Report, until_s: float) -> str:
+def _await_results(
+    children: Sequence[_Child], interrupts: _Interrupts, report: Report, until_s: float
+) -> str:
     """Read until every process has its result; return why the load was stopped, "" if it was
     not."""
     began_s = time.monotonic()
     limit_s, stopped = float("inf"), ""
     while any(child.result is None for child in children):
-        try:
-            _read(children)
-            now_s = time.monotonic()
-            answers = sum(child.answers for child in children)
-            report(now_s - began_s, answers, sum(child.errors for child in children))
-            if not stopped and now_s >= until_s:
-                stopped = "the total limit was reached"
-                limit_s = _stop(children)
-        except KeyboardInterrupt:
-            if stopped:
-                raise
-            stopped = "interrupted"
+        _read(children)
+        now_s = time.monotonic()
+        answers = sum(child.answers for child in children)
+        report(now_s - began_s, answers, sum(child.errors for child in children))
+        if not stopped and (interrupts.count or now_s >= until_s):
+            stopped = INTERRUPTED if interrupts.count else TOTAL
             limit_s = _stop(children)
-        if time.monotonic() > limit_s:
+        if now_s > limit_s:
             raise Unreachable(f"a load generator did not stop within {STOP_S:g} s")
     return stopped
 
@@ -183,8 +205,11 @@ def _started(plan: LoadPlan, request: bytes, dial: Dial | None) -> Iterator[_Chi
             yield child
         finally:
             process.kill()
-            with contextlib.suppress(OSError, ValueError):
-                process.communicate()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):  # stdin may have unsent bytes
+                        pipe.close()
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +17,15 @@ from admin.cli.options import Session, connected
 if TYPE_CHECKING:
     from admin.cli.bench.benchmark import Benchmark, Options, Outcome, Progress
     from admin.cli.bench.payloads import Request
-    from admin.cli.bench.points import Point
+    from admin.cli.bench.points import Limits, Point
+
+
+class Gaps(StrEnum):
+    """Gaps between the calls of an open load."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+
 
 Numbers = "N,N,..."
 Batch = Annotated[
@@ -35,9 +44,7 @@ Rate = Annotated[
     float,
     typer.Option(metavar="PER_S", help="Open load: calls start at this rate, on -c connections."),
 ]
-Arrivals = Annotated[
-    Literal["poisson", "fixed"], typer.Option(help="Gaps between calls of an open load.")
-]
+Arrivals = Annotated[Gaps, typer.Option(help="Gaps between calls of an open load.")]
 Cold = Annotated[
     int, typer.Option(metavar="N", help="First put the function to sleep and call it, N times.")
 ]
@@ -77,7 +84,7 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
     total: Total = 600.0,
     timeout: Timeout = 60.0,
     rate: Rate = 0.0,
-    arrivals: Arrivals = "poisson",
+    arrivals: Arrivals = Gaps.POISSON,
     cold: Cold = 0,
     force: Force = False,
     input: Input = None,
@@ -104,6 +111,7 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl bench digits --cold 10
     """
     from admin.cli.bench.points import BadPlan, Limits
+    from admin.cli.errors import INTERRUPTED
 
     limits = Limits(seconds, warmup, requests, total, timeout)
     try:
@@ -111,13 +119,15 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
         points = _points(batch, concurrency, options, is_tunnelled=not session.client.is_direct)
         _check_files(output, plot)
         bodies = _bodies(session, name, points, (input, media, json_inputs), (cold, force))
+        outcome = _run(session, name, bodies, options, points)
+        _deliver(session, (name, bodies, options, outcome), output, plot)
     except BadPlan as error:
         raise typer.BadParameter(str(error), param_hint=error.option) from error
-    outcome = _run(session, name, bodies, options, points)
-    _deliver(session, (name, bodies, options, outcome), output, plot)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
-def _options(limits: Any, processes: int, rate: float, arrivals: str, cold: int) -> Options:
+def _options(limits: Limits, processes: int, rate: float, arrivals: Gaps, cold: int) -> Options:
     """Return the options within their limits. Raises BadPlan."""
     from admin.cli.bench import points
     from admin.cli.bench.benchmark import Options
@@ -130,7 +140,7 @@ def _options(limits: Any, processes: int, rate: float, arrivals: str, cold: int)
     points.check_number("--processes", processes, 1, 64)
     points.check_number("--rate", rate, 0, points.RATE_MAX)
     points.check_number("--cold", cold, 0, points.COLD_MAX)
-    return Options(limits, processes, rate, arrivals == "poisson", cold)
+    return Options(limits, processes, rate, arrivals is Gaps.POISSON, cold)
 
 
 def _points(
@@ -169,7 +179,7 @@ def _bodies(
 ) -> dict[int, Request]:
     """Return the requests by batch; refuse cold starts of a function in use."""
     from admin.cli.bench.cold_starts import check_alone
-    from admin.cli.bench.payloads import Source, describe, requests
+    from admin.cli.bench.payloads import Source, checked_requests, describe
     from registry.names import parse_ref
 
     parse_ref(name)
@@ -177,7 +187,8 @@ def _bodies(
     if cold:
         check_alone(session.client.function(name.partition("@")[0]), force=force)
     batches = tuple(dict.fromkeys(point.batch for point in points if point.batch))
-    return requests(session.client, name, describe(session.client, name), Source(*given), batches)
+    described = describe(session.client, name)
+    return checked_requests(session.client, name, described, Source(*given), batches)
 
 
 def _run(
@@ -202,7 +213,7 @@ def _deliver(
     plot: Path | None,
 ) -> None:
     """Print the outcome, write the files, and exit with the code of what went wrong."""
-    from admin.cli.bench import benchmark, report
+    from admin.cli.bench import benchmark, processes, report
     from admin.cli.bench.figures import notes
     from admin.cli.bench.plot import draw
     from admin.cli.errors import INTERRUPTED, REFUSED, UNREACHABLE
@@ -220,7 +231,7 @@ def _deliver(
         _written(plot, "--plot", lambda path: draw(path, name, bodies, outcome.points))
     if outcome.stopped:
         session.remark(f"partial: {outcome.stopped}")
-    if outcome.stopped == benchmark.INTERRUPTED:
+    if outcome.stopped == processes.INTERRUPTED:
         raise typer.Exit(INTERRUPTED)
     if outcome.is_away:
         raise typer.Exit(UNREACHABLE)

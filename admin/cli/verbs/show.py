@@ -233,7 +233,7 @@ def _revisions(revisions: list[dict[str, Any]], previous: int | None) -> str:
                 get(revision, "number"),
                 *([get(revision, "oip_version") or NONE] if has_versions else ()),
                 _traffic(revision, previous),
-                get(revision, "engine"),
+                get(revision.get("compilation") or {}, "engine") or get(revision, "engine"),
                 *([_precision(profile)] if has_precision else ()),
                 size(int(revision.get("size") or 0)),
                 duration(float(profile["load_ms"])) if "load_ms" in profile else NONE,

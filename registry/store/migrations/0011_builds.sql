@@ -1,6 +1,6 @@
 -- Compiled models, and the state of their builds. `target` is the digest of what is compiled and
--- for which devices (registry.compilation.Target), so that equal revisions share both. The records
--- are the JSON of registry.compilation.Build and Compiled.
+-- for which devices (registry.builds.Target), so that equal revisions share both. The records
+-- are the JSON of registry.builds.Build and registry.compilation.Compiled.
 CREATE TABLE builds (
     target TEXT PRIMARY KEY,
     record TEXT NOT NULL

@@ -11,11 +11,18 @@ import logging
 import resource
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from runtime_image.contract.errors import LoadError
-from runtime_image.verification.precision.order import Figures, Order, from_json
+from runtime_image.verification.precision.order import (
+    Figures,
+    NotConverted,
+    Order,
+    from_json,
+    limit,
+)
 
 TEXT_MAX: Final = 500
 
@@ -23,6 +30,10 @@ TEXT_MAX: Final = 500
 def main(path: str) -> None:
     """Limit this process, do the work and print its result."""
     order = from_json(json.loads(Path(path).read_text()))
+    # In a container, files in /tmp count as memory, too: the kernel shall end this process, not the
+    # trial (proc(5)).
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     _cap(resource.RLIMIT_CORE, 0)
     if order.cap_mib and order.device_kind == "cpu":  # a GPU's driver maps more than it uses
         _cap(resource.RLIMIT_DATA, order.cap_mib * 2**20)
@@ -45,26 +56,17 @@ def _figures(order: Order) -> Figures:
             from runtime_image.verification.precision.judging import explore, judge
 
             figures = explore(order) if order.task == "explore" else judge(order)
-    except MemoryError:
-        figures = {"why_not": f"{order.task} ran out of memory{_limit(order)}"}
-    except LoadError as error:
+    except NotConverted as error:
         figures = {"why_not": str(error)}
+    except LoadError as error:
+        figures = {"why_not": f"{error}{limit(order)}"}
     except Exception as error:  # noqa: BLE001 - converters and models raise anything
-        figures = {"why_not": _reason(order, error)}
+        # Without memory, the tools raise anything, too: EncodeError, std::bad_alloc.
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        figures = {"why_not": f"{text}{limit(order)}"}
     if "refused" in figures:
         figures["refused"] = _short(figures["refused"], order)
     return {**figures, "why_not": _short(figures["why_not"], order)}
-
-
-def _reason(order: Order, error: Exception) -> str:
-    text = str(error)
-    if "bad_alloc" in text or "Failed to allocate memory" in text:
-        return f"{order.task} ran out of memory{_limit(order)}"
-    return f"{type(error).__name__}: {text}"
-
-
-def _limit(order: Order) -> str:
-    return f", its limit is {order.cap_mib} MiB" if order.cap_mib else ""
 
 
 def _short(text: str, order: Order) -> str:

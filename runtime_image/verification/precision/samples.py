@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,15 +93,10 @@ def read(path: Path, signature: Signature) -> Samples:
             raise SamplesError(f"{path.name} has {size} bytes, the limit is {FILE_BYTES_MAX}")
         with zipfile.ZipFile(path) as archive:
             arrays = _arrays(archive, signature)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,
-        EOFError,
-        OSError,
-        RuntimeError,
-        MemoryError,
-    ) as error:
+    except SamplesError:
+        raise
+    except Exception as error:
+        # A hostile archive or header raises nearly anything, tokenize.TokenError included.
         raise SamplesError(f"{path.name} cannot be read: {_text(error, path)}") from error
     units = {tensor.name: _unit(tensor) for tensor in signature.inputs}
     counts = {name: array.shape[0] / units[name] for name, array in arrays.items()}

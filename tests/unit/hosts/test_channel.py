@@ -305,3 +305,26 @@ async def test_sessions_come_before_channels(
     started = log.index("Starting session: command")
 
     assert session < started < channel
+
+
+async def test_a_socket_of_the_host_is_used_as_one_of_this_machine(
+    connection: HostConnection, server: FarServer, far: Sshd
+) -> None:
+    """Bytes cross with back-pressure; when the SSH connection breaks, the socket ends."""
+    loop = asyncio.get_running_loop()
+    with await connection.connect(server.path) as sock:
+        peer = await server.accept()
+        peer.transport.write(BODY)
+        await loop.sock_sendall(sock, b"question")
+
+        received = bytearray()
+        while len(received) < len(BODY):
+            received += await loop.sock_recv(sock, CHUNK)
+        assert received == BODY
+        await until(lambda: peer.received == b"question")
+
+        far.stop()
+        async with asyncio.timeout(WAIT_S):
+            assert await loop.sock_recv(sock, 1) == b""
+    with pytest.raises(ConnectionLost):
+        await connection.connect(server.path)

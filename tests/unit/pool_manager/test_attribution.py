@@ -24,7 +24,7 @@ Sums = dict[str | None, tuple[float, float]]
 def sums(attribution: Attribution[str], now: float, device: str = GPU) -> Sums:
     """Return seconds and joules of a device by owner, until `now`."""
     found: Sums = {}
-    for one in attribution.take(now, is_last=True):
+    for one in attribution.take(now):
         if one.device == device:
             held_s, joules = found.get(one.owner, (0.0, 0.0))
             found[one.owner] = round(held_s + one.held_s, 6), round(joules + one.joules, 6)
@@ -79,19 +79,17 @@ def test_a_slice_has_its_part_of_what_its_gpu_takes(gpu: Attribution[str]) -> No
 
 
 def test_time_goes_to_its_minutes(gpu: Attribution[str]) -> None:
-    """A span over the end of a minute is divided; nobody's present minute waits for its end."""
+    """A span over the end of a minute is divided."""
     gpu.hold("r1", GPU, Holder("a", 1.0), 40.0)
     gpu.release("r1", 70.0)
-    first = gpu.take(80.0)
-    second = gpu.take(121.0)
 
-    assert first == [
+    assert gpu.take(80.0) == [
         (None, GPU, 6000, 40.0, 0.0),
         ("a", GPU, 6000, 20.0, 0.0),
         ("a", GPU, 6060, 10.0, 0.0),
+        (None, GPU, 6060, 10.0, 0.0),
     ]
-    assert second == [(None, GPU, 6060, 50.0, 0.0)]
-    assert gpu.take(121.0, is_last=True) == [(None, GPU, 6120, 1.0, 0.0)]
+    assert gpu.take(80.0) == []
 
 
 def test_only_known_devices_are_attributed(gpu: Attribution[str]) -> None:
@@ -103,7 +101,7 @@ def test_only_known_devices_are_attributed(gpu: Attribution[str]) -> None:
     gpu.set_devices(["cpu:0"], 3.0)
     gpu.release("r3", 4.0)
 
-    assert {(one.owner, one.device): one.held_s for one in gpu.take(4.0, is_last=True)} == {
+    assert {(one.owner, one.device): one.held_s for one in gpu.take(4.0)} == {
         (None, GPU): 1.0,
         ("c", GPU): 2.0,
         (None, "cpu:0"): 1.0,
@@ -192,7 +190,7 @@ def test_the_parts_are_the_whole(steps: list[tuple[float, tuple[object, ...]]]) 
                 counter = amount if kind == "reset" else counter + amount
                 made.sample(GPU, counter, 1.0, now)
                 total_j += reference.joules(counter, now) or 0.0
-    found += made.take(now, is_last=True)
+    found += made.take(now)
 
     assert sum(one.held_s for one in found) == pytest.approx(now, abs=1e-6)
     assert sum(one.joules for one in found) == pytest.approx(total_j, rel=1e-9, abs=1e-6)

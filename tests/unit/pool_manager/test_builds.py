@@ -213,7 +213,7 @@ async def test_a_ready_replica_is_upgraded_and_the_next_one_starts_compiled(rig:
     folder = rig.manager._settings.model_dir / id / ".compiled"
     assert sorted(path.name for path in folder.iterdir()) == ["model_ctx.onnx", "timing.cache"]
     assert rig.replica().session == "compiled"
-    rig.manager.sleep(KEY)
+    rig.manager.unload(KEY)
     await until(lambda: rig.manager.replicas() == [])
     again = await rig.warm()
     assert (rig.replica().session, rig.refusals) == ("compiled", [])

@@ -438,6 +438,20 @@ def test_devices_are_described_once_an_hour() -> None:
     ] * 2
 
 
+def test_what_is_nobodys_is_stored_once_a_minute() -> None:
+    """A server without calls stores little; its totals are always those of the last flush."""
+    rig = Rig()
+    stored, totals = [], []
+    for _ in range(12):
+        rig.pass_s(10.0, 0.0)
+        stored.append([(one.minute_s, one.held_s) for one in rig.records.use_kept])
+        totals.append([one.held_s for one in rig.watch.totals.list()])
+
+    assert stored[4:6] == [[], [(6000, 60.0)]]
+    assert stored[10:] == [[(6000, 60.0)], [(6000, 60.0), (6060, 60.0)]]
+    assert totals == [[10.0 * number] for number in range(1, 13)]
+
+
 def test_a_removed_device_keeps_its_time() -> None:
     """Devices of a host that goes are counted until then."""
     rig = Rig()

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from registry.builds import Compilation, Target
 from registry.catalog import Deployed
-from registry.compilation import Compiled, Target, estimate_s, memory_mib, ranges_of, target_of
-from registry.model import Batching, Compilation
+from registry.compilation import Compiled, estimate_s, memory_mib, ranges_of, target_of
+from registry.model import Batching
 from runtime_image.contract.compiled import CompiledModel, ShapeRange
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.nouns import bundle, function, profile, revision

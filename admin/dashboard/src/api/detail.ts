@@ -1,6 +1,6 @@
 /** Answers of GET /functions/{name} and its subresources, beside FunctionLine. */
 
-import type { FunctionLine, Phase } from "./types.ts";
+import type { BuildLine, FunctionLine, Phase } from "./types.ts";
 
 export interface TensorSpec {
   name: string;
@@ -161,7 +161,30 @@ export interface ExchangeLimits {
   websockets: "count" | "ignore";
 }
 
+/** The compiled model beside the ordinary one, for one output. */
+export interface OutputParity {
+  output: string;
+  largest_difference: number;
+  relative_difference: number;
+  cosine: number;
+}
+
+export interface BuildDetail extends BuildLine {
+  attempts: number;
+  elapsed_s: number | null;
+  compiler: string | null;
+  device_type: string | null;
+  outside: "ordinary" | "refuse" | null;
+  form: "context" | "cache" | null;
+  parity: OutputParity[];
+  samples: number;
+  /** Milliseconds per run, by rows. */
+  ordinary_ms: Record<string, number>;
+  compiled_ms: Record<string, number>;
+}
+
 export interface FunctionDetail extends FunctionLine {
+  build?: BuildDetail | null;
   limits: Limits;
   /** Further names of its model at /v1. */
   aliases?: string[];

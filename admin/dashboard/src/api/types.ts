@@ -8,6 +8,16 @@ export const PHASES = ["place", "evict", "start", "import", "bind", "read", "loa
 export type Phase = (typeof PHASES)[number];
 export type Phases = Partial<Record<Phase, number>>;
 
+/** State of the build of a compiled model. */
+export interface BuildLine {
+  state: "unavailable" | "waiting" | "building" | "given_up" | "failed" | "done";
+  reason: string;
+  /** Of a running build. */
+  began_s: number | null;
+  /** How long it takes by earlier builds. */
+  estimate_s: number | null;
+}
+
 export interface FunctionLine {
   name: string;
   /** "digits@3" */
@@ -37,6 +47,8 @@ export interface FunctionLine {
   first_byte_p95_ms?: number | null;
   /** When its idle replica stops; null if it stays or is busy. */
   sleeps_at_s: number | null;
+  /** Set for functions that ask for a compiled model. */
+  build?: BuildLine | null;
   /** While waking. */
   phase: Phase | null;
   devices: string[];
@@ -52,11 +64,13 @@ export interface Replica {
   revision: string;
   device: string;
   host: string;
-  role: "serve" | "trial" | "standby";
+  role: "serve" | "trial" | "build" | "standby";
   state: ReplicaState;
   since_s: number;
   adopted: boolean;
   limit: number;
+  /** The session that it serves with, such as "compiled", "" if unknown. */
+  session: string;
   memory_mib: number;
   phases: Phases;
   why: string;

@@ -13,6 +13,7 @@ from aiohttp import ClientSession
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import StoreUnavailable
 from registry.store.recovery.inspection import inspect_database
+from tests.support.nouns import SIGNATURE
 from tests.support.operator import MODEL, until
 from tests.support.server import Answer, Gate, ServingServer, serving
 
@@ -190,6 +191,36 @@ async def test_warm_answers_when_a_replica_is_ready(server: ServingServer) -> No
     assert (first["revision"], first["was_warm"], second["was_warm"]) == ("digits@1", False, True)
     assert first["took_ms"] > 0
     assert (await server.function("digits"))["ready"] == 1
+
+
+COMPILED = 'schema = 1\n[runtime]\nengine = "auto"'
+
+
+async def test_a_compiled_model_can_be_asked_for(tmp_path: Path) -> None:
+    """prepare answers at once with the build, which the function then shows until it is done."""
+    driver = FakeDriver(Script(signature=SIGNATURE, batch=8))
+    async with serving(tmp_path, driver, compiler="onnxruntime") as server:
+        await deploy(server, manifest=COMPILED)
+        answer = await server.admin("POST", f"{PATH}/prepare", {"now": True})
+        shown = (await server.function("digits"))["build"]
+
+        assert answer.status == 202
+        assert answer.json()["revision"] == "digits@1"
+        assert answer.json()["build"]["compiler"] == "onnxruntime"
+        assert shown["state"] in ("waiting", "building", "done", "failed")
+        listed = (await server.admin("GET", "/functions")).json()["items"][0]["build"]
+        assert listed.keys() == {"state", "reason", "began_s", "estimate_s"}
+
+
+async def test_prepare_says_why_not(server: ServingServer) -> None:
+    """A function that does not ask for a compiled model, or a request that cannot be read."""
+    refused = await server.admin("POST", f"{PATH}/prepare")
+    unreadable = await server.admin("POST", f"{PATH}/prepare", {"now": 1})
+
+    assert (refused.status, refused.problem["code"]) == (422, "refused")
+    assert "[runtime]" in refused.problem["detail"]
+    assert (unreadable.status, unreadable.problem["code"]) == (400, "bad_request")
+    assert (await server.function("digits"))["build"] is None
 
 
 @pytest.mark.parametrize("wait", ["0", "soon", "3601", "-1"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from admin.cli.precision import render_precision, summary
+import pytest
+
+from admin.cli.precision import compared_rows, render_precision, row_ms, summary
 from admin.text import NONE
 from tests.support.nouns import optimised
 
@@ -19,12 +21,45 @@ def test_every_candidate_has_a_line() -> None:
     lines = render_precision(table()).splitlines()
 
     assert lines[0].split()[:3] == ["PRECISION", "ONE", "ROW"]
-    assert lines[1].split() == ["original", "1", "ms", "0.25", "ms", "of", "32", *[NONE] * 7]
+    assert lines[1].split() == [
+        "original",
+        "1",
+        "ms",
+        "0.25",
+        "ms",
+        "of",
+        "32",
+        *[NONE] * 5,
+        "yes",
+        NONE,
+    ]
     assert lines[0].endswith("SERVES")
     assert lines[2].endswith("yes")
     for text in ("0.5 ms", "0.12 ms of 32", "20 MiB", "4 B", "0.99950", "0.02", "99.5%", "yes"):
         assert text in lines[2]
     assert lines[3] == "judged by 200 samples, 32 others calibrated; tolerance 0.01"
+
+
+@pytest.mark.parametrize(
+    ("original", "candidate", "rows", "expected"),
+    [
+        ({"batchable": True}, {"batchable": True}, 8, (0.3, 8)),
+        ({"batchable": True}, {"batchable": False}, 8, (0.5, 1)),
+        ({"batchable": False}, {"batchable": True}, 1, (0.5, 1)),
+        ({"batchable": True}, {"batchable": True, "latency_ms": {"1": 0.6}}, 8, (0.6, 1)),
+        ({"batchable": True}, {"latency_ms": {}}, 8, None),
+    ],
+)
+def test_times_are_compared_where_the_trial_did(
+    original: dict[str, Any], candidate: dict[str, Any], rows: int, expected: Any
+) -> None:
+    """Rows count at the original's useful batch, or alone where they are not joined."""
+    latency = {"1": 1.0, "8": 4.0, "32": 15.0}
+    report = {"candidates": [{"name": "original", "latency_ms": latency, **original}]}
+    own = {"latency_ms": {"1": 0.5, "8": 2.4, "32": 3.2}, **candidate}
+
+    assert compared_rows(report) == rows
+    assert row_ms(own, rows) == (pytest.approx(expected) if expected else None)
 
 
 def test_a_reason_stands_where_nothing_was_chosen() -> None:

@@ -30,6 +30,23 @@ def test_a_key_is_a_bearer_token(api: AdminApi) -> None:
     assert [r.headers.get("Authorization") for r in api.requests] == ["Bearer k1", None]
 
 
+def test_a_request_for_another_program_is_the_same(api: AdminApi) -> None:
+    """Bytes as HTTP/1.1 has them, with prefix and key; headers can break no line."""
+    endpoint = Transport("http://[::1]:8080/gate/", "k1").endpoint
+
+    sent = endpoint.encode("POST", "/x", {"X-Y": "z", "content-length": "9", "Host": "h"}, b"ab")
+
+    assert (endpoint.host, endpoint.port, endpoint.is_secure) == ("::1", 8080, False)
+    assert sent.split(b"\r\n") == [
+        *(b"POST /gate/x HTTP/1.1", b"Host: [::1]:8080", b"Authorization: Bearer k1"),
+        *(b"X-Y: z", b"Content-Length: 2", b"", b"ab"),
+    ]
+    assert b"Authorization" not in Transport(api.url, None).endpoint.encode("GET", "/", {}, b"")
+    assert Transport("https://h", None).endpoint.port == 443
+    with pytest.raises(ValueError, match="printable"):
+        endpoint.encode("GET", "/", {"X": "a\r\nY: b"}, b"")
+
+
 def test_a_prefix_stays_before_every_path(api: AdminApi) -> None:
     """The path prefix of the server's address is kept."""
     api.on("GET", "/fn-gate/x", Canned({"a": 1}))

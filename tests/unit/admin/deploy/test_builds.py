@@ -12,11 +12,13 @@ import pytest
 from admin.deploy.builds import Builds
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.manager import Manager
-from registry.compilation import Build, Compiled, Target
+from registry.builds import Build, Target
+from registry.compilation import Compiled
 from registry.errors import BuildFailed, BuildGivenUp, Refused
 from registry.model import BundleFile
 from runtime_image.contract.compiled import OTHER_KEY
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.precision import Optimisation
 from tests.support.builds import ScriptedBuilds, built
 from tests.support.nouns import SIGNATURE, sha256
 from tests.support.operator import MODEL, Operator, operating, until
@@ -113,7 +115,7 @@ async def test_a_model_is_compiled_after_its_deploy(tmp_path: Path) -> None:
         assert side.bound() == (FILE.path,)
         assert side.builds.outcomes == {"done": 1}
         assert "digits" in heard
-        await until(lambda: "1 replicas use it" in side.decisions())
+        await until(lambda: "compiled with onnxruntime in 2 s on cpu0" in side.decisions())
         await side.operator.deploys.sweep()
         assert side.operator.store.blobs.has(FILE.sha256)
 
@@ -282,3 +284,15 @@ async def test_later_builds_get_the_measurements(tmp_path: Path) -> None:
         target = side.state("letters")[0]
         assert isinstance(target, Target)
         assert side.builds.estimate_s(target) == 2.5 * len(OTHER) / len(MODEL)
+
+
+async def test_a_build_compares_with_the_owners_samples(tmp_path: Path) -> None:
+    """The samples of [optimise] also judge a compiled model, in whichever precision it is."""
+    manifest = f'{AUTO}\n[optimise]\nsamples = "s.npz"\n'
+    async with server(tmp_path) as side:
+        await side.deploy(manifest=manifest, files={"m.onnx": MODEL, "s.npz": b"samples"})
+        await side.begun()
+        spec = side.script.asked[0][1].spec
+
+        assert isinstance(spec, ModelSpec)
+        assert spec.optimise == Optimisation("fp32", 0.01, "s.npz")

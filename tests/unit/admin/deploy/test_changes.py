@@ -299,7 +299,7 @@ async def test_a_chosen_candidate_is_no_unused_blob(tmp_path: Path) -> None:
         assert found.profile is not None
         measured = replace(found.profile, optimised=optimised(b"int8"))
         operator.store.catalog.put(replace(found, profile=measured))
-        blobs, removal = operator.store.blobs, Removal(operator.store)
+        blobs, removal = operator.store.blobs, Removal(operator.store, operator.models)
 
         await removal.sweep((), FAR_S)
         assert blobs.has(sha256(b"int8"))

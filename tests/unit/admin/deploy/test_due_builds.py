@@ -10,8 +10,8 @@ import pytest
 from admin.deploy import due_builds
 from admin.deploy.due_builds import ATTEMPTS_MAX, Wanted, next_build
 from pool_manager.builds import Built, Fetched
+from registry.builds import Build, Target
 from registry.catalog import Deployed
-from registry.compilation import Build, Target
 from runtime_image.contract.compiled import (
     BuildDescribed,
     CompiledModel,

@@ -126,9 +126,10 @@ async def test_a_lost_candidate_is_made_again(tmp_path: Path) -> None:
     async with operating(tmp_path) as operator:
         wanted = 'schema = 1\n[optimise]\nprecision = "auto"\n'
         draft = drafted(operator, await operator.request(manifest=wanted))
-        async with operator.store.blobs.take(4) as upload:
-            await upload.write(b"int8")
-        made = optimised(b"int8", draft.revision.model)
+        candidate = models.add_one(tmp_path).read_bytes()
+        async with operator.store.blobs.take(len(candidate)) as upload:
+            await upload.write(candidate)
+        made = optimised(candidate, draft.revision.model)
         manager = Reporting(operator, {**REPORT, "optimised": made, "proof": PROOF})
         verification = Verification(operator.store, manager)  # type: ignore[arg-type]
         first = await verification.verify(draft, "a")
@@ -138,17 +139,35 @@ async def test_a_lost_candidate_is_made_again(tmp_path: Path) -> None:
 
         assert (await verification.verify(draft, "b")).profile == first.profile
         assert len(manager.asked) == 1
-        operator.store.blobs.path(sha256(b"int8")).unlink()
+        operator.store.blobs.path(sha256(candidate)).unlink()
         assert not verification.is_whole(known)
-        await verification.verify(draft, "c")
+        with pytest.raises(ModelRefused, match="cannot be read"):
+            await verification.verify(draft, "c")
 
         assert [spec.optimise for spec in manager.asked] == [Optimisation("auto", 0.01)] * 2
         assert manager.specs[0].labels == (("host", "local"),)
         assert manager.specs[0].trial_s > 0
-        plain = drafted(operator, await operator.request())
-        await verification.verify(plain, "d")
+        manager.report = REPORT
+        await verification.verify(drafted(operator, await operator.request()), "d")
         assert (manager.specs[2].labels, manager.specs[2].trial_s) == ((), 0.0)
         assert manager.specs[0].memory_mib > manager.specs[2].memory_mib
+
+
+async def test_a_candidate_has_its_weights_in_itself(tmp_path: Path) -> None:
+    """A candidate that names another file, or is no model, is refused: a replica made it."""
+    async with operating(tmp_path) as operator:
+        wanted = 'schema = 1\n[optimise]\nprecision = "auto"\n'
+        draft = drafted(operator, await operator.request(manifest=wanted))
+        for content, reason in (
+            (models.external(tmp_path, 1).read_bytes(), "names another file, 'external.bin'"),
+            (b"not a model", "cannot be read"),
+        ):
+            async with operator.store.blobs.take(len(content)) as upload:
+                await upload.write(content)
+            manager = Reporting(operator, {**REPORT, "optimised": optimised(content)})
+            verification = Verification(operator.store, manager)  # type: ignore[arg-type]
+            with pytest.raises(ModelRefused, match=reason):
+                await verification.verify(draft, "a")
 
 
 async def test_a_refutation_holds_in_every_precision(tmp_path: Path) -> None:

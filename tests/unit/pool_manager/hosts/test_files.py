@@ -130,3 +130,17 @@ async def test_files_that_are_being_placed_are_not_trimmed(rig: Rig) -> None:
     await rig.files.trim(3, ["d" * 64])
     assert rig.cache.spared == {"d" * 64}
     assert rig.files.stock == {}
+
+
+async def test_files_are_added_to_a_replica_that_runs(rig: Rig) -> None:
+    """Missing ones are sent; what the model folder has stays."""
+    await rig.files.place("one", [A])
+    await rig.files.add("one", [A, B])
+
+    assert rig.cache.shipped == [A.sha256, B.sha256]
+    assert rig.cache.links[1:] == [
+        (A.sha256, "/b/models/one/m.onnx"),
+        (B.sha256, "/b/models/one/w/x.bin"),
+    ]
+    assert "-delete" not in rig.commands[1]
+    assert "mkdir -p /b/models/one/w" in rig.commands[1]

@@ -180,3 +180,19 @@ async def test_facts_of_a_host() -> None:
 
     with pytest.raises(DriverError, match=r"a login with a shell.*not available"):
         await read_facts("gpu2", run)
+
+
+async def test_the_model_folder_of_a_replica_is_extended(folders: HostFolders, base: Path) -> None:
+    """Nothing is removed, and the folder of a replica that is gone is not made again."""
+    await folders.create(ID, b"{}")
+    (base / "models" / ID / "m.onnx").touch()
+
+    await folders.extend_models(ID, [PurePosixPath(".compiled"), PurePosixPath("x y")])
+    await folders.extend_models(ID, [])
+
+    assert await folders_of(base / "models" / ID) == {"m.onnx", ".compiled", "x y"}
+    assert mode(base / "models" / ID / ".compiled") == "0o755"
+    await folders.remove(ID)
+    with pytest.raises(DriverError, match="extend the model folder"):
+        await folders.extend_models(ID, [PurePosixPath(".compiled")])
+    assert await folders_of(base / "models") == set()

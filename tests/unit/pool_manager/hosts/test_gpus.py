@@ -23,13 +23,14 @@ from pool_manager.hosts.gpus import FleetGpus, of_host, slots_of
 from pool_manager.settings import PoolSettings
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, to_json
-from runtime_image.contract.gpus import NoDriver, Reading, Snapshot, XidEvent
+from runtime_image.contract.gpus import NoDriver, Reading, Snapshot, Telemetry, XidEvent
 from runtime_image.contract.link import VERSION, Kind
 from tests.support.blocking import BlockingLink
 from tests.support.greetings import HELLO
 from tests.support.modelled import Clock
 
-GPU = Reading("GPU-a", "0", total_mib=24_000.0, used_mib=400.0)
+SENSORS = Telemetry(0.5, 61, None, 412.5, 9_876_543_210, ecc_corrected=3)
+GPU = Reading("GPU-a", "0", total_mib=24_000.0, used_mib=400.0, telemetry=SENSORS)
 REPORT = HostReport(1, Snapshot("580", (GPU,)), "", False, (), 1.0, 1.0, 2, 3.0, 4.0, 130.0, 6.0)
 
 

@@ -22,11 +22,11 @@ from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas.run_folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
 from registry.errors import BadBundle, DriverError
-from registry.model import Bundle
+from registry.model import Bundle, BundleFile
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ENGINE, ServerSpec
-from tests.support.replicas import KEY, Stage, binding, pool_settings
+from tests.support.replicas import KEY, ModelFolder, Stage, binding, pool_settings
 
 ID = "aaaa0001"
 
@@ -759,3 +759,29 @@ async def test_a_gpu_that_is_not_given_back_keeps_its_replica(on_gpu: Stage, gpu
     await on_gpu.release(ID)
 
     assert on_gpu.launcher.folders.read_records() == {}
+
+
+async def test_files_added_to_a_replica_that_is_released_are_removed(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release does not wait for them, and its folder does not come back for ever."""
+    await stage.ready(ID)
+    folder = stage.launcher.folders.model_dir(ID)
+    linked, released = asyncio.Event(), asyncio.Event()
+
+    class Late(ModelFolder):
+        async def add(self, files: Collection[BundleFile], target: Path) -> None:
+            linked.set()
+            await released.wait()
+            await asyncio.to_thread(target.mkdir)
+
+    monkeypatch.setattr(stage.launcher, "_bundles", Late(tmp_path))
+    adding = asyncio.ensure_future(stage.launcher.add_files(ID, ()))
+    await linked.wait()
+    stage.launcher.release(ID)
+    while not isinstance(await stage.events.get(), events.Released):
+        pass
+    released.set()
+    await adding
+
+    assert not folder.exists()

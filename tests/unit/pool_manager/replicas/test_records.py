@@ -20,6 +20,7 @@ from runtime_image.contract import server as servers
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.precision import Optimisation
 from runtime_image.contract.server import SampleRequest, ServerSpec
 
 SPEC = ModelSpec("digits@1", "onnx", "digits.onnx", "")
@@ -111,6 +112,15 @@ def test_a_cap_by_size(
 
     settings = pool_settings(tmp_path, caps_all=True)
     assert records.cap_mib(binding, settings, kind) == expected
+
+
+def test_a_cap_has_room_for_candidates(tmp_path: Path) -> None:
+    """Candidates of other precision are files in the memory of a container."""
+    bundle = Bundle("d", (BundleFile("model.onnx", 100 * 2**20, "0" * 64),))
+    spec = ModelSpec("digits@1", model="model.onnx", optimise=Optimisation("auto", 0.01))
+    settings = pool_settings(tmp_path, caps_all=True)
+
+    assert records.cap_mib(replace(BINDING, bundle=bundle, spec=spec), settings, "cpu") == 1824
 
 
 def test_a_cap_has_room_for_files_in_memory(tmp_path: Path) -> None:

@@ -388,6 +388,44 @@ async def test_a_bundle_is_materialised_without_damaged_prepared_files(
     assert everything(tmp_path / "r1") == {"m.onnx", "data/w.bin"}
 
 
+async def test_files_are_added_to_a_folder_that_is_in_use(store: BlobStore, tmp_path: Path) -> None:
+    """They replace files of the same paths; who has one of these open keeps it."""
+    whole = await laid_out(store)
+    for content in (b"graph", b"weights", b"other"):
+        await put(store, content)
+    target = tmp_path / "r1"
+    store.materialise(whole, target, PREPARED)
+
+    with (target / ".prepared" / "w").open("rb") as before:
+        store.add([bundle_file(".prepared/w", b"other")], target)
+        assert before.read() == b"weights"
+
+    assert (target / ".prepared" / "w").read_bytes() == b"other"
+    assert (target / ".prepared" / "graph.onnx").read_bytes() == b"graph"
+
+
+@pytest.mark.parametrize("what", ["missing", "no folder"])
+async def test_of_files_that_cannot_be_added_none_is_left(
+    store: BlobStore, tmp_path: Path, what: str
+) -> None:
+    """A folder that was removed is not made again."""
+    await put(store, b"graph")
+    target = tmp_path / "r1"
+    if what == "missing":
+        target.mkdir()
+        await put(store, b"weights")
+        store.add(PREPARED, target)
+        store.path(sha256(b"weights")).unlink()
+    else:
+        await put(store, b"weights")
+
+    with pytest.raises(StoreUnavailable, match="No such file" if what == "missing" else "is gone"):
+        store.add(PREPARED, target)
+
+    assert everything(tmp_path / "r1") == set()
+    assert target.exists() == (what == "missing")
+
+
 def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from registry.builds import Compilation
 from registry.errors import BadManifest
 from registry.manifest import Manifest, overrides, parse_manifest
-from registry.model import Compilation
 from runtime_image.contract.compiled import ShapeRange
 
 

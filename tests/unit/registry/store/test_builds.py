@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from registry.compilation import Build, Compiled, Target
+from registry.builds import Build, Target
+from registry.compilation import Compiled
 from registry.errors import StoreUnavailable
 from registry.model import BundleFile
 from registry.store.builds import BuildStore

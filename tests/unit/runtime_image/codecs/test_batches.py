@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from runtime_image.codecs import batches
 from runtime_image.codecs.accept import JSON
 from runtime_image.codecs.arrays import to_arrays
 from runtime_image.codecs.batches import BODY_MAX, LENGTH, Job, Refused, bodies
@@ -88,6 +89,13 @@ def test_what_cannot_be_made_is_refused(made: Job, text: str) -> None:
     """Before memory is allocated for it."""
     with pytest.raises(Refused, match=text):
         list(bodies(made, b""))
+
+
+def test_all_bodies_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alone may be small enough."""
+    monkeypatch.setattr(batches, "TOTAL_MAX", 1000)
+    with pytest.raises(Refused, match="at most 1000 bytes of bodies"):
+        list(bodies(job(BATCHED, *range(50, 60), is_zeros=True), b""))
 
 
 def test_a_fixed_axis_has_its_own_rows() -> None:

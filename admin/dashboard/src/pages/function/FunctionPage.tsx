@@ -9,6 +9,7 @@ import { useConnection, useFunction, useMayDeploy, useNamesVersion, useSite } fr
 import { AdvicePanel } from "../../timeline/AdvicePanel.tsx";
 import { FunctionTimelinePanel } from "../../timeline/FunctionTimelinePanel.tsx";
 import { DecisionsPanel, ErrorsPanel } from "./ActivityPanels.tsx";
+import { BuildPanel } from "./BuildPanel.tsx";
 import { ConnectionsPanel } from "./ConnectionsPanel.tsx";
 import { FunctionActions } from "./FunctionActions.tsx";
 import { Header } from "./Header.tsx";
@@ -56,6 +57,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
           {known?.server && <ConnectionsPanel line={line} detail={known} why={why} />}
           {known?.server && <UsagePanel name={name} />}
           <ReplicasPanel name={name} />
+          {line.build && <BuildPanel name={name} line={line.build} detail={known?.build ?? null} />}
           <DecisionsPanel name={name} why={why} />
           <ErrorsPanel errors={errors} />
           {known && (known.server ? <ServerPanel detail={known} server={known.server} /> : <SignaturePanel detail={known} />)}

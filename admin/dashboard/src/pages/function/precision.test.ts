@@ -5,8 +5,8 @@ import { measured, short, small } from "./precision.ts";
 const REPORT: PrecisionReport = {
   chosen: "int8",
   candidates: [
-    { name: "original", why_not: "", latency_ms: { "1": 2, "8": 8 } },
-    { name: "int8", why_not: "", latency_ms: { "1": 1, "8": 2 }, cosine: 0.999, same_label: 0.995 },
+    { name: "original", why_not: "", latency_ms: { "1": 2, "8": 8, "32": 31 }, batchable: true },
+    { name: "int8", why_not: "", latency_ms: { "1": 1, "8": 2, "32": 4 }, batchable: true, cosine: 0.999, same_label: 0.995 },
     { name: "int8-dynamic", why_not: "cosine 0.9 is below 0.99", cosine: 0.9 },
   ],
   tolerance: 0.01,
@@ -16,7 +16,16 @@ const REPORT: PrecisionReport = {
 };
 
 describe("the candidates of other precision", () => {
-  it("are compared by their best time per row", () => {
+  it("that are not joined count alone", () => {
+    const [original, int8] = REPORT.candidates;
+    if (!original || !int8) throw new Error("two candidates");
+    const alone = { ...REPORT, candidates: [original, { ...int8, batchable: false }] };
+    expect(measured(alone)[1]?.best).toEqual({ ms: 1, rows: 1 });
+    const single = { ...REPORT, candidates: [{ ...original, batchable: false }, int8] };
+    expect(measured(single).map((one) => one.best?.rows)).toEqual([1, 1]);
+  });
+
+  it("are compared at the original's useful batch", () => {
     const [original, int8, dynamic] = measured(REPORT);
     expect([original?.best, original?.time, original?.gain]).toEqual([{ ms: 1, rows: 8 }, 1, null]);
     expect([int8?.best, int8?.time, int8?.gain]).toEqual([{ ms: 0.25, rows: 8 }, 0.25, 4]);

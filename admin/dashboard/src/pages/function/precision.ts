@@ -5,7 +5,7 @@ import type { Candidate, PrecisionReport } from "../../api/detail.ts";
 export interface Measured {
   candidate: Candidate;
   isChosen: boolean;
-  /** Shortest time per row over the measured batch sizes, and that size; null if not measured. */
+  /** Time per row in the runs that the trial compared, and their rows; null if not measured. */
   best: { ms: number; rows: number } | null;
   /** The bar of that time, 0 to 1: the slowest candidate has 1. */
   time: number;
@@ -22,7 +22,8 @@ export const SCALE = 2;
 
 /** Lengths of all bars, in the order of the report. */
 export function measured(report: PrecisionReport): Measured[] {
-  const best = new Map(report.candidates.map((one) => [one.name, bestOf(one)]));
+  const rows = comparedRows(report);
+  const best = new Map(report.candidates.map((one) => [one.name, timeOf(one, rows)]));
   const slowest = Math.max(...[...best.values()].map((one) => one?.ms ?? 0), 1e-9);
   const before = best.get("original") ?? null;
   return report.candidates.map((candidate) => {
@@ -41,9 +42,22 @@ export function measured(report: PrecisionReport): Measured[] {
   });
 }
 
-function bestOf({ latency_ms }: Candidate): { ms: number; rows: number } | null {
-  const tried = Object.entries(latency_ms ?? {}).map(([rows, ms]) => ({ ms: ms / Number(rows), rows: Number(rows) }));
-  return tried.reduce<{ ms: number; rows: number } | null>((a, b) => (a && a.ms <= b.ms ? a : b), null);
+/** Rows beyond which larger batches of the original saved less than a tenth per row; 1 if they are not joined. */
+function comparedRows({ candidates }: PrecisionReport): number {
+  const original = candidates.find(({ name }) => name === "original");
+  const tried = Object.entries(original?.latency_ms ?? {}).map(([rows, ms]) => ({ rows: Number(rows), ms }));
+  let best = { rows: 1, ms: Infinity };
+  for (const { rows, ms } of tried.sort((a, b) => a.rows - b.rows)) {
+    const isJoined = rows === 1 || original?.batchable === true;
+    if (isJoined && ms / rows < best.ms * 0.9) best = { rows, ms: ms / rows };
+  }
+  return best.rows;
+}
+
+function timeOf({ latency_ms, batchable }: Candidate, rows: number): { ms: number; rows: number } | null {
+  const together = batchable && latency_ms?.[rows] !== undefined ? rows : 1;
+  const ms = latency_ms?.[together];
+  return ms === undefined ? null : { ms: ms / together, rows: together };
 }
 
 function disagreement({ cosine, same_label }: Candidate): number | null {

@@ -35,6 +35,12 @@ def test_other_numbers_are_refused(text: str) -> None:
     assert caught.value.option == "-c"
 
 
+def test_a_list_has_an_end() -> None:
+    """Nothing of a long list is left out silently."""
+    with pytest.raises(BadPlan, match=f"at most {POINTS_MAX} numbers"):
+        parse_numbers("-c", "1," * POINTS_MAX + "2", 100)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.1, 10.1])
 def test_a_number_is_finite_and_within_its_range(value: float) -> None:
     """NaN compares with nothing, and would pass a comparison."""

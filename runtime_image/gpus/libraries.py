@@ -6,8 +6,9 @@ Written against their headers; untried, as no GPU was there.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from ctypes import byref, c_int
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,30 @@ def device_count(library: str = DRIVER) -> int:
     count = c_int()
     failed = driver.cuInit(0) or driver.cuDeviceGetCount(byref(count))
     return 0 if failed else count.value
+
+
+def preload(onnxruntime: Any, places: Iterable[Path] | None = None) -> None:
+    """Load CUDA and cuDNN from NVIDIA's wheels, and else from where the loader finds them.
+
+    ONNX Runtime looks for the wheels beside itself only. In a virtual environment over the system's
+    packages, or with PYTHONPATH, they may be elsewhere (`places`, by default found by Python).
+    """
+    own = Path(onnxruntime.__file__).parent.parent / "nvidia"
+    found = [place for place in (_wheels() if places is None else places) if place.is_dir()]
+    if own not in found:
+        for place in found[:1]:
+            for folder in sorted(place.glob("cu[0-9]*/lib")):
+                onnxruntime.preload_dlls(cudnn=False, directory=str(folder))
+            if (place / "cudnn" / "lib").is_dir():
+                onnxruntime.preload_dlls(cuda=False, directory=str(place / "cudnn" / "lib"))
+    # A library that is loaded already is found again by its name alone (dlopen(3)).
+    onnxruntime.preload_dlls()
+
+
+def _wheels() -> list[Path]:
+    """Return the folders of the package that all wheels of NVIDIA's libraries share."""
+    spec = importlib.util.find_spec("nvidia")
+    return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
 
 
 def loaded(maps: Path = MAPS) -> dict[str, str]:

@@ -1,0 +1,53 @@
+import { expect, test } from "vitest";
+import type { BuildDetail } from "../../api/detail.ts";
+import type { BuildLine } from "../../api/types.ts";
+import { buildAdvice, buildFacts, buildTimes, buildTitle } from "./build.ts";
+
+const running: BuildLine = { state: "building", reason: "", began_s: 100, estimate_s: 40 };
+const done: BuildDetail = {
+  ...running,
+  state: "done",
+  began_s: null,
+  attempts: 0,
+  elapsed_s: 38,
+  compiler: "tensorrt",
+  device_type: "cuda",
+  outside: "refuse",
+  form: "cache",
+  parity: [
+    { output: "a", largest_difference: 1, relative_difference: 0.001, cosine: 1 },
+    { output: "b", largest_difference: 0, relative_difference: 0.002, cosine: 1 },
+  ],
+  samples: 12,
+  ordinary_ms: { "8": 9, "1": 0.5 },
+  compiled_ms: { "8": 3, "1": 0.25 },
+};
+
+test("a running build shows its time and the estimate", () => {
+  expect(buildTitle(running, 112)).toBe("is being compiled: 12 s of about 40 s");
+  expect(buildTitle({ ...running, estimate_s: null }, 112)).toBe("is being compiled: 12 s");
+  expect(buildTitle({ ...running, state: "waiting", began_s: null }, 112)).toBe("waits for a free device");
+});
+
+test("advice is given where an operator can help", () => {
+  expect(buildAdvice({ ...running, state: "given_up" }, "digits")).toBe("fnctl prepare digits --now");
+  expect(buildAdvice(running, "digits")).toBe("");
+});
+
+test("the facts name the output that differs most", () => {
+  expect(buildFacts(done)).toEqual([
+    ["by", "tensorrt for cuda"],
+    ["graph", "compiled in parts"],
+    ["took", "38 s"],
+    ["differs by", "0.0020 (b, 12 samples)"],
+    ["other shapes", "are refused"],
+  ]);
+  expect(buildFacts({ ...done, compiler: null, form: null, elapsed_s: null, parity: [], outside: null })).toEqual([]);
+});
+
+test("times are in the order of the rows", () => {
+  expect(buildTimes(done)).toEqual([
+    { rows: 1, ordinary: "0.500 ms", compiled: "0.250 ms" },
+    { rows: 8, ordinary: "9.0 ms", compiled: "3.0 ms" },
+  ]);
+});

@@ -1,0 +1,65 @@
+import type { BuildDetail, OutputParity } from "../../api/detail.ts";
+import type { BuildLine } from "../../api/types.ts";
+import { millis, span } from "../../design/format.ts";
+
+const ATTEMPTS = 3;
+const TITLES: Record<BuildLine["state"], string> = {
+  unavailable: "not compiled",
+  waiting: "waits for a free device",
+  building: "is being compiled",
+  given_up: `given up ${ATTEMPTS} times`,
+  failed: "could not be compiled",
+  done: "compiled",
+};
+
+/** The state in words, with the time that has passed and the estimate while it runs. `now_s` in Unix seconds. */
+export function buildTitle(line: BuildLine, now_s: number): string {
+  const title = TITLES[line.state];
+  if (line.state !== "building" || line.began_s === null) return title;
+  const estimate = line.estimate_s === null ? "" : ` of about ${span(line.estimate_s)}`;
+  return `${title}: ${span(now_s - line.began_s)}${estimate}`;
+}
+
+/** What the function's owner can do, "" for nothing. */
+export function buildAdvice(line: BuildLine, name: string): string {
+  return line.state === "given_up" || line.state === "failed" ? `fnctl prepare ${name} --now` : "";
+}
+
+/** The output that differs most. */
+export function worst(parity: OutputParity[]): OutputParity | undefined {
+  return [...parity].sort((a, b) => b.relative_difference - a.relative_difference)[0];
+}
+
+/** Facts about a compiled model, as pairs of a name and a value. */
+export function buildFacts(build: BuildDetail): [string, string][] {
+  const most = worst(build.parity);
+  const facts: [string, string | null][] = [
+    ["by", build.compiler && `${build.compiler} for ${build.device_type}`],
+    ["graph", build.form && (build.form === "context" ? "wholly compiled" : "compiled in parts")],
+    ["took", build.elapsed_s === null ? null : span(build.elapsed_s)],
+    [
+      "differs by",
+      most ? `${most.relative_difference.toPrecision(2)} (${most.output}, ${build.samples} samples)` : null,
+    ],
+    ["other shapes", build.outside && (build.outside === "ordinary" ? "run uncompiled" : "are refused")],
+  ];
+  return facts.filter((one): one is [string, string] => Boolean(one[1]));
+}
+
+/** Milliseconds per run before and after, by rows, in the order of the rows. */
+export function buildTimes(build: BuildDetail): { rows: number; ordinary: string; compiled: string }[] {
+  return Object.keys(build.ordinary_ms)
+    .filter((rows) => rows in build.compiled_ms)
+    .map(Number)
+    .sort((a, b) => a - b)
+    .map((rows) => ({
+      rows,
+      ordinary: shown(build.ordinary_ms[rows] ?? 0),
+      compiled: shown(build.compiled_ms[rows] ?? 0),
+    }));
+}
+
+/** Small models run in microseconds. */
+function shown(ms: number): string {
+  return ms < 1 ? `${ms.toFixed(3)} ms` : millis(ms);
+}

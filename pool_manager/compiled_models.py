@@ -1,0 +1,81 @@
+"""Compiled models of one manager: builds, upgrades of replicas, and what is not used of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pool_manager.builds import SUFFIX, Built, PendingBuilds, RunningBuild
+from pool_manager.core import commands, events
+from pool_manager.core.machine import Machine
+from pool_manager.core.state import PoolSpec
+from pool_manager.ports import Binding
+from pool_manager.replicas.launcher import Launcher
+from pool_manager.replicas.upgrades import Upgrades
+from pool_manager.subscribers import Subscribers
+from registry.model import BundleFile
+from registry.tasks import Tasks
+from runtime_image.contract.compiled import CompiledModel, UpgradeResult
+
+COMMANDS: Final = (commands.EndBuild, commands.RecordNotCompiled)
+"""Commands that `CompiledModels.obey` carries out."""
+
+
+class CompiledModels:
+    """Part of a manager, which documents these methods."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        launcher: Launcher,
+        bindings: Mapping[str, Binding],
+        tasks: Tasks,
+        wall: Callable[[], float],
+    ) -> None:
+        """`bindings` are by pool key; `wall` returns Unix seconds."""
+        self._machine = machine
+        self._bindings = bindings
+        self._builds = PendingBuilds(wall)
+        self._upgrades = Upgrades(machine.replicas, launcher, tasks)
+        self.not_compiled = Subscribers[[str, str]]()
+        """Notified with a pool's key and the reason."""
+
+    async def build(
+        self,
+        spec: PoolSpec,
+        define: Callable[[PoolSpec], None],
+        remove: Callable[[str], None],
+    ) -> Built:
+        """Compile the model of a revision; `define` and `remove` are for the build's pool."""
+        key = f"{spec.key}{SUFFIX}"
+        asked = replace(spec, key=key, role="build", function="", min=0, max=1)
+        return await self._builds.wait(spec.key, lambda: define(asked), remove)
+
+    def builds(self) -> list[RunningBuild]:
+        """Return every build that runs or waits for a device."""
+        return self._builds.running(self._machine.pools)
+
+    async def upgrade(
+        self, key: str, compiled: CompiledModel, files: Collection[BundleFile]
+    ) -> dict[str, UpgradeResult]:
+        """Give the ready replicas of a pool a compiled model; return the outcome by replica id."""
+        return await self._upgrades.upgrade(key, compiled, files)
+
+    def obey(self, command: Any) -> None:
+        """Carry out one of COMMANDS."""
+        if isinstance(command, commands.EndBuild):
+            self._builds.end(command)
+        else:
+            self.not_compiled.notify(command.key, command.reason)
+
+    def observe(self, event: events.Event) -> None:
+        """Note an event that was handled: a replica that became ready may be upgraded."""
+        if isinstance(event, events.Loaded):
+            replica = self._machine.replica(event.id)
+            binding = self._bindings.get(replica.pool) if replica is not None else None
+            self._upgrades.on_loaded(replica, binding)
+
+    def close(self) -> None:
+        """Fail every build."""
+        self._builds.close()

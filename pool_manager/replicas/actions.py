@@ -1,0 +1,57 @@
+"""The machine's commands on single replicas, as calls of the launcher and of control links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pool_manager.core import commands
+from pool_manager.core.machine import Machine
+from pool_manager.ports import Binding
+from pool_manager.replicas.control import Control
+from pool_manager.replicas.launcher import Launcher
+
+
+class ReplicaActions:
+    """Actions of one manager; `bindings` are by pool key."""
+
+    def __init__(
+        self, machine: Machine, launcher: Launcher, bindings: Mapping[str, Binding]
+    ) -> None:
+        self._machine = machine
+        self._launcher = launcher
+        self._bindings = bindings
+
+    def table(self) -> dict[type, Callable[[Any], None]]:
+        """Return the action of each type of command."""
+        return {
+            commands.Launch: self._launch,
+            commands.Assign: self._assign,
+            commands.Bind: lambda c: self._launcher.bind(c, self._bindings[c.pool]),
+            commands.Drain: self._to_control(lambda link, c: link.drain(c.if_idle_s)),
+            commands.Quiesce: self._to_control(lambda link, _: link.quiesce()),
+            commands.Resume: self._to_control(lambda link, _: link.resume()),
+            commands.StopBatching: self._to_control(lambda link, _: link.stop_batching()),
+            commands.Terminate: lambda c: self._launcher.terminate(c.id),
+            commands.Release: lambda c: self._launcher.release(c.id),
+            commands.Abandon: lambda c: self._launcher.abandon(c.id),
+        }
+
+    def _launch(self, command: commands.Launch) -> None:
+        binding = self._bindings[command.pool] if command.role != "standby" else None
+        device = self._machine.devices.get(command.device)
+        kind = device.kind if device is not None else "cpu"
+        self._launcher.launch(command, binding, kind)
+
+    def _assign(self, command: commands.Assign) -> None:
+        kind = self._machine.devices[command.device].kind
+        self._launcher.assign(command, self._bindings[command.pool], kind)
+
+    def _to_control(self, send: Callable[[Control, Any], None]) -> Callable[[Any], None]:
+        """Return the action of a command that is sent to its replica, if its link is open."""
+
+        def action(command: Any) -> None:
+            if control := self._launcher.control(command.id):
+                send(control, command)
+
+        return action

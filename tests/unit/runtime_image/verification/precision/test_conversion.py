@@ -1,0 +1,202 @@
+"""Candidates made by ONNX Runtime's tools, in this process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.precision import CandidateName, Optimisation
+from runtime_image.engines.onnx import OnnxEngine
+from runtime_image.verification.child import verdict_of
+from runtime_image.verification.precision.conversion import BYTES_MAX, make
+from runtime_image.verification.precision.order import NotConverted, Order
+
+CANDIDATES: Final[tuple[CandidateName, ...]] = ("fp16", "int8", "int8-dynamic")
+NODES: Final = "h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)"
+VALUES: Final = "(float[n,8] x) => (float[n,4] y)"
+RANDOM: Final = np.random.default_rng(0)
+W, V = (RANDOM.normal(size=shape).astype(np.float32) for shape in ((8, 64), (64, 4)))
+X: Final[npt.NDArray[np.float32]] = RANDOM.normal(size=(96, 8)).astype(np.float32)
+
+
+def graph(text: str = f"g {VALUES} {{ {NODES} }}", opset: int = 21) -> onnx.ModelProto:
+    """Return a model in ONNX's text form, with the weights of a small network."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]> {text}')
+    model.graph.initializer.extend(
+        [numpy_helper.from_array(W, "w"), numpy_helper.from_array(V, "v")]
+    )
+    return model
+
+
+def order(folder: Path, name: CandidateName, model: onnx.ModelProto | None = None) -> Order:
+    """Return the order for a model, which is saved with samples unless it is there already."""
+    if model is not None:
+        onnx.save(model, folder / "model.onnx")
+    np.savez(folder / "samples.npz", x=X)
+    scratch = folder / "scratch"
+    scratch.mkdir(exist_ok=True)
+    spec = ModelSpec("f@1", model="model.onnx", optimise=Optimisation("auto", 0.01, "samples.npz"))
+    target = folder / "made" / "model.onnx"
+    paths = (str(folder), str(scratch), str(folder / "model.onnx"), str(target))
+    return Order("make", name, spec, *paths)
+
+
+def outputs(path: str) -> Any:
+    engine = OnnxEngine(Path(path), device_kind="cpu", threads=1)
+    return engine.run({"x": X}, engine.ticket())["y"]
+
+
+def operators(path: str) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_a_candidate_is_one_file_with_the_same_inputs_and_outputs(
+    tmp_path: Path, name: CandidateName
+) -> None:
+    """Weights are inside, callers notice nothing, and the answers are nearly the same."""
+    given = order(tmp_path, name, graph())
+
+    assert make(given) == ""
+
+    assert [path.name for path in Path(given.target).parent.iterdir()] == ["model.onnx"]
+    before, after = (
+        OnnxEngine(Path(path), device_kind="cpu", threads=1).signature
+        for path in (given.model, given.target)
+    )
+    assert before.inputs == after.inputs
+    assert [(one.name, one.dtype) for one in after.outputs] == [("y", "FP32")]
+    wanted, got = outputs(given.model), outputs(given.target)
+    cosine = np.sum(wanted * got) / np.linalg.norm(wanted) / np.linalg.norm(got)
+    assert cosine > 0.98
+    assert not np.array_equal(wanted, got)
+
+
+def test_static_int8_is_symmetric_and_signed(tmp_path: Path) -> None:
+    """Every pair of nodes around an operator has a scale and the zero point 0, in INT8: this is
+    what TensorRT takes, too."""
+    given = order(tmp_path, "int8", graph())
+    make(given)
+
+    model = onnx.load(given.target)
+    points = {node.input[2] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    zeros = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    assert points
+    assert {zeros[point].dtype for point in points} == {np.dtype(np.int8)}
+    assert not any(zeros[point].any() for point in points)
+    assert verdict_of(Path(given.target)).proven
+
+
+def test_dynamic_int8_mixes_rows(tmp_path: Path) -> None:
+    """Its scales depend on all rows of a run; the analysis finds that."""
+    given = order(tmp_path, "int8-dynamic", graph())
+    make(given)
+
+    verdict = verdict_of(Path(given.target))
+    assert operators(given.target)["MatMulInteger"] == 2
+    assert (verdict.proven, verdict.operator) == (False, "DynamicQuantizeLinear")
+
+
+def test_fp16_is_sorted(tmp_path: Path) -> None:
+    """The tool adds casts at the end of the list of nodes; the analysis walks them in order."""
+    given = order(tmp_path, "fp16", graph())
+    make(given)
+
+    assert operators(given.target)["Cast"] == 2
+    assert verdict_of(Path(given.target)).proven
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_weights_beside_the_model_are_taken_in(tmp_path: Path, name: CandidateName) -> None:
+    """The original may have its weights in a file of its own."""
+    onnx.save(
+        graph(),
+        tmp_path / "model.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    given = order(tmp_path, name)
+
+    make(given)
+
+    (tmp_path / "weights.bin").unlink()
+    assert outputs(given.target).shape == (96, 4)
+
+
+FUNCTIONS = """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+g (float[n,8] x) => (float[n,64] y) { y = local.f(x, w) }
+<domain: "local", opset_import: ["" : 21]> f (p, q) => (o) { h = MatMul(p, q) o = Relu(h) }"""
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_functions_of_a_model_are_converted_too(tmp_path: Path, name: CandidateName) -> None:
+    """The tools would leave them out, and FP16 would then not even load."""
+    model = onnx.parser.parse_model(FUNCTIONS)
+    model.graph.initializer.append(numpy_helper.from_array(W, "w"))
+    given = order(tmp_path, name, model)
+
+    make(given)
+
+    assert operators(given.target)["f"] == 0
+    assert outputs(given.target).shape == (96, 64)
+
+
+def claims(model: onnx.ModelProto, size: int) -> onnx.ModelProto:
+    """Let a weight claim to have `size` bytes in another file."""
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "weights.bin"), ("length", str(size))):
+        entry = weight.external_data.add()
+        entry.key, entry.value = key, value
+    return model
+
+
+def retyped(dtype: int) -> onnx.ModelProto:
+    """Return the model with weights of another type."""
+    model = graph()
+    for weight in model.graph.initializer:
+        weight.CopyFrom(helper.make_tensor(weight.name, dtype, [1, 1], [1.0]))
+    return model
+
+
+def test_what_the_tools_cannot_convert_is_named(tmp_path: Path) -> None:
+    """Each reason is a sentence for the table."""
+    cases = {
+        f"over the limit {BYTES_MAX}": claims(graph(), BYTES_MAX),
+        "has weights in BF16": retyped(TensorProto.BFLOAT16),
+        "has no FP32 weights": retyped(TensorProto.DOUBLE),
+    }
+    for reason, model in cases.items():
+        for name in CANDIDATES:
+            with pytest.raises(NotConverted, match=reason):
+                make(order(tmp_path, name, model))
+    quantised = order(tmp_path, "int8", graph())
+    make(quantised)
+    with pytest.raises(NotConverted, match="the model is quantised already"):
+        make(replace(quantised, name="fp16", model=quantised.target))
+    nothing = graph("g (float[n,64] x) => (float[n,64] y) { s = ReduceSum(w) y = Sub(x, s) }")
+    with pytest.raises(NotConverted, match="no operator that can be quantised"):
+        make(order(tmp_path, "int8-dynamic", nothing))
+
+
+def test_old_models_are_brought_to_an_opset_that_the_tools_know(tmp_path: Path) -> None:
+    """Scales with an axis exist from opset 13 on. A model that cannot be converted is named."""
+    for name in ("int8", "int8-dynamic"):
+        given = order(tmp_path, name, graph(opset=11))
+        make(given)
+        assert onnx.load(given.target).opset_import[0].version >= 13
+    broken = graph(opset=7)
+    broken.ir_version = 3  # the converter then expects weights among the inputs
+    with pytest.raises(NotConverted, match="has opset 7, quantisation needs 13, and"):
+        make(order(tmp_path, "int8", broken))
