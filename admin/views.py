@@ -22,6 +22,7 @@ from registry.spec import optimised_of
 from registry.store.keys import KeyRing
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
+from runtime_image.contract.compiled import ShapeRange
 from runtime_image.contract.precision import PrecisionReport
 
 
@@ -118,7 +119,7 @@ def build_json(
         "elapsed_s": None if elapsed_s is None else round(elapsed_s, 1),
         "compiler": None if isinstance(target, str) else target.compiler,
         "device_type": None if isinstance(target, str) else target.device_kind,
-        "ranges": [] if isinstance(target, str) else [asdict(one) for one in target.ranges],
+        "ranges": [] if isinstance(target, str) else [_range_json(one) for one in target.ranges],
         "outside": None if isinstance(target, str) else _outside(target),
         "form": compiled.model.form if compiled else None,
         "parity": list(compiled.parity) if compiled else [],
@@ -129,6 +130,11 @@ def build_json(
         "memory_mib": compiled.memory_mib if compiled else None,
         "made_s": compiled.made_s if compiled else None,
     }
+
+
+def _range_json(one: ShapeRange) -> dict[str, Any]:
+    shapes = {"smallest": one.smallest, "usual": one.usual, "largest": one.largest}
+    return {"input": one.input, **{end: list(shape) for end, shape in shapes.items()}}
 
 
 def _outside(target: Target) -> str:

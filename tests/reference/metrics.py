@@ -86,6 +86,7 @@ GROUPS = {
     "Batches": ("batch", "runs"),
     "Exchanges": ("exchange", "first_byte"),
     "Models at /v1": ("input", "output", "usage", "first_token"),
+    "Builds": ("builds", "running_builds", "waiting_builds"),
     "Cold starts and replicas": ("cold", "replica", "waiting", "evictions", "pool", "manager"),
     "Devices and hosts": ("device", "function", "host"),
     "Server": ("build", "gateway", "history", "access", "tasks"),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from prometheus_client.core import Metric
 
 from admin.metrics import (
+    BuildFamilies,
     DeviceFamilies,
     HeldFamilies,
     HostFamilies,
@@ -25,6 +26,7 @@ from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from pool_manager.usage import HeldTotal
+from registry.builds import BuildEnd
 from registry.store.history import HistoryStatistics
 from runtime_image.contract.gpus import Reading, Telemetry
 
@@ -51,6 +53,18 @@ class _Counters:
         return [Supplied("default/f@1", 1, {"ready": 1})]
 
 
+class _Builds:
+    """Builds of which none has ended."""
+
+    is_running = True
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[BuildEnd] = Counter()
+
+    def waiting(self) -> int:
+        return 1
+
+
 EMPTY = Balance()
 
 
@@ -65,6 +79,7 @@ def page(balance: Balance = EMPTY) -> Metrics:
     metrics.add_source(DeviceFamilies(lambda: [gpu], dict))
     held = [HeldTotal("default", "f", "cuda", 1.0, 1.0)]
     metrics.add_source(HeldFamilies(lambda: held))
+    metrics.add_source(BuildFamilies(_Builds()))
     metrics.add_source(HostFamilies(lambda: [HostView("gpu2", rtt_ms=0.5, disk_free_mib=1.0)]))
     metrics.add_source(
         ServerFamilies("process", lambda: HistoryStatistics(0, 0, 0, 0), OneGateway())

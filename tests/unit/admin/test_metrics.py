@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from admin.metrics import (
     MIB,
+    BuildFamilies,
     DeviceFamilies,
     HeldFamilies,
     HostFamilies,
@@ -20,6 +21,7 @@ from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from pool_manager.usage import HeldTotal
+from registry.builds import BuildEnd
 from registry.store.history import HistoryStatistics
 from runtime_image.contract.gpus import Reading, Telemetry
 
@@ -154,6 +156,35 @@ def test_counters_exist_from_the_start() -> None:
     assert found["fngate_evictions_total", "busy"] == 0
     assert found["fngate_cold_starts_total", "failed"] == 0
     assert found["fngate_batching_refuted_total",] == 0
+
+
+def test_builds_are_counted_by_outcome() -> None:
+    """Every outcome is there from the start; what runs and waits is as of the last snapshot."""
+
+    class Given:
+        is_running = True
+
+        def __init__(self) -> None:
+            self.outcomes: Counter[BuildEnd] = Counter({"done": 2})
+
+        def waiting(self) -> int:
+            return 3
+
+    families = BuildFamilies(Given())
+    families.snapshot()
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in families.collect()
+        for sample in family.samples
+    }
+
+    assert found == {
+        ("fngate_builds_total", "done"): 2,
+        ("fngate_builds_total", "failed"): 0,
+        ("fngate_builds_total", "given_up"): 0,
+        ("fngate_running_builds",): 1,
+        ("fngate_waiting_builds",): 3,
+    }
 
 
 def test_hosts_show_whether_they_are_up_and_what_they_were_sent() -> None:
