@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 Script = Callable[[int], bytes]
 """Returns the bytes of the answer to the n-th request, from 0 on, of all connections together; b""
@@ -28,8 +29,8 @@ def problem(status: int, code: str) -> bytes:
 class Target:
     """A listening server. `requests` counts requests, `opened` connections."""
 
-    def __init__(self, script: Script) -> None:
-        self._script = script
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
+        self._script, self._tls = script, tls
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._sockets: list[socket.socket] = []
@@ -68,7 +69,10 @@ class Target:
             thread.start()
 
     def _serve(self, connected: socket.socket) -> None:
-        with connected, suppress(OSError):
+        with ExitStack() as stack, suppress(OSError):
+            stack.enter_context(connected)
+            if self._tls is not None:
+                connected = stack.enter_context(self._tls.wrap_socket(connected, server_side=True))
             while self._read(connected):
                 with self._lock:
                     number, self.requests = self.requests, self.requests + 1
@@ -98,9 +102,9 @@ class Target:
 
 
 @contextmanager
-def target(script: Script) -> Iterator[Target]:
-    """Run a server for the block."""
-    running = Target(script)
+def target(script: Script, tls: ssl.SSLContext | None = None) -> Iterator[Target]:
+    """Run a server for the block, with TLS if a context is given."""
+    running = Target(script, tls)
     try:
         yield running
     finally:

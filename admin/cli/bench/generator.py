@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import resource
 import select
 import socket
@@ -64,6 +65,8 @@ class Generator:
         """Counted calls that are on their way."""
         self._answer_s = 0.0
         """Time of the last answer of any status."""
+        self._refused_s = math.inf
+        """Time of the first failed attempt to connect since the last successful one."""
         self._stopped = ""
 
     def connect(self) -> None:
@@ -184,10 +187,12 @@ class Generator:
                     is_counted = now_s >= self._tally.opens_s
                     self._tally.counted += is_counted
                     self._tally.failed("no connection", now_s, is_counted=is_counted)
-                if now_s - self._answer_s > AWAY_S:
+                self._refused_s = min(self._refused_s, now_s)
+                if now_s - max(self._refused_s, self._answer_s) > AWAY_S:
                     self._stopped = f"{AWAY}: {made}"
                 self._opener.ask(PAUSE_S)
                 continue
+            self._refused_s = math.inf
             self._add(made)
         self._start_calls(now_s)
 

@@ -36,7 +36,7 @@ def draw(path: Path, ref: str, requests: Mapping[int, Request], points: Points) 
     # Figure without pyplot: no display, no global state.
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import LogFormatter
+    from matplotlib.ticker import LogLocator
 
     styles = [
         Line2D([], [], color="grey", marker=style[0], linestyle=style[1:], label=name)
@@ -63,7 +63,8 @@ def draw(path: Path, ref: str, requests: Mapping[int, Request], points: Points) 
     rate.set_ylim(bottom=0)
     delay.set_yscale("log")
     delay.yaxis.set_major_formatter("{x:g}")
-    delay.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.7)))
+    delay.yaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+    delay.yaxis.set_minor_formatter("{x:g}")
     rate.legend(fontsize="small")
     delay.legend(handles=styles, fontsize="small")
     figure.savefig(path, format="png")
@@ -95,4 +96,4 @@ def _axis(axes: Any, title: str, ticks: Sequence[int]) -> None:
     axes.minorticks_off()
     axes.set_xlabel("calls at once")
     axes.set_ylabel(title)
-    axes.grid(visible=True, alpha=0.3)
+    axes.grid(visible=True, which="both", alpha=0.3)

@@ -5,9 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from admin.cli.bench.load import LoadPlan
 from admin.cli.bench.processes import run_load
@@ -55,6 +64,48 @@ def test_a_load_without_a_server_is_unreachable() -> None:
     for dials, text in ((None, "refused"), (dial, "the tunnel has no end")):
         with pytest.raises(Unreachable, match=text):
             run_load([plan(server.port)], REQUEST, dial=dials)
+
+
+def test_tls_is_checked_and_carries_large_bodies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate that nobody vouches for is refused; a trusted one does."""
+    file = tmp_path / "certificate.pem"
+    file.write_bytes(certificate())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    request = b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000)
+
+    with target(lambda _: answer(200, bytes(300_000)), context) as server:
+        one = replace(plan(server.port, seconds=60.0), is_secure=True, each=2)
+        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+            run_load([one], request)
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        found = run_load([one], request)
+
+    assert (len(found.taken_s), found.errors) == (6, {})
+
+
+def certificate() -> bytes:
+    """A key and a certificate of 127.0.0.1 by itself, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return private + made.public_bytes(serialization.Encoding.PEM)
 
 
 @pytest.mark.parametrize("calls", [0, 5])
