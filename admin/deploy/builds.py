@@ -316,10 +316,8 @@ class Builds:
         except FnError as error:
             self._manager.note(key, f"compiled, but running replicas go on as they are: {error}")
             return
-        using = sum(not one["reason"] for one in results.values())
-        self._manager.note(
-            key, f"compiled with {compiled.target.compiler}: {using} replicas use it"
-        )
+        took = f"{compiled.build_s:.0f} s on {compiled.device}"
+        self._manager.note(key, f"compiled with {compiled.target.compiler} in {took}")
         for id, one in results.items():
             if one["reason"]:
                 text = f"{id} does not use the compiled model: {one['reason']}"

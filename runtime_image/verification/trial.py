@@ -134,7 +134,8 @@ def refutation(
 ) -> str:
     """Return what a comparison of runs shows against joining rows, "" if nothing. Raises
     BatchingRefuted if the owner requires batching."""
-    refuted = proof.why_not_batchable(engine, inputs, outputs)
+    coarse = bool(spec.optimised)
+    refuted = proof.why_not_batchable(engine, inputs, outputs, coarse=coarse)
     if not refuted:
         rows = proof.rows_like(engine.signature.inputs, inputs)
         swap = NeighbourSwap(engine, device_kind, budget_s=budget_s)

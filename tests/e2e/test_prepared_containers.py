@@ -81,6 +81,29 @@ def test_a_container_prepares_and_another_loads_it(server: ContainerServer, tmp_
     assert not list((server.data / "blobs" / "incoming").iterdir())
 
 
+def test_a_container_makes_a_candidate_and_another_serves_it(
+    server: ContainerServer, tmp_path: Path
+) -> None:
+    """The chosen candidate leaves its trial like prepared files, below the trial's memory cap, and
+    is what the next container loads."""
+    folder = tmp_path / "layered"
+    folder.mkdir()
+    layered(folder, 20)
+    manifest = 'schema = 1\nname = "layered"\nmodel = "layered.onnx"\n'
+    (folder / "function.toml").write_text(f'{manifest}[optimise]\nprecision = "fp16"\n')
+
+    profile = deployed(server, folder)
+    row = tmp_path / "row.npy"
+    np.save(row, np.ones((1, WIDTH), np.float32))
+    answered = server.fnctl("invoke", "layered", "-i", f"x=@{row}")
+
+    assert profile["optimised"]["table"]["chosen"] == "fp16"
+    assert answered.returncode == 0, answered.stderr
+    path = f"/model/{profile['optimised']['file']['path']}"
+    size = server.run(serving(server), "stat", "-c", "%s %a", path).split()
+    assert size == [str(profile["optimised"]["file"]["size"]), "444"]
+
+
 def test_a_trial_that_runs_out_of_memory_preparing_is_deployed(
     server: ContainerServer, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ CALL_MAX_S = 2.0
 ROWS = (1, 2, 3, 5, 8)
 BARE_SHARE = 0.95
 """Min share of the bare loop's runs per second that 16 callers get."""
+PREFIX = "DCGM_FI_DEV_"
 DCGM = ("GPU_UTIL", "FB_USED", "FB_FREE")
 """Families that every driver of a whole GPU has the figures for."""
 
@@ -55,8 +56,8 @@ def libraries(box: Box) -> str:
 def metrics(box: Box) -> str:
     """`/metrics` has the GPU under the names of NVIDIA's DCGM exporter."""
     uuid = box.machine.gpu.uuid
-    lines = [line for line in box.text("/metrics").splitlines() if uuid in line]
-    found = {line.partition("{")[0].removeprefix("DCGM_FI_DEV_") for line in lines}
+    names = [line.partition("{")[0] for line in box.text("/metrics").splitlines() if uuid in line]
+    found = {name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)}
     missing = set(DCGM) - found
     assert not missing, f"missing: {sorted(missing)}; found: {sorted(found)}"
     return f"{len(found)} families: {', '.join(sorted(found))}"

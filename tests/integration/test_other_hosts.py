@@ -18,7 +18,10 @@ from shlex import quote
 import pytest
 
 from gateway.data_links import Delivered
+from pool_manager.core.state import PoolSpec
 from pool_manager.hosts.folders import HostFolders
+from pool_manager.ports import Binding
+from runtime_image.contract.compiled import BuildOrder, ShapeRange
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
@@ -134,6 +137,34 @@ async def test_a_later_manager_adopts_what_runs_there(machine: Machine, place: P
             assert [replica.id for replica in one.replicas] == [id]
             assert await one.answers()
             assert names(machine) == before
+        assert machine.containers() == []
+
+
+async def test_a_model_is_compiled_on_another_host(machine: Machine, place: Place) -> None:
+    """Its files come over the replica's own socket, behind its greeting; they are sent to the
+    replica that serves there, which uses them, and later ones start with them."""
+    order = BuildOrder("onnxruntime", (ShapeRange("x", (1, 4), (4, 4), (8, 4)),), 0.01)
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            model = ModelSpec("digits@1", model="add_one.onnx")
+            bound = Binding(replace(model, build=order), one.files.bundle(), "default", "digits", 1)
+            spec = PoolSpec(
+                KEY, device_kind="cpu", labels=(("host", HOST),), function=KEY[:-2], memory_mib=100
+            )
+            id = await one.until_ready()
+
+            built = await one.manager.build(spec, bound)
+            compiled = replace(model, compiled=built.compiled)
+            one.manager.define(spec, replace(bound, spec=compiled, compiled=built.files))
+            results = await one.manager.upgrade(KEY, built.compiled, built.files)
+
+            assert built.device.startswith(f"{HOST}/")
+            assert results == {id: {"session": "compiled", "reason": ""}}
+            assert await one.answers()
+            one.manager.unload(KEY)
+            await one.until(lambda: not one.replicas)
+            await one.until_ready()
+            assert [(one.session, one.not_compiled) for one in one.replicas] == [("compiled", "")]
         assert machine.containers() == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from registry.manifest import oip, openai, optimise, schema, server
+from registry.manifest import oip, openai, optimise, runtime, schema, server
 from registry.manifest.schema import RESERVED_ENGINES, Document
 from tests.reference.markdown import code, described, either, items, page, wrapped
 from tests.reference.values import default_of, type_of
@@ -24,6 +24,7 @@ deploy; the error names the key, the expected and the actual value.
 """
 TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "runtime": ("[runtime]", schema.RuntimeTable),
+    "runtime.shapes.*": ("[runtime.shapes.NAME]", runtime.ShapeTable),
     "server": ("[server]", server.ServerTable),
     "openai": ("[openai] with [server]", openai.OpenAITable),
     "oip": ("[oip]", oip.OipTable),
@@ -37,6 +38,14 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "sample": ("[sample] with [server]", server.SampleTable),
 }
 GREETING = {
+    "runtime": (
+        "The engines `auto` and `tensorrt` compile the model in the background: see [compiled"
+        " models](../guides/tensorrt.md)."
+    ),
+    "runtime.shapes.*": (
+        "Shapes that the model is compiled for. Each list has one size per axis, the first one"
+        " included."
+    ),
     "input.*": (
         "One table for each input that needs more than its tensor. Keys of another `kind` are"
         " refused."

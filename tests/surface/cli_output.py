@@ -8,6 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from admin.api.documents.functions import Prepares
 from admin.cli.doctor.machine import Check
 from admin.cli.main import app
 from admin.cli.verbs.open_page import Opened
@@ -21,6 +22,7 @@ DECLARED: dict[str, Any] = {
     "image build": BuiltImage,
     "image prune.removed[]": RemovedImage,
     "open": Opened,
+    "prepare": Prepares,
 }
 """Types printed by verbs that depend on this machine, take minutes or need a server function; these
 are not run."""

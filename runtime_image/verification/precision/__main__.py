@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from runtime_image.contract.errors import LoadError
-from runtime_image.verification.precision.order import Figures, Order, from_json
+from runtime_image.verification.precision.order import (
+    Figures,
+    NotConverted,
+    Order,
+    from_json,
+    limit,
+)
 
 TEXT_MAX: Final = 500
 
@@ -50,26 +56,17 @@ def _figures(order: Order) -> Figures:
             from runtime_image.verification.precision.judging import explore, judge
 
             figures = explore(order) if order.task == "explore" else judge(order)
-    except MemoryError:
-        figures = {"why_not": f"{order.task} ran out of memory{_limit(order)}"}
-    except LoadError as error:
+    except NotConverted as error:
         figures = {"why_not": str(error)}
+    except LoadError as error:
+        figures = {"why_not": f"{error}{limit(order)}"}
     except Exception as error:  # noqa: BLE001 - converters and models raise anything
-        figures = {"why_not": _reason(order, error)}
+        # Without memory, the tools raise anything, too: EncodeError, std::bad_alloc.
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        figures = {"why_not": f"{text}{limit(order)}"}
     if "refused" in figures:
         figures["refused"] = _short(figures["refused"], order)
     return {**figures, "why_not": _short(figures["why_not"], order)}
-
-
-def _reason(order: Order, error: Exception) -> str:
-    text = str(error)
-    if "bad_alloc" in text or "Failed to allocate memory" in text:
-        return f"{order.task} ran out of memory{_limit(order)}"
-    return f"{type(error).__name__}: {text}"
-
-
-def _limit(order: Order) -> str:
-    return f", its limit is {order.cap_mib} MiB" if order.cap_mib else ""
 
 
 def _short(text: str, order: Order) -> str:

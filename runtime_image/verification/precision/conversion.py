@@ -28,9 +28,8 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from onnxruntime.transformers.onnx_model import OnnxModel
 
-from runtime_image.contract.errors import LoadError
 from runtime_image.engines.onnx import OnnxEngine, session_options
-from runtime_image.verification.precision.order import Order
+from runtime_image.verification.precision.order import NotConverted, Order
 from runtime_image.verification.precision.samples import Samples, read
 
 BYTES_MAX: Final = 2_000_000_000
@@ -52,10 +51,6 @@ QUANTISED: Final = frozenset(
 """Operators of quantised models; a candidate without any is the original."""
 WHOLE: Final = "whole.onnx"
 PREPROCESSED: Final = "preprocessed.onnx"
-
-
-class NotConverted(LoadError):
-    """The model cannot become this candidate; the text is the reason."""
 
 
 def make(order: Order) -> str:

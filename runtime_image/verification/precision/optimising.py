@@ -22,7 +22,6 @@ from runtime_image.contract.precision import (
     patience_s,
 )
 from runtime_image.contract.rows import RowVerdict
-from runtime_image.contract.signature import Signature
 from runtime_image.engines.upgrade import resident_mib
 from runtime_image.verification.child import ChildFailed, output_of, verdict_of
 from runtime_image.verification.precision.agreement import Agreement
@@ -34,7 +33,14 @@ from runtime_image.verification.precision.choice import (
     row_of,
     why_not_offered,
 )
-from runtime_image.verification.precision.order import NOT_ANALYSED, Figures, Order, Task, to_json
+from runtime_image.verification.precision.order import (
+    NOT_ANALYSED,
+    Figures,
+    Order,
+    Task,
+    limit,
+    to_json,
+)
 
 COMMAND: Final = (sys.executable, "-I", "-B", "-m", "runtime_image.verification.precision")
 CHILD_SHARE: Final = 0.4
@@ -44,6 +50,7 @@ MARGIN_S: Final = 10.0
 JUDGED_BYTES_MAX: Final = 512 * 2**20
 """Max bytes of a file that a judging child writes: the original's outputs."""
 ROWS_S: Final = 30.0
+TEXT_MAX: Final = 500
 _SUBJECTS: Final[dict[Task, str]] = {
     "make": "making it",
     "explore": "running it",
@@ -87,8 +94,15 @@ class _Reference:
 
     measured: Measured
     figures: Figures
-    signature: Signature
     outputs: Path
+
+    def why_not(self, name: CandidateName) -> str:
+        """Return "" if a candidate can be measured beside the original, else why not."""
+        if reason := self.measured.why_not:
+            return f"the original could not be measured: {reason}"[:TEXT_MAX]
+        figures = self.figures
+        judged = len(figures["judged"])
+        return why_not_offered(name, figures["source"], figures["calibrated"], judged)
 
 
 class Optimiser:
@@ -116,7 +130,8 @@ class Optimiser:
         """Return the file to serve and the table. `verdict` is that on the original's rows.
 
         Raises LoadError if the samples do not fit, or if a demanded precision is not to be had
-        within the tolerance. Leaves no file but the chosen one.
+        within the tolerance. Leaves no file but the chosen one. Also serves an original that could
+        not be measured, if it is no demand: loading it shows whether it works.
         """
         try:
             return self._optimised(verdict)
@@ -151,20 +166,14 @@ class Optimiser:
         figures = self._child(order)
         if refused := figures.get("refused"):
             raise SamplesRefused(f"optimise: {refused}")
-        if why_not := figures["why_not"]:
-            raise LoadError(f"optimise: the original could not be measured: {why_not}")
         reference = _Reference(
-            Measured("original", file_bytes=model.stat().st_size),
+            Measured("original", figures["why_not"], file_bytes=model.stat().st_size),
             figures,
-            signatures.from_json(figures["signature"]),
             outputs,
         )
-        if not figures["judged"]:
+        if figures["why_not"] or not figures["judged"]:
             return reference
-        measured = self._judged("original", model, verdict, reference)
-        if measured.why_not:
-            raise LoadError(f"optimise: the original could not be measured: {measured.why_not}")
-        return replace(reference, measured=measured)
+        return replace(reference, measured=self._judged("original", model, verdict, reference))
 
     def _judged(
         self, name: CandidateName, model: Path, verdict: RowVerdict, reference: _Reference
@@ -173,19 +182,16 @@ class Optimiser:
             self._order("judge", name, model),
             verdict=verdict,
             outputs=str(reference.outputs),
-            signature=reference.signature,
+            signature=signatures.from_json(reference.figures["signature"]),
             rows=tuple(reference.figures["rows"]),
             judged=tuple(reference.figures["judged"]),
+            batchable=reference.figures["batchable"] if name == "original" else None,
         )
         return _measured(name, self._child(order), model.stat().st_size)
 
     def _candidate(self, name: CandidateName, reference: _Reference) -> tuple[Measured, RowVerdict]:
         """Make and judge one candidate; return its figures, and the verdict on its rows."""
-        figures = reference.figures
-        why_not = why_not_offered(
-            name, figures["source"], figures["calibrated"], len(figures["judged"])
-        )
-        if why_not:
+        if why_not := reference.why_not(name):
             return Measured(name, why_not), NOT_ANALYSED
         made = self._child(self._order("make", name, self._folder / self._spec.model))
         target = self._target(name)
@@ -209,7 +215,7 @@ class Optimiser:
         try:
             figures: Figures = output_of([*COMMAND, str(file)], order.limit_s, subject)
         except (ChildFailed, OSError, ValueError) as error:
-            return {"why_not": str(error)[:500]}
+            return {"why_not": f"{error}{limit(order)}"[:TEXT_MAX]}
         return figures
 
     def _order(self, task: Task, name: CandidateName, model: Path) -> Order:
@@ -242,9 +248,9 @@ class Optimiser:
                 row_of(one, choice.why_not[one.name]) for one in (reference.measured, *candidates)
             ],
             "tolerance": self._spec.optimise.tolerance,
-            "calibrated": reference.figures["calibrated"],
-            "judged": len(reference.figures["judged"]),
-            "source": reference.figures["source"],
+            "calibrated": reference.figures.get("calibrated", 0),
+            "judged": len(reference.figures.get("judged", ())),
+            "source": "samples" if self._spec.optimise.samples else "synthetic",
         }
         if choice.chosen != "original":
             report["size"] = self._target(choice.chosen).stat().st_size

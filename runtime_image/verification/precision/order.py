@@ -27,8 +27,9 @@ class Order:
     model folder, `scratch` a folder for files of this child alone. `cap_mib` limits the child's
     private memory, `bytes_max` any file it writes, `limit_s` its time; 0 is no limit. `verdict` is
     that on the rows of `model`. Exploring writes the original's outputs to `outputs` and finds the
-    last three: `signature` is the original's, `rows` are the batch sizes to measure, `judged` the
-    samples that the model accepts.
+    last four: `signature` is the original's, `rows` are the batch sizes to measure, `judged` the
+    samples that the model accepts; `batchable` is whether its runs may be joined, None for a
+    candidate, which is judged anew.
     """
 
     task: Task
@@ -48,6 +49,7 @@ class Order:
     signature: Signature | None = None
     rows: tuple[int, ...] = ()
     judged: tuple[int, ...] = ()
+    batchable: bool | None = None
 
 
 class Figures(TypedDict):
@@ -62,12 +64,22 @@ class Figures(TypedDict):
     source: NotRequired[Source]
     calibrated: NotRequired[int]
     judged: NotRequired[list[int]]
+    # explore and judge
+    batchable: NotRequired[bool]
     # judge
     latency_ms: NotRequired[dict[str, float]]
     memory_mib: NotRequired[float]
-    batchable: NotRequired[bool]
     agreement: NotRequired[dict[str, Any]]
     """`Agreement` as JSON; absent for the original."""
+
+
+class NotConverted(Exception):
+    """The model cannot become this candidate; the text is the reason."""
+
+
+def limit(order: Order) -> str:
+    """Return the memory limit of a child, as the end of a reason; "" without one."""
+    return f"; its memory is limited to {order.cap_mib} MiB" if order.cap_mib else ""
 
 
 def to_json(order: Order) -> dict[str, Any]:

@@ -115,7 +115,7 @@ async def test_a_model_is_compiled_after_its_deploy(tmp_path: Path) -> None:
         assert side.bound() == (FILE.path,)
         assert side.builds.outcomes == {"done": 1}
         assert "digits" in heard
-        await until(lambda: "1 replicas use it" in side.decisions())
+        await until(lambda: "compiled with onnxruntime in 2 s on cpu0" in side.decisions())
         await side.operator.deploys.sweep()
         assert side.operator.store.blobs.has(FILE.sha256)
 

@@ -195,3 +195,24 @@ def test_long_runs_are_not_repeated_for_ever(tmp_path: Path) -> None:
 def test_the_knee_is_where_more_gains_nothing(latency_ms: dict[int, float], rows: int) -> None:
     """Beyond the knee, more rows save less than 10% per row."""
     assert knee(latency_ms) == rows
+
+
+@pytest.mark.parametrize(
+    ("change", "is_refuted", "is_refuted_coarsely"),
+    [
+        (1.0, False, False),
+        (1.004, True, False),
+        (1.1, True, True),
+    ],
+)
+def test_a_lower_precision_may_round_otherwise_in_a_batch(
+    change: float, is_refuted: bool, is_refuted_coarsely: bool
+) -> None:
+    """FP16 inside of a model with FP32 outputs changes its last place with the order of additions;
+    that is no row that sees another one."""
+    engine = Function(lambda x: {"y": x * 100 * (change if len(x) > 1 else 1)})
+    inputs = {"x": np.ones((1, 4), np.float32)}
+    outputs = engine.run(inputs, None)
+
+    assert bool(why_not_batchable(engine, inputs, outputs)) == is_refuted
+    assert bool(why_not_batchable(engine, inputs, outputs, coarse=True)) == is_refuted_coarsely

@@ -58,6 +58,18 @@ def test_auto_needs_a_tenth(ms: float, name: str) -> None:
     assert all(reason for other, reason in found.why_not.items() if other != name)
 
 
+@pytest.mark.parametrize(("ms", "name"), [(0.012, "original"), (0.002, "int8")])
+def test_auto_needs_more_than_noise(ms: float, name: str) -> None:
+    """A run of some microseconds varies by more than a tenth, and costs nothing beside a call."""
+    tiny = one("original", {1: 0.026}, agreement=None, batchable=False)
+
+    found = chosen(one("int8", {1: ms}), original=tiny)
+
+    assert found.chosen == name
+    if name == "original":
+        assert "less than 0.02 ms of a run is saved" in found.why_not["int8"]
+
+
 def test_auto_takes_the_fastest_of_several() -> None:
     """At the original's best batch."""
     found = chosen(one("fp16", {1: 1.0, 8: 9.0}), one("int8", FAST))

@@ -17,8 +17,8 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import CandidateName, Optimisation
 from runtime_image.engines.onnx import OnnxEngine
 from runtime_image.verification.child import verdict_of
-from runtime_image.verification.precision.conversion import BYTES_MAX, NotConverted, make
-from runtime_image.verification.precision.order import Order
+from runtime_image.verification.precision.conversion import BYTES_MAX, make
+from runtime_image.verification.precision.order import NotConverted, Order
 
 CANDIDATES: Final[tuple[CandidateName, ...]] = ("fp16", "int8", "int8-dynamic")
 NODES: Final = "h = MatMul(x, w) r = Relu(h) y = MatMul(r, v)"
