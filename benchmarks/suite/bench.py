@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from benchmarks.gateway import Gateway, gateway
 from benchmarks.loaded import P50, P99, RATE, answers
 from benchmarks.loading import generator
 from benchmarks.loading.call import Load
-from benchmarks.measuring.record import Case, Figures, Record, interleaved
+from benchmarks.measuring.record import Case, Figures, interleaved
 from benchmarks.measuring.report import Part, compare
 from benchmarks.measuring.setting import Setting
 from benchmarks.models import subjects
@@ -20,15 +19,13 @@ from benchmarks.models.subjects import Subject
 from tests.support.process_server import FNCTL
 
 CONNECTIONS = (1, 8, 64)
-AROUND_S = 2
-"""Seconds that fnctl takes to start, to warm up and to end."""
 OURS = "fnctl bench"
 THEIRS = "load of the benchmarks"
 WANTED = {metric: {OURS: "ratio 0.9 to 1.1"} for metric in (RATE, P50)}
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Rate and latency at 1, 8 and 64 connections, by both, in turns and at the same time."""
+    """Rate and latency at 1, 8 and 64 connections, by both, in turns."""
     subject = subjects.digits()
     parts: list[Part] = []
     with (
@@ -47,25 +44,8 @@ def measure(setting: Setting) -> list[Part]:
                 OURS: partial(_by_fnctl, ours, subject, body, load, setting),
             }
             record = interleaved(cases, setting.rounds).only(RATE, P50, P99)
-            parts += compare(record, THEIRS, targets=WANTED, title=f"c={connections}, in turns")
-            together = Record()
-            for _ in range(setting.rounds):
-                for name, figures in _together(ours, subject, body, load, setting).items():
-                    together.add(name, figures)
-            title = f"c={connections} each, at the same time"
-            parts += compare(together.only(RATE, P50, P99), THEIRS, targets=WANTED, title=title)
+            parts += compare(record, THEIRS, targets=WANTED, title=f"c={connections}")
     return parts
-
-
-def _together(
-    ours: Gateway, subject: Subject, body: Path, load: Load, setting: Setting
-) -> dict[str, Figures]:
-    """Measure by both at once, which shares every disturbance. The other load covers the start and
-    the warm-up of fnctl."""
-    longer = replace(load, seconds=load.seconds + AROUND_S)
-    with generator.running(longer, setting.cores[1]) as process:
-        by_fnctl = _by_fnctl(ours, subject, body, load, setting)
-        return {THEIRS: answers(generator.figures(process, longer)), OURS: by_fnctl}
 
 
 def _by_fnctl(ours: Gateway, subject: Subject, body: Path, load: Load, setting: Setting) -> Figures:

@@ -263,7 +263,8 @@ class ReplicaLifecycle:
         loading = [ms for phase, ms in event.phases.items() if phase not in PLACEMENT_PHASES]
         pool.reload_s = sum(loading) / 1e3
         self.advance(replica, Step.LOADED, now)
-        commands.append(Note(replica.pool, f"{replica.id} is ready"))
+        how = " with its compiled model" if replica.session == "compiled" else ""
+        commands.append(Note(replica.pool, f"{replica.id} is ready{how}"))
         if replica.adopted and pool.spec.is_server and replica.is_reachable:
             # The earlier manager may have drained it softly, for a pool that asks anew.
             commands.append(Resume(replica.id))

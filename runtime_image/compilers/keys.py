@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,6 +18,12 @@ from runtime_image.contract.compiled import CompilerName, ShapeRange
 
 SCHEME: Final = 1
 """Version of the way in which this package compiles; part of every key."""
+LOCATION: Final = b"location"
+"""Key of the entry in onnx.proto that names the file of external data."""
+PIECE: Final = 1024 * 1024
+NEAR: Final = 8192
+"""Bytes of a model that are read at once, and looked at again with the next ones: an entry may lie
+in both."""
 DIGEST: Final = 32
 """Hexadecimal digits of the digest in a key."""
 
@@ -61,27 +66,34 @@ def _key(name: CompilerName, platform: Platform, rest: list[object]) -> str:
 
 
 def model_digest(model: Path) -> str:
-    """Return the sha256 of a model file and of all files beside it that its bytes name: weights in
+    """Return the sha256 of a model file and of the files beside it that it names as the location of
     external data. Raises OSError."""
     digest = hashlib.sha256()
-    with model.open("rb") as file:
-        digest.update(hashlib.file_digest(file, "sha256").digest())
-        names = _named_in(file.fileno(), model)
+    own, names = _read(model, sorted(set(_beside(str(model.parent))) - {model.name}))
+    digest.update(own)
     for name in names:
-        digest.update(b"\0" + name.encode() + b"\0")
         with (model.parent / name).open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+            content = hashlib.file_digest(file, "sha256").digest()
+        digest.update(b"\0" + name.encode() + b"\0" + content)
     return digest.hexdigest()
 
 
-def _named_in(descriptor: int, model: Path) -> list[str]:
-    """Return paths below the model's folder whose file name occurs in the model. A name that occurs
-    by chance does no harm: the same files are beside the model in every replica."""
-    beside = sorted(set(_beside(str(model.parent))) - {model.name})
-    if not beside or not os.fstat(descriptor).st_size:
-        return []
-    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
-        return [path for path in beside if content.find(path.rpartition("/")[2].encode()) >= 0]
+def _read(model: Path, beside: list[str]) -> tuple[bytes, list[str]]:
+    """Return the digest of a model and those of the paths `beside` that it may name.
+
+    Reads it once, in pieces that hold the interpreter lock for a moment only. A name that occurs
+    near LOCATION by chance does no harm: the same files are beside the model in every replica.
+    """
+    digest, last = hashlib.sha256(), b""
+    found: set[str] = set()
+    with model.open("rb", buffering=0) as file:
+        while piece := file.read(PIECE):
+            digest.update(piece)
+            text = last + piece
+            if beside and LOCATION in text:
+                found |= {path for path in beside if path.rpartition("/")[2].encode() in text}
+            last = piece[-NEAR:]
+    return digest.digest(), sorted(found)
 
 
 def _beside(folder: str, inside: str = "") -> Iterator[str]:

@@ -11,7 +11,7 @@ from runtime_image.compilers.base import Compiler
 from runtime_image.compilers.files import verified
 from runtime_image.compilers.keys import model_digest, model_key, timing_key
 from runtime_image.compilers.named import compiler_named
-from runtime_image.contract.compiled import CompiledModel, CompilerName, ShapeRange
+from runtime_image.contract.compiled import OTHER_KEY, CompiledModel, CompilerName, ShapeRange
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import ModelSpec
@@ -25,8 +25,6 @@ from runtime_image.engines.onnx import (
 )
 from runtime_image.engines.upgrade import SessionUpgrade, log_line
 
-OTHER_KEY: Final = "another key"
-"""Beginning of the reason why a compiled model made elsewhere is not used."""
 OPENING_TAKES: Final = 2
 """Max memory of a compiled session while it is opened, as a multiple of its files' size: they are
 copied to memory, and read from there."""

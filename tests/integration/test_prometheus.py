@@ -69,7 +69,13 @@ def ask(server: ServerProcess, path: str, document: Any = None) -> bytes:
             return answer.read()
 
 
-OF_GPUS = ("fngate_device_memory_used_bytes", "fngate_device_utilization_ratio")
+OF_GPUS = (
+    "fngate_device_memory_used_bytes",
+    "fngate_device_utilization_ratio",
+    "fngate_device_power_watts",
+    "fngate_device_xid_errors_total",
+    "fngate_function_energy_joules_total",
+)
 OF_MOMENTS = ("fngate_held", "fngate_in_flight")
 """Families that have series only for pools with held or running requests."""
 OF_OTHER_HOSTS = (

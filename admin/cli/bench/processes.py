@@ -189,7 +189,8 @@ def _write(child: _Child, data: bytes) -> None:
 def _started(plan: LoadPlan, request: bytes, dial: Dial | None) -> Iterator[_Child]:
     """Run a process; at the end of the block it is gone."""
     with _sockets(plan, dial) as fd:
-        # A session of its own: Ctrl-C of the terminal must not end it before its result.
+        # A group of its own: Ctrl-C of the terminal must not end it before its result. A session of
+        # its own would have its own share of the processors, too (sched(7), autogroups).
         process = subprocess.Popen(
             # With -P, a folder named admin in the working directory is not imported.
             [sys.executable, "-P", "-m", MODULE, "-"],
@@ -197,7 +198,7 @@ def _started(plan: LoadPlan, request: bytes, dial: Dial | None) -> Iterator[_Chi
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=() if fd < 0 else (fd,),
-            start_new_session=True,
+            process_group=0,
         )
         child = _Child(plan, process)
         try:

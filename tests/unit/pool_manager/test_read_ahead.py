@@ -21,6 +21,7 @@ from pool_manager.read_ahead import (
     plan,
     read_model,
 )
+from runtime_image.contract.compiled import CompiledModel, Form
 from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
 
 SPEC = ModelSpec("digits@1", model="model.onnx")
@@ -211,6 +212,15 @@ def test_of_a_model_of_other_precision_only_that_is_read() -> None:
     files = [*FILES, Portion(".optimised/model.onnx", 5)]
 
     assert plan(files, replace(PLAIN, optimised=".optimised/model.onnx"), 1000) == [files[-1]]
+
+
+@pytest.mark.parametrize(("form", "is_whole"), [("context", True), ("cache", False)])
+def test_of_a_compiled_model_what_is_loaded_is_read(form: Form, is_whole: bool) -> None:
+    """One that is whole is all that is loaded; a cache is used beside the model."""
+    files = [*FILES, Portion(".compiled/m_ctx.onnx", 5)]
+    spec = replace(PLAIN, compiled=CompiledModel("k", "tensorrt", form, (), ()))
+
+    assert set(plan(files, spec, 1000)) == set(files[-1:] if is_whole else files)
 
 
 def test_empty_files_are_not_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from admin.image.context import ImageError, wheels_in
 from admin.image.wheels import Platform
 from tests.support import runtime_images
 from tests.support import tensorrt as stand_ins
+from tests.support.doses import amount
 
 BASE = Platform((3, 12), "x86_64", (2, 36))
 CU13 = "tensorrt_cu13_libs"
+LIBRARY_PATH = "/opt/fngate/tensorrt_libs:/usr/local/nvidia/lib64"
 
 
 @pytest.mark.parametrize(
@@ -47,19 +50,14 @@ def test_a_wheel_must_fit_the_base(tmp_path: Path, name: str, reason: str) -> No
 
     found = tensorrt.why_not(path, BASE)
 
-    if not reason:
-        assert found == ""
-    else:
-        with pytest.raises(AssertionError, match=reason):
-            raise AssertionError(found)
+    assert re.search(reason, found) if reason else found == "", found
 
 
 def test_a_wheel_must_have_the_libraries(tmp_path: Path) -> None:
     """A file that only has the right name is refused before a build."""
     empty = stand_ins.wheel(tmp_path, files={"libnvinfer.so.11": b""})
-    assert (
-        tensorrt.why_not(empty, BASE) == "it has no libnvinfer.so.10 and no libnvonnxparser.so.10"
-    )
+    missing = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")
+    assert tensorrt.why_not(empty, BASE) == f"it has no {' and no '.join(missing)}"
 
     empty.write_bytes(b"no archive")
     assert tensorrt.why_not(empty, BASE).startswith("it cannot be read: ")
@@ -101,7 +99,8 @@ def test_an_image_gets_tensorrt_from_a_wheel_or_its_base(
 ) -> None:
     """The libraries come from --wheels, or the base has them; both are proven by loading them."""
     name = uuid.uuid4().hex
-    tags = [f"fngate-test:{name}-wheel", f"fngate-test:{name}-base"]
+    # The second build takes as long as the first.
+    tags = [f"fngate-test:{name}-{way}" for way in amount(("wheel",), ("wheel", "base"))]
     folder = tmp_path / "tensorrt"
     stand_ins.wheel(folder, files=stand_ins.libraries(tmp_path / "libraries"))
     (tmp_path / "checkout").mkdir()
@@ -113,23 +112,21 @@ def test_an_image_gets_tensorrt_from_a_wheel_or_its_base(
     }
     said: list[str] = []
     try:
-        given = runtime_images.order(tags[0], tensorrt_wheels=folder, **options)
-        made = build(given, said.append)
+        made = build(runtime_images.order(tags[0], tensorrt_wheels=folder, **options), said.append)
         # This image has the libraries, so it is a base that has them; its wheelhouse has none.
-        again = build(runtime_images.order(tags[1], base=tags[0], **options), said.append)
-        paths = {
-            tag: dict(
-                pair.split("=", 1) for pair in docker_client.inspect_image(tag)["Config"]["Env"]
-            )["LD_LIBRARY_PATH"]
-            for tag in tags
-        }
+        for tag in tags[1:]:
+            again = build(runtime_images.order(tag, base=tags[0], **options), said.append)
+            assert again.tensorrt == "10.16.1"
+            assert any("the base has TensorRT 10.16.1" in line for line in said)
+        for tag in tags:
+            variables = docker_client.inspect_image(tag)["Config"]["Env"]
+            assert f"LD_LIBRARY_PATH={LIBRARY_PATH}" in variables
+        assert tensorrt.probe(docker_client, tags[0], uuid.uuid4().hex) == ("10.16.1", [])
     finally:
         for tag in reversed(tags):
             runtime_images.remove(docker_client, tag)
 
-    assert (made.tensorrt, again.tensorrt) == ("10.16.1", "10.16.1")
-    assert any("the base has TensorRT 10.16.1" in line for line in said)
-    assert set(paths.values()) == {"/opt/fngate/tensorrt_libs:/usr/local/nvidia/lib64"}
+    assert made.tensorrt == "10.16.1"
 
 
 @pytest.mark.docker

@@ -408,6 +408,16 @@ def test_what_a_replica_says_of_its_compiled_model() -> None:
     assert (play.replica("r1").session, play.replica("r1").not_compiled) == ("compiled", "")
 
 
+def test_a_start_from_a_compiled_model_is_noted() -> None:
+    """`fnctl why` shows it."""
+    play = Play(PoolSpec(A))
+    play.demand(a=1)
+    play.on(events.Greeted("r1", {}))
+    play.on(events.Loaded("r1", 4, True, 80.0, {}, session="compiled"))
+
+    assert play.notes[-1].text == "r1 is ready with its compiled model"
+
+
 def test_only_serving_replicas_are_upgraded() -> None:
     """An answer that crossed the replica's end changes nothing."""
     play = Play(PoolSpec(A))

@@ -279,8 +279,12 @@ def test_a_plain_script_has_no_fault() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("crash_at", "lunch", "crash_at: expected None or one of start, load, run, got 'lunch'"),
-        ("hang_at", "", "hang_at: expected None or one of start, load, run, got ''"),
+        (
+            "crash_at",
+            "lunch",
+            "crash_at: expected None or one of start, load, run, build, got 'lunch'",
+        ),
+        ("hang_at", "", "hang_at: expected None or one of start, load, run, build, got ''"),
         ("load_s", -1.0, "load_s: expected at least 0, got -1.0"),
         ("batch", 0, "batch: expected at least 1, got 0"),
         ("crash_count", -1, "crash_count: expected at least 0, got -1"),

@@ -18,12 +18,13 @@ from runtime_image.compilers.files import CHUNK, Refused, read_small, verified
 from runtime_image.contract.compiled import (
     FILES_MAX,
     FOLDER,
+    OTHER_KEY,
     TIMING_CACHE,
     CompiledFile,
     CompiledModel,
 )
 from runtime_image.contract.errors import LoadError
-from runtime_image.engines.compiled import OTHER_KEY, Place
+from runtime_image.engines.compiled import Place
 from tests.support import compiled as compiling
 from tests.support import models
 from tests.support.hostile_caches import Attack

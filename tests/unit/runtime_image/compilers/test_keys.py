@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runtime_image.compilers.keys import Platform, model_digest, model_key, timing_key
+from runtime_image.compilers.keys import PIECE, Platform, model_digest, model_key, timing_key
 from runtime_image.compilers.onnxruntime import OnnxRuntimeCompiler
 from runtime_image.contract.compiled import ShapeRange
 from runtime_image.engines.onnx import environment_key
@@ -105,6 +105,25 @@ def test_the_digest_covers_weights_in_other_files(tmp_path: Path) -> None:
 
     assert first == unchanged
     assert len({first, changed, model_digest(model)}) == 3
+
+
+def test_a_name_across_two_pieces_is_found(tmp_path: Path) -> None:
+    """Wherever in the model the entry is; a name far from any entry is not looked for."""
+    (tmp_path / "weights.bin").write_text("1")
+    model = tmp_path / "m.onnx"
+    digests = []
+    for offset in range(PIECE - 32, PIECE + 32, 7):
+        model.write_bytes(b"\0" * offset + b"\n\x08location\x12\x0bweights.bin" + b"\0" * PIECE)
+        (tmp_path / "weights.bin").write_text("1")
+        first = model_digest(model)
+        (tmp_path / "weights.bin").write_text("2")
+        digests.append((first, model_digest(model)))
+    model.write_bytes(b"weights.bin" + b"\0" * PIECE)
+    unnamed = model_digest(model)
+    (tmp_path / "weights.bin").write_text("3")
+
+    assert all(first != second for first, second in digests)
+    assert model_digest(model) == unnamed
 
 
 def test_this_platform_has_a_key(tmp_path: Path) -> None:

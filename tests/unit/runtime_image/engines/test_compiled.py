@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from runtime_image.compilers.ranges import OutsideRanges
-from runtime_image.contract.compiled import CompiledModel
+from runtime_image.contract.compiled import OTHER_KEY, CompiledModel
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.engines.base import Engine
-from runtime_image.engines.compiled import OTHER_KEY, CompiledEngine, Place, compiled_upgrade
+from runtime_image.engines.compiled import CompiledEngine, Place, compiled_upgrade
 from runtime_image.engines.loading import load_engine
 from runtime_image.engines.onnx import OnnxEngine, Sessions
 from runtime_image.engines.upgrade import SessionUpgrade

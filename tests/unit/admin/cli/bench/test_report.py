@@ -76,22 +76,28 @@ def test_json_has_all_figures() -> None:
 
 
 @pytest.fixture(scope="module")
-def fonts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Draw once: matplotlib keeps its fonts open."""
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Pictures with all figures, and of unknown rows without any quantile. For the module, because
+    matplotlib keeps its fonts open."""
     pytest.importorskip("matplotlib")
-    plot.draw(tmp_path_factory.mktemp("fonts") / "x.png", "digits", REQUESTS, OUTCOME.points)
-
-
-def test_a_picture_is_a_png(tmp_path: Path, fonts: None) -> None:
-    """With points of unknown rows, and without any quantile."""
-    path = tmp_path / "x.png"
-    plot.check(path)
+    folder = tmp_path_factory.mktemp("pictures")
     nothing = figures(replace(BAD, taken_s=array("d")), 0, 1)
     unknown = {0: replace(REQUESTS[1], rows=0)}
+    found = []
     for requests, points in ((REQUESTS, OUTCOME.points), (unknown, [(Point(0, 1), nothing)])):
-        plot.draw(path, "digits", requests, points)
-        assert path.read_bytes().startswith(b"\x89PNG\r\n")
-        path.unlink()
+        found.append(folder / f"{len(found)}.png")
+        plot.check(found[-1])
+        plot.draw(found[-1], "digits", requests, points)
+    return found
+
+
+def test_a_picture_is_a_png(pictures: list[Path]) -> None:
+    """Whatever is known of the points; its size is that of the figure."""
+    for path in pictures:
+        head = path.read_bytes()[:24]
+        assert head.startswith(b"\x89PNG\r\n")
+        width, height = (int.from_bytes(head[at : at + 4]) for at in (16, 20))
+        assert (width, height) == tuple(round(one * plot.DPI) for one in plot.SIZE)
 
 
 def test_the_extra_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
