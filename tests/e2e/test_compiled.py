@@ -188,7 +188,8 @@ async def test_a_killed_server_builds_again(server: ServerProcess, caller: Calle
     await deploy(caller, "digits", f"{AUTO}[batching]\nmax_size = 2\n")
     await reached(caller, "building", 1)
     before = server.replica_pids("build")
-    assert len(before) == 1
+    ids = [id for id, pid in server.replica_processes().items() if pid in before]
+    assert len(ids) == 1
 
     server.kill()
     server.start()
@@ -199,6 +200,7 @@ async def test_a_killed_server_builds_again(server: ServerProcess, caller: Calle
         assert done["compiled_ms"].keys() == done["ordinary_ms"].keys() != set()
     assert set(before).isdisjoint(server.replica_pids())
     assert server.replica_pids("build") == []
+    assert [path for id in ids for path in server.data.rglob(id) if path.is_dir()] == []
 
     server.stop()
     _as_of_another_version(server.data / "fngate.db")
