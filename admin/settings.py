@@ -131,8 +131,7 @@ class Settings(BaseSettings):
     """Compiler of models whose function.toml asks for one. `tensorrt`: GPUs alone. `onnxruntime`:
     the CPU, too, which shows builds on a machine without a GPU; its models are no faster."""
     build_delay_s: float = Field(0.0, ge=0.0, le=3600.0)
-    """Seconds that are added to each build, for trials of what happens meanwhile. Half as many if
-    an earlier build has left the compiler's measurements."""
+    """Seconds that are added to each build, for trials of what happens meanwhile."""
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies that each gateway process holds at once, including bodies that still
     arrive. Shared memory for large bodies takes up to twice as much."""

@@ -274,3 +274,39 @@ def test_a_script_must_say_yes(api: AdminApi, fnctl: Callable[..., Result]) -> N
     """--json never asks; without --yes it is refused."""
     assert fnctl("rm", "digits", "--json").exit_code == 2
     assert api.requests == []
+
+
+PREPARE_PATH = "/admin/v1/functions/digits/prepare"
+BUILD: dict[str, Any] = {"state": "waiting", "reason": "", "attempts": 0}
+
+
+def test_a_build_is_followed_to_its_end(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """prepare asks for the compiled model, prints its progress once per state, and its result."""
+    building = {**BUILD, "state": "building", "attempts": 1, "elapsed_s": 3.0}
+    done = {**BUILD, "state": "done", "compiler": "tensorrt", "device_type": "cuda"}
+    api.on("POST", PREPARE_PATH, Canned({"name": "digits", "build": BUILD}, 202))
+    shown = [Canned({"build": one}) for one in (building, building, done)]
+    api.on("GET", "/admin/v1/functions/digits", *shown)
+
+    result = fnctl("prepare", "digits", "--now")
+
+    assert result.exit_code == 0
+    assert api.sent("POST")[0].json == {"now": True}
+    assert result.stdout == "digits: by tensorrt for cuda, built in -\n"
+    assert result.stderr.count("waiting: ") == result.stderr.count("building: 3 s") == 1
+
+
+def test_a_build_that_ends_without_a_model_fails(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """The exit code is 1 with the reason; --wait 0 follows nothing and is 0."""
+    failed = {**BUILD, "state": "failed", "reason": "output y differs by 0.4"}
+    api.on("POST", PREPARE_PATH, Canned({"build": BUILD}, 202))
+    api.on("GET", "/admin/v1/functions/digits", Canned({"build": failed}))
+
+    result = fnctl("prepare", "digits")
+    at_once = fnctl("prepare", "digits", "--wait", "0", "--json")
+
+    assert (result.exit_code, at_once.exit_code) == (1, 0)
+    assert result.stdout == "digits: failed: output y differs by 0.4\n"
+    assert json.loads(at_once.stdout)["build"]["state"] == "waiting"

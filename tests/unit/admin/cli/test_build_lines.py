@@ -1,0 +1,83 @@
+"""Tests of how the build of a compiled model is rendered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from admin.cli.build_lines import build_cell, build_line, parity, shapes
+
+WAITING: dict[str, Any] = {"state": "waiting", "reason": "", "attempts": 0, "began_s": None}
+RUNNING = {**WAITING, "state": "building", "attempts": 1, "elapsed_s": 12.0, "began_s": 88.0}
+DONE = {
+    **WAITING,
+    "state": "done",
+    "compiler": "tensorrt",
+    "device_type": "cuda",
+    "form": "cache",
+    "elapsed_s": 300.0,
+    "ordinary_ms": {"1": 1.5, "8": 9.0},
+    "compiled_ms": {"1": 0.5, "8": 3.0},
+    "ranges": [{"input": "x", "smallest": [1, 4], "usual": [8, 4], "largest": [8, 4]}],
+    "outside": "refuse",
+    "samples": 12,
+    "parity": [
+        {"output": "a", "relative_difference": 0.001, "cosine": 1.0},
+        {"output": "b", "relative_difference": 0.002, "cosine": 0.999999},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("build", "line"),
+    [
+        ({}, ""),
+        (WAITING, "waiting: a build begins when a device is free"),
+        (
+            {**WAITING, "attempts": 2, "reason": "letters waits"},
+            "waiting (2 of 3 attempts): letters waits",
+        ),
+        (RUNNING, "building: 12 s, attempt 1 of 3"),
+        ({**RUNNING, "estimate_s": 40.0}, "building: 12 s of about 40 s, attempt 1 of 3"),
+        (
+            {**WAITING, "state": "given_up", "reason": "letters waits"},
+            "given up 3 times: letters waits; fnctl prepare NAME --now tries again",
+        ),
+        ({**WAITING, "state": "failed", "reason": "y differs"}, "failed: y differs"),
+        ({**WAITING, "state": "unavailable", "reason": "no compiler"}, "no: no compiler"),
+        (
+            DONE,
+            "by tensorrt for cuda, parts of the graph are compiled, built in 5.0 min, 3 ms instead"
+            " of 9 ms for 8 rows",
+        ),
+        (
+            {"state": "done", "compiler": "tensorrt", "device_type": "cuda", "reason": "too large"},
+            "by tensorrt for cuda, built in -; too large",
+        ),
+    ],
+)
+def test_a_line_says_what_is_known(build: dict[str, Any], line: str) -> None:
+    """Each state says what matters in it: progress, the reason, or the gain."""
+    assert build_line(build) == line
+
+
+def test_lists_show_the_progress() -> None:
+    """A list has one short cell, with the time that has passed since the beginning."""
+    states = ("waiting", "given_up", "failed", "unavailable", "done")
+    cells = [build_cell({**WAITING, "state": state}, 100.0) for state in states]
+
+    assert cells == ["waiting", "given up", "failed", "no", "yes"]
+    assert build_cell(None, 100.0) == "-"
+    assert build_cell({**RUNNING, "estimate_s": 40.0}, 100.0) == "12 s of about 40 s"
+    assert build_cell(RUNNING, 0.0) == "building"
+
+
+def test_shapes_and_agreement() -> None:
+    """The ranges say what happens outside of them; the worst output stands for all."""
+    assert shapes(DONE) == "x 1x4 to 8x4; others are refused"
+    assert shapes({**DONE, "outside": "ordinary"}) == "x 1x4 to 8x4; others run uncompiled"
+    assert parity(DONE) == (
+        "largest relative difference 0.002 (output b), cosine 0.999999, over 12 samples"
+    )
+    assert (shapes({}), parity({})) == ("", "")
