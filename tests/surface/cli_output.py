@@ -47,6 +47,7 @@ class CliOutput:
         self._run_verb("invoke", "f")
         for verb in ("show", "why", "logs", "warm", "advise"):
             self._run_verb(verb, "f")
+        self._run_verb("bench", "f", "--seconds", "0.2", "--warmup", "0", "-c", "1")
         self._run_verb("top", "--once")
         self._run_verb("rollback", "f", "--to", "2")
         self._run_verb("scale", "f", "--min", "0")
