@@ -354,7 +354,7 @@ class Manager:
 
     def held_totals(self) -> list[HeldTotal]:
         """Return the device-seconds and joules of functions since the server's start."""
-        return self._use.totals.list()
+        return self._use.totals()
 
     @property
     def gpu_silence(self) -> str:

@@ -4,7 +4,7 @@ revision and minute."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
@@ -173,8 +173,8 @@ FUNCTIONS_MAX: Final = 1000
 """Max functions with totals of their own; those of further ones are added up."""
 OTHERS: Final = "_others"
 IDLE: Final = "_idle"
-"""Functions of the totals of further functions, and of what no function holds. No name begins with
-an underscore."""
+"""Functions of the totals of further and of removed functions, and of what no function holds. No
+name begins with an underscore."""
 HOUR_S: Final = 3600
 NAME_MAX: Final = 200
 """Max characters of the name of a GPU that are kept."""
@@ -210,6 +210,16 @@ class HeldTotals:
     def list(self) -> list[HeldTotal]:
         """Return all totals."""
         return [HeldTotal(*key, *sums) for key, sums in self._sums.items()]
+
+    def keep(self, present: Collection[tuple[str, str]]) -> None:
+        """Add the totals of functions that are not `present`, as (namespace, name), to OTHERS: a
+        later function of the same name begins at 0."""
+        for name in self._functions - {*present, (NAMESPACE, IDLE), (NAMESPACE, OTHERS)}:
+            self._functions.discard(name)
+            for key in [key for key in self._sums if key[:2] == name]:
+                others = self._sums.setdefault((NAMESPACE, OTHERS, key[2]), [0.0, 0.0])
+                for index, value in enumerate(self._sums.pop(key)):
+                    others[index] += value
 
 
 _UseKey = tuple[str, str, int, str, int]
@@ -252,7 +262,7 @@ class UsageMonitor:
         self._kinds: dict[str, str] = {}
         self._models: dict[str, DeviceModel | None] = {}
         self._flushed_s = self._clock()
-        self.totals = HeldTotals()
+        self._totals = HeldTotals()
         self._set_devices()
 
     def observe(self, about: object) -> None:
@@ -301,7 +311,7 @@ class UsageMonitor:
         self._flushed_s = now = self._clock()
         records = {_key(record): record for record in self._meter.take(now)}
         for one in self._attribution.take(now):
-            self.totals.add(one, self._kinds.get(one.device) or kind_of(one.device))
+            self._totals.add(one, self._kinds.get(one.device) or kind_of(one.device))
             into = self._nobodys if one.owner is None else records
             use = Use(*(one.owner or NOBODY), one.device, one.minute_s)
             _add(into, replace(use, held_s=one.held_s, joules=one.joules))
@@ -314,6 +324,11 @@ class UsageMonitor:
         self._record_models()
         # The wall clock may be set: later seconds are counted by the new time.
         self._meter.offset_s = self._attribution.offset_s = self._wall() - now
+
+    def totals(self) -> list[HeldTotal]:
+        """Return the totals of functions that are deployed; OTHERS has those of removed ones."""
+        self._totals.keep({(one.namespace, one.name) for one in self._bindings.values()})
+        return self._totals.list()
 
     def busy(self, device: str) -> float | None:
         """As `UsageMeter.busy`."""

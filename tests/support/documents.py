@@ -41,7 +41,9 @@ class Step:
     @property
     def may_fail(self) -> bool:
         """Return whether the document shows a refusal, which means a non-zero exit code."""
-        return any(line.startswith(("error:", "fnctl serve:", "fail ")) for line in self.shown)
+        return any(
+            line.startswith(("error:", "Error:", "fnctl serve:", "fail ")) for line in self.shown
+        )
 
     @property
     def is_shortened(self) -> bool:

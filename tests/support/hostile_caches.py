@@ -7,7 +7,7 @@ import random
 import shutil
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,8 +117,8 @@ class Attack:
     def _socket(self) -> CompiledModel:
         path = self._path()
         path.unlink()
-        with socket.socket(socket.AF_UNIX) as sock:
-            os.chdir(self._folder)  # the path may be longer than a socket's name
+        # The path may be longer than a socket's name.
+        with socket.socket(socket.AF_UNIX) as sock, chdir(self._folder):
             sock.bind(path.name)
         return self._compiled
 

@@ -40,6 +40,7 @@ async def test_every_task_that_runs_as_long_as_the_server_is_named(tmp_path: Pat
             ["history", "usage", "daily copy"],
             ["tick", "trim logs"],
             ["sweep", "demand"],
+            ["build models"],
             ["history", "errors", "events"],
         ]
         owners[-1].root("test", asyncio.sleep(0))

@@ -394,7 +394,7 @@ def test_energy_goes_to_whoever_holds_the_gpu() -> None:
 
     assert rig.held() == {"": (15.0, 800.0), "digits": (20.0, 6000.0)}
     assert rig.kept() == {}
-    assert sorted(one[1:] for one in rig.watch.totals.list()) == [
+    assert sorted(one[1:] for one in rig.watch.totals()) == [
         ("_idle", "cuda", 15.0, 800.0),
         ("digits", "cuda", 20.0, 6000.0),
     ]
@@ -445,7 +445,7 @@ def test_what_is_nobodys_is_stored_once_a_minute() -> None:
     for _ in range(12):
         rig.pass_s(10.0, 0.0)
         stored.append([(one.minute_s, one.held_s) for one in rig.records.use_kept])
-        totals.append([one.held_s for one in rig.watch.totals.list()])
+        totals.append([one.held_s for one in rig.watch.totals()])
 
     assert stored[4:6] == [[], [(6000, 60.0)]]
     assert stored[10:] == [[(6000, 60.0)], [(6000, 60.0), (6060, 60.0)]]
@@ -466,7 +466,7 @@ def test_a_removed_device_keeps_its_time() -> None:
     rig.watch.flush(is_last=True)
     by_device = [(one.device, one.held_s) for one in rig.records.use_kept]
     assert sorted(by_device) == [("cuda:0", 6.0), ("gpu2/cpu:0", 3.0)]
-    assert {one.kind: one.held_s for one in rig.watch.totals.list()} == {"cuda": 6.0, "cpu": 3.0}
+    assert {one.kind: one.held_s for one in rig.watch.totals()} == {"cuda": 6.0, "cpu": 3.0}
 
 
 def test_totals_are_of_a_limited_number_of_functions() -> None:
@@ -479,3 +479,18 @@ def test_totals_are_of_a_limited_number_of_functions() -> None:
 
     assert len(found) == FUNCTIONS_MAX + 1
     assert found[-1] == ("default", "_others", "cpu", 10.0, 0.0)
+
+
+def test_totals_of_a_removed_function_go_to_the_others() -> None:
+    """Its name begins at 0 again, and the sum of all stays."""
+    totals = HeldTotals()
+    for name in ("gone", "stays"):
+        totals.add(Attributed(Owner("default", name, 1), "cpu:0", 0, 2.0, 0.5), "cpu")
+    totals.keep({("default", "stays")})
+    totals.add(Attributed(Owner("default", "gone", 1), "cpu:0", 0, 1.0, 0.0), "cpu")
+
+    assert sorted(totals.list()) == [
+        ("default", "_others", "cpu", 2.0, 0.5),
+        ("default", "gone", "cpu", 1.0, 0.0),
+        ("default", "stays", "cpu", 2.0, 0.5),
+    ]

@@ -82,6 +82,7 @@ def test_parts_have_the_numbers_of_the_link() -> None:
         ("DESCRIPTION", 0),
         ("GRAPH", 1),
         ("WEIGHTS", 2),
+        ("OPTIMISED", 3),
     ]
 
 

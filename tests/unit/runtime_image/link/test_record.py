@@ -83,7 +83,7 @@ def test_another_link_is_refused_before_anything_else(
         ),
         (
             json.dumps({**asdict(RECORD), "role": "king"}),
-            "expected one of serve, trial, standby as role, got 'king'",
+            "expected one of serve, trial, build, standby as role, got 'king'",
         ),
         (
             json.dumps({**asdict(RECORD), "phases": {"place": -1}}),
