@@ -32,7 +32,7 @@ from pool_manager.replicas.file_transfer import (
     reader_of,
 )
 from pool_manager.replicas.launcher import Located
-from pool_manager.replicas.messages import is_number, text
+from pool_manager.replicas.messages import count, number, text
 from pool_manager.replicas.relay import Emit
 from registry.model import BundleFile
 from registry.tasks import Tasks
@@ -66,7 +66,6 @@ OUTPUTS_MAX: Final = 64
 """Max outputs of which the agreement is kept."""
 SIZES_MAX: Final = 16
 """Max batch sizes with which a session is measured."""
-COUNT_MAX: Final = 10**9
 DIFFERENCE_MAX: Final = 1e30
 """Bound of a difference; replicas state it where outputs cannot be compared."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -103,9 +102,9 @@ async def fetch(reader: PartReader, bundles: Bundles, binding: Binding) -> Fetch
         return said
     description, compiled = said
     files = []
-    for number, one in enumerate(compiled.files):
+    for index, one in enumerate(compiled.files):
         announced = BundleFile(f"{FOLDER}/{one.name}", one.size, "")
-        file = await reader.keep(COMPILED_PART + number, announced, bundles)
+        file = await reader.keep(COMPILED_PART + index, announced, bundles)
         if file.sha256 != one.sha256:
             raise LinkError(f"{one.name}: expected sha256 {one.sha256}, got {file.sha256}")
         files.append(file)
@@ -130,8 +129,8 @@ def described(
         _check(compiled, order, files_max(bundle_bytes))
         found = BuildDescribed(why_not="", compiled=asdict(compiled), parity=parity[:OUTPUTS_MAX])
         found["timing_key"] = _key(said.get("timing_key", ""))
-        found["samples"] = _count(said.get("samples", 0))
-        figures: dict[str, Any] = {name: _number(said[name]) for name in _FIGURES if name in said}
+        found["samples"] = count(said.get("samples", 0))
+        figures: dict[str, Any] = {name: number(said[name]) for name in _FIGURES if name in said}
         figures |= {name: _times(said[name]) for name in _TIMES if name in said}
         found.update(cast("BuildDescribed", figures))
     except (*_MALFORMED, RecursionError) as error:
@@ -208,20 +207,8 @@ def _key(value: Any) -> str:
     return value
 
 
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise ValueError(f"expected a whole number up to {COUNT_MAX}, got {str(value)[:80]!r}")
-    return value
-
-
-def _number(value: Any) -> float:
-    if not is_number(value):
-        raise ValueError(f"expected a number, got {str(value)[:80]!r}")
-    return float(value)
-
-
 def _times(data: dict[str, Any]) -> dict[str, float]:
-    return {str(_count(int(rows))): _number(ms) for rows, ms in list(data.items())[:SIZES_MAX]}
+    return {str(count(int(rows))): number(ms) for rows, ms in list(data.items())[:SIZES_MAX]}
 
 
 class BuildFetcher:

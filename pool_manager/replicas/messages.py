@@ -18,6 +18,8 @@ LIMIT_MAX: Final = 65536
 """Largest accepted number of concurrent requests of a replica."""
 NUMBER_MAX: Final = 1e9
 """Upper bound of plausible numbers (milliseconds, MiB) from a replica."""
+COUNT_MAX: Final = 10**9
+"""Largest accepted whole number of anything else."""
 REASON_MAX: Final = 4000
 STAGE_MAX: Final = 20
 WORDS: Final = "fngate replica: "
@@ -85,6 +87,20 @@ def parse_numbers(data: Any) -> dict[str, float]:
     if not isinstance(data, dict):
         return {}
     return {name: round(float(data[name]), 3) for name in PHASES if is_number(data.get(name))}
+
+
+def number(value: Any) -> float:
+    """Return a number that is_number accepts. Raises ValueError."""
+    if not is_number(value):
+        raise ValueError(f"expected a number from 0 to {NUMBER_MAX:g}, got {str(value)[:80]!r}")
+    return float(value)
+
+
+def count(value: Any, most: int = COUNT_MAX) -> int:
+    """Return a whole number from 0 to `most`. Raises ValueError."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"expected a whole number from 0 to {most}, got {str(value)[:80]!r}")
+    return value
 
 
 def text(value: Any, length_max: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from pool_manager.replicas.messages import is_number, text
+from pool_manager.replicas.messages import count, is_number, number, text
 from registry.model import BundleFile, Optimised
 from runtime_image.contract.model import files_max
 from runtime_image.contract.precision import (
@@ -25,7 +25,6 @@ REPORTED: Final = "precision"
 """Key of a trial's report with the table."""
 CANDIDATE_FILE: Final = f"{FOLDER}/{MODEL_FILE}"
 ORIGINAL: Final = "original"
-COUNT_MAX: Final = 10**9
 ROWS_MAX: Final = 16
 """Max batch sizes with which one candidate is measured."""
 TEXT_MAX: Final = 1000
@@ -75,8 +74,8 @@ def _table(data: Any, wanted: Optimisation) -> PrecisionReport:
         chosen=chosen["name"],
         candidates=found,
         tolerance=wanted.tolerance,
-        calibrated=_count(data["calibrated"]),
-        judged=_count(data["judged"]),
+        calibrated=count(data["calibrated"]),
+        judged=count(data["judged"]),
         source="samples" if data["source"] == "samples" else "synthetic",
     )
 
@@ -89,7 +88,7 @@ def _candidate(row: dict[str, Any]) -> CandidateReport:
     found = CandidateReport(name=row["name"], why_not=text(row["why_not"], TEXT_MAX))
     latencies = list(row.get("latency_ms", {}).items())[:ROWS_MAX]
     if latencies:
-        found["latency_ms"] = {str(_count(int(rows))): _number(ms) for rows, ms in latencies}
+        found["latency_ms"] = {str(count(int(rows))): number(ms) for rows, ms in latencies}
     for key in _MEASURED:
         if is_number(row.get(key)):
             found[key] = float(row[key])
@@ -98,7 +97,7 @@ def _candidate(row: dict[str, Any]) -> CandidateReport:
         if isinstance(value, int | float) and least <= value <= 1.0 + ROUNDING:
             found[key] = float(value)  # type: ignore[literal-required] # keys of the type
     if "file_bytes" in row:
-        found["file_bytes"] = _count(row["file_bytes"], 2**53)
+        found["file_bytes"] = count(row["file_bytes"], 2**53)
     if "batchable" in row:
         found["batchable"] = bool(row["batchable"])
     return found
@@ -122,20 +121,8 @@ def _size(data: dict[str, Any], table: PrecisionReport, bundle_bytes: int) -> in
     """Return the bytes of the chosen file, 0 for the original."""
     if table["chosen"] == ORIGINAL:
         return 0
-    size = _count(data["size"], files_max(bundle_bytes))
+    size = count(data["size"], files_max(bundle_bytes))
     if not size:
         raise ValueError("size: expected the bytes of the chosen candidate, got 0")
     table["size"] = size
     return size
-
-
-def _count(value: Any, most: int = COUNT_MAX) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"expected a whole number from 0 to {most}, got {str(value)[:80]!r}")
-    return value
-
-
-def _number(value: Any) -> float:
-    if not is_number(value):
-        raise ValueError(f"expected a number of milliseconds, got {str(value)[:80]!r}")
-    return float(value)

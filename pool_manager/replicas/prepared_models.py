@@ -28,7 +28,7 @@ from pool_manager.replicas.file_transfer import (
     fetched_or_why_not,
     reader_at,
 )
-from pool_manager.replicas.messages import is_number, text
+from pool_manager.replicas.messages import number, text
 from pool_manager.replicas.precision_reports import REPORTED, optimised
 from pool_manager.replicas.relay import Emit
 from registry.model import LOCAL_HOST, BundleFile, Optimised, Prepared, SessionTimes
@@ -150,14 +150,8 @@ def _files(sizes: list[Any], bytes_max: int) -> tuple[BundleFile, ...]:
 
 def _times(data: dict[str, Any]) -> SessionTimes:
     sizes = dict(sorted(data["cpu_ms"].items())[:SIZES_MAX])
-    cpu_ms = {int(rows): _number(ms) for rows, ms in sizes.items()}
-    return SessionTimes(_number(data["load_ms"]), _number(data["first_ms"]), cpu_ms)
-
-
-def _number(value: Any) -> float:
-    if not is_number(value):
-        raise ValueError(f"expected a number of milliseconds, got {str(value)[:80]!r}")
-    return float(value)
+    cpu_ms = {int(rows): number(ms) for rows, ms in sizes.items()}
+    return SessionTimes(number(data["load_ms"]), number(data["first_ms"]), cpu_ms)
 
 
 @dataclass(slots=True)

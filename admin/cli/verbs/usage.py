@@ -26,20 +26,24 @@ class By(StrEnum):
     KEY = "key"
 
 
+OnlyFunction = Annotated[
+    str,
+    typer.Argument(
+        metavar="[FUNCTION]", help="Only of this function.", autocompletion=function_names
+    ),
+]
+Grouping = Annotated[By, typer.Option(help="What is listed.")]
+Since = Annotated[
+    str, typer.Option(help="Hours or days until now, or the first day (UTC): 24h, 7d, 2026-11-01.")
+]
+
+
 @connected
 def usage(
     session: Session,
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="[FUNCTION]", help="Only of this function.", autocompletion=function_names
-        ),
-    ] = "",
-    by: Annotated[By, typer.Option(help="What is listed.")] = By.FUNCTION,
-    since: Annotated[
-        str,
-        typer.Option(help="Hours or days until now, or the first day (UTC): 24h, 7d, 2026-11-01."),
-    ] = "24h",
+    name: OnlyFunction = "",
+    by: Grouping = By.FUNCTION,
+    since: Since = "24h",
 ) -> None:
     """Show what the models of /v1 were used for, by function or by key.
 
@@ -95,17 +99,9 @@ def _numbers(item: dict[str, Any]) -> list[str]:
 @connected
 def cost(
     session: Session,
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="[FUNCTION]", help="Only of this function.", autocompletion=function_names
-        ),
-    ] = "",
-    by: Annotated[By, typer.Option(help="What is listed.")] = By.FUNCTION,
-    since: Annotated[
-        str,
-        typer.Option(help="Hours or days until now, or the first day (UTC): 24h, 7d, 2026-11-01."),
-    ] = "24h",
+    name: OnlyFunction = "",
+    by: Grouping = By.FUNCTION,
+    since: Since = "24h",
 ) -> None:
     """Show what functions cost: device-seconds, energy, and money by FN_PRICE_DEVICE_HOUR.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from runtime_image.contract.errors import LoadError
+from runtime_image.verification.limits import lower_limit
 from runtime_image.verification.precision.order import (
     Figures,
     NotConverted,
@@ -34,13 +35,13 @@ def main(path: str) -> None:
     # trial (proc(5)).
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    _cap(resource.RLIMIT_CORE, 0)
+    lower_limit(resource.RLIMIT_CORE, 0)
     if order.cap_mib and order.device_kind == "cpu":  # a GPU's driver maps more than it uses
-        _cap(resource.RLIMIT_DATA, order.cap_mib * 2**20)
+        lower_limit(resource.RLIMIT_DATA, order.cap_mib * 2**20)
     if order.limit_s:
-        _cap(resource.RLIMIT_CPU, int(order.limit_s * max(2, order.threads)) + 1)
+        lower_limit(resource.RLIMIT_CPU, int(order.limit_s * max(2, order.threads)) + 1)
     if order.bytes_max:
-        _cap(resource.RLIMIT_FSIZE, order.bytes_max)
+        lower_limit(resource.RLIMIT_FSIZE, order.bytes_max)
     tempfile.tempdir = order.scratch
     logging.disable(logging.CRITICAL)
     sys.stdout.write(json.dumps(_figures(order)))
@@ -74,13 +75,6 @@ def _short(text: str, order: Order) -> str:
     for folder in (order.scratch, order.folder):
         text = text.replace(f"{folder}/", "")
     return " ".join(text.split())[:TEXT_MAX]
-
-
-def _cap(limit: int, most: int) -> None:
-    """Lower a resource limit to `most`; a lower limit is kept."""
-    soft, hard = resource.getrlimit(limit)
-    known = [number for number in (soft, hard, most) if number != resource.RLIM_INFINITY]
-    resource.setrlimit(limit, (min(known), min(known)))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from runtime_image.verification.limits import lower_limit
+
 MEMORY_BYTES: Final = 2**30
 CPU_S: Final = 30
 VERDICT_BYTES: Final = 2**20
@@ -21,20 +23,13 @@ VERDICT_BYTES: Final = 2**20
 def main(path: str) -> None:
     """Limit this process, analyse the model file and print the verdict."""
     # RLIMIT_DATA counts private writable memory; RLIMIT_AS would also count the mapped model.
-    _cap(resource.RLIMIT_DATA, MEMORY_BYTES)
-    _cap(resource.RLIMIT_CPU, CPU_S)
-    _cap(resource.RLIMIT_CORE, 0)
-    _cap(resource.RLIMIT_FSIZE, VERDICT_BYTES)
+    lower_limit(resource.RLIMIT_DATA, MEMORY_BYTES)
+    lower_limit(resource.RLIMIT_CPU, CPU_S)
+    lower_limit(resource.RLIMIT_CORE, 0)
+    lower_limit(resource.RLIMIT_FSIZE, VERDICT_BYTES)
     from runtime_image.verification.rows.analysis import analyse_file
 
     sys.stdout.write(json.dumps(asdict(analyse_file(Path(path)))))
-
-
-def _cap(limit: int, most: int) -> None:
-    """Lower a resource limit to `most`; a lower limit is kept."""
-    soft, hard = resource.getrlimit(limit)
-    known = [number for number in (soft, hard, most) if number != resource.RLIM_INFINITY]
-    resource.setrlimit(limit, (min(known), min(known)))
 
 
 if __name__ == "__main__":
