@@ -63,7 +63,8 @@ class SshConnection:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
         try:
-            await asyncio.wait_for(self._made.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._made.wait()
         except TimeoutError:
             raise Unreachable(f"{self._name}: {self._reason}") from None
         assert self._connection is not None

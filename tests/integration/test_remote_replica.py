@@ -26,6 +26,7 @@ from tests.support.sidecar_process import ask, tiny
 
 pytestmark = pytest.mark.slow
 ORPHAN_S = 0.5
+LEASE_S = 3.0  # where a gateway has to connect first, on a busy machine
 SIZE = 10 * 2**20
 SERVER = """
 import hashlib, socket, sys, threading
@@ -189,7 +190,7 @@ def test_a_silent_link_is_dialled_again(model: RemoteReplica) -> None:
 def test_a_replica_that_was_stopped_runs_nothing_late(root: Path) -> None:
     """Requests that waited in the socket of a stopped process are returned, though PINGs wait
     beside them; the replica exits with 70."""
-    with closing(RemoteReplica(root, orphan_s=ORPHAN_S)) as model:
+    with closing(RemoteReplica(root, orphan_s=LEASE_S)) as model:
         link = model.ready()
         data = served(model)
         acknowledged(link)
@@ -199,8 +200,8 @@ def test_a_replica_that_was_stopped_runs_nothing_late(root: Path) -> None:
         for count in range(3):
             link.send(Kind.PING, aux=count)
         stopped_s = time.monotonic()
-        while time.monotonic() - stopped_s < ORPHAN_S:
-            select.select([], [], [], ORPHAN_S)
+        while time.monotonic() - stopped_s < LEASE_S:
+            select.select([], [], [], LEASE_S)
         model.signal(signal.SIGCONT)
         assert data.next(Kind.GOAWAY)
         refusals = [data.next(Kind.NOT_STARTED) for _ in range(2)]
@@ -213,7 +214,7 @@ def test_a_replica_that_was_stopped_runs_nothing_late(root: Path) -> None:
 
 def test_an_orphan_ends_with_live_data_links(root: Path) -> None:
     """Without a manager for `orphan_s` the replica refuses new requests on a live data link."""
-    with closing(RemoteReplica(root, orphan_s=ORPHAN_S)) as model:
+    with closing(RemoteReplica(root, orphan_s=LEASE_S)) as model:
         model.ready()
         data = served(model)
         model.deafen()
@@ -256,7 +257,7 @@ def test_a_replica_without_any_manager_ends(root: Path) -> None:
 
 def test_a_stopped_sidecar_relays_nothing_late(root: Path) -> None:
     """Bytes that waited in a kept channel of a stopped sidecar do not reach the server."""
-    with closing(RemoteReplica(root, tiny(), orphan_s=ORPHAN_S)) as web:
+    with closing(RemoteReplica(root, tiny(), orphan_s=LEASE_S)) as web:
         link = web.ready()
         acknowledged(link)
         gateway = web.gateway()
@@ -267,8 +268,8 @@ def test_a_stopped_sidecar_relays_nothing_late(root: Path) -> None:
         web.signal(signal.SIGSTOP)
         channel.sendall(b"GET /exit HTTP/1.1\r\nHost: x\r\n\r\n")
         stopped_s = time.monotonic()
-        while time.monotonic() - stopped_s < ORPHAN_S:
-            select.select([], [], [], ORPHAN_S)
+        while time.monotonic() - stopped_s < LEASE_S:
+            select.select([], [], [], LEASE_S)
         web.signal(signal.SIGCONT)
 
         assert web.exit() == 70  # the request would have made it 1

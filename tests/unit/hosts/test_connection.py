@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hosts import connection as module
 from hosts.connection import HostConnection, back_off_s
 from hosts.errors import ConnectionLost, Unreachable
 from hosts.link import COMMANDS_MAX, Timing
-from hosts.login import Login
+from hosts.login import Login, Target
 from registry.tasks import Tasks
 from tests.support.operator import until
 from tests.support.sshd import SFTP, Sshd
@@ -286,3 +287,29 @@ async def test_a_close_ends_all_that_is_open(
     assert "local.sock" not in os.listdir(tmp_path)
     with pytest.raises(ConnectionLost, match="closed"):
         await there.dial(server.path, Near())
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_close_during_a_failing_login_ends(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """The cancellation counts in whichever turn of the loop it meets the failure of the lookup."""
+    loop = asyncio.get_running_loop()
+    lookup: asyncio.Future[object] = loop.create_future()
+    asked = asyncio.Event()
+
+    async def getaddrinfo(*_args: object, **_kwargs: object) -> object:
+        asked.set()
+        return await lookup
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    there = HostConnection(Login(Target("gpu2.test")), tasks, name="gpu2", jitter_s=0)
+    there.open()
+    await asyncio.wait_for(asked.wait(), WAIT_S)
+
+    lookup.set_exception(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+    async with asyncio.timeout(WAIT_S):
+        await there.close()
