@@ -92,13 +92,13 @@ def measure(setting: Setting) -> list[Part]:
 
 
 def table(server: ServerProcess, case: Case, folder: Path, number: int) -> dict[str, Any]:
-    """Deploy the case; return the table of its candidates. The tolerance differs by round, so that
-    no round uses the profile of an earlier one."""
+    """Deploy the case; return the table of its candidates. One file differs by round, so that no
+    round uses the profile of an earlier one."""
     case.write(folder)
+    (folder / "round.txt").write_text(f"{number}\n")
     np.savez(folder / "samples.npz", **case.samples())
     manifest = folder / "function.toml"
-    tolerance = f"tolerance = {case.tolerance - number * 1e-9:.9f}"
-    settings = f'precision = "auto"\n{tolerance}\nsamples = "samples.npz"\n'
+    settings = f'precision = "auto"\ntolerance = {case.tolerance}\nsamples = "samples.npz"\n'
     manifest.write_text(f"{manifest.read_text()}\n[optimise]\n{settings}")
     name = folder.name
     subprocess.run(

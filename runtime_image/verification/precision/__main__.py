@@ -53,6 +53,10 @@ def _figures(order: Order) -> Figures:
             from runtime_image.verification.precision.conversion import make
 
             figures: Figures = {"why_not": make(order)}
+        elif order.task == "time":
+            from runtime_image.verification.precision.timing import time_all
+
+            figures = {"why_not": "", "rounds_ms": time_all(order)}
         else:
             from runtime_image.verification.precision.judging import explore, judge
 

@@ -1,4 +1,4 @@
-"""Judges one model file in a process of its own: latency, memory, rows, and agreement."""
+"""Judges one model file in a process of its own: memory, rows, and agreement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from runtime_image.engines.base import Engine
 from runtime_image.engines.onnx import OnnxEngine
 from runtime_image.engines.upgrade import resident_mib
 from runtime_image.verification import proof
-from runtime_image.verification.measure import Bench, Clocks
 from runtime_image.verification.precision.agreement import Agreement, Comparison
 from runtime_image.verification.precision.order import Figures, Order
 from runtime_image.verification.precision.samples import Samples, SamplesError, read, synthetic
@@ -41,7 +40,7 @@ def explore(order: Order, clock: Callable[[], float] = time.perf_counter) -> Fig
     until_s = clock() + EXPLORING_SHARE * order.limit_s
     engine = _engine(order)
     try:
-        samples = _samples(order, engine)
+        samples = samples_of(order, engine.signature)
         judged = _keep_outputs(engine, samples, Path(order.outputs), until_s, clock)
     except LoadError as error:
         return {"why_not": "", "refused": str(error)}
@@ -68,20 +67,16 @@ def judge(order: Order) -> Figures:
     engine = _engine(order)
     if reason := _why_another(engine.signature, order.signature):
         return {"why_not": reason}
-    samples = _samples(order, engine)
+    samples = samples_of(order, engine.signature)
     feed = samples.feed(order.judged[0])
     batchable = order.batchable
     if batchable is None:
         batchable = _is_batchable(engine, order, feed)
-    bench = Bench({}, order.device_kind, order.threads, Clocks(cpu=time.perf_counter))
-    latency_ms = {
-        str(rows): round(bench.run_ms(engine, _repeated(feed, rows)), 4)
-        for rows in (order.rows if batchable else (1,))
-    }
+    for rows in order.rows if batchable else (1,):  # the memory of joined runs counts, too
+        engine.run(repeated(feed, rows), engine.ticket())
     arrays_mib = sum(array.nbytes for array in samples.arrays.values()) / MIB
     figures: Figures = {
         "why_not": "",
-        "latency_ms": latency_ms,
         "memory_mib": round(max(0.0, resident_mib() - arrays_mib), 1),
         "batchable": batchable,
     }
@@ -114,13 +109,14 @@ def _tensors(signature: Signature) -> list[tuple[str, str]]:
     return [(tensor.name, tensor.dtype) for tensor in (*signature.inputs, *signature.outputs)]
 
 
-def _samples(order: Order, engine: Engine) -> Samples:
+def samples_of(order: Order, signature: Signature) -> Samples:
+    """Return the owner's samples, or synthetic ones. Raises LoadError if they do not fit."""
     optimise = order.spec.optimise
     assert optimise is not None
     if optimise.samples:
-        return read(Path(order.folder) / optimise.samples, engine.signature)
-    inputs, _ = example(engine.signature, model_spec(order.spec), Path(order.folder))
-    return synthetic(engine.signature, inputs)
+        return read(Path(order.folder) / optimise.samples, signature)
+    inputs, _ = example(signature, model_spec(order.spec), Path(order.folder))
+    return synthetic(signature, inputs)
 
 
 def _is_batchable(engine: OnnxEngine, order: Order, feed: dict[str, Any]) -> bool:
@@ -136,7 +132,8 @@ def _is_batchable(engine: OnnxEngine, order: Order, feed: dict[str, Any]) -> boo
     return not refutation(engine, spec, feed, outputs, order.device_kind, budget_s=SWAP_S)
 
 
-def _repeated(feed: Mapping[str, Any], rows: int) -> dict[str, Any]:
+def repeated(feed: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Return the inputs of a run with the first row of `feed` that many times; 1: `feed` itself."""
     if rows == 1:
         return dict(feed)
     return {name: np.repeat(array[:1], rows, axis=0) for name, array in feed.items()}

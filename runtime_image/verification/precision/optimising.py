@@ -1,4 +1,4 @@
-"""Makes, judges and chooses the candidates of a trial's model, each in a process of its own."""
+"""Makes, judges, times and chooses the candidates of a trial's model, in child processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from runtime_image.contract.precision import (
     patience_s,
 )
 from runtime_image.contract.rows import RowVerdict
-from runtime_image.engines.upgrade import resident_mib
+from runtime_image.engines.upgrade import MIB, free_mib, resident_mib
 from runtime_image.verification.child import ChildFailed, output_of, verdict_of
 from runtime_image.verification.precision.agreement import Agreement
 from runtime_image.verification.precision.choice import (
@@ -38,6 +38,7 @@ from runtime_image.verification.precision.order import (
     Figures,
     Order,
     Task,
+    Timed,
     limit,
     to_json,
 )
@@ -45,6 +46,8 @@ from runtime_image.verification.precision.order import (
 COMMAND: Final = (sys.executable, "-I", "-B", "-m", "runtime_image.verification.precision")
 CHILD_SHARE: Final = 0.4
 """Max share of the whole time that one child may take."""
+TIMING_SHARE: Final = 0.1
+"""Share of the whole time kept back for timing the candidates, at their end."""
 MARGIN_S: Final = 10.0
 """Seconds kept back for what follows the candidates."""
 JUDGED_BYTES_MAX: Final = 512 * 2**20
@@ -55,6 +58,7 @@ _SUBJECTS: Final[dict[Task, str]] = {
     "make": "making it",
     "explore": "running it",
     "judge": "judging it",
+    "time": "timing it",
 }
 
 
@@ -147,18 +151,18 @@ class Optimiser:
         for name in CANDIDATES[optimise.precision]:
             measured, verdicts[name] = self._candidate(name, reference)
             candidates.append(measured)
-        must_join = self._spec.batch_unproven
-        choice = choose(optimise, reference.measured, candidates, must_join=must_join)
+        models = self._timed([reference.measured, *candidates], reference)
+        choice = choose(optimise, models[0], models[1:], must_join=self._spec.batch_unproven)
         if choice.chosen is None:
             raise PrecisionRefused(choice.refused)
-        report = self._report(reference, candidates, choice)
+        report = self._report(reference, models, choice)
         if choice.chosen == "original":
             return Optimised(report, None, verdict)
         return Optimised(report, self._keep(choice.chosen), verdicts[choice.chosen])
 
     def _original(self, verdict: RowVerdict) -> _Reference:
         """Explore and judge the original, in two processes: exploring takes more memory."""
-        model = self._folder / self._spec.model
+        model = self._model("original")
         outputs = self._work("original") / "outputs"
         order = replace(
             self._order("explore", "original", model), verdict=verdict, outputs=str(outputs)
@@ -174,6 +178,45 @@ class Optimiser:
         if figures["why_not"] or not figures["judged"]:
             return reference
         return replace(reference, measured=self._judged("original", model, verdict, reference))
+
+    def _timed(self, models: list[Measured], reference: _Reference) -> list[Measured]:
+        """Return the models with their latency: of all that were judged, in one process. Without a
+        result, its end is a reason against all of them."""
+        judged = [one for one in models if one.batchable is not None]
+        if not judged:
+            return models
+        figures: Figures = {"why_not": ""}
+        for together in (True, False) if self._fits_together(judged) else (False,):
+            figures = self._child(self._timing(judged, reference, together=together))
+            if not figures["why_not"]:
+                break
+        if reason := figures["why_not"]:
+            return [replace(one, why_not=one.why_not or reason) for one in models]
+        rounds_ms = {
+            name: {int(rows): [float(ms) for ms in found] for rows, found in own.items()}
+            for name, own in figures["rounds_ms"].items()
+        }
+        return [replace(one, rounds_ms=rounds_ms.get(one.name, {})) for one in models]
+
+    def _fits_together(self, judged: Sequence[Measured]) -> bool:
+        """Whether all sessions may be open at once. A container's files may be memory, too; a GPU's
+        memory is shared with replicas that serve."""
+        mib = sum((one.memory_mib or 0.0) + (one.file_bytes or 0) / MIB for one in judged)
+        return self._machine.device_kind == "cpu" and mib <= free_mib(self._machine.cap_mib)
+
+    def _timing(
+        self, judged: Sequence[Measured], reference: _Reference, *, together: bool
+    ) -> Order:
+        return replace(
+            self._order("time", "original", self._model("original")),
+            signature=signatures.from_json(reference.figures["signature"]),
+            rows=tuple(reference.figures["rows"]),
+            judged=tuple(reference.figures["judged"]),
+            timed=tuple(
+                Timed(one.name, str(self._model(one.name)), bool(one.batchable)) for one in judged
+            ),
+            together=together,
+        )
 
     def _judged(
         self, name: CandidateName, model: Path, verdict: RowVerdict, reference: _Reference
@@ -193,7 +236,7 @@ class Optimiser:
         """Make and judge one candidate; return its figures, and the verdict on its rows."""
         if why_not := reference.why_not(name):
             return Measured(name, why_not), NOT_ANALYSED
-        made = self._child(self._order("make", name, self._folder / self._spec.model))
+        made = self._child(self._order("make", name, self._model("original")))
         target = self._target(name)
         if made["why_not"]:
             return Measured(name, made["why_not"]), NOT_ANALYSED
@@ -220,6 +263,7 @@ class Optimiser:
 
     def _order(self, task: Task, name: CandidateName, model: Path) -> Order:
         cap_mib = self._machine.cap_mib
+        kept_s = 0.0 if task == "time" else TIMING_SHARE * self._patience_s
         if cap_mib:  # this process counts against the same cap
             cap_mib = max(1, cap_mib - int(resident_mib()))
         return Order(
@@ -234,19 +278,17 @@ class Optimiser:
             self._machine.threads,
             cap_mib,
             self._bytes_max if task == "make" else JUDGED_BYTES_MAX,
-            min(self._left_s(), CHILD_SHARE * self._patience_s),
+            min(self._left_s() - kept_s, CHILD_SHARE * self._patience_s),
         )
 
     def _report(
-        self, reference: _Reference, candidates: list[Measured], choice: Choice
+        self, reference: _Reference, models: Sequence[Measured], choice: Choice
     ) -> PrecisionReport:
         assert choice.chosen is not None
         assert self._spec.optimise is not None
         report: PrecisionReport = {
             "chosen": choice.chosen,
-            "candidates": [
-                row_of(one, choice.why_not[one.name]) for one in (reference.measured, *candidates)
-            ],
+            "candidates": [row_of(one, choice.why_not[one.name]) for one in models],
             "tolerance": self._spec.optimise.tolerance,
             "calibrated": reference.figures.get("calibrated", 0),
             "judged": len(reference.figures.get("judged", ())),
@@ -268,6 +310,9 @@ class Optimiser:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def _model(self, name: CandidateName) -> Path:
+        return self._folder / self._spec.model if name == "original" else self._target(name)
+
     def _target(self, name: CandidateName) -> Path:
         return self._work(name) / "made" / MODEL_FILE
 
@@ -282,7 +327,6 @@ def _measured(name: CandidateName, figures: Figures, file_bytes: int) -> Measure
     agreement = figures.get("agreement")
     return Measured(
         name,
-        latency_ms={int(rows): float(ms) for rows, ms in figures["latency_ms"].items()},
         batchable=figures["batchable"],
         memory_mib=figures["memory_mib"],
         file_bytes=file_bytes,

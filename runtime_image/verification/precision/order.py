@@ -14,9 +14,19 @@ from runtime_image.contract.signature import Signature
 from runtime_image.verification.precision.samples import Source
 
 NOT_ANALYSED: Final = RowVerdict(analysed=False, proven=False, reason="it was not analysed")
-Task = Literal["make", "explore", "judge"]
+Task = Literal["make", "explore", "judge", "time"]
 """make: write a candidate. explore: find the original's samples, outputs and best batch. judge:
-measure a file, and compare a candidate with the original."""
+measure a file's memory, and compare a candidate with the original. time: measure the latency of the
+original and all candidates, in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A model file to time, and whether its runs may be joined."""
+
+    name: CandidateName
+    model: str
+    batchable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,8 @@ class Order:
     that on the rows of `model`. Exploring writes the original's outputs to `outputs` and finds the
     last four: `signature` is the original's, `rows` are the batch sizes to measure, `judged` the
     samples that the model accepts; `batchable` is whether its runs may be joined, None for a
-    candidate, which is judged anew.
+    candidate, which is judged anew. `timed` are the files to time, `together` whether all their
+    sessions may be open at once.
     """
 
     task: Task
@@ -50,6 +61,8 @@ class Order:
     rows: tuple[int, ...] = ()
     judged: tuple[int, ...] = ()
     batchable: bool | None = None
+    timed: tuple[Timed, ...] = ()
+    together: bool = False
 
 
 class Figures(TypedDict):
@@ -67,10 +80,12 @@ class Figures(TypedDict):
     # explore and judge
     batchable: NotRequired[bool]
     # judge
-    latency_ms: NotRequired[dict[str, float]]
     memory_mib: NotRequired[float]
     agreement: NotRequired[dict[str, Any]]
     """`Agreement` as JSON; absent for the original."""
+    # time
+    rounds_ms: NotRequired[dict[CandidateName, dict[str, list[float]]]]
+    """Milliseconds per run by rows, one for each round."""
 
 
 class NotConverted(Exception):
@@ -100,5 +115,6 @@ def from_json(data: dict[str, Any]) -> Order:
         "signature": signatures.from_json(signature) if signature else None,
         "rows": tuple(data["rows"]),
         "judged": tuple(data["judged"]),
+        "timed": tuple(Timed(**one) for one in data["timed"]),
     }
     return Order(**plain)

@@ -13,7 +13,9 @@ from runtime_image.verification.precision.choice import (
     Measured,
     choose,
     row_of,
+    share,
     why_not_offered,
+    why_outside,
 )
 
 GOOD = Agreement(100, 0.9999, "y", 0.01, 1.0)
@@ -25,7 +27,8 @@ FAST = {1: 5.0, 8: 8.0}
 
 def one(name: CandidateName, latency_ms: dict[int, float] = SLOW, **fields: Any) -> Measured:
     defaults: dict[str, Any] = {"batchable": True, "agreement": GOOD}
-    return Measured(name, latency_ms=latency_ms, **{**defaults, **fields})
+    rounds_ms = {rows: [ms] for rows, ms in latency_ms.items()}
+    return Measured(name, **{"rounds_ms": rounds_ms, **defaults, **fields})
 
 
 ORIGINAL = one("original", agreement=None)
@@ -68,6 +71,38 @@ def test_auto_needs_more_than_noise(ms: float, name: str) -> None:
     assert found.chosen == name
     if name == "original":
         assert "less than 0.02 ms of a run is saved" in found.why_not["int8"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rounds_ms", "reason"),
+    [
+        ("int8", {1: [5.0, 15.0, 5.0, 15.0, 5.0]}, ""),
+        ("original", {1: [9.1, 9.1, 9.1, 9.1, 9.1]}, "9.1 ms, of the original 10 ms: less than"),
+        (
+            "original",
+            {1: [5.0, 9.9, 9.9, 9.9, 9.9]},
+            "a row takes 5 ms, of the original 10 ms, but 99% of its time in the median of 5"
+            " rounds: less than 10% is saved",
+        ),
+    ],
+)
+def test_auto_needs_the_gain_in_most_rounds(
+    name: str, rounds_ms: dict[int, list[float]], reason: str
+) -> None:
+    """One lucky round is not enough, and slow rounds do not hide a gain."""
+    original = one("original", {}, rounds_ms={1: [10.0, 10.0, 10.0, 10.0, 30.0]}, agreement=None)
+
+    found = chosen(one("int8", {}, rounds_ms=rounds_ms), original=original)
+
+    assert found.chosen == name
+    assert reason in found.why_not["int8"]
+
+
+def test_the_share_is_the_larger_of_two() -> None:
+    """The ratio of the fastest rounds, and the median of the rounds' ratios."""
+    assert share([10.0, 20.0, 10.0], [6.0, 8.0, 9.0]) == pytest.approx(0.6)
+    assert share([10.0, 12.0, 14.0], [8.0, 6.0, 7.0]) == pytest.approx(0.6)
+    assert share([10.0, 40.0, 40.0], [8.0, 8.0, 8.0]) == pytest.approx(0.8)
 
 
 def test_auto_takes_the_fastest_of_several() -> None:
@@ -122,6 +157,22 @@ def test_a_candidate_outside_the_tolerance_is_not_taken(
     assert chosen(broken, precision="int8") == Choice(
         None, {"int8": reason}, f'precision = "int8": int8: {reason}'
     )
+
+
+@pytest.mark.parametrize(
+    ("cosine", "tolerance", "text"),
+    [
+        (0.9, 0.009999998, "is 0.900000, at least 0.99 is needed"),
+        (0.99999, 1e-6, "is 0.999990, at least 0.999999 is needed"),
+        (0.9999999, 1e-8, "is 0.999999900, at least 0.99999999 is needed"),
+        (0.9999999, 0.0, "is 0.999999900, at least 1 is needed"),
+    ],
+)
+def test_a_refusal_shows_as_many_places_as_it_needs(
+    cosine: float, tolerance: float, text: str
+) -> None:
+    """And no remainder of binary fractions."""
+    assert text in why_outside(one("fp16", agreement=Agreement(9, cosine, "y", 0.1)), tolerance)
 
 
 def test_the_tolerance_is_included() -> None:

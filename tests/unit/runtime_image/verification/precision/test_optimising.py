@@ -21,7 +21,7 @@ from onnx import numpy_helper
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import FOLDER, MODEL_FILE, Optimisation
 from runtime_image.contract.rows import RowVerdict
-from runtime_image.verification.child import verdict_of
+from runtime_image.verification.child import ChildFailed, output_of, verdict_of
 from runtime_image.verification.precision import optimising
 from runtime_image.verification.precision.optimising import (
     COMMAND,
@@ -31,7 +31,7 @@ from runtime_image.verification.precision.optimising import (
     PrecisionRefused,
     SamplesRefused,
 )
-from runtime_image.verification.precision.order import Order, from_json, to_json
+from runtime_image.verification.precision.order import Order, Timed, from_json, to_json
 from runtime_image.verification.precision.samples import split
 from tests.support import models
 
@@ -143,6 +143,51 @@ def test_a_demanded_precision_is_served(tmp_path: Path) -> None:
     assert (fp16["why_not"], fp16["same_label"]) == ("", 1.0)
 
 
+@pytest.mark.parametrize(("room_mib", "tried"), [(4096.0, [True, False]), (1.0, [False])])
+def test_models_that_do_not_fit_together_are_timed_one_at_a_time(
+    tmp_path: Path, monkeypatch: Any, room_mib: float, tried: list[bool]
+) -> None:
+    """By their memory, or because they failed together."""
+    spec = asked(bundle(tmp_path, "digits", image=np.zeros((1, 8, 8), np.float32)), samples="")
+    ways: list[bool] = []
+
+    def watched(command: list[str], timeout_s: float, subject: str) -> Any:
+        order = json.loads(Path(command[-1]).read_text())
+        if order["task"] == "time":
+            ways.append(order["together"])
+            if order["together"]:
+                raise ChildFailed("timing it was ended by signal 9")
+        return output_of(command, timeout_s, subject)
+
+    monkeypatch.setattr(optimising, "output_of", watched)
+    monkeypatch.setattr(optimising, "free_mib", lambda cap_mib: room_mib)
+
+    found = optimised(asked(spec, precision="fp16"), tmp_path)
+
+    assert ways == tried
+    assert found.report["chosen"] == "fp16"
+    assert all(row["latency_ms"]["1"] > 0 for row in found.report["candidates"])
+
+
+def test_models_that_cannot_be_timed_are_not_chosen(tmp_path: Path, monkeypatch: Any) -> None:
+    """The table has the reason, and what was measured before."""
+    spec = asked(bundle(tmp_path, "digits", image=np.zeros((1, 8, 8), np.float32)), samples="")
+
+    def failing(command: list[str], timeout_s: float, subject: str) -> Any:
+        if json.loads(Path(command[-1]).read_text())["task"] == "time":
+            raise ChildFailed("timing it was ended by signal 9")
+        return output_of(command, timeout_s, subject)
+
+    monkeypatch.setattr(optimising, "output_of", failing)
+
+    report = optimised(spec, tmp_path).report
+
+    fp16 = report["candidates"][1]
+    assert (report["chosen"], fp16["why_not"]) == ("original", "timing it was ended by signal 9")
+    assert "latency_ms" not in fp16
+    assert fp16["same_label"] == 1.0
+
+
 def outlier(folder: Path) -> ModelSpec:
     """Write a model whose output is a small difference beside a huge value: y = (x * 1000) @ w, in
     which the first column is a thousand times the others and counts for nothing."""
@@ -235,6 +280,8 @@ def test_orders_pass_unchanged(tmp_path: Path) -> None:
         verdict=verdict,
         rows=(1, 8),
         judged=(5, 3),
+        timed=(Timed("original", "/m", True), Timed("int8", "/n", False)),
+        together=True,
     )
 
     assert from_json(json.loads(json.dumps(to_json(order)))) == order
