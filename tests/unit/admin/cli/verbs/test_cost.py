@@ -74,10 +74,10 @@ def test_costs_by_key(api: AdminApi, fnctl: Callable[..., Result]) -> None:
 
     assert api.requests[0].query == {"by": "key", "since": "7d", "function": "qwen"}
     assert [line.split("  50.0 s")[0].rstrip() for line in result.stdout.splitlines()[1:9]] == [
-        "k1          shop",
-        "k2          removed",
+        "k1        shop",
+        "k2        removed",
         "none",
-        "not by key",
+        "no calls",
         "others",
         "idle",
         "12 more",
@@ -104,7 +104,9 @@ def test_no_costs(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """Nothing is no empty table."""
     api.on("GET", COST, Canned({**ANSWER, "items": []}))
 
-    assert fnctl("cost").stdout == "no device was there since 2026-11-01 00:00 UTC\n"
+    late = "since 2026-11-01 00:00 UTC; the last seconds are missing\n"
+    assert fnctl("cost").stdout == f"no device was there {late}"
+    assert fnctl("cost", "f").stdout == f"f held no device {late}"
 
 
 def test_costs_as_json(api: AdminApi, fnctl: Callable[..., Result]) -> None:
