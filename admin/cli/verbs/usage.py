@@ -17,6 +17,8 @@ OTHERS: Final = "_others"
 NAMES: Final = {"_idle": "idle", "_by_no_key": "no calls", OTHERS: "others"}
 JOULES_PER_WH: Final = 3600
 NO_COUNTER: Final = "no counter"
+SHOWN_LEAST: Final = 0.0001
+"""Least amount of money that is shown as a number."""
 
 
 class By(StrEnum):
@@ -189,4 +191,6 @@ def _energy(joules: float) -> str:
 def _money(value: object) -> str:
     if not isinstance(value, int | float):
         return NONE
+    if 0 < value < SHOWN_LEAST:
+        return f"<{SHOWN_LEAST}"
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"

@@ -32,7 +32,7 @@ ANSWER: dict[str, Any] = {
     "currency": "EUR",
     "items": [
         {"function": "qwen", "removed": False, **NUMBERS},
-        {"function": "gone", "removed": True, **SLOT, "device_cost": 0.0067, "cost": 0.0067},
+        {"function": "gone", "removed": True, **SLOT, "device_cost": 0.00006, "cost": 0.0067},
         {"function": "_idle", "removed": False, **NUMBERS, "busy_s": 0, "joules": 360.0},
     ],
     "left_out": 0,
@@ -50,7 +50,7 @@ def test_costs_by_function(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     assert result.stdout.splitlines() == [
         "FUNCTION        BUSY    HELD      ENERGY      DEVICES  ELECTRICITY  EUR",
         "qwen            50.0 s  2.0 h     1.50 kWh    7.80     0.45         8.25",
-        "gone (removed)  50.0 s  10.0 min  no counter  0.0067   -            0.0067",
+        "gone (removed)  50.0 s  10.0 min  no counter  <0.0001  -            0.0067",
         "idle            0.0 s   2.0 h     0.1 Wh      7.80     0.45         8.25",
         "total           50.0 s  2.0 h     1.50 kWh    7.80     0.45         8.25",
         "since 2026-11-01 00:00 UTC",
