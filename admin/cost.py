@@ -15,7 +15,7 @@ JOULES_PER_KWH: Final = 3.6e6
 IDLE: Final = "_idle"
 """Function and key of what no function holds. No name and no id begins with an underscore."""
 BY_NO_KEY: Final = "_by_no_key"
-"""Key of the functions whose calls are not known by key."""
+"""Key of the functions that were held without any call."""
 
 
 @dataclass(slots=True)

@@ -54,6 +54,12 @@ MEMORY: Final = (
     ),
 )
 """Families with a sample of each slice; the others have one of each whole GPU."""
+XID: Final = _Family(
+    "XID_ERRORS",
+    "gauge",
+    "Last XID error since the start of this server, 0 for none.",
+    lambda v, _, __: _last_xid(v),
+)
 WHOLE: Final = (
     _Family("GPU_UTIL", "gauge", "Utilisation (in %).", lambda _, r, __: _percent(r.utilization)),
     _Family(
@@ -83,12 +89,7 @@ WHOLE: Final = (
     _Family(
         "PCIE_REPLAY_COUNTER", "unknown", "Retries over PCIe.", lambda _, __, t: t.pcie_replays
     ),
-    _Family(
-        "XID_ERRORS",
-        "gauge",
-        "Last XID error since the start of this server, 0 for none.",
-        lambda v, _, __: _last_xid(v),
-    ),
+    XID,
     _Family(
         "ECC_SBE_VOL_TOTAL",
         "unknown",
@@ -135,9 +136,12 @@ class DcgmFamilies:
         ]
 
     def _labels(self, reading: Reading, host: str) -> dict[str, str]:
+        index = reading.index.partition(":")[0]
         return {
-            "gpu": reading.index.partition(":")[0],
+            "gpu": index,
             "UUID": reading.parent or reading.uuid,
+            "pci_bus_id": reading.pci_bus or "",
+            "device": f"nvidia{index}",
             "modelName": (reading.name or "").partition(MIG)[0],
             "Hostname": self._hostname if host == LOCAL_HOST else host,
             "host": host,
@@ -155,9 +159,12 @@ class DcgmFamilies:
             metric, seen = _metric(family), set()
             for view, reading, labels in self._seen:
                 gpu = labels["host"], labels["UUID"]
-                if gpu not in seen:
-                    seen.add(gpu)
-                    _add(metric, labels, family.of(view, reading, reading.telemetry or Telemetry()))
+                if gpu in seen:
+                    continue
+                seen.add(gpu)
+                value = family.of(view, reading, reading.telemetry or Telemetry())
+                own = {**labels, "err_code": f"{value:g}"} if family is XID else labels
+                _add(metric, own, value)
             yield metric
 
 

@@ -197,7 +197,8 @@ def wheels_in(folder: Path, option: str = "--wheelhouse") -> list[Path]:
     try:
         found = sorted(path for path in folder.iterdir() if path.suffix == ".whl")
     except OSError as error:
-        raise image_error(f"{option}: {error}") from error
+        text = f"{option}: expected a folder of wheels, got {folder}: {error.strerror}"
+        raise image_error(text) from error
     total = sum(path.stat().st_size for path in found)
     if not found:
         raise image_error(f"{option}: there are no wheels (*.whl) in {folder}")

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from gateway.access import Access
 from gateway.dispatch.call import Priority
+from gateway.metrics.key_times import KeyTime
 from gateway.observing import records
 from gateway.oip.names import find_served
 from gateway.replies import Body
@@ -138,7 +139,8 @@ def make_head(
 class Admission(NamedTuple):
     """Rules for holding and running the calls with one head.
 
-    `applied`: value of Preference-Applied. `as_of`: version of the catalog.
+    `applied`: value of Preference-Applied. `as_of`: version of the catalog. `key_time`: of the
+    function's calls with the head's key.
     """
 
     deployed: Deployed
@@ -153,6 +155,7 @@ class Admission(NamedTuple):
     may_rerun: bool
     is_pinned: bool
     as_of: int
+    key_time: KeyTime
 
 
 class Admissions:
@@ -202,7 +205,9 @@ class Admissions:
 
         Raises BadRequest; the head is then not cached.
         """
-        limits = deployed.function.limits
+        function = deployed.function
+        limits = function.limits
+        caller = self._access.check(head.authorization, "invoke", function.name)
         wait_s, applied = requested_wait_s(head.prefer, limits.wait_s, self._wait_max_s)
         admission = Admission(
             deployed,
@@ -217,6 +222,7 @@ class Admissions:
             may_rerun(deployed),
             bool(head.version) or "@" in head.ref,
             self._catalog.version,
+            KeyTime(caller.id, function.namespace, function.name),
         )
         if self._as_of != self._catalog.version or self._keys_as_of != self._access.ring.version:
             self._forget_all()

@@ -329,7 +329,7 @@ class Site:
 async def stop_serving(
     gateway: Gateway, delivery: Delivery, seconds: float, *, is_orphaned: bool = False
 ) -> None:
-    """Close the gate and wait for accepted requests, at most `seconds`.
+    """Close the gate, wait for accepted requests, at most `seconds`, and pass their times on.
 
     `is_orphaned`: the pool manager is gone. Requests on open connections are then still served by
     ready replicas, until none is active.
@@ -343,6 +343,7 @@ async def stop_serving(
             await delivery.wait_idle()
     except TimeoutError:
         log.error("requests are left at shutdown", inside=gateway.gate.active)
+    gateway.invoker.key_times.flush()
 
 
 async def _healthz(_request: web.Request) -> web.Response:

@@ -17,6 +17,7 @@ from gateway.http.admission import Admissions, ColdCheck
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
 from gateway.metrics.counters import CounterStore
+from gateway.metrics.key_times import KeyTimes
 from gateway.metrics.requests import Metrics, OnColdStart
 from gateway.metrics.revisions import RevisionCounts
 from gateway.observing.access_log import AccessEvent, AccessLog
@@ -69,6 +70,7 @@ class Invoker(NamedTuple):
     arriving: set[ModelRequest]
     scan_turns: ScanTurns
     upstream_keys: UpstreamKeys
+    key_times: KeyTimes
     enter: Enter | None = None
     model_control: ModelControl | None = None
     statistics: ModelStatistics = NoStatistics()
@@ -130,6 +132,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         set(),
         ScanTurns(),
         upstream_keys or UpstreamKeys(),
+        KeyTimes(history.used, wall, loop.call_later),
         enter,
         model_control,
         statistics or NoStatistics(),

@@ -10,6 +10,7 @@ import structlog
 from gateway import problems
 from gateway.http.admission import REQUEST_ID, Correlation
 from gateway.metrics.counters import exemplar_of
+from gateway.metrics.key_times import KeyTime
 from gateway.observing import records
 from gateway.observing.records import CLIENT_LEFT, RequestEnd, RequestInfo, make_record
 from gateway.proxy.known_answers import VARYING
@@ -56,6 +57,7 @@ class ExchangeJournal:
         "_traceparent",
         "added",
         "applied",
+        "key_id",
         "meter",
         "request_id",
         "shape",
@@ -84,6 +86,8 @@ class ExchangeJournal:
         """Further headers of every answer, such as those of CORS."""
         self.shape: Callable[[FnError], Reply] | None = None
         """Shape of errors, None for problem documents."""
+        self.key_id = ""
+        """Id of the caller's key, "" without one."""
         self.meter: UsageMeter | None = None
         """Usage of a call of /v1."""
         self._traceparent = who.traceparent
@@ -241,6 +245,10 @@ class ExchangeJournal:
         if self._numbers is not None:
             self._numbers.ended(sizes)
             self._numbers = None
+        if self.meter is None and self._sent_s and self._deployed is not None:
+            function = self._deployed.function
+            time = KeyTime(self.key_id, function.namespace, function.name)
+            invoker.key_times.add(time, monotonic() - self._sent_s)
         if self.meter is not None and self._sent_s:
             is_answered, is_whole = self._receipt is not None, outcome == "ok"
             self.meter.end(self._status, self._sent_s, is_answered=is_answered, is_whole=is_whole)

@@ -225,6 +225,7 @@ class Exchanges:
     ) -> Exchange:
         """Return a new exchange. `request`: the head for the server."""
         journal.began()
+        journal.key_id = plan.key_id
         invoker = self._invoker
         if invoker.gate.headers:  # the process is shutting down
             plan = plan._replace(keeps=False, answers=None)

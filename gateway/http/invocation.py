@@ -35,7 +35,7 @@ from gateway.observing.records import (
 )
 from gateway.oip import shapes as oip_shapes
 from gateway.oip.parameters import requested_scheduling
-from gateway.replies import Body, Reply, make_receipt, make_reply, server_timing
+from gateway.replies import Body, Receipt, Reply, make_receipt, make_reply, server_timing
 from gateway.shared_memory import BodySlot
 from registry.catalog import Deployed
 from registry.errors import BadRequest, FnError
@@ -236,6 +236,7 @@ class Invocation:
         if self._check is not None:
             self._check.cancel()
         if self._call is not None:
+            self._count_time(self._call, monotonic())
             self._invoker.delivery.cancel(self._call)
         if not self._is_recorded:
             self._record_end(RequestEnd(CLIENT_LEFT, monotonic()), self._call)
@@ -364,19 +365,26 @@ class Invocation:
         key, seconds = (function.namespace, function.name), now - self._began_s
         metrics.count_answer(key, seconds, receipt, call.sends, call.deaths, request)
         metrics.revisions.count_answer(call.pool, seconds, receipt, now)
+        invoker.key_times.add(admission.key_time, now - call.sent_s)
         reply = make_reply((problems.OK, (*headers, *invoker.gate.headers), body))
         self.release()
         if not self._is_recorded:
-            self._is_recorded = True
-            if invoker.access_log is not None:
-                sizes, times = (self._size, len(body)), (self._began_s, now)
-                invoker.access_log.log_answer(
-                    self.request_id, function.name, call, receipt, sizes, times
-                )
-            if invoker.tracer is not None and self.trace is not None:
-                ending = RequestEnd("ok", now, reply.status, len(body), receipt, connected_s)
-                invoker.tracer.record(self._record(ending, call))
+            self._record_answer(call, receipt, len(body), now, connected_s)
         self._reply(reply)
+
+    def _record_answer(
+        self, call: HeldCall, receipt: Receipt, size: int, now: float, connected_s: float
+    ) -> None:
+        """Record an answer of a replica, in the access log and as a trace."""
+        self._is_recorded = True
+        invoker = self._invoker
+        if invoker.access_log is not None:
+            name = self._admission.deployed.function.name
+            sizes, times = (self._size, size), (self._began_s, now)
+            invoker.access_log.log_answer(self.request_id, name, call, receipt, sizes, times)
+        if invoker.tracer is not None and self.trace is not None:
+            ending = RequestEnd("ok", now, problems.OK, size, receipt, connected_s)
+            invoker.tracer.record(self._record(ending, call))
 
     def _reply_problem(self, outcome: str, reply: Reply, call: HeldCall | None) -> None:
         """Count, record and answer a request without an answer of a replica."""
@@ -388,12 +396,18 @@ class Invocation:
             metrics.count_reply(function.namespace, function.name, kind, outcome, seconds)
             pool = self._deployed.revision.key if call is None else call.pool
             metrics.revisions.count_failure(pool, seconds)
+        self._count_time(call, now)
         more = () if reply.closes else self._invoker.gate.headers
         reply = reply._replace(headers=(*reply.headers, (REQUEST_ID, self.request_id), *more))
         self.release()
         if not self._is_recorded:
             self._record_end(RequestEnd(outcome, now, reply.status, len(reply.body)), call)
         self._reply(reply)
+
+    def _count_time(self, call: HeldCall | None, now: float) -> None:
+        """Count the time of a call that was sent and got no answer."""
+        if call is not None and call.sent_s:
+            self._invoker.key_times.add(self._admission.key_time, now - call.sent_s)
 
     def _record_end(self, ending: RequestEnd, call: HeldCall | None) -> None:
         """Record a request without an answer of a replica, in the access log and as a trace."""

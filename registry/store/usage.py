@@ -144,9 +144,17 @@ class UsageStore:
             self._batch = []
 
     async def _prune(self) -> None:
-        oldest_s = bucket_of(self._wall() - self._settings.usage_keep_s)
+        """Remove old rows: those with calls of /v1 after `usage_keep_s`, those that are for costs
+        alone with the history of devices."""
+        now_s, settings = self._wall(), self._settings
+        oldest = (
+            bucket_of(now_s - settings.usage_keep_s),
+            bucket_of(now_s - settings.history_keep_s),
+        )
         async with self._database.write() as transaction:
-            await transaction.query("DELETE FROM usage WHERE bucket < ?", (oldest_s,))
+            await transaction.query(
+                "DELETE FROM usage WHERE bucket < ? OR (calls = 0 AND bucket < ?)", oldest
+            )
 
     async def report(
         self, by: By, from_s: int, to_s: float, name: str = "", namespace: str = NAMESPACE
@@ -156,7 +164,9 @@ class UsageStore:
         `name`: of one function only. What was used within the last flush is not yet there.
         """
         column = _COLUMN[by]
-        where = "WHERE bucket BETWEEN ? AND ? AND namespace = ? AND (? = '' OR name = ?)"
+        where = (
+            "WHERE bucket BETWEEN ? AND ? AND namespace = ? AND (? = '' OR name = ?) AND calls > 0"
+        )
         values = (from_s, to_s, namespace, name, name)
         whole = await self._database.read(
             f"SELECT count(DISTINCT {column}), {_SUMS} FROM usage {where}",  # noqa: S608 - ours

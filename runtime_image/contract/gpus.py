@@ -45,8 +45,8 @@ class Reading:
     `index` is the driver's number, "1:0" for the first slice of GPU 1. A slice has its GPU's UUID
     as `parent`, and the number of its GPU instance. `used_mib` excludes `reserved_mib` if that is
     known, and includes it otherwise. `utilization` is the share of the driver's last sample period
-    in which anything ran, 0 to 1; the driver reports none for slices. `telemetry` is that of the
-    whole GPU, also for a slice.
+    in which anything ran, 0 to 1; the driver reports none for slices. `telemetry` and
+    `pci_bus`, such as "00000000:18:00.0", are those of the whole GPU, also for a slice.
     """
 
     uuid: str
@@ -61,6 +61,7 @@ class Reading:
     instance: int | None = None
     utilization: float | None = None
     telemetry: Telemetry | None = None
+    pci_bus: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,9 +169,16 @@ def _gpu(handle: Any, uuid: str, index: int) -> Iterator[tuple[Any, Reading]]:
     mode = _metric(pynvml.nvmlDeviceGetMigMode, handle)
     capability = _metric(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     telemetry = _telemetry(handle)
+    place = _metric(pynvml.nvmlDeviceGetPciInfo, handle)
+    pci_bus = None if place is None else str(place.busId)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         name = _metric(pynvml.nvmlDeviceGetName, handle)
-        known = Reading(uuid, str(index), name, capability=capability, telemetry=telemetry)
+        known = Reading(
+            *(uuid, str(index), name),
+            capability=capability,
+            telemetry=telemetry,
+            pci_bus=pci_bus,
+        )
         yield handle, _reading(handle, known)
         return
     for number in range(_metric(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
@@ -186,6 +193,7 @@ def _gpu(handle: Any, uuid: str, index: int) -> Iterator[tuple[Any, Reading]]:
                 parent=uuid,
                 instance=_metric(pynvml.nvmlDeviceGetGpuInstanceId, part),
                 telemetry=telemetry,
+                pci_bus=pci_bus,
             )
             yield part, _reading(part, known)
 
@@ -209,6 +217,7 @@ def _reading(handle: Any, known: Reading) -> Reading:
         instance=known.instance,
         utilization=None if known.parent else _utilization(handle),
         telemetry=known.telemetry,
+        pci_bus=known.pci_bus,
     )
 
 

@@ -53,6 +53,14 @@ def call(server: ServerProcess, times: int) -> None:
         server.fnctl_json("invoke", "slow", "-i", "x=1")
 
 
+def call_with(server: ServerProcess, key: str) -> None:
+    """Call once over HTTP with this key."""
+    head = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server.url}/fn/slow", b'{"inputs": {"x": 1}}', head)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status == 200
+
+
 def get(server: ServerProcess, path: str) -> Any:
     request = urllib.request.Request(f"{server.url}/admin/v1{path}", headers=server.headers)
     with urllib.request.urlopen(request, timeout=30) as answer:
@@ -86,15 +94,26 @@ def test_runs_are_busy_seconds(tmp_path: Path, options: Sequence[str]) -> None:
     """
     with server_process(tmp_path / "data", *options) as server:
         deploy(server, tmp_path / "slow")
+        key = server.fnctl_json("key", "add", "--scope", "invoke")
         call(server, 3)
+        call_with(server, key["secret"])
         ready_s = age_s(server)
         server.stop()
         waking_s, idle_s, busy_s = kept(server)
         server.start()
         totals = get(server, "/functions/slow/timeline")["totals"]
         devices = get(server, "/timeline?hours=24")["devices"]
+        costs = {one["key"]: one for one in get(server, "/cost?by=key&function=slow")["items"]}
+        used = get(server, "/usage?by=key")["items"]
 
-    assert 3 * RUN_S - 0.05 <= busy_s <= 3 * RUN_S + 0.5
+    assert 4 * RUN_S - 0.05 <= busy_s <= 4 * RUN_S + 0.5
+    shares = {
+        id: one["held_s"] / sum(one["held_s"] for one in costs.values())
+        for id, one in costs.items()
+    }
+    assert len(shares) == 2
+    assert shares[key["id"]] == pytest.approx(0.25, abs=0.08)
+    assert used == []
     assert waking_s > 0.0
     assert idle_s + busy_s >= ready_s - 0.1
     assert totals["busy_s"] == pytest.approx(busy_s, abs=0.01)

@@ -159,7 +159,7 @@ class CostSums(Spent, kw_only=True):
 
 class CostItem(CostSums, kw_only=True):
     """Cost of one function, or of one key with its note. `_idle` is what no function holds,
-    `_by_no_key` are functions whose calls are not known by key."""
+    `_by_no_key` are functions that were held without any call."""
 
     removed: bool
     key: str | UnsetType = UNSET

@@ -6,9 +6,9 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from admin.cli.bench.cold_starts import ColdRuns, ColdStarts, failure, is_expected
+from admin.cli.bench.cold_starts import ColdRuns, ColdStarts, failure, is_expected, is_timeout
 from admin.cli.bench.figures import Figures, figures
 from admin.cli.bench.generator import AWAY
 from admin.cli.bench.load import LoadPlan
@@ -17,6 +17,10 @@ from admin.cli.bench.points import Limits, Point
 from admin.cli.bench.processes import INTERRUPTED, TOTAL, run_load
 from admin.client.client import Client
 from admin.client.transport import ApiError, Unreachable, check
+from registry.errors import FnError
+
+LEFT_MIN_S: Final = 0.001
+"""Min seconds of a wait: 0 would mean not to wait at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +50,32 @@ Show = Callable[[Progress], None]
 @dataclass(slots=True)
 class Outcome:
     """What was measured. `stopped`: why not everything was, "" if it was. `is_away`: the server did
-    not answer any more."""
+    not answer any more; `is_refused`: a later first call, or a cold start, was refused."""
 
     cold: ColdStarts | None = None
     points: list[tuple[Point, Figures]] = field(default_factory=list)
     stopped: str = ""
     is_away: bool = False
+    is_refused: bool = False
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether anything was measured."""
+        return bool(self.points or (self.cold and self.cold.taken_ms))
 
     @property
     def is_failed(self) -> bool:
-        """Whether a measurement has no expected answer at all."""
+        """Whether a measurement was refused, has no expected answer, or there is none at all."""
         cold = self.cold
         without = bool(cold and cold.errors and not cold.taken_ms)
-        return without or any(
-            not one.answers and one.result.failed and not one.result.stopped
-            for _, one in self.points
+        without = without or bool(self.stopped and not self.has_figures)
+        return (
+            self.is_refused
+            or without
+            or any(
+                not one.answers and one.result.failed and not one.result.stopped
+                for _, one in self.points
+            )
         )
 
 
@@ -81,11 +96,10 @@ class Benchmark:
         self.outcome = Outcome()
 
     def run(self, points: Sequence[Point]) -> Outcome:
-        """Measure cold starts and points in order. Ctrl-C, the total limit and a server that goes
-        away end it with what was measured.
+        """Measure cold starts and points in order. Ctrl-C, the total limit, a refusal and a server
+        that goes away end it with what was measured.
 
-        Raises ApiError for a refused first call, Conflict, and Unreachable for a server that never
-        answered.
+        Raises ApiError, Conflict or Unreachable if that is nothing.
         """
         outcome = self.outcome
         try:
@@ -96,10 +110,11 @@ class Benchmark:
                 self._measure_point(point, index / len(points), 1 / len(points))
         except KeyboardInterrupt:
             outcome.stopped = INTERRUPTED
-        except Unreachable as error:
-            if not outcome.points and not (outcome.cold and outcome.cold.taken_ms):
+        except (ApiError, FnError, Unreachable) as error:
+            if not outcome.has_figures:
                 raise
-            outcome.stopped, outcome.is_away = str(error), True
+            outcome.stopped, outcome.is_away = str(error), isinstance(error, Unreachable)
+            outcome.is_refused = not outcome.is_away
         return outcome
 
     def _measure_cold(self) -> None:
@@ -113,20 +128,18 @@ class Benchmark:
             if self._is_late():
                 return
             self._show(Progress(f"cold start {number + 1} of {count}", number / count, number))
-            runs.once()
+            runs.once(self._left_s())
 
     def _measure_point(self, point: Point, begun: float, share: float) -> None:
         if self._is_late():
             return
         limits = self._options.limits
         request = self._requests[point.batch]
-        what = (
-            f"batch {point.batch}, c={point.concurrency}"
-            if point.batch
-            else (f"c={point.concurrency}")
-        )
+        batch = f"batch {point.batch}, " if point.batch else ""
+        what = f"{batch}c={point.concurrency}"
         self._show(Progress(what, begun))
-        self._warm(request)
+        if not self._warm(request):
+            return
         length_s = limits.warmup_s + limits.seconds
 
         def report(passed_s: float, answers: int, errors: int) -> None:
@@ -164,19 +177,33 @@ class Benchmark:
             is_head=request.method == "HEAD",
         )
 
-    def _warm(self, request: Request) -> None:
-        """Wake the function by one call, whose refusal ends the benchmark. Raises ApiError."""
-        timeout_s = self._options.limits.timeout_s
-        reply = self._client.send(
-            request.method, request.path, request.headers, request.body, timeout_s
-        )
+    def _warm(self, request: Request) -> bool:
+        """Wake the function by one call, whose refusal ends the benchmark; return False if the
+        total limit came first. Raises ApiError or Unreachable."""
+        timeout_s = min(self._options.limits.timeout_s, self._left_s())
+        try:
+            reply = self._client.send(
+                request.method, request.path, request.headers, request.body, timeout_s
+            )
+        except Unreachable as error:
+            if not is_timeout(error):
+                raise
+            if self._is_late():
+                return False
+            late = ApiError(0, {"title": f"The first call got no answer within {timeout_s:g} s"})
+            late.add_note("give a cold start more time: --timeout")
+            raise late from error
         if is_expected(reply.status, request.status):
-            return
+            return True
         check(reply)
         title = f"{request.form} answers {failure(reply)}"
         raise ApiError(
             reply.status, {"title": title, "detail": f"expected {request.status or 200}"}
         )
+
+    def _left_s(self) -> float:
+        """Return the seconds until the total limit, at least LEFT_MIN_S."""
+        return max(LEFT_MIN_S, self._until_s - time.monotonic())
 
     def _is_late(self) -> bool:
         if time.monotonic() < self._until_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from admin.cli.answers import read_receipt
 from admin.cli.bench.figures import Latency, latency, latency_json
 from admin.cli.bench.payloads import Request
 from admin.client.client import Client
-from admin.client.transport import Reply, json_object
+from admin.client.transport import Reply, Unreachable, json_object
 from admin.text import number
 from registry.errors import Conflict
 
@@ -24,6 +25,8 @@ SETTLE_MAX_S: Final = 10.0
 """Max seconds until standbys that start have started."""
 OK: Final = 200
 MISTAKES: Final = 400
+WAIT_MIN_S: Final = 0.001
+TIMEOUT: Final = "timeout"
 
 
 @dataclass(slots=True)
@@ -99,15 +102,25 @@ class ColdRuns:
         self._clock, self._pause = clock, pause
         self.found = ColdStarts()
 
-    def once(self) -> None:
-        """Put the function to sleep, call it, record the cold start. Raises ApiError, Conflict or
-        Unreachable."""
-        self._go_cold()
+    def once(self, left_s: float = math.inf) -> None:
+        """Put the function to sleep, call it, record the cold start; record nothing if that takes
+        longer than `left_s`. Raises ApiError, Conflict or Unreachable."""
+        until_s = self._clock() + left_s
+        if not self._go_cold(left_s):
+            return
         request, found = self._request, self.found
         began_s = self._clock()
-        reply = self._client.send(
-            request.method, request.path, request.headers, request.body, self._timeout_s
-        )
+        timeout_s = min(self._timeout_s, max(WAIT_MIN_S, until_s - began_s))
+        try:
+            reply = self._client.send(
+                request.method, request.path, request.headers, request.body, timeout_s
+            )
+        except Unreachable as error:
+            if not is_timeout(error):
+                raise
+            if timeout_s == self._timeout_s:
+                found.errors[TIMEOUT] += 1
+            return
         taken_ms = (self._clock() - began_s) * 1e3
         if not is_expected(reply.status, request.status):
             found.errors[failure(reply)] += 1
@@ -119,8 +132,9 @@ class ColdRuns:
         found.taken_ms.append(taken_ms)
         found.phases_ms.append(receipt.phases)
 
-    def _go_cold(self) -> None:
-        """Return once no replica of the function is left, and no standby is just starting.
+    def _go_cold(self, left_s: float) -> bool:
+        """Return once no replica of the function is left, and no standby is just starting: True, or
+        False after `left_s`. Raises Conflict.
 
         The request is repeated, because a replica that was just called is not known to be idle.
         """
@@ -137,16 +151,23 @@ class ColdRuns:
                     if one.get("role") == "standby" and one.get("state") == "starting"
                 ]
                 if not starting or waited_s > SETTLE_MAX_S:
-                    return
-            elif waited_s > SLEEP_MAX_S:
+                    return True
+            if waited_s > left_s:
+                return False
+            if own and waited_s > SLEEP_MAX_S:
                 states = ", ".join(sorted({str(one.get("state")) for one in own}))
                 raise _conflict(
                     f"{name} did not fall asleep within {SLEEP_MAX_S:g} s: {states}",
                     f"fnctl why {name}",
                 )
-            elif any(one.get("state") == "ready" for one in own):
+            if any(one.get("state") == "ready" for one in own):
                 self._client.put_to_sleep(name)
             self._pause(POLL_S)
+
+
+def is_timeout(error: Unreachable) -> bool:
+    """Return whether a request was sent, and its answer did not come in time."""
+    return isinstance(error.__cause__, TimeoutError)
 
 
 def is_expected(status: int, wanted: int) -> bool:

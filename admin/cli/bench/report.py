@@ -32,13 +32,13 @@ def render(ref: str, requests: Mapping[int, Request], outcome: Outcome) -> str:
         rows = [_row(requests[point.batch], point, one) for point, one in outcome.points]
         parts.append(f"{ref}, warm: {forms}, {span} a call\n{table(HEAD, rows)}")
     errors = [
-        f"  {requests[point.batch].rows or NONE} rows, c={point.concurrency}: {_kinds(one)}"
+        f"  {_rows(requests[point.batch].rows)}c={point.concurrency}: {_kinds(one)}"
         for point, one in outcome.points
         if one.result.errors
     ]
     if errors:
         parts.append("\n".join(["errors, which no latency has", *errors]))
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or "nothing was measured"
 
 
 def render_cold(cold: ColdStarts) -> str:
@@ -78,6 +78,10 @@ def _row(request: Request, point: Point, one: Figures) -> tuple[str, ...]:
 def _kinds(one: Figures) -> str:
     errors = sorted(one.result.errors.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count} x {kind}" for kind, count in errors)
+
+
+def _rows(rows: int) -> str:
+    return f"{rows} row{'' if rows == 1 else 's'}, " if rows else ""
 
 
 def _rate(value: float) -> str:

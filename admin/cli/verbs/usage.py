@@ -14,9 +14,11 @@ from admin.text import NONE, get, table
 
 NUMBERS: Final = ("calls", "tokens_in", "tokens_out", "unknown")
 OTHERS: Final = "_others"
-NAMES: Final = {"_idle": "idle", "_by_no_key": "not by key", OTHERS: "others"}
+NAMES: Final = {"_idle": "idle", "_by_no_key": "no calls", OTHERS: "others"}
 JOULES_PER_WH: Final = 3600
 NO_COUNTER: Final = "no counter"
+SHOWN_LEAST: Final = 0.0001
+"""Least amount of money that is shown as a number."""
 
 
 class By(StrEnum):
@@ -107,7 +109,8 @@ def cost(
 
     HELD is the time that a function had of devices; holders of the same device split it. BUSY is
     the part in which a model ran. ENERGY is what the GPUs' counters say. "idle" is what no function
-    held. A key has its share of each function by the time of its calls of /v1.
+    held. Keys share each function by the time of their calls; "none" are calls without a key, "no
+    calls" functions that were held without any. The last seconds are missing.
 
     \b
     Examples:
@@ -115,16 +118,18 @@ def cost(
       fnctl cost --by key --since 7d
     """
     answer = session.client.cost(by.value, since, name)
-    session.answer(answer, lambda: render_cost(answer))
+    session.answer(answer, lambda: render_cost(answer, name))
 
 
-def render_cost(answer: dict[str, Any]) -> str:
-    """Render the answer: a table with the sum below, and what is missing in it."""
+def render_cost(answer: dict[str, Any], function: str = "") -> str:
+    """Render the answer: a table with the sum below, and what is missing in it. `function`: the one
+    that was asked for."""
     items, whole = answer.get("items") or [], answer.get("total") or {}
     begin = datetime.fromtimestamp(float(answer.get("from_s") or 0), UTC)
     since = f"since {begin:%Y-%m-%d %H:%M} UTC"
     if not items:
-        return f"no device was there {since}"
+        held = f"{function} held no device" if function else "no device was there"
+        return f"{held} {since}; the last seconds are missing"
     currency, left_out = str(answer.get("currency") or ""), int(answer.get("left_out") or 0)
     is_by_key = answer.get("by") == "key"
     head = ["KEY", "NOTE"] if is_by_key else ["FUNCTION"]
@@ -186,4 +191,6 @@ def _energy(joules: float) -> str:
 def _money(value: object) -> str:
     if not isinstance(value, int | float):
         return NONE
+    if 0 < value < SHOWN_LEAST:
+        return f"<{SHOWN_LEAST}"
     return f"{value:,.2f}" if value >= 0.1 or value == 0 else f"{value:.4f}"

@@ -288,6 +288,17 @@ SENSE(nvmlDeviceGetTotalEccErrors, unsigned long long,
       kind ? counter ? "ecc_uncorrected_ever" : "ecc_uncorrected"
            : counter ? "ecc_corrected_ever" : "ecc_corrected")
 
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } PciInfo;
+
+EXPORT int nvmlDeviceGetPciInfo_v3(const char *of, PciInfo *info)
+{
+    ON_DEVICE("nvmlDeviceGetPciInfo_v3");
+    unsigned long long bus = 0;
+    answer = sense(d, "pci_bus", &bus);
+    if (!answer) snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02llX:00.0", bus);
+    return end(answer);
+}
+
 EXPORT int nvmlDeviceGetFieldValues(const char *of, int count, FieldValue *values)
 {
     ON_DEVICE("nvmlDeviceGetFieldValues");

@@ -14,7 +14,10 @@ from runtime_image.contract.gpus import Reading, Telemetry
 
 TELEMETRY = Telemetry(0.07, 61, 74, 412.5, 9_876_543_210, 1980, 2619, 3, 1, 30, 10, 12)
 READING = Reading(
-    *("GPU-a", "0", "NVIDIA H200", 1000.0, 600.0, 100.0), utilization=0.93, telemetry=TELEMETRY
+    *("GPU-a", "0", "NVIDIA H200", 1000.0, 600.0, 100.0),
+    utilization=0.93,
+    telemetry=TELEMETRY,
+    pci_bus="00000000:18:00.0",
 )
 
 
@@ -68,16 +71,18 @@ def test_values_have_the_names_and_units_of_the_exporter() -> None:
         "ECC_DBE_AGG_TOTAL": 10,
     }
     assert len(found) == len(MEMORY) + len(WHOLE)
-    for rows in found.values():
-        assert [labels for labels, _ in rows] == [
-            {
-                "gpu": "0",
-                "UUID": "GPU-a",
-                "modelName": "NVIDIA H200",
-                "Hostname": "box7",
-                "host": "local",
-            }
-        ]
+    for name, rows in found.items():
+        labels = {
+            "gpu": "0",
+            "UUID": "GPU-a",
+            "pci_bus_id": "00000000:18:00.0",
+            "device": "nvidia0",
+            "modelName": "NVIDIA H200",
+            "Hostname": "box7",
+            "host": "local",
+        }
+        more = {"err_code": "79"} if name == "DCGM_FI_DEV_XID_ERRORS" else {}
+        assert [one for one, _ in rows] == [labels | more]
 
 
 def test_a_missing_value_has_no_sample() -> None:
@@ -113,6 +118,8 @@ def test_slices_have_memory_and_their_gpu_has_the_rest() -> None:
     whole = {
         "gpu": "3",
         "UUID": "GPU-c",
+        "pci_bus_id": "",
+        "device": "nvidia3",
         "modelName": "NVIDIA H100 80GB HBM3",
         "Hostname": "box7",
         "host": "local",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool_manager.attribution import Attributed
@@ -242,9 +244,10 @@ class Rig:
         device = Device("cuda:0", "cuda", 80_000.0)
         self.machine = Machine([device], lambda: f"r{next(numbers)}", 0, gpu_standbys)
         self.records = Records()
+        self.bindings = {KEY: binding()}
         self.watch = UsageMonitor(
             self.machine,
-            {KEY: binding()},
+            self.bindings,
             self.records,
             (lambda: self.now, lambda: UNIX_S + self.now + self.jump_s),
             self.gpus,
@@ -494,3 +497,56 @@ def test_totals_of_a_removed_function_go_to_the_others() -> None:
         ("default", "gone", "cpu", 1.0, 0.0),
         ("default", "stays", "cpu", 2.0, 0.5),
     ]
+
+
+MOMENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["pass", "call", "load", "pong", "lose", "release", "flush", "forget"]),
+        st.integers(0, 90),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(moments=MOMENTS, standbys=st.integers(0, 1))
+def test_functions_and_nobody_have_all_of_a_device(
+    moments: list[tuple[str, int]], standbys: int
+) -> None:
+    """Whatever replicas do, stored seconds and joules, and the totals of all functions, add up to
+    the time and the counter of the GPU."""
+    rig = Rig(standbys)
+    rig.gpus.energy_mj = 1_000_000
+    rig.feed(events.PoolDefined(PoolSpec(KEY, idle_s=60.0)))
+    rig.feed(events.ReplicasListed())
+    rig.watch.tick()
+    for kind, number in moments:
+        ids = [one.id for one in rig.machine.replicas()]
+        id = ids[number % len(ids)] if ids else "r1"
+        match kind:
+            case "pass":
+                rig.pass_s(number / 7, 300.0)
+            case "call":
+                rig.ask()
+            case "load":
+                rig.feed(events.Greeted(id, {}))
+                rig.feed(replace(LOADED, id=id))
+            case "pong":
+                rig.watch.on_pong(id, 1000 * number)
+            case "lose":
+                rig.feed(events.Lost(id, "exit 1"), number / 9)
+            case "release":
+                rig.feed(events.Released(id))
+            case "forget":
+                rig.bindings.clear()
+                rig.watch.totals()
+            case _:
+                rig.watch.flush()
+    rig.pass_s(0.0, 0.0)
+    rig.watch.flush(is_last=True)
+
+    counted = (rig.gpus.energy_mj - 1_000_000) / 1000
+    for found in (rig.records.use_kept, rig.watch.totals()):
+        assert sum(one.held_s for one in found) == pytest.approx(rig.now, abs=1e-6)
+        assert sum(one.joules for one in found) == pytest.approx(counted, abs=1e-6)
+    assert all(one.held_s >= 0 and one.joules >= 0 for one in rig.records.use_kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from gateway.http.app import Gateway, Site, StatePages
 from gateway.http.context import Invoker, RequestGate, request_ids
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
+from gateway.metrics.key_times import KeyTimes
 from gateway.metrics.requests import Metrics
 from gateway.observing.access_log import AccessEvent, AccessLog
 from gateway.observing.errors import FailureCount
@@ -93,6 +95,7 @@ class Front:
             set(),
             ScanTurns(),
             UpstreamKeys(),
+            KeyTimes(self.past.used, time.time, asyncio.get_running_loop().call_later),
             model_control=self.models,
         )
         return Gateway(invoker)

@@ -36,6 +36,26 @@ async def held(one: Gate, count: int = 1) -> None:
     await until(lambda: KEY in one.delivery.loads() and one.delivery.loads()[KEY].queued == count)
 
 
+async def test_the_time_of_an_exchange_is_that_of_its_key(tmp_path: Path, is_fast: bool) -> None:
+    """Also with a head that was seen before, and not of a request that no server got."""
+
+    async def answering(reader: Reader, writer: Writer) -> None:
+        while await reader.readline():
+            if (await reader.readuntil(b"\r\n\r\n")).strip():
+                writer.write(OK)
+
+    async with gate(tmp_path, answering, is_fast=is_fast) as one:
+        await warm(one)
+        for _ in range(2):
+            assert (await one.ask(GET)).startswith(b"HTTP/1.1 200 ")
+        assert (await one.ask(GET.replace(b"/web/", b"/none/"))).startswith(b"HTTP/1.1 404 ")
+        invoker = one.gateway.invoker
+        invoker.key_times.flush()
+        rows = invoker.history.usage  # type: ignore[attr-defined]
+    assert {(row.key_id, row.name, row.calls) for row in rows} == {("", "web", 0)}
+    assert sum(row.busy_ms for row in rows) >= 2
+
+
 async def test_a_full_queue(tmp_path: Path, is_fast: bool) -> None:
     """A request beyond the function's queue gets 429 at once."""
     async with gate(tmp_path, silent, is_fast=is_fast, is_cold=True, limits=Limits(queue=1)) as one:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from random import Random
 from typing import TYPE_CHECKING
@@ -20,13 +21,15 @@ from gateway.replies import Reply
 from registry.errors import ReplicaDied, UnknownFunction
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.link.meta import unpack_request
-from tests.support.peers import Peer
+from tests.support.peers import Peer, failed
+from tests.unit.gateway.http.conftest import TOKEN
 from tests.unit.gateway.http.test_admission import head
 
 if TYPE_CHECKING:
     from tests.unit.gateway.http.conftest import Front
 
 GOOD = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
+OIP = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}'
 CALL = head(content_type="application/json")._replace(host="127.0.0.1")
 
 
@@ -67,6 +70,35 @@ async def test_a_cancelled_invocation_gets_no_reply(front: Front, peer: Peer) ->
     await front.delivery.wait_idle()
 
     assert (replies, front.gateway.gate.active) == ([], 0)
+
+
+@pytest.mark.parametrize("ending", ["answer", "failure", "cancel"])
+@pytest.mark.parametrize("version", [None, ""])
+async def test_the_time_of_a_call_is_that_of_its_key(
+    front: Front, peer: Peer, ending: str, version: str | None
+) -> None:
+    """However a call ends that was sent, in every protocol; a refused one has none."""
+    key, invoker = f"Bearer {TOKEN}", front.gateway.invoker
+    asked = CALL._replace(authorization=key, version=version)
+    body = GOOD if version is None else OIP
+    replied = asyncio.Event()
+    invocation = Invocation(invoker, asked, lambda _: replied.set())
+    invocation.admit(asked)
+    invocation.run(body)
+    request = await peer.next(Kind.REQUEST)
+    if ending == "cancel":
+        invocation.cancel()
+    elif ending == "failure":
+        peer.send(Kind.FAILED, request.id, failed(code="bad_input", title="no"))
+        await replied.wait()
+    else:
+        peer.answer(request.id)
+        await replied.wait()
+    invoker.key_times.flush()
+
+    [row] = front.past.usage
+    assert (row.key_id, row.name, row.calls) == (invoker.access.token_id, "digits", 0)
+    assert row.busy_ms >= 1
 
 
 async def test_a_defect_is_answered_once(

@@ -224,6 +224,21 @@ async def test_old_rows_are_removed(make: Make) -> None:
     assert await total(store) == sums(1)
 
 
+async def test_rows_for_costs_alone_go_earlier(make: Make) -> None:
+    """Calls outside /v1 are in no report of usage, and end with the history of devices."""
+    store = make(usage_keep_s=400.0 * DAY_S, history_keep_s=30.0 * DAY_S)
+    for at_s in (NOW_S - 31 * DAY_S, NOW_S - 29 * DAY_S):
+        for calls in (0, 1):
+            store.add(used(f"k{calls}", calls=calls, at_s=at_s)._replace(busy_ms=5))
+    await store.flush()
+    for _ in range(PRUNE_EVERY):
+        await store.flush()
+
+    assert await store.busy(0, NOW_S) == [("chat", "k1", 10), ("chat", "k0", 5)]
+    found = await store.report("key", 0, NOW_S)
+    assert (found.groups, found.found) == ([("k1", sums(2))], 1)
+
+
 async def test_an_unexpected_error_ends_no_flush(database: Database, tmp_path: Path) -> None:
     """A defect is logged, and what waits is tried again."""
     store = UsageStore(database, StoreSettings(tmp_path), lambda: NOW_S)

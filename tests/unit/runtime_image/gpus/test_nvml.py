@@ -255,8 +255,9 @@ TELEMETRY = Telemetry(0.07, 61, 74, 412.5, 9_876_543_210, 1980, 2619, 3, 1, 30, 
 
 def test_sensors_and_counters_are_read(nvml: Nvml, board: Board) -> None:
     """Each has its unit; a reading of one GPU keeps the last ones, as it is about memory."""
-    board.sense(A, **SENSES)
+    board.sense(A, **SENSES, pci_bus=0x18)
     first = nvml.read().gpus[0]
+    assert first.pci_bus == "00000000:18:00.0"
     board.sense(A, energy_mj=9_876_600_000)
 
     assert first.telemetry == TELEMETRY
@@ -265,6 +266,7 @@ def test_sensors_and_counters_are_read(nvml: Nvml, board: Board) -> None:
     alone = nvml.read_one(A)
     assert alone is not None
     assert alone.telemetry == replace(TELEMETRY, energy_mj=9_876_600_000)
+    assert alone.pci_bus == first.pci_bus
 
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,28 @@ def test_other_answers_are_no_cold_starts(api: AdminApi, runs: ColdRuns) -> None
 
     assert (runs.found.taken_ms, runs.found.warm) == ([], 1)
     assert runs.found.errors == {"503 queue_full": 1, "500": 1}
+
+
+@pytest.mark.parametrize(("left_s", "errors"), [(0.05, {}), (60.0, {"timeout": 1})])
+def test_a_call_has_a_time_limit(api: AdminApi, left_s: float, errors: dict[str, int]) -> None:
+    """A call that takes too long is an error, one that the benchmark has no time for is none."""
+    answered = threading.Event()
+    api.on("GET", REPLICAS, state())
+    api.on("POST", CALL, Canned({}, headers=COLD, before=lambda: bool(answered.wait(10))))
+    runs = ColdRuns(Client(api.url, "k"), "digits", REQUEST, 0.1)
+    try:
+        runs.once(left_s)
+    finally:
+        answered.set()
+    assert (runs.found.taken_ms, runs.found.errors) == ([], errors)
+
+
+def test_the_time_that_is_left_bounds_the_way_to_sleep(api: AdminApi, runs: ColdRuns) -> None:
+    """Nothing is called then, and nothing is wrong."""
+    api.on("GET", REPLICAS, state(READY))
+    runs.once(4.0)
+    assert api.sent("POST", CALL) == []
+    assert not runs.found.errors
 
 
 def test_a_function_that_does_not_sleep_is_given_up(api: AdminApi, runs: ColdRuns) -> None:

@@ -55,6 +55,7 @@ def test_the_table_has_a_row_per_point() -> None:
         "  8 rows, c=4: 9 x timeout, 2 x 503 queue_full",
     ]
     assert render("digits", REQUESTS, Outcome(ColdStarts())) == "cold starts: none"
+    assert render("digits", REQUESTS, Outcome(stopped="x")) == "nothing was measured"
 
 
 def test_an_outcome_is_failed_without_any_answer() -> None:
@@ -65,6 +66,7 @@ def test_an_outcome_is_failed_without_any_answer() -> None:
     stopped = figures(replace(nothing, stopped="interrupted"), 1, 4)
     assert not Outcome(points=[(Point(1, 4), stopped)]).is_failed
     assert Outcome(ColdStarts(errors=Counter({"503": 1}))).is_failed
+    assert Outcome(stopped="the total limit was reached").is_failed
 
 
 def test_json_has_all_figures() -> None:
@@ -98,6 +100,14 @@ def test_a_picture_is_a_png(pictures: list[Path]) -> None:
         assert head.startswith(b"\x89PNG\r\n")
         width, height = (int.from_bytes(head[at : at + 4]) for at in (16, 20))
         assert (width, height) == tuple(round(one * plot.DPI) for one in plot.SIZE)
+
+
+def test_labels_of_a_logarithmic_axis_do_not_overlap() -> None:
+    """Powers of two are all shown; of close numbers the first one is."""
+    powers = [2**power for power in range(11)]
+    assert plot.spread(powers) == powers
+    assert plot.spread([1, 9, 10, 28, 32]) == [1, 9, 28]
+    assert plot.spread([7]) == [7]
 
 
 def test_the_extra_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

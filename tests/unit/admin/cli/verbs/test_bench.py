@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,46 @@ def test_a_refused_first_call_ends_it(api: AdminApi, fnctl: Callable[..., Result
 
     assert (result.exit_code, len(api.sent("POST"))) == (1, 1)
     assert "The input does not fit: x: expected FP32" in result.stderr
+
+
+def test_a_later_refusal_keeps_what_was_measured(
+    api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """As for a function that is removed between two points."""
+    gone = {"title": "Unknown function", "detail": "no function 'f'", "code": "unknown_function"}
+    good, path = Canned({}, headers=CLOSE), tmp_path / "out.json"
+    api.on("POST", "/fn/f", good, good, Canned(gone, 404))
+
+    result = fnctl(*SHORT, "-c", "1,2", "--requests", "1", "--output", str(path))
+
+    assert (result.exit_code, len(api.sent("POST"))) == (1, 3)
+    assert result.stderr.endswith("partial: Unknown function: no function 'f'\n")
+    data = json.loads(path.read_text())
+    assert [point["answers"] for point in data["points"]] == [1]
+    assert data["partial"] == "Unknown function: no function 'f'"
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "text"),
+    [
+        ("--timeout", 1, "error: The first call got no answer within 0.1 s\nnext: give a cold"),
+        ("--total", 1, "partial: the total limit was reached"),
+    ],
+)
+def test_a_first_call_has_a_time_limit(
+    api: AdminApi, fnctl: Callable[..., Result], limit: str, code: int, text: str
+) -> None:
+    """The server is there, and the function is slow: the error says so."""
+    answered = threading.Event()
+    api.on("POST", "/fn/f", Canned({}, before=lambda: bool(answered.wait(10))))
+    try:
+        result = fnctl(*SHORT, limit, "0.1")
+    finally:
+        answered.set()
+
+    assert (result.exit_code, len(api.sent("POST"))) == (code, 1)
+    assert text in result.stderr
+    assert result.stdout == ("" if limit == "--timeout" else "nothing was measured\n")
 
 
 def test_a_function_in_use_is_not_put_to_sleep(api: AdminApi, fnctl: Callable[..., Result]) -> None:

@@ -32,7 +32,7 @@ ANSWER: dict[str, Any] = {
     "currency": "EUR",
     "items": [
         {"function": "qwen", "removed": False, **NUMBERS},
-        {"function": "gone", "removed": True, **SLOT, "device_cost": 0.0067, "cost": 0.0067},
+        {"function": "gone", "removed": True, **SLOT, "device_cost": 0.00006, "cost": 0.0067},
         {"function": "_idle", "removed": False, **NUMBERS, "busy_s": 0, "joules": 360.0},
     ],
     "left_out": 0,
@@ -50,7 +50,7 @@ def test_costs_by_function(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     assert result.stdout.splitlines() == [
         "FUNCTION        BUSY    HELD      ENERGY      DEVICES  ELECTRICITY  EUR",
         "qwen            50.0 s  2.0 h     1.50 kWh    7.80     0.45         8.25",
-        "gone (removed)  50.0 s  10.0 min  no counter  0.0067   -            0.0067",
+        "gone (removed)  50.0 s  10.0 min  no counter  <0.0001  -            0.0067",
         "idle            0.0 s   2.0 h     0.1 Wh      7.80     0.45         8.25",
         "total           50.0 s  2.0 h     1.50 kWh    7.80     0.45         8.25",
         "since 2026-11-01 00:00 UTC",
@@ -74,10 +74,10 @@ def test_costs_by_key(api: AdminApi, fnctl: Callable[..., Result]) -> None:
 
     assert api.requests[0].query == {"by": "key", "since": "7d", "function": "qwen"}
     assert [line.split("  50.0 s")[0].rstrip() for line in result.stdout.splitlines()[1:9]] == [
-        "k1          shop",
-        "k2          removed",
+        "k1        shop",
+        "k2        removed",
         "none",
-        "not by key",
+        "no calls",
         "others",
         "idle",
         "12 more",
@@ -104,7 +104,9 @@ def test_no_costs(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """Nothing is no empty table."""
     api.on("GET", COST, Canned({**ANSWER, "items": []}))
 
-    assert fnctl("cost").stdout == "no device was there since 2026-11-01 00:00 UTC\n"
+    late = "since 2026-11-01 00:00 UTC; the last seconds are missing\n"
+    assert fnctl("cost").stdout == f"no device was there {late}"
+    assert fnctl("cost", "f").stdout == f"f held no device {late}"
 
 
 def test_costs_as_json(api: AdminApi, fnctl: Callable[..., Result]) -> None:

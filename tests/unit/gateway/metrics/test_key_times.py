@@ -1,0 +1,63 @@
+"""Time of calls by key and function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.metrics import key_times
+from gateway.metrics.key_times import FLUSH_S, KeyTime, KeyTimes
+from registry.usage import HOUR_S, UsageRow
+
+NOW_S = 5 * HOUR_S + 60.0
+
+
+class Rig:
+    """Times whose timers the test fires."""
+
+    def __init__(self) -> None:
+        self.rows: list[UsageRow] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.times = KeyTimes(self.rows.append, lambda: NOW_S, self.call_later)
+
+    def call_later(self, after_s: float, action: Callable[[], None]) -> None:
+        """Keep a timer."""
+        self.timers.append((after_s, action))
+
+    def taken(self) -> list[tuple[str, str, int]]:
+        """Fire the only timer; return key, function and milliseconds of the rows."""
+        [(after_s, action)] = self.timers
+        assert after_s == FLUSH_S
+        self.timers.clear()
+        action()
+        rows = self.rows[:]
+        self.rows.clear()
+        assert all((one.bucket_s, one.calls) == (5 * HOUR_S, 0) for one in rows)
+        return [(one.key_id, one.name, one.busy_ms) for one in rows]
+
+
+def test_times_add_up_until_a_flush() -> None:
+    """A short call counts for a millisecond; without calls there is no timer."""
+    rig = Rig()
+    one, other = KeyTime("k1", "default", "a"), KeyTime("", "default", "b")
+    for seconds in (0.25, 0.5):
+        rig.times.add(one, seconds)
+    rig.times.add(other, 0.0001)
+    rig.times.add(other, 0.0)
+
+    assert rig.taken() == [("k1", "a", 750), ("", "b", 1)]
+    rig.times.add(one, 2.0)
+    assert rig.taken() == [("k1", "a", 2000)]
+    assert rig.timers == []
+
+
+def test_times_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit they are passed on at once; nothing is lost."""
+    monkeypatch.setattr(key_times, "WAITING_MAX", 3)
+    rig = Rig()
+    for number in range(5):
+        rig.times.add(KeyTime(f"k{number}", "default", "a"), 1.0)
+
+    assert [one.key_id for one in rig.rows] == ["k0", "k1", "k2"]
+    assert [key for key, _, _ in rig.taken()] == ["k0", "k1", "k2", "k3", "k4"]
