@@ -3,12 +3,13 @@ the state of builds. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Final
 
 from registry.batching import rows_of
-from registry.builds import Compilation, Target
+from registry.builds import Build, Compilation, Target
 from registry.catalog import Deployed
 from registry.model import Bundle, BundleFile, Revision
 from registry.spec import candidate_of
@@ -57,6 +58,16 @@ class Compiled:
         """File with the compiler's measurements, None if the build made none."""
         name = f"{FOLDER}/{TIMING_CACHE}"
         return next((file for file in self.files if file.path == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """What is compiled for one type of device, the state of its build, and the result if there is
+    one."""
+
+    target: Target
+    build: Build
+    compiled: Compiled | None = None
 
 
 def target_of(deployed: Deployed, compiler: CompilerName) -> Target | str:
@@ -163,13 +174,14 @@ def estimate_s(target: Target, bundle: Bundle, done: list[tuple[Compiled, int]])
     return mean(rates) * bundle.size if rates else None
 
 
-def memory_mib(revision_mib: float, compiled: Compiled | None) -> float:
-    """Return the memory of a replica: that of both sessions if it keeps the ordinary one."""
-    if compiled is None:
-        return revision_mib
-    if compiled.target.keeps_ordinary:
-        return revision_mib + compiled.memory_mib
-    return max(revision_mib, compiled.memory_mib)
+def memory_mib(revision_mib: float, compiled: Iterable[Compiled]) -> float:
+    """Return the memory of a replica, whichever of the compiled models it gets: that of both
+    sessions if it keeps the ordinary one."""
+    found = [
+        revision_mib + one.memory_mib if one.target.keeps_ordinary else one.memory_mib
+        for one in compiled
+    ]
+    return max(revision_mib, *found, 0.0)
 
 
 def wants_trial(revision: Revision, compiler: CompilerName) -> BuildOrder | None:

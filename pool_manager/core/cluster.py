@@ -360,7 +360,18 @@ class Cluster:
             bundle_bytes=spec.bundle_bytes,
             image=spec.image,
             spread_from=self._spread_from(pool),
+            device_type=spec.device_type,
         )
+
+    def suitable(self, pool: Pool) -> list[Device]:
+        """Return the devices that replicas of a pool may ever be on: of its kind, large enough, on
+        a host with its labels and driver, which may be closed."""
+        need, ledger = self.need(pool), self.ledger
+        return [
+            one
+            for one in ledger.devices.values()
+            if need.takes(one) and ledger.suits(one.host, need) and ledger.can_hold(one.id, need)
+        ]
 
     def _spread_from(self, pool: Pool) -> tuple[str, ...]:
         """Return the hosts of the function's replicas, once per replica; none if it does not prefer

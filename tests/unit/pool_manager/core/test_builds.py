@@ -15,6 +15,7 @@ from pool_manager.core.commands import (
 )
 from pool_manager.core.start_queue import Rank
 from pool_manager.core.state import BUILD_S, Device, PoolSpec, State
+from registry.builds import DeviceType
 from tests.support.play import Play, cpus, launched
 
 A, B = "default/a@1", "default/b@1"
@@ -53,6 +54,21 @@ def test_a_build_takes_a_free_device_as_a_new_process() -> None:
     assert play.machine.cluster.ledger.free_share("cpu0") == 0.0
     assert play.machine.cluster.start_priority("r2").rank is Rank.BUILD
     assert begun(play) == []
+
+
+def test_a_build_takes_a_device_of_its_type() -> None:
+    """It waits for one although another is free."""
+    old, new = Device("g0", "cuda", 9_000, model="L4"), Device("g1", "cuda", 9_000, model="H100")
+    play = Play(PoolSpec(A), devices=[old, new])
+
+    assert launched(begun(play, device_type=new.type)) == [("r1", "g1")]
+    assert launched(begun(play, key="b-build", device_type=new.type)) == []
+    assert play.machine.pools["b-build"].blocked == (
+        "it takes only what nobody needs: no free device (1 in use)"
+    )
+    assert launched(begun(play, key="c-build", device_type=DeviceType("far", "L4"))) == []
+    assert "no device of kind any" in play.machine.pools["c-build"].blocked
+    assert launched(play.demand(0.1, a=1)) == [("r2", "g0")]
 
 
 def test_a_finished_build_is_reported_and_released() -> None:
@@ -399,10 +415,10 @@ def test_what_a_replica_says_of_its_compiled_model() -> None:
     play.on(events.Greeted("r1", {}))
     loaded = events.Loaded("r1", 4, True, 80.0, {}, session="fast", not_compiled="another key")
 
-    assert play.on(loaded) == [RecordNotCompiled(A, "another key")]
+    assert play.on(loaded) == [RecordNotCompiled(A, "cpu0", "another key")]
     assert (play.replica("r1").session, play.replica("r1").not_compiled) == ("fast", "another key")
     assert play.on(events.Upgraded("r1", "fast", "too little memory")) == [
-        RecordNotCompiled(A, "too little memory")
+        RecordNotCompiled(A, "cpu0", "too little memory")
     ]
     assert play.on(events.Upgraded("r1", "compiled", "")) == []
     assert (play.replica("r1").session, play.replica("r1").not_compiled) == ("compiled", "")
