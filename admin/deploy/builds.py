@@ -42,7 +42,9 @@ from runtime_image.contract.model import ModelSpec
 log = structlog.get_logger()
 
 LOOK_S: Final = 1.0
-"""Seconds between two looks at free devices, at a running build, and after a failed store."""
+"""Seconds between two looks at free devices, and at a running build."""
+STORE_S: Final = 30.0
+"""Seconds without a build after its state could not be stored: it would be repeated for nothing."""
 PATIENCE_S: Final = 30.0
 """Seconds that a build waits for a device that was free, before another one is tried."""
 BUILD_MIB: Final = 1024.0
@@ -79,6 +81,7 @@ class Builds:
         self._running = self._waits_for = ""
         self._wanted: list[Wanted] = []
         self._catalog_version = -1
+        self._not_before_s = 0.0
         self._unsubscribe: Callable[[], None] = lambda: None
         self.outcomes: Counter[BuildEnd] = Counter()
 
@@ -180,7 +183,7 @@ class Builds:
 
     def _next(self) -> Wanted | None:
         wanted = self._current()
-        if not wanted:
+        if not wanted or self._wall() < self._not_before_s:
             return None
         free = {one.device.kind for one in self._manager.occupancies() if one.state == "free"}
         builds = self._store.builds
@@ -196,6 +199,7 @@ class Builds:
                     await self._build(found)
                 except StoreUnavailable as error:
                     log.error("the state of a build cannot be stored", reason=error.message)
+                    self._not_before_s = self._wall() + STORE_S
                 finally:
                     # Kept if the server closes, which stores the end of the running build.
                     if not self._is_cancelled():

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from admin.deploy.builds import Builds
+from admin.deploy.builds import STORE_S, Builds
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.manager import Manager
 from registry.builds import Build, Target
 from registry.compilation import Compiled
-from registry.errors import BuildFailed, BuildGivenUp, Refused
+from registry.errors import BuildFailed, BuildGivenUp, Refused, StoreUnavailable
 from registry.model import BundleFile
 from runtime_image.contract.compiled import OTHER_KEY
 from runtime_image.contract.model import ModelSpec
@@ -24,6 +24,7 @@ from tests.support.nouns import SIGNATURE, sha256
 from tests.support.operator import MODEL, Operator, operating, until
 
 KEY = "default/digits@1"
+LOOKS = 5
 AUTO = 'schema = 1\n[runtime]\nengine = "auto"'
 ENGINE = b"a compiled model"
 OTHER = MODEL + b"\x32\x01a"
@@ -36,8 +37,10 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.asked = 0
 
     def __call__(self) -> float:
+        self.asked += 1
         return self.now_s
 
 
@@ -155,6 +158,30 @@ async def test_given_up_three_times(tmp_path: Path) -> None:
         await side.builds.prepare("digits", now=True)
         await side.begun(4)
         assert side.state()[1].attempts == 1
+
+
+async def test_a_store_without_room_pauses_the_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build whose beginning cannot be stored is withdrawn, and begins again half a minute
+    later instead of at the next look."""
+    async with server(tmp_path) as side:
+
+        async def put_build(_target: str, _build: Build) -> None:
+            raise StoreUnavailable("disk full")
+
+        with monkeypatch.context() as full:
+            full.setattr(side.operator.store.builds, "put_build", put_build)
+            await side.deploy()
+            await until(lambda: len(side.script.asked) == 1)
+            side.script.place()
+            await until(lambda: side.script.cancelled == 1)
+        looks = side.clock.asked
+        await until(lambda: side.clock.asked > looks + LOOKS)
+        assert len(side.script.asked) == 1
+
+        side.clock.now_s += STORE_S
+        await side.begun(2)
 
 
 async def test_a_failure_is_not_repeated(tmp_path: Path) -> None:
