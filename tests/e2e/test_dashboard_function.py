@@ -324,7 +324,9 @@ async def test_a_build_is_followed_to_its_end() -> None:
         edge = await page.locator(".precision-panel").bounding_box()
         for at in range(2):
             bar = await bars.nth(at).bounding_box()
-            assert bar and edge and bar["x"] + bar["width"] <= edge["x"] + edge["width"]
+            assert bar
+            assert edge
+            assert bar["x"] + bar["width"] <= edge["x"] + edge["width"]
 
         tell("done")
         rows = panel.locator("tr")
@@ -335,7 +337,7 @@ async def test_a_build_is_followed_to_its_end() -> None:
             "graph wholly compiled",
             "took 38 s",
             "differs by 0 (probabilities, 12 samples)",
-            "shapes x 1×8×8 to 64×8×8",
+            "shapes x 1x8x8 to 64x8x8",
             "other shapes run uncompiled",
             "1 row 0.250 ms instead of 0.500 ms",
             "64 rows 3.0 ms instead of 9.0 ms",

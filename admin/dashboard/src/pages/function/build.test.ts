@@ -50,7 +50,7 @@ test("the facts name the output that differs most", () => {
     ["graph", "compiled in parts"],
     ["took", "38 s"],
     ["differs by", "0.0020 (b, 12 samples)"],
-    ["shapes", "x 1×4 to 8×4"],
+    ["shapes", "x 1x4 to 8x4"],
     ["other shapes", "are refused"],
   ]);
   expect(buildFacts({ ...done, compiler: null, form: null, elapsed_s: null, parity: [], ranges: [], outside: null })).toEqual([]);

@@ -66,7 +66,7 @@ export function buildFacts(build: BuildDetail): [string, string][] {
 }
 
 function rangeText({ input, smallest, largest }: ShapeRange): string {
-  return `${input} ${smallest.join("×")} to ${largest.join("×")}`;
+  return `${input} ${smallest.join("x")} to ${largest.join("x")}`;
 }
 
 function short(value: number): string {
