@@ -186,7 +186,7 @@ _MASKS = (
         "PHASES",
     ),
     (re.compile(r"\b(wakes standby|starts) # on "), "starts # on "),
-    (re.compile(r"\b(up to # rows|off: it could, but .*)"), "AS MEASURED"),
+    (re.compile(r"\b(up to # rows|off: possible, but .*)"), "AS MEASURED"),
 )
 _CHANCE = re.compile(
     r"PHASES|(queued|upload|verify|prepare|warm|switch) #|verify takes long: .*"

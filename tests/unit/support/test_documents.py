@@ -138,7 +138,7 @@ def test_output_above_the_first_command_is_a_mistake() -> None:
         ("warm: queue 1 · batch 2 ms", "warm: decode 3 · compute 4 · encode 5 ms"),
         ("  verify   1.4 s\ndone", "done"),
         ("P95 12 ms", "P95 -"),
-        ("up to 64 rows", "off: it could, but several rows in one run are no faster"),
+        ("up to 64 rows", "off: possible, but several rows in one run are no faster"),
     ],
 )
 def test_chance_is_not_compared(shown: str, output: str) -> None:

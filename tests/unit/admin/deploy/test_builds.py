@@ -53,9 +53,12 @@ class Side:
     def state(self, name: str = "digits") -> tuple[Target | str, Build, Compiled | None]:
         return self.builds.state(self.operator.store.catalog.resolve(name))
 
-    async def deploy(self, name: str = "digits", manifest: str = AUTO, **fields: Any) -> None:
+    async def deploy(
+        self, name: str = "digits", manifest: str = AUTO, **fields: Any
+    ) -> dict[str, Any]:
         ended = await self.operator.deploy(name, manifest=manifest, **fields)
         assert ended.state == "done", ended
+        return ended.result
 
     async def begun(self, count: int = 1) -> None:
         """Wait until the build with this number runs on a device."""
@@ -96,6 +99,23 @@ async def server(folder: Path, clock: Callable[[], float] | None = None) -> Asyn
             yield Side(operator, script, builds, cast(Clock, wall))
         finally:
             await builds.close()
+
+
+async def test_a_deploy_says_what_becomes_of_the_model(tmp_path: Path) -> None:
+    """That a build will begin, that an earlier one made the compiled model, or why there is none;
+    nothing if none is asked for."""
+    async with server(tmp_path) as side:
+        first = await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: side.state()[1].state == "done")
+        again = await side.deploy("letters")
+        plain = await side.deploy("plain", manifest="schema = 1")
+
+    assert first["compiled"].startswith("not yet: a build begins when a device is free; fnctl prep")
+    assert again["compiled"] == "yes, by an earlier build"
+    assert "compiled" not in plain
 
 
 async def test_a_model_is_compiled_after_its_deploy(tmp_path: Path) -> None:
