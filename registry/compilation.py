@@ -112,7 +112,9 @@ def ranges_of(compilation: Compilation, signature: Signature, rows: int) -> tupl
     given = {one.input: one for one in compilation.shapes}
     if unknown := sorted(given.keys() - {one.name for one in signature.inputs}):
         names = ", ".join(one.name for one in signature.inputs)
-        raise ValueError(f"runtime.shapes.{unknown[0]}: expected one of the inputs {names}")
+        raise ValueError(
+            f"runtime.shapes: expected inputs of the model, which are {names}; got {unknown[0]!r}"
+        )
     return tuple(_range(one, given.get(one.name), max(1, rows)) for one in signature.inputs)
 
 

@@ -42,7 +42,9 @@ from runtime_image.contract.model import ModelSpec
 log = structlog.get_logger()
 
 LOOK_S: Final = 1.0
-"""Seconds between two looks at free devices, at a running build, and after a failed store."""
+"""Seconds between two looks at free devices, and at a running build."""
+STORE_S: Final = 30.0
+"""Seconds without a build after its state could not be stored: it would be repeated for nothing."""
 PATIENCE_S: Final = 30.0
 """Seconds that a build waits for a device that was free, before another one is tried."""
 BUILD_MIB: Final = 1024.0
@@ -79,6 +81,7 @@ class Builds:
         self._running = self._waits_for = ""
         self._compiling: list[tuple[Deployed, Target]] = []
         self._catalog_version = -1
+        self._not_before_s = 0.0
         self._unsubscribe: Callable[[], None] = lambda: None
         self.outcomes: Counter[BuildEnd] = Counter()
 
@@ -194,7 +197,7 @@ class Builds:
 
     def _next(self) -> Wanted | None:
         wanted = self._current()
-        if not wanted:
+        if not wanted or self._wall() < self._not_before_s:
             return None
         there_are = (one.device for one in self._manager.occupancies() if one.state == "free")
         free = {(one.kind, one.type) for one in there_are}
@@ -213,6 +216,7 @@ class Builds:
                     await self._build(found)
             except StoreUnavailable as error:
                 log.error("the state of a build cannot be stored", reason=error.message)
+                self._not_before_s = self._wall() + STORE_S
             finally:
                 # Kept if the server closes, which stores the end of the running build.
                 if not self._is_cancelled():
@@ -225,7 +229,8 @@ class Builds:
     async def _share(self) -> None:
         """Use what was compiled on another host with the same model of device."""
         builds = self._store.builds
-        for one in self._current():
+        wanted = self._current() if self._wall() >= self._not_before_s else []
+        for one in wanted:
             if builds.compiled(one.digest) is not None:
                 continue
             build = self._state(one.digest)

@@ -26,6 +26,17 @@ class CompiledModels:
         target = self.target(deployed)
         return [] if isinstance(target, str) else self._builds.compiled_in(target.group)
 
+    def summary(self, deployed: Deployed) -> str:
+        """Return what a deploy says about the compiled model of a revision, "" if none is asked
+        for."""
+        target = self.target(deployed)
+        if isinstance(target, str):
+            return f"no: {target}" if target else ""
+        if self._builds.compiled_in(target.group):
+            return "yes, by an earlier build"
+        name = deployed.function.name
+        return f"not yet: a build begins when a device is free; fnctl prepare {name} follows it"
+
     def groups(self, catalog: Catalog) -> set[str]:
         """Return the groups of the targets of all revisions."""
         found = map(self.target, catalog.every())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from runtime_image.contract.precision import (
+    CALIBRATION_MIN,
     JUDGED_MIN,
     CandidateName,
     CandidateReport,
@@ -101,7 +102,7 @@ def why_outside(one: Measured, tolerance: float) -> str:
         return found.broken if found else "it was not compared"
     if found.cosine is not None and found.cosine < 1 - tolerance - ROUNDING:
         return (
-            f"output {found.output}: its cosine similarity to the original is {found.cosine:.6f},"
+            f"output {found.output}: its cosine similarity to the original is {found.cosine:.9g},"
             f" at least {1 - tolerance:.9g} is needed;"
             f" the largest difference is {found.largest_difference:.3g}"
         )
@@ -121,9 +122,12 @@ def why_not_offered(name: CandidateName, source: str, calibrated: int, judged: i
     if source != "samples":
         return "INT8 is judged with the owner's inputs only: give optimise.samples"
     if judged < JUDGED_MIN:
-        return f"{judged} samples could be judged, INT8 needs {JUDGED_MIN}"
+        return f"expected at least {JUDGED_MIN} samples that judge, got {judged}"
     if name == "int8" and not calibrated:
-        return "static INT8 needs 32 samples to calibrate and 64 others to judge"
+        return (
+            f"expected at least {CALIBRATION_MIN + JUDGED_MIN} samples, {CALIBRATION_MIN} to"
+            f" calibrate and {JUDGED_MIN} to judge, got {judged}"
+        )
     return ""
 
 
@@ -156,7 +160,7 @@ def _why_not_joined(original: Measured, one: Measured) -> str:
 
 def _why_too_slow(original: Measured, one: Measured, rows: int) -> str:
     before_ms, after_ms = original.row_ms(rows), one.row_ms(rows)
-    took = f"a row takes {after_ms:.3g} ms, of the original {before_ms:.3g} ms"
+    took = f"a row takes {after_ms:.3g} ms, with the original {before_ms:.3g} ms"
     if after_ms > (1 - GAIN) * before_ms:
         return f"{took}: less than {GAIN:.0%} is saved"
     if (before_ms - after_ms) * rows < GAIN_MS:

@@ -31,6 +31,7 @@ from tests.unit.pool_manager.test_manager import Records
 ORDER = BuildOrder("onnxruntime", (ShapeRange("x", (1, 4), (4, 4), (8, 4)),), 0.01)
 SPEC = ModelSpec("digits@1", model="add_one.onnx")
 UNTIL_S = 20.0
+FULL = "No space left on device"
 
 
 class Rig:
@@ -185,6 +186,7 @@ async def test_a_shutdown_ends_builds(rig: Rig) -> None:
     [
         (Script(refuse_build="output y differs by 0.5"), BuildFailed, "output y differs by 0.5"),
         (Script(refuse_build="std::bad_alloc"), BuildGivenUp, "std::bad_alloc"),
+        (Script(refuse_build=f"{FULL}: x"), BuildGivenUp, FULL),
         (Script(refuse_load="no such operator"), BuildFailed, "no such operator"),
         (Script(crash_at="load"), BuildFailed, "crashed"),
         (Script(crash_at="build"), BuildFailed, "crashed"),
@@ -194,7 +196,7 @@ async def test_a_shutdown_ends_builds(rig: Rig) -> None:
 async def test_the_reason_of_a_failure_is_told(
     rig: Rig, error: type[Exception], reason: str
 ) -> None:
-    """A build for which the memory did not suffice may succeed another time."""
+    """A build for which memory or disk did not suffice may succeed another time."""
     with pytest.raises(error, match=reason):
         await rig.built()
 

@@ -117,7 +117,7 @@ def test_the_manifest_names_other_axes() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (ShapeRange("y", (1,), (1,), (1,)), "runtime.shapes.y: expected one of the inputs x0"),
+        (ShapeRange("y", (1,), (1,), (1,)), "inputs of the model, which are x0; got 'y'"),
         (ShapeRange("x0", (1,), (1,), (1,)), "got [1]"),
         (ShapeRange("x0", (1, 4), (1, 4), (1, 5)), "got [1, 5]"),
     ],

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from admin.deploy import due_builds
-from admin.deploy.builds import Builds
+from admin.deploy.builds import STORE_S, Builds
 from pool_manager.core.state import Device
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.manager import Manager
 from registry.builds import Build, DeviceType, Target
 from registry.compilation import Compiled, TargetState
-from registry.errors import BuildFailed, BuildGivenUp, Refused
+from registry.errors import BuildFailed, BuildGivenUp, Refused, StoreUnavailable
 from registry.model import BundleFile
 from runtime_image.contract.compiled import OTHER_KEY
 from runtime_image.contract.model import ModelSpec
@@ -27,6 +27,7 @@ from tests.support.nouns import SIGNATURE, sha256
 from tests.support.operator import MODEL, Operator, operating, until
 
 KEY = "default/digits@1"
+LOOKS = 5
 AUTO = 'schema = 1\n[runtime]\nengine = "auto"'
 ENGINE = b"a compiled model"
 CPU = Device("cpu:0", "cpu")
@@ -40,8 +41,10 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.asked = 0
 
     def __call__(self) -> float:
+        self.asked += 1
         return self.now_s
 
 
@@ -59,9 +62,12 @@ class Side:
         assert isinstance(one, TargetState)
         return one.target, one.build, one.compiled
 
-    async def deploy(self, name: str = "digits", manifest: str = AUTO, **fields: Any) -> None:
+    async def deploy(
+        self, name: str = "digits", manifest: str = AUTO, **fields: Any
+    ) -> dict[str, Any]:
         ended = await self.operator.deploy(name, manifest=manifest, **fields)
         assert ended.state == "done", ended
+        return ended.result
 
     async def begun(self, count: int = 1, number: int = 0) -> None:
         """Wait until the build with this count runs on a device, of the type with this number."""
@@ -107,6 +113,23 @@ async def server(folder: Path, clock: Callable[[], float] | None = None) -> Asyn
             yield Side(operator, script, builds, cast(Clock, wall))
         finally:
             await builds.close()
+
+
+async def test_a_deploy_says_what_becomes_of_the_model(tmp_path: Path) -> None:
+    """That a build will begin, that an earlier one made the compiled model, or why there is none;
+    nothing if none is asked for."""
+    async with server(tmp_path) as side:
+        first = await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: side.state()[1].state == "done")
+        again = await side.deploy("letters")
+        plain = await side.deploy("plain", manifest="schema = 1")
+
+    assert first["compiled"].startswith("not yet: a build begins when a device is free; fnctl prep")
+    assert again["compiled"] == "yes, by an earlier build"
+    assert "compiled" not in plain
 
 
 async def test_a_model_is_compiled_after_its_deploy(tmp_path: Path) -> None:
@@ -169,6 +192,30 @@ async def test_given_up_three_times(tmp_path: Path) -> None:
         await side.builds.prepare("digits", now=True)
         await side.begun(4)
         assert side.state()[1].attempts == 1
+
+
+async def test_a_store_without_room_pauses_the_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build whose beginning cannot be stored is withdrawn, and begins again half a minute
+    later instead of at the next look."""
+    async with server(tmp_path) as side:
+
+        async def put_build(_target: str, _build: Build) -> None:
+            raise StoreUnavailable("disk full")
+
+        with monkeypatch.context() as full:
+            full.setattr(side.operator.store.builds, "put_build", put_build)
+            await side.deploy()
+            await until(lambda: len(side.script.asked) == 1)
+            side.script.place()
+            await until(lambda: side.script.cancelled == 1)
+        looks = side.clock.asked
+        await until(lambda: side.clock.asked > looks + LOOKS)
+        assert len(side.script.asked) == 1
+
+        side.clock.now_s += STORE_S
+        await side.begun(2)
 
 
 async def test_a_failure_is_not_repeated(tmp_path: Path) -> None:
