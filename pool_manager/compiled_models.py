@@ -38,7 +38,7 @@ class CompiledModels:
         self._machine = machine
         self._bindings = bindings
         self._builds = PendingBuilds(wall)
-        self._upgrades = Upgrades(machine.replicas, launcher, tasks)
+        self._upgrades = Upgrades(machine, launcher, tasks)
         self.not_compiled = Subscribers[[str, DeviceType, str]]()
         """Notified with a pool's key, the type of device, and the reason."""
 

@@ -348,8 +348,7 @@ class Manager:
         return list(self._machine.devices.values())
 
     def suitable(self, key: str) -> list[Device]:
-        """Return the devices of all hosts that replicas of a pool may ever be on: of its kind,
-        large enough, on a host with its labels and driver; none for an unknown pool."""
+        """Return the devices of all hosts that replicas of a pool may ever be on."""
         return self._compiled.suitable(key)
 
     def occupancies(self) -> list[Occupancy]:

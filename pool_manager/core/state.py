@@ -254,7 +254,8 @@ class Replica:
     `has_greeted`: it has connected since its host was last unreachable. `may_run`: it was given up
     on another host without a proof of its end. `session`: the session that it serves with, by its
     name in the contract, "" while that is unknown; `not_compiled`: why that is not the compiled
-    model that it was given.
+    model that it was given. `extra_mib` are charged while it opens a second session,
+    else it is None.
     """
 
     id: str
@@ -286,6 +287,7 @@ class Replica:
     may_run: bool = False
     session: str = ""
     not_compiled: str = ""
+    extra_mib: float | None = None
 
     @property
     def is_unknown(self) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 import structlog
 
+from pool_manager.core.machine import Machine
 from pool_manager.core.state import Replica
 from pool_manager.replicas.launcher import Launcher
 from registry.compilation import Compiled
@@ -24,19 +25,15 @@ UPGRADE_S: Final = 300.0
 class Upgrades:
     """Upgrades of one manager's replicas. Event loop thread only."""
 
-    def __init__(
-        self, replicas: Callable[[], list[Replica]], launcher: Launcher, tasks: Tasks
-    ) -> None:
-        """`replicas` returns every replica."""
-        self._replicas = replicas
+    def __init__(self, machine: Machine, launcher: Launcher, tasks: Tasks) -> None:
+        self._machine = machine
         self._launcher = launcher
         self._tasks = tasks
         self.limit_s = UPGRADE_S
-        self._busy: set[str] = set()
 
     async def upgrade(self, among: Collection[str], compiled: Compiled) -> dict[str, UpgradeResult]:
         """Upgrade those of some replicas that are ready, at once; return the outcome by id."""
-        there = [one for one in self._replicas() if one.id in among and one.role == "serve"]
+        there = [one for one in self._machine.replicas() if one.id in among and one.role == "serve"]
         ids = [one.id for one in there if one.is_ready]
         async with asyncio.TaskGroup() as group:
             work = {id: group.create_task(self._upgrade(id, compiled)) for id in ids}
@@ -51,9 +48,10 @@ class Upgrades:
             self._tasks.spawn(f"upgrade {replica.id}", self._upgrade(replica.id, compiled))
 
     async def _upgrade(self, id: str, compiled: Compiled) -> UpgradeResult:
-        if id in self._busy:
-            return UpgradeResult(session="", reason="another upgrade of it is in progress")
-        self._busy.add(id)
+        cluster = self._machine.cluster
+        if reason := cluster.begin_upgrade(id):
+            log.info("a replica is not upgraded", replica=id, reason=reason)
+            return UpgradeResult(session="", reason=reason)
         try:
             await self._launcher.add_files(id, compiled.files)
             control = self._launcher.control(id)
@@ -66,6 +64,6 @@ class Upgrades:
         except (FnError, OSError) as error:
             reason = str(error)
         finally:
-            self._busy.discard(id)
+            cluster.end_upgrade(id)
         log.warning("a replica is not upgraded", replica=id, reason=reason)
         return UpgradeResult(session="", reason=reason)

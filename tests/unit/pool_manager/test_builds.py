@@ -261,6 +261,26 @@ async def test_a_compiled_model_for_other_devices_is_not_given(rig: Rig) -> None
     assert rig.manager.suitable("default/unknown@1") == []
 
 
+async def test_a_replica_without_room_for_both_sessions_serves_on(rig: Rig) -> None:
+    """It is not asked, says why, and the next replica starts with the compiled model."""
+    built = await rig.built()
+    rig.define()
+    id = await rig.warm()
+    cluster = rig.manager._machine.cluster
+    size_mib = 256.0 + 1.5 * cluster.ledger.charge_of(id).memory_mib
+    cluster.ledger.add_devices([replace(cluster.ledger.devices["cpu:0"], memory_mib=size_mib)])
+    rig.define(rig.compiled(built))
+
+    results = await rig.manager.upgrade(KEY, compiled_of(built))
+
+    assert "at its next start" in results[id]["reason"]
+    assert rig.replica().session != "compiled"
+    rig.manager.unload(KEY)
+    await until(lambda: rig.manager.replicas() == [])
+    await rig.warm()
+    assert rig.replica().session == "compiled"
+
+
 async def test_missing_files_are_told_and_harm_nothing(rig: Rig) -> None:
     """Of an upgrade they are the outcome; a start goes without them."""
     built = await rig.built()

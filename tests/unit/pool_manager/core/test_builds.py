@@ -434,6 +434,61 @@ def test_a_start_from_a_compiled_model_is_noted() -> None:
     assert play.notes[-1].text == "r1 is ready with its compiled model"
 
 
+GPUS = [Device("g1", "cuda", 256 + 1_000)]
+
+
+def test_a_second_session_is_charged_while_both_are_there() -> None:
+    """Nothing else gets its memory meanwhile; then the compiled model's counts, if it is used."""
+    play = Play(PoolSpec(A), devices=GPUS)
+    play.demand(a=1)
+    play.ready("r1", memory_mib=400.0)
+    cluster, ledger = play.machine.cluster, play.machine.cluster.ledger
+
+    assert cluster.begin_upgrade("r1") == ""
+    assert ledger.charge_of("r1").memory_mib == 800.0
+    assert cluster.begin_upgrade("r1") == "another upgrade of it is in progress"
+    cluster.end_upgrade("r1")
+    assert ledger.charge_of("r1").memory_mib == 400.0
+
+    play.on(events.PoolDefined(PoolSpec(A, memory_mib=500.0)))
+    assert cluster.begin_upgrade("r1") == ""
+    play.on(events.Upgraded("r1", "compiled", ""))
+    cluster.end_upgrade("r1")
+    assert ledger.charge_of("r1").memory_mib == 500.0
+
+
+def test_a_second_session_without_room_is_not_opened() -> None:
+    """The device's memory decides; the replica goes on as it is, with its charge."""
+    play = Play(PoolSpec(A), devices=GPUS)
+    play.demand(a=1)
+    play.ready("r1", memory_mib=600.0)
+    cluster = play.machine.cluster
+
+    assert cluster.begin_upgrade("r1") == (
+        "both sessions at once need 600 MiB more, 400 are free;"
+        " it gets the compiled model at its next start"
+    )
+    assert cluster.ledger.charge_of("r1").memory_mib == 600.0
+    assert play.state("r1") == "ready"
+
+
+def test_a_replica_that_ends_during_an_upgrade() -> None:
+    """Its charge goes with it."""
+    play = Play(PoolSpec(A), devices=GPUS)
+    play.demand(a=1)
+    cluster = play.machine.cluster
+    assert cluster.begin_upgrade("r1") == "it is not ready"
+    play.ready("r1")
+    assert cluster.begin_upgrade("r1") == ""
+    play.demand()
+    play.lose("r1")
+
+    cluster.end_upgrade("r1")
+
+    assert cluster.begin_upgrade("r1") == "it is not ready"
+    assert cluster.ledger.free_mib("g1", A) == 1_000.0
+
+
 def test_only_serving_replicas_are_upgraded() -> None:
     """An answer that crossed the replica's end changes nothing."""
     play = Play(PoolSpec(A))
