@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pool_manager.core.state import PoolSpec
@@ -15,14 +15,13 @@ from registry.compilation import Compiled, memory_mib
 from registry.model import LOCAL_HOST, Bundle, BundleFile, ExchangeLimits, pool_key
 from registry.names import HOST_LABEL
 from registry.spec import candidate_of, may_rerun, prepared_of, replica_spec
-from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import PORT_DEFAULT
 
 SUPERSEDED_IDLE_S = 10.0
 """Max idle seconds of a replica whose revision has no traffic; then it is stopped."""
 
 
-CompiledOf = Callable[[Deployed], Compiled | None]
+CompiledOf = Callable[[Deployed], Sequence[Compiled]]
 
 
 class PoolSync:
@@ -35,7 +34,7 @@ class PoolSync:
         bundle_of: Callable[[str], Bundle],
         compiled_of: CompiledOf,
     ) -> None:
-        """`compiled_of` returns the compiled model of a revision, None for none."""
+        """`compiled_of` returns the compiled models of a revision, one for each type of device."""
         self._catalog = catalog
         self._manager = manager
         self._bundle_of = bundle_of
@@ -65,7 +64,7 @@ class PoolSync:
 
 
 def pool_spec(
-    deployed: Deployed, bundle: Bundle, driver: str = "", compiled: Compiled | None = None
+    deployed: Deployed, bundle: Bundle, driver: str = "", compiled: Sequence[Compiled] = ()
 ) -> PoolSpec:
     """Return the part of a revision that the manager's decisions need; `driver` is that of the
     manager's machine."""
@@ -141,18 +140,15 @@ def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
     )
 
 
-def _measured_mib(deployed: Deployed, compiled: Compiled | None) -> float:
+def _measured_mib(deployed: Deployed, compiled: Sequence[Compiled]) -> float:
     return memory_mib(deployed.profile.memory_mib if deployed.profile else 0.0, compiled)
 
 
-def binding(deployed: Deployed, bundle: Bundle, compiled: Compiled | None = None) -> Binding:
-    """Return what a replica needs to run a revision, with its compiled model if there is one."""
+def binding(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = ()) -> Binding:
+    """Return what a replica needs to run a revision, with its compiled models."""
     revision, prepared = deployed.revision, prepared_of(deployed)
-    spec = replica_spec(deployed)
-    if compiled is not None and isinstance(spec, ModelSpec):
-        spec = replace(spec, compiled=compiled.model)
     return Binding(
-        spec,
+        replica_spec(deployed),
         bundle,
         revision.namespace,
         revision.name,
@@ -163,7 +159,7 @@ def binding(deployed: Deployed, bundle: Bundle, compiled: Compiled | None = None
         optimised=optimised_files(deployed),
         container=server_container(deployed, bundle),
         secrets=dict(revision.server.secrets) if revision.server else {},
-        compiled=compiled.files if compiled else (),
+        variants={one.target.device: one for one in compiled},
     )
 
 

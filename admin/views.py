@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from admin.rates import ResponseRate
 from gateway.http.connected import Connections
@@ -13,9 +14,9 @@ from pool_manager.core.state import Replica
 from pool_manager.hosts.view import HostView
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
-from registry.builds import Build, Target
+from registry.builds import Build, BuildState, Target
 from registry.catalog import Deployed
-from registry.compilation import Compiled
+from registry.compilation import TargetState
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model import Bundle, Function, Host, Key, Operation, Profile, ServerSettings
 from registry.spec import optimised_of
@@ -76,40 +77,48 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
     }
 
 
-def build_row(
-    target: Target | str, build: Build, has_model: bool, estimate_s: float | None
-) -> dict[str, Any] | None:
-    """Return the state of a build as lists have it, None for a function that is not compiled.
+_SHOWN_FIRST: Final = ("building", "waiting", "given_up", "failed", "done")
 
-    `target` is what is compiled, or why nothing is. `began_s` in Unix seconds, null if it has not
-    begun. A build without its compiled model is to be repeated.
-    """
-    if target == "":
+
+def first_shown(states: Sequence[TargetState]) -> TargetState:
+    """Return the state that stands for all types of device: one that is not done, if any."""
+    return min(states, key=lambda one: _SHOWN_FIRST.index(_shown(one)))
+
+
+def _shown(one: TargetState) -> BuildState:
+    """Return the state of a build; one without its compiled model is to be repeated."""
+    if one.compiled is not None:
+        return "done"
+    return "waiting" if one.build.state == "done" else one.build.state
+
+
+def build_row(one: TargetState | str, estimate_s: float | None) -> dict[str, Any] | None:
+    """Return the state of a build as lists have it, None for a function that is not compiled. A
+    text says why nothing is. `began_s` in Unix seconds, null if it has not begun."""
+    if one == "":
         return None
-    if isinstance(target, str):
-        return {"state": "unavailable", "reason": target, "began_s": None, "estimate_s": None}
-    state = "done" if has_model else "waiting" if build.state == "done" else build.state
-    began_s = build.began_s if state == "building" else None
+    if isinstance(one, str):
+        return {"state": "unavailable", "reason": one, "began_s": None, "estimate_s": None}
+    state = _shown(one)
     return {
         "state": state,
-        "reason": build.reason,
-        "began_s": began_s,
+        "reason": one.build.reason,
+        "began_s": one.build.began_s if state == "building" else None,
         "estimate_s": None if estimate_s is None else round(estimate_s, 1),
     }
 
 
 def build_json(
-    target: Target | str,
-    build: Build,
-    compiled: Compiled | None,
-    estimate_s: float | None,
-    now_s: float,
+    one: TargetState | str, estimate_s: float | None, now_s: float
 ) -> dict[str, Any] | None:
-    """Return all about the build of a function, None for one that is not compiled. `elapsed_s` of a
-    build that is done is how long it took."""
-    row = build_row(target, build, compiled is not None, estimate_s)
+    """Return all about the build of a function for one type of device, None for a function that is
+    not compiled. `elapsed_s` of a build that is done is how long it took."""
+    row = build_row(one, estimate_s)
     if row is None:
         return None
+    target, build, compiled = (
+        (None, Build(), None) if isinstance(one, str) else (one.target, one.build, one.compiled)
+    )
     elapsed_s = compiled.build_s if compiled else None
     if row["began_s"] is not None:
         elapsed_s = max(0.0, now_s - row["began_s"])
@@ -117,10 +126,12 @@ def build_json(
         **row,
         "attempts": build.attempts,
         "elapsed_s": None if elapsed_s is None else round(elapsed_s, 1),
-        "compiler": None if isinstance(target, str) else target.compiler,
-        "device_type": None if isinstance(target, str) else target.device_kind,
-        "ranges": [] if isinstance(target, str) else [_range_json(one) for one in target.ranges],
-        "outside": None if isinstance(target, str) else _outside(target),
+        "compiler": target.compiler if target else None,
+        "device_type": target.device_kind if target else None,
+        "host": target.device.host if target else "",
+        "device_model": target.device.model if target else "",
+        "ranges": [_range_json(range) for range in target.ranges] if target else [],
+        "outside": _outside(target) if target else None,
         "form": compiled.model.form if compiled else None,
         "parity": list(compiled.parity) if compiled else [],
         "samples": compiled.samples if compiled else 0,

@@ -7,6 +7,8 @@ that the pool that serves is another one.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +28,8 @@ BUILT: Final = "built"
 WHY_NOT: Final = "why_not_built"
 PARITY: Final = "parity"
 """Keys of a build's report: what was fetched, or None; then the reason, and how outputs agree."""
+DISK_FULL: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+"""Substrings of the reasons of builds, of their starts too, that found no room for a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +154,11 @@ class PendingBuilds:
 
 
 def is_given_up_for(stage: str, reason: str) -> bool:
-    """Whether a build that ended for this reason may succeed another time: it ran out of memory, or
-    it was killed from outside."""
-    return reason_in(reason) == "memory" or (not stage and reason.startswith(KILLED))
+    """Whether a build that ended for this reason may succeed another time: it ran out of memory or
+    of disk, or it was killed from outside."""
+    if reason_in(reason) == "memory" or any(text in reason for text in DISK_FULL):
+        return True
+    return not stage and reason.startswith(KILLED)
 
 
 def _running(key: str, begun_s: float, pool: Pool | None) -> RunningBuild:

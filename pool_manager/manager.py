@@ -44,10 +44,12 @@ from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
 from pool_manager.usage import HeldTotal, UsageMonitor
 from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
+from registry.builds import DeviceType
+from registry.compilation import Compiled
 from registry.exchange import Load, PoolEndpoints, decode_demand
-from registry.model import BundleFile, Host
+from registry.model import Host
 from registry.tasks import Alarm, Tasks, every
-from runtime_image.contract.compiled import CompiledModel, UpgradeResult
+from runtime_image.contract.compiled import UpgradeResult
 from runtime_image.link.run_counts import RunCount
 
 log = structlog.get_logger()
@@ -261,16 +263,15 @@ class Manager:
         """Return every build that runs or waits for a device."""
         return self._compiled.builds()
 
-    async def upgrade(
-        self, key: str, compiled: CompiledModel, files: Collection[BundleFile]
-    ) -> dict[str, UpgradeResult]:
-        """Give the ready replicas of a pool a compiled model with its stored files; return the
-        outcome by replica id. `session` is "" where a replica did not answer.
+    async def upgrade(self, key: str, compiled: Compiled) -> dict[str, UpgradeResult]:
+        """Give the ready replicas of a pool, on devices of the target's type, a compiled model with
+        its stored files; return the outcome by replica id. `session` is "" where a replica did not
+        answer.
 
         `define` comes before, with the same model: a replica that loads now is upgraded when it is
         ready, and so is one of an earlier server.
         """
-        return await self._compiled.upgrade(key, compiled, files)
+        return await self._compiled.upgrade(key, compiled)
 
     async def warm(self, key: str, *, beside: bool = False, timeout_s: float = WARM_S) -> Warmed:
         """Get one replica of a pool ready; return the outcome.
@@ -302,9 +303,12 @@ class Manager:
                 receiver(pool.key, pool.refuted)
         return self._refuted.subscribe(receiver)
 
-    def subscribe_not_compiled(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
-        """Call `receiver` with a pool's key and the reason each time that a replica does not use
-        the compiled model it was given. Returns a function that unsubscribes."""
+    def subscribe_not_compiled(
+        self, receiver: Callable[[str, DeviceType, str], None]
+    ) -> Callable[[], None]:
+        """Call `receiver` with a pool's key, the type of device, and the reason each time that a
+        replica does not use the compiled model it was given. Returns a function that
+        unsubscribes."""
         return self._compiled.not_compiled.subscribe(receiver)
 
     def note(self, key: str, text: str) -> None:
@@ -342,6 +346,10 @@ class Manager:
     def devices(self) -> list[Device]:
         """Return every device of this host."""
         return list(self._machine.devices.values())
+
+    def suitable(self, key: str) -> list[Device]:
+        """Return the devices of all hosts that replicas of a pool may ever be on."""
+        return self._compiled.suitable(key)
 
     def occupancies(self) -> list[Occupancy]:
         """Return every device of this host with its replicas, memory and state."""

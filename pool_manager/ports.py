@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
+from registry.builds import DeviceType
 from registry.bundles.paths import extended
+from registry.compilation import Compiled
 from registry.errors import Unknown
 from registry.model import Bundle, BundleFile, ColdStart, DeviceModel, Mount, StateInterval, Use
 from runtime_image.contract.control import Hello, ReplicaRecord
@@ -58,9 +60,10 @@ class Binding:
     took, 0 before the trial. `optimised` are files without which a replica does not start: the
     model that is served instead of the bundle's. `prepared` and `compiled` are optional: a model is
     loaded without them if one of the group is not stored. `compiled` are those of
-    `ModelSpec.compiled`; for a build the timing cache of an earlier one, if any. Their paths begin
-    with the folders of the contract: `.optimised/`, `.prepared/`, `.compiled/`. `container` is set
-    if the server is apart. `secrets` maps the server's variables to names of secrets.
+    `ModelSpec.compiled`; for a build the timing cache of an earlier one, if any. `variants` are
+    compiled models by the type of device, of which a replica gets one (`on`). Paths begin with the
+    folders of the contract: `.optimised/`, `.prepared/`, `.compiled/`. `container` is set if the
+    server is apart. `secrets` maps the server's variables to names of secrets.
     """
 
     spec: ModelSpec | ServerSpec
@@ -75,6 +78,15 @@ class Binding:
     container: ServerContainer | None = None
     secrets: dict[str, str] = field(default_factory=dict)
     compiled: tuple[BundleFile, ...] = ()
+    variants: Mapping[DeviceType, Compiled] = field(default_factory=dict)
+
+    def on(self, device: Device | None) -> Binding:
+        """Return what a replica on a device gets: with the compiled model for its type, if any."""
+        found = self.variants.get(device.type) if device is not None else None
+        if found is None or not isinstance(self.spec, ModelSpec):
+            return self
+        spec = replace(self.spec, compiled=found.model)
+        return replace(self, spec=spec, compiled=found.files)
 
     @property
     def required(self) -> Bundle:

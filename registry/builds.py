@@ -9,6 +9,11 @@ from typing import Final, Literal
 
 from runtime_image.contract.compiled import CompilerName, ShapeRange
 
+TYPES_MAX: Final = 8
+"""Max types of devices that one model is compiled for: a bound of builds and of files."""
+TYPE_DIGITS: Final = 16
+"""Hexadecimal digits of a type's digest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
@@ -24,11 +29,24 @@ class Compilation:
     outside: Literal["ordinary", "refuse"] = "ordinary"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceType:
+    """Devices of a host that are alike. `model` is all that is known of a GPU, "" for CPU slots.
+
+    Two hosts with the same model may still differ in what files depend on: the processor, or what
+    is installed. The key of a compiled model decides.
+    """
+
+    host: str = ""
+    model: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is compiled: a model of a bundle, for one kind of device, with one set of ranges.
+    """What is compiled: a model of a bundle, for one type of device, with one set of ranges.
 
     `base` is the sha256 of the candidate that replaces the model, "" for the model itself.
+    `device` is DeviceType() where the type does not matter.
     """
 
     bundle: str
@@ -38,12 +56,26 @@ class Target:
     compiler: CompilerName
     ranges: tuple[ShapeRange, ...]
     keeps_ordinary: bool
+    device: DeviceType = DeviceType()
+
+    @property
+    def group(self) -> str:
+        """Digest in hex of all fields but the type of device."""
+        fields = asdict(self)
+        del fields["device"]
+        text = json.dumps([*fields.values()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def digest(self) -> str:
-        """Digest of all fields, in hex: the key of builds and compiled models."""
-        text = json.dumps([*asdict(self).values()], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        """The group and a digest of the type of device: the key of builds and compiled models."""
+        text = json.dumps([self.device.host, self.device.model])
+        return f"{self.group}:{hashlib.sha256(text.encode()).hexdigest()[:TYPE_DIGITS]}"
+
+
+def group_of(digest: str) -> str:
+    """Return the group of a target by its digest."""
+    return digest.partition(":")[0]
 
 
 BuildEnd = Literal["done", "failed", "given_up"]

@@ -3,12 +3,13 @@ the state of builds. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Final
 
 from registry.batching import rows_of
-from registry.builds import Compilation, Target
+from registry.builds import Build, Compilation, Target
 from registry.catalog import Deployed
 from registry.model import Bundle, BundleFile, Revision
 from registry.spec import candidate_of
@@ -59,6 +60,16 @@ class Compiled:
         return next((file for file in self.files if file.path == name), None)
 
 
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """What is compiled for one type of device, the state of its build, and the result if there is
+    one."""
+
+    target: Target
+    build: Build
+    compiled: Compiled | None = None
+
+
 def target_of(deployed: Deployed, compiler: CompilerName) -> Target | str:
     """Return what is compiled for a revision, or the reason why nothing is, "" if its manifest
     does not ask for it.
@@ -101,7 +112,9 @@ def ranges_of(compilation: Compilation, signature: Signature, rows: int) -> tupl
     given = {one.input: one for one in compilation.shapes}
     if unknown := sorted(given.keys() - {one.name for one in signature.inputs}):
         names = ", ".join(one.name for one in signature.inputs)
-        raise ValueError(f"runtime.shapes.{unknown[0]}: expected one of the inputs {names}")
+        raise ValueError(
+            f"runtime.shapes: expected inputs of the model, which are {names}; got {unknown[0]!r}"
+        )
     return tuple(_range(one, given.get(one.name), max(1, rows)) for one in signature.inputs)
 
 
@@ -163,13 +176,14 @@ def estimate_s(target: Target, bundle: Bundle, done: list[tuple[Compiled, int]])
     return mean(rates) * bundle.size if rates else None
 
 
-def memory_mib(revision_mib: float, compiled: Compiled | None) -> float:
-    """Return the memory of a replica: that of both sessions if it keeps the ordinary one."""
-    if compiled is None:
-        return revision_mib
-    if compiled.target.keeps_ordinary:
-        return revision_mib + compiled.memory_mib
-    return max(revision_mib, compiled.memory_mib)
+def memory_mib(revision_mib: float, compiled: Iterable[Compiled]) -> float:
+    """Return the memory of a replica, whichever of the compiled models it gets: that of both
+    sessions if it keeps the ordinary one."""
+    found = [
+        revision_mib + one.memory_mib if one.target.keeps_ordinary else one.memory_mib
+        for one in compiled
+    ]
+    return max(revision_mib, *found, 0.0)
 
 
 def wants_trial(revision: Revision, compiler: CompilerName) -> BuildOrder | None:

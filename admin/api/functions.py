@@ -114,7 +114,7 @@ class FunctionRoutes:
         return json_answer(
             {
                 **self._rows.row(deployed, loads),
-                "build": self._rows.build(deployed),
+                **self._rows.builds(deployed),
                 "limits": asdict(deployed.function.limits),
                 "spread": deployed.function.scaling.spread,
                 "file_hosts": deployed.function.scaling.file_hosts,

@@ -148,7 +148,7 @@ class OperateRoutes:
             {
                 "name": deployed.function.name,
                 "revision": deployed.revision.ref,
-                "build": self._rows.build(deployed),
+                **self._rows.builds(deployed),
             },
             ACCEPTED,
         )

@@ -41,7 +41,7 @@ def build_cell(build: dict[str, Any] | None, now_s: float) -> str:
     state = get(build, "state")
     if state == "building" and now_s:
         elapsed_s = max(0.0, now_s - float(build.get("began_s") or now_s))
-        return _elapsed({**build, "elapsed_s": elapsed_s})
+        return f"building {_seconds(elapsed_s)}"
     return {"done": "yes", "given_up": "given up", "unavailable": "no"}.get(state, state)
 
 
@@ -97,8 +97,12 @@ def _faster(build: dict[str, Any]) -> str:
 
 
 def _elapsed(build: dict[str, Any]) -> str:
-    elapsed, estimate = _seconds(build.get("elapsed_s")), build.get("estimate_s")
-    return f"{elapsed} of about {_seconds(estimate)}" if estimate else elapsed
+    elapsed_s, estimate_s = build.get("elapsed_s"), build.get("estimate_s")
+    elapsed = _seconds(elapsed_s)
+    if not estimate_s:
+        return elapsed
+    is_late = elapsed_s is not None and elapsed_s > estimate_s
+    return f"{elapsed}{', estimated' if is_late else ' of about'} {_seconds(estimate_s)}"
 
 
 def _seconds(value: float | None) -> str:

@@ -89,7 +89,7 @@ def _row(one: dict[str, Any], chosen: str, rows: int) -> tuple[str, ...]:
     return (
         get(one, "name"),
         duration(float(single)) if single is not None else NONE,
-        f"{duration(best[0])} of {best[1]}" if best else NONE,
+        f"{duration(best[0])} at {best[1]}" if best else NONE,
         f"{number(float(one['memory_mib']))} MiB" if "memory_mib" in one else NONE,
         size(int(one["file_bytes"])) if "file_bytes" in one else NONE,
         f"{one['cosine']:.5f}" if "cosine" in one else NONE,

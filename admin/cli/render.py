@@ -192,6 +192,7 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
         ("batching", get(result, "batching")),
         ("precision", precision_summary((profile.get("optimised") or {}).get("table"))),
         ("prepared", prepared(profile)),
+        ("compiled", get(result, "compiled")),
         ("note", get(profile, "note")),
         ("switch", get(result, "switch")),
     ]

@@ -25,9 +25,9 @@ from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.subscribers import Subscribers
-from registry.builds import Build, BuildEnd, Target
+from registry.builds import Build, BuildEnd, DeviceType, Target, group_of
 from registry.catalog import Deployed
-from registry.compilation import Compiled, estimate_s, order_of
+from registry.compilation import Compiled, TargetState, estimate_s, order_of
 from registry.errors import (
     BuildFailed,
     FnError,
@@ -42,7 +42,9 @@ from runtime_image.contract.model import ModelSpec
 log = structlog.get_logger()
 
 LOOK_S: Final = 1.0
-"""Seconds between two looks at free devices, at a running build, and after a failed store."""
+"""Seconds between two looks at free devices, and at a running build."""
+STORE_S: Final = 30.0
+"""Seconds without a build after its state could not be stored: it would be repeated for nothing."""
 PATIENCE_S: Final = 30.0
 """Seconds that a build waits for a device that was free, before another one is tried."""
 BUILD_MIB: Final = 1024.0
@@ -77,8 +79,9 @@ class Builds:
         self._news = asyncio.Event()
         self._changed = Subscribers[[str]]()
         self._running = self._waits_for = ""
-        self._wanted: list[Wanted] = []
+        self._compiling: list[tuple[Deployed, Target]] = []
         self._catalog_version = -1
+        self._not_before_s = 0.0
         self._unsubscribe: Callable[[], None] = lambda: None
         self.outcomes: Counter[BuildEnd] = Counter()
 
@@ -117,16 +120,18 @@ class Builds:
         return build is not None and build.state == "building"
 
     def waiting(self) -> int:
-        """Return the number of functions whose model waits to be compiled."""
+        """Return the number of functions whose model waits to be compiled for a type of device."""
         compiled = self._store.builds.compiled
-        return sum(
-            compiled(one.digest) is None and self._state(one.digest).state == "waiting"
+        waiting = {
+            one.deployed.revision.key
             for one in self._current()
-        )
+            if compiled(one.digest) is None and self._state(one.digest).state == "waiting"
+        }
+        return len(waiting)
 
     async def prepare(self, name: str, *, now: bool) -> None:
-        """Ask for the compiled model of a function, also after builds that failed or were given up.
-        With `now` it is the next one, and waits for a device.
+        """Ask for the compiled models of a function, also after builds that failed or were given
+        up. With `now` they are the next ones, and wait for a device.
 
         Raises UnknownFunction, or Refused if the function is not compiled.
         """
@@ -135,21 +140,27 @@ class Builds:
         if isinstance(target, str):
             why = target or 'its function.toml has no engine = "auto" or "tensorrt" in [runtime]'
             raise Refused(f"{deployed.revision.ref} is not compiled: {why}")
-        if self._store.builds.compiled(target.digest) is None:
-            asked = due_builds.requested(self._state(target.digest), is_urgent=now)
-            await self._put(target.digest, asked)
+        for one in self._targets(deployed, target):
+            if self._store.builds.compiled(one.digest) is None:
+                asked = due_builds.requested(self._state(one.digest), is_urgent=now)
+                await self._put(one.digest, asked)
         self._news.set()
 
-    def state(self, deployed: Deployed) -> tuple[Target | str, Build, Compiled | None]:
-        """Return a revision's target, or why it has none, the state of its build, and its compiled
-        model."""
+    def states(self, deployed: Deployed) -> list[TargetState] | str:
+        """Return the state of a revision for each type of device that may run it, or why it is not
+        compiled."""
         target = self._models.target(deployed)
         if isinstance(target, str):
-            return target, Build(), None
-        build = self._state(target.digest)
-        if target.digest == self._running and build.state == "waiting" and self._waits_for:
+            return target
+        found = [self._state_of(one) for one in self._targets(deployed, target)]
+        return found or [TargetState(target, Build(reason=due_builds.NO_TYPE))]
+
+    def _state_of(self, target: Target) -> TargetState:
+        digest = target.digest
+        build = self._state(digest)
+        if digest == self._running and build.state == "waiting" and self._waits_for:
             build = replace(build, reason=self._waits_for)
-        return target, build, self._store.builds.compiled(target.digest)
+        return TargetState(target, build, self._store.builds.compiled(digest))
 
     def estimate_s(self, target: Target) -> float | None:
         """Return how long the build of a target will probably take, None if unknown."""
@@ -166,23 +177,30 @@ class Builds:
         return self._store.builds.build(digest) or Build()
 
     def _current(self) -> list[Wanted]:
-        """Return the targets of all revisions with the traffic."""
+        """Return the targets of all revisions with the traffic, on all types of device."""
         catalog = self._store.catalog
         if self._catalog_version != catalog.version:
             self._catalog_version = catalog.version
             found = [(one, self._models.target(one)) for one in catalog.all()]
-            self._wanted = [
-                Wanted(one, target, target.digest)
-                for one, target in found
-                if isinstance(target, Target)
-            ]
-        return self._wanted
+            self._compiling = [(one, to) for one, to in found if isinstance(to, Target)]
+        return [
+            Wanted(deployed, one, one.digest)
+            for deployed, target in self._compiling
+            for one in self._targets(deployed, target)
+        ]
+
+    def _targets(self, deployed: Deployed, target: Target) -> list[Target]:
+        """Return a revision's target on each type of device that may run it."""
+        devices = self._manager.suitable(deployed.revision.key)
+        types = due_builds.device_types(devices, target.device_kind)
+        return [replace(target, device=one) for one in types]
 
     def _next(self) -> Wanted | None:
         wanted = self._current()
-        if not wanted:
+        if not wanted or self._wall() < self._not_before_s:
             return None
-        free = {one.device.kind for one in self._manager.occupancies() if one.state == "free"}
+        there_are = (one.device for one in self._manager.occupancies() if one.state == "free")
+        free = {(one.kind, one.type) for one in there_are}
         builds = self._store.builds
         there = {one.target.digest for one in builds.all_compiled()}
         return due_builds.next_build(wanted, builds.all_builds(), there, free, self._wall())
@@ -190,20 +208,35 @@ class Builds:
     async def _build_for_ever(self) -> None:
         while True:
             self._news.clear()
-            found = self._next()
-            if found is not None:
-                try:
+            found = None
+            try:
+                await self._share()
+                found = self._next()
+                if found is not None:
                     await self._build(found)
-                except StoreUnavailable as error:
-                    log.error("the state of a build cannot be stored", reason=error.message)
-                finally:
-                    # Kept if the server closes, which stores the end of the running build.
-                    if not self._is_cancelled():
-                        self._running = ""
+            except StoreUnavailable as error:
+                log.error("the state of a build cannot be stored", reason=error.message)
+                self._not_before_s = self._wall() + STORE_S
+            finally:
+                # Kept if the server closes, which stores the end of the running build.
+                if not self._is_cancelled():
+                    self._running = ""
             if found is None or not self._news.is_set():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._look_s):
                         await self._news.wait()
+
+    async def _share(self) -> None:
+        """Use what was compiled on another host with the same model of device."""
+        builds = self._store.builds
+        wanted = self._current() if self._wall() >= self._not_before_s else []
+        for one in wanted:
+            if builds.compiled(one.digest) is not None:
+                continue
+            build = self._state(one.digest)
+            found = due_builds.shared(one.target, build, builds.compiled_in(one.target.group))
+            if found is not None:
+                await self._publish(one, found, build)
 
     @staticmethod
     def _is_cancelled() -> bool:
@@ -222,6 +255,7 @@ class Builds:
         if isinstance(outcome, Built):
             why = due_builds.refusal(wanted.target, outcome, build)
             if not why:
+                self.outcomes["done"] += 1
                 await self._publish(wanted, due_builds.result(wanted.target, outcome, now_s), build)
                 return
             outcome = BuildFailed(why)
@@ -278,13 +312,15 @@ class Builds:
 
     def _order(self, wanted: Wanted) -> tuple[PoolSpec, Binding]:
         """Return pool and binding of a build. It gets the compiler's measurements of the newest
-        build with the same compiler."""
+        build with the same compiler on the same model of device."""
         deployed, target = wanted.deployed, wanted.target
         bundle = self._store.bundles[deployed.revision.bundle]
         like = (
             one
             for one in reversed(self._store.builds.all_compiled())
-            if one.target.compiler == target.compiler and one.timing_cache
+            if one.target.compiler == target.compiler
+            and one.target.device.model == target.device.model
+            and one.timing_cache
         )
         earlier = next(like, None)
         timing = earlier.timing_cache if earlier else None
@@ -293,7 +329,14 @@ class Builds:
         bound = binding(deployed, bundle)
         assert isinstance(bound.spec, ModelSpec)
         need_mib = BUILD_MIB + BUILD_SESSIONS * spec.memory_mib
-        placed = replace(spec, min=0, max=1, device_kind=target.device_kind, memory_mib=need_mib)
+        placed = replace(
+            spec,
+            min=0,
+            max=1,
+            device_kind=target.device_kind,
+            memory_mib=need_mib,
+            device_type=target.device,
+        )
         return placed, replace(
             bound,
             spec=replace(bound.spec, build=order, optimise=deployed.revision.optimise),
@@ -304,7 +347,6 @@ class Builds:
     async def _publish(self, wanted: Wanted, compiled: Compiled, build: Build) -> None:
         """Store a compiled model, and have all replicas of its revisions use it."""
         await self._store.builds.put(compiled, due_builds.done(build, self._wall()))
-        self.outcomes["done"] += 1
         self._changed_for(wanted.digest)
         for key in self._redefine(wanted.digest):
             self._tasks.spawn(f"upgrade {key}", self._upgrade(key, compiled))
@@ -312,7 +354,7 @@ class Builds:
     async def _upgrade(self, key: str, compiled: Compiled) -> None:
         """Have the ready replicas of a pool use a compiled model."""
         try:
-            results = await self._manager.upgrade(key, compiled.model, compiled.files)
+            results = await self._manager.upgrade(key, compiled)
         except FnError as error:
             self._manager.note(key, f"compiled, but running replicas go on as they are: {error}")
             return
@@ -323,10 +365,11 @@ class Builds:
                 text = f"{id} does not use the compiled model: {one['reason']}"
                 self._manager.note(key, text[: due_builds.REASON_MAX])
 
-    def _on_not_compiled(self, key: str, reason: str) -> None:
+    def _on_not_compiled(self, key: str, type: DeviceType, reason: str) -> None:
         namespace, _, ref = key.partition("/")
         deployed = self._store.catalog.find(ref, namespace)
-        compiled = self._models.of(deployed) if deployed else None
+        there = self._models.of(deployed) if deployed else []
+        compiled = next((one for one in there if one.target.device == type), None)
         if compiled is None:
             return
         digest = compiled.target.digest
@@ -349,8 +392,7 @@ class Builds:
                 again = due_builds.stale(build, compiled.model.key, reason)
                 await self._store.builds.drop(digest, again)
             elif damaged:
-                again = due_builds.requested(build, is_urgent=False)
-                await self._store.builds.drop(digest, replace(again, reason=reason))
+                await self._drop_damaged(compiled, damaged, reason)
             else:
                 await self._store.builds.put_build(digest, replace(build, reason=reason))
         except StoreUnavailable as error:
@@ -359,6 +401,17 @@ class Builds:
         self._redefine(digest)
         self._note(digest, f"a replica does not use the compiled model: {reason}")
         self._news.set()
+
+    async def _drop_damaged(self, compiled: Compiled, paths: list[str], reason: str) -> None:
+        """Have a compiled model built again whose files at these paths were removed, and with it
+        those of other types of device that share a file."""
+        builds = self._store.builds
+        gone = {file.sha256 for file in compiled.files if file.path in paths}
+        for one in builds.compiled_in(compiled.target.group):
+            if not gone.isdisjoint(file.sha256 for file in one.files):
+                digest = one.target.digest
+                again = due_builds.requested(self._state(digest), is_urgent=False)
+                await builds.drop(digest, replace(again, reason=reason))
 
     async def _put(self, digest: str, build: Build) -> None:
         await self._store.builds.put_build(digest, build)
@@ -372,10 +425,11 @@ class Builds:
         return [one.revision.key for one in found]
 
     def _revisions(self, digest: str) -> list[Deployed]:
+        group = group_of(digest)
         return [
             one
             for one in self._store.catalog.every()
-            if isinstance(target := self._models.target(one), Target) and target.digest == digest
+            if isinstance(target := self._models.target(one), Target) and target.group == group
         ]
 
     def _note(self, digest: str, text: str) -> None:

@@ -283,7 +283,7 @@ class Removal:
         builds = self._store.builds
         try:
             await functions.remove_orphans()
-            await builds.keep_only(self._models.targets(self._store.catalog))
+            await builds.keep_only(self._models.groups(self._store.catalog))
             keep = await functions.referenced_blobs() | builds.referenced_blobs()
             keep |= self._made() | set(in_use)
             await asyncio.to_thread(self._store.blobs.sweep, keep, settings.blob_keep_s, now_s)

@@ -17,15 +17,27 @@ class CompiledModels:
         self.compiler: CompilerName = compiler
 
     def target(self, deployed: Deployed) -> Target | str:
-        """Return what is compiled for a revision, or why nothing is, "" if none is asked for."""
+        """Return what is compiled for a revision on any type of device, or why nothing is, "" if
+        none is asked for."""
         return target_of(deployed, self.compiler)
 
-    def of(self, deployed: Deployed) -> Compiled | None:
-        """Return the compiled model of a revision, None if there is none."""
+    def of(self, deployed: Deployed) -> list[Compiled]:
+        """Return the compiled models of a revision, one for each type of device that has one."""
         target = self.target(deployed)
-        return None if isinstance(target, str) else self._builds.compiled(target.digest)
+        return [] if isinstance(target, str) else self._builds.compiled_in(target.group)
 
-    def targets(self, catalog: Catalog) -> set[str]:
-        """Return the digests of all targets of all revisions."""
+    def summary(self, deployed: Deployed) -> str:
+        """Return what a deploy says about the compiled model of a revision, "" if none is asked
+        for."""
+        target = self.target(deployed)
+        if isinstance(target, str):
+            return f"no: {target}" if target else ""
+        if self._builds.compiled_in(target.group):
+            return "yes, by an earlier build"
+        name = deployed.function.name
+        return f"not yet: a build begins when a device is free; fnctl prepare {name} follows it"
+
+    def groups(self, catalog: Catalog) -> set[str]:
+        """Return the groups of the targets of all revisions."""
         found = map(self.target, catalog.every())
-        return {one.digest for one in found if isinstance(one, Target)}
+        return {one.group for one in found if isinstance(one, Target)}

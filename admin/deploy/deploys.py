@@ -79,6 +79,7 @@ class Deploys:
         self._idle_s = idle_s
         self._wall = wall
         self._settled = settled
+        self._models = models
         self._removal = Removal(store, models)
         self._needs = HostNeeds(store, mounts or MountRules())
         self.pins = ImagePins(store, manager.images)
@@ -259,7 +260,8 @@ class Deploys:
         function = with_wait(draft, staged.profile).function
         how = await self._rollout.to(staged, phase, function, was_awake=was_awake, now=request.now)
         await self._tidy(operation.name)
-        return self._result(replace(staged, function=function), sample, how)
+        serving = replace(staged, function=function)
+        return self._result(serving, sample, how) | self._compiled(serving)
 
     async def _aside(self, draft: Plan, operation: Operation, phase: Phase) -> dict[str, Any]:
         """Add a revision that plain calls do not go to, unless the newest one of its version is the
@@ -302,7 +304,13 @@ class Deploys:
         await self._tidy(draft.function.name)
         ref = deployed.revision.ref
         how = f"calls of {draft.function.name} go to {ref}, which is cold"
-        return self._result(deployed, verified.sample, how)
+        return self._result(deployed, verified.sample, how) | self._compiled(deployed)
+
+    def _compiled(self, deployed: Deployed) -> dict[str, Any]:
+        """Return what the result of a deploy says about the compiled model of the revision that has
+        the traffic, {} if none is asked for."""
+        text = self._models.summary(deployed)
+        return {"compiled": text} if text else {}
 
     @staticmethod
     def _result(deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:

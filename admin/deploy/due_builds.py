@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pool_manager.builds import Built
-from registry.builds import Build, Target
+from pool_manager.core.state import Device
+from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.catalog import Deployed
 from registry.compilation import TOLERANCE, Compiled
+from registry.model import LOCAL_HOST
 
 ATTEMPTS_MAX: Final = 3
 PAUSE_RATIO: Final = 2.0
@@ -28,11 +30,17 @@ STALE_KEYS_MAX: Final = 16
 REASON_MAX: Final = 500
 KILLED: Final = "the server ended during the build"
 NO_DEVICE: Final = "waits for a free device"
+NO_TYPE: Final = "no device that could run it is there"
+
+
+Free = tuple[str, DeviceType]
+"""Kind and type of a free device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A target that the traffic of a revision would use, with the target's digest."""
+    """A target that the traffic of a revision would use on one type of device, with the target's
+    digest."""
 
     deployed: Deployed
     target: Target
@@ -43,23 +51,45 @@ def next_build(
     wanted: Iterable[Wanted],
     builds: Mapping[str, Build],
     compiled: Collection[str],
-    free_kinds: Collection[str],
+    free: Collection[Free],
     now_s: float,
 ) -> Wanted | None:
     """Return the build to begin, None if none is due.
 
-    `builds` and `compiled` are known states and present results by digest, `free_kinds` the kinds
-    of the free devices. Urgent builds come first and may wait for a device; then those with the
-    fewest attempts, then by name.
+    `builds` and `compiled` are known states and present results by digest. Urgent builds come first
+    and may wait for a device; then those with the fewest attempts, then by name.
     """
     found = [
         (not build.is_urgent, build.attempts, one.deployed.revision.key, one)
         for one in wanted
         if one.digest not in compiled
         and is_due(build := builds.get(one.digest, Build()), now_s)
-        and (build.is_urgent or one.target.device_kind in free_kinds)
+        and (build.is_urgent or (one.target.device_kind, one.target.device) in free)
     ]
     return min(found, key=lambda entry: entry[:3])[-1] if found else None
+
+
+def device_types(devices: Iterable[Device], kind: str) -> list[DeviceType]:
+    """Return the types of device of a kind that a model is compiled for: TYPES_MAX at most, those
+    of this machine first. A GPU that has not been read yet has none."""
+    found = {one.type for one in devices if one.kind == kind and (one.model or kind == "cpu")}
+    ordered = sorted(found, key=lambda one: (one.host != LOCAL_HOST, one))
+    return ordered[:TYPES_MAX]
+
+
+def shared(target: Target, build: Build, there: Iterable[Compiled]) -> Compiled | None:
+    """Return the newest result of a build on another host with the same model of device, None if
+    there is none. Its key may fit; if a replica has refused it, this target has a build of its
+    own, as it has after one that failed."""
+    if build.state in ("building", "failed"):
+        return None
+    alike = [
+        one
+        for one in there
+        if one.target.device.model == target.device.model and one.model.key not in build.stale_keys
+    ]
+    newest = max(alike, key=lambda one: one.made_s, default=None)
+    return replace(newest, target=target) if newest is not None else None
 
 
 def is_due(build: Build, now_s: float) -> bool:
@@ -146,9 +176,9 @@ def stale(build: Build, key: str, reason: str) -> Build:
 def refusal(target: Target, built: Built, build: Build) -> str:
     """Return why the result of a build is not used, "" if it is.
 
-    The replica judges itself; what it says is checked against what it was asked for. A key that
-    replicas have refused before comes from a device of another type: replacing the compiled model
-    in turns would compile for ever.
+    The replica judges itself; what it says is checked against what it was asked for. Replicas on
+    devices of this type have refused a key before: replacing the compiled model in turns would
+    compile for ever.
     """
     model = built.compiled
     if (model.compiler, model.ranges) != (target.compiler, target.ranges):
@@ -156,7 +186,7 @@ def refusal(target: Target, built: Built, build: Build) -> str:
     if model.keeps_ordinary != target.keeps_ordinary:
         return "the build changed what happens outside its ranges"
     if model.key in build.stale_keys:
-        return "devices of several types or versions run it, and replicas need another key each"
+        return "its devices differ although they look alike, and replicas need another key each"
     for one in built.described.get("parity", ()):
         if not one["relative_difference"] <= TOLERANCE:
             return (

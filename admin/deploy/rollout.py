@@ -47,10 +47,10 @@ class Rollout:
         manager: Manager,
         changes: Changes,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        compiled_of: CompiledOf = lambda _: None,
+        compiled_of: CompiledOf = lambda _: (),
     ) -> None:
         """`pause` is awaited between two looks at a server's calls. `compiled_of` returns the
-        compiled model of a revision."""
+        compiled models of a revision."""
         self._pause = pause
         self._compiled_of = compiled_of
         self._store = store

@@ -14,6 +14,7 @@ from admin.views import (
     Live,
     build_json,
     build_row,
+    first_shown,
     function_json,
     host_json,
     occupancy_json,
@@ -24,9 +25,9 @@ from gateway.metrics.samples import RateSample
 from gateway.observing.errors import Failure
 from pool_manager.manager import Manager
 from pool_manager.reports import Decision
-from registry.builds import Build, Target
+from registry.builds import Target
 from registry.catalog import Catalog, Deployed
-from registry.compilation import Compiled
+from registry.compilation import TargetState
 from registry.errors import Poison, ReplicaDied
 from registry.exchange import NOTHING, Load
 from registry.model import NAMESPACE, pool_key
@@ -81,9 +82,9 @@ class GatewayState(Protocol):
 class Builds(Protocol):
     """Builds of compiled models."""
 
-    def state(self, deployed: Deployed) -> tuple[Target | str, Build, Compiled | None]:
-        """Return a revision's target, or why it has none, the state of its build, and its compiled
-        model."""
+    def states(self, deployed: Deployed) -> list[TargetState] | str:
+        """Return the state of a revision for each type of device that may run it, or why it is not
+        compiled."""
 
     def estimate_s(self, target: Target) -> float | None:
         """Return how long the build of a target will probably take, None if unknown."""
@@ -138,16 +139,25 @@ class FunctionRows:
         return {**function_json(deployed, live), "build": self._build_row(deployed)}
 
     def _build_row(self, deployed: Deployed) -> dict[str, Any] | None:
-        target, build, compiled = self._builds.state(deployed)
-        if isinstance(target, str) or build.state != "building":
-            return build_row(target, build, compiled is not None, None)
-        return build_row(target, build, compiled is not None, self._builds.estimate_s(target))
+        found = self._builds.states(deployed)
+        if isinstance(found, str):
+            return build_row(found, None)
+        one = first_shown(found)
+        is_building = one.build.state == "building"
+        return build_row(one, self._builds.estimate_s(one.target) if is_building else None)
 
-    def build(self, deployed: Deployed) -> dict[str, Any] | None:
-        """Return all about the build of a function, None for one that is not compiled."""
-        target, build, compiled = self._builds.state(deployed)
-        estimate_s = None if isinstance(target, str) else self._builds.estimate_s(target)
-        return build_json(target, build, compiled, estimate_s, self.wall())
+    def builds(self, deployed: Deployed) -> dict[str, Any]:
+        """Return `build`, all about the build of a function, None for one that is not compiled, and
+        `builds`, a list with one for each type of device. `build` is one that is not done, if
+        any."""
+        found = self._builds.states(deployed)
+        if isinstance(found, str):
+            return {"build": build_json(found, None, self.wall()), "builds": []}
+        rows = [self._build(one) for one in found]
+        return {"build": rows[found.index(first_shown(found))], "builds": rows}
+
+    def _build(self, one: TargetState) -> dict[str, Any] | None:
+        return build_json(one, self._builds.estimate_s(one.target), self.wall())
 
 
 class StateReader:

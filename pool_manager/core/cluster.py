@@ -217,6 +217,37 @@ class Cluster:
             del self._on_host[replica.host]
         self.ledger.release(replica.id)
 
+    def begin_upgrade(self, id: str) -> str:
+        """Charge a ready replica for a second session beside the one that it serves with; return
+        why that cannot be, "" if it is charged. The second one takes as much as the replica, at
+        most: a build, which measures it, may have run on another device."""
+        replica = self.find(id)
+        if replica is None or not replica.is_ready:
+            return "it is not ready"
+        if replica.extra_mib is not None:
+            return "another upgrade of it is in progress"
+        charge = self.ledger.charge_of(id)
+        free_mib = self.ledger.free_mib(charge.bank, replica.pool)
+        if charge.memory_mib > free_mib:
+            return (
+                f"both sessions at once need {charge.memory_mib:.0f} MiB more,"
+                f" {max(0.0, free_mib):.0f} are free; it gets the compiled model at its next start"
+            )
+        replica.extra_mib = charge.memory_mib
+        self.ledger.recharge(id, 2 * charge.memory_mib)
+        return ""
+
+    def end_upgrade(self, id: str) -> None:
+        """Charge a replica for what is left of its sessions."""
+        replica = self.find(id)
+        if replica is None or replica.extra_mib is None:
+            return
+        before_mib = self.ledger.charge_of(id).memory_mib - replica.extra_mib
+        replica.extra_mib = None
+        is_compiled = replica.session == "compiled"
+        known_mib = self.pools[replica.pool].memory_mib if is_compiled else 0.0
+        self.ledger.recharge(id, max(before_mib, known_mib))
+
     def standby_key(self, device: str, host: str = LOCAL_HOST) -> str:
         """Return the key of the pool of standbys for a device: one pool for all CPU slots of a host
         (and for "", of `host`), one for each GPU."""
@@ -360,7 +391,18 @@ class Cluster:
             bundle_bytes=spec.bundle_bytes,
             image=spec.image,
             spread_from=self._spread_from(pool),
+            device_type=spec.device_type,
         )
+
+    def suitable(self, pool: Pool) -> list[Device]:
+        """Return the devices that replicas of a pool may ever be on: of its kind, large enough, on
+        a host with its labels and driver, which may be closed."""
+        need, ledger = self.need(pool), self.ledger
+        return [
+            one
+            for one in ledger.devices.values()
+            if need.takes(one) and ledger.suits(one.host, need) and ledger.can_hold(one.id, need)
+        ]
 
     def _spread_from(self, pool: Pool) -> tuple[str, ...]:
         """Return the hosts of the function's replicas, once per replica; none if it does not prefer

@@ -143,9 +143,10 @@ class EndBuild:
 
 @dataclass(frozen=True, slots=True)
 class RecordNotCompiled:
-    """Report that a replica of a pool does not use the compiled model of its revision, and why."""
+    """Report that a replica of a pool does not use the compiled model for its device, and why."""
 
     key: str
+    device: str
     reason: str
 
 

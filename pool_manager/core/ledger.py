@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from pool_manager.core.hosts import HostRecord
 from pool_manager.core.state import Device
+from registry.builds import DeviceType
 
 RESERVE_MIB = 256.0
 """Memory kept free in every bank: allocators fragment, and the first large batch needs more."""
@@ -24,7 +25,7 @@ class Need:
     `labels` are those that its host must have, `driver` is the driver that must start its replicas
     there, "" for any. `files` (of `bundle_bytes`) and `image` must be on the host before it starts,
     "" for none. `spread_from` has the hosts of the function's replicas, once per replica; it is
-    empty unless they prefer different hosts.
+    empty unless they prefer different hosts. `device_type` is that of the device, None for any.
     """
 
     pool: str
@@ -38,6 +39,11 @@ class Need:
     bundle_bytes: int = 0
     image: str = ""
     spread_from: tuple[str, ...] = ()
+    device_type: DeviceType | None = None
+
+    def takes(self, device: Device) -> bool:
+        """Whether a device is of the kind and type."""
+        return self.kind in ("any", device.kind) and self.device_type in (None, device.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +98,8 @@ class DeviceGroup:
     free_share: float = 1.0
 
 
-HostWish = tuple[str, tuple[tuple[str, str], ...], str, bool]
-"""Kind, labels and driver of a need, and whether closed hosts count."""
+HostWish = tuple[str, DeviceType | None, tuple[tuple[str, str], ...], str, bool]
+"""Kind and type of device, labels and driver of a need, and whether closed hosts count."""
 
 
 class Ledger:
@@ -338,7 +344,7 @@ class Ledger:
     def refusing(self, need: Need) -> list[str]:
         """Return the hosts that do not admit the need although they have devices of the kind, or
         may have some, as they have not told any; cached as `fleet` is."""
-        key = need.kind, need.labels, need.driver, False
+        key = need.kind, need.device_type, need.labels, need.driver, False
         if key not in self._refusing:
             there = [host for host, kind in self._groups if need.kind in ("any", kind)]
             known = {host for host, _ in self._groups}
@@ -359,13 +365,13 @@ class Ledger:
         """Return the devices that a need might have if all were empty: of its kind, not cordoned,
         on a host that admits it; with `is_closed_counted`, also on closed hosts that suit it.
         Cached until devices, cordons or hosts change."""
-        key = need.kind, need.labels, need.driver, is_closed_counted
+        key = need.kind, need.device_type, need.labels, need.driver, is_closed_counted
         is_able = self.suits if is_closed_counted else self.admits
         if key not in self._fleets:
             sizes = [
                 device.memory_mib
                 for device in self.devices.values()
-                if need.kind in ("any", device.kind)
+                if need.takes(device)
                 and device.id not in self.cordons
                 and is_able(device.host, need)
             ]
@@ -383,8 +389,7 @@ class Ledger:
         return {
             device: cordon
             for device, cordon in self.cordons.items()
-            if need.kind in ("any", self.devices[device].kind)
-            and self.suits(self.devices[device].host, need)
+            if need.takes(self.devices[device]) and self.suits(self.devices[device].host, need)
         }
 
     def fits(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
@@ -405,7 +410,7 @@ class Ledger:
         if reservation is not None and reservation.need.pool != need.pool:
             return False
         known = self.devices[device]
-        return need.kind in ("any", known.kind) and self.admits(known.host, need)
+        return need.takes(known) and self.admits(known.host, need)
 
     def fits_share(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether the other replicas of a device leave the share that is needed."""

@@ -305,7 +305,7 @@ class ReplicaLifecycle:
         replica.not_compiled = reason
         text = f"{replica.id} does not use the compiled model: {reason}"
         commands.append(Note(replica.pool, text))
-        commands.append(RecordNotCompiled(replica.pool, reason))
+        commands.append(RecordNotCompiled(replica.pool, replica.device, reason))
 
     def _refuted(
         self,

@@ -64,6 +64,7 @@ from enum import StrEnum
 from math import inf
 from typing import Literal
 
+from registry.builds import DeviceType
 from registry.model import LOCAL_HOST
 from runtime_image.contract import model
 from runtime_image.contract.server import QUIESCE_S
@@ -166,7 +167,8 @@ class Device:
 
     `memory_mib` is the size of its memory bank, 0 if memory is not accounted. Devices that share
     one memory, as CPU slots do, have the same `bank`. Ids and banks of all hosts are different:
-    those of any but the local host begin with its name and a slash.
+    those of any but the local host begin with its name and a slash. `model` is all that is known of
+    a GPU, equal for equal ones; "" for CPU slots, and for GPUs that have not been read yet.
     """
 
     id: str
@@ -174,10 +176,16 @@ class Device:
     memory_mib: float = 0.0
     bank: str = ""
     host: str = LOCAL_HOST
+    model: str = ""
 
     def __post_init__(self) -> None:
         if not self.bank:
             object.__setattr__(self, "bank", self.id)
+
+    @property
+    def type(self) -> DeviceType:
+        """Its host and model."""
+        return DeviceType(self.host, self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +197,8 @@ class PoolSpec:
     time, 0 if unknown. `memory_mib` is the measured memory of one replica. `share` is the part of a
     device that it needs, 1 for a whole device. `batches`: its replicas batch requests. A trial is a
     pool with one throw-away replica, and `trial_s` are the seconds that it has beyond other trials.
-    A build is one, too; it has a whole device whatever its `share`.
+    A build is one, too; it has a whole device whatever its `share`, of the `device_type` if that is
+    not None.
 
     `may_rerun`: calls that a replica had started may run again elsewhere. `labels` are those that
     its host must have. `driver` is the driver that its replicas need, "" for any. `spread`: its
@@ -229,6 +238,7 @@ class PoolSpec:
     file_hosts: int = 1
     image: str = ""
     trial_s: float = 0.0
+    device_type: DeviceType | None = None
 
 
 @dataclass(slots=True)
@@ -244,7 +254,8 @@ class Replica:
     `has_greeted`: it has connected since its host was last unreachable. `may_run`: it was given up
     on another host without a proof of its end. `session`: the session that it serves with, by its
     name in the contract, "" while that is unknown; `not_compiled`: why that is not the compiled
-    model that it was given.
+    model that it was given. `extra_mib` are charged while it opens a second session,
+    else it is None.
     """
 
     id: str
@@ -276,6 +287,7 @@ class Replica:
     may_run: bool = False
     session: str = ""
     not_compiled: str = ""
+    extra_mib: float | None = None
 
     @property
     def is_unknown(self) -> bool:

@@ -11,6 +11,8 @@ from runtime_image.contract.gpus import Reading, Snapshot
 
 ALL: Final = "all"
 NONE: Final = "none"
+MODEL_MAX: Final = 300
+"""Max length of what is known of a GPU."""
 
 
 SLACK_MIB: Final = 256.0
@@ -85,12 +87,25 @@ def _used_by(gpu: Reading, pids: Collection[int]) -> float | None:
     return sum(size for size in sizes if size is not None)
 
 
-def device(gpu: Reading, foreign: float) -> Device:
-    """Return a GPU as a device with its own memory bank, less the memory of the driver and of
+def device(gpu: Reading, foreign: float, driver: str | None) -> Device:
+    """Return a GPU as a device with its own memory bank, less the memory of the `driver` and of
     foreign processes. The size is 0 (not accounted) if the driver does not report it."""
-    if gpu.total_mib is None:
-        return Device(gpu.uuid, "cuda")
-    return Device(gpu.uuid, "cuda", max(1.0, gpu.total_mib - (gpu.reserved_mib or 0.0) - foreign))
+    free_mib = 0.0
+    if gpu.total_mib is not None:
+        free_mib = max(1.0, gpu.total_mib - (gpu.reserved_mib or 0.0) - foreign)
+    return Device(gpu.uuid, "cuda", free_mib, model=model_of(gpu, driver))
+
+
+def model_of(gpu: Reading, driver: str | None) -> str:
+    """Return all that is known of a GPU and that compiled files depend on, as in "NVIDIA H100 PCIe
+    MIG 1g.10gb, 9856 MiB, sm90, driver 570.86.15"."""
+    parts = [
+        gpu.name or "GPU",
+        f"{gpu.total_mib:.0f} MiB" if gpu.total_mib is not None else "",
+        "sm{}{}".format(*gpu.capability) if gpu.capability is not None else "",
+        f"driver {driver}" if driver else "",
+    ]
+    return ", ".join(part for part in parts if part)[:MODEL_MAX]
 
 
 def taken_mib(

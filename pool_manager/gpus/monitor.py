@@ -225,7 +225,9 @@ class GpuMonitor:
         self._calls = calls
         self._driver = snapshot.driver
         self._foreign_mib = foreign_mib
-        self._devices = [memory.device(gpu, foreign_mib[gpu.uuid]) for gpu in chosen]
+        self._devices = [
+            memory.device(gpu, foreign_mib[gpu.uuid], snapshot.driver) for gpu in chosen
+        ]
         self._seen = {gpu.uuid: gpu for gpu in chosen}
         self._parts = memory.parts(snapshot.gpus)
         self._xids: dict[str, dict[int, int]] = {gpu.parent or gpu.uuid: {} for gpu in chosen}

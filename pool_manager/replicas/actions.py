@@ -27,7 +27,7 @@ class ReplicaActions:
         return {
             commands.Launch: self._launch,
             commands.Assign: self._assign,
-            commands.Bind: lambda c: self._launcher.bind(c, self._bindings[c.pool]),
+            commands.Bind: self._bind,
             commands.Drain: self._to_control(lambda link, c: link.drain(c.if_idle_s)),
             commands.Quiesce: self._to_control(lambda link, _: link.quiesce()),
             commands.Resume: self._to_control(lambda link, _: link.resume()),
@@ -38,14 +38,19 @@ class ReplicaActions:
         }
 
     def _launch(self, command: commands.Launch) -> None:
-        binding = self._bindings[command.pool] if command.role != "standby" else None
         device = self._machine.devices.get(command.device)
+        binding = self._bindings[command.pool].on(device) if command.role != "standby" else None
         kind = device.kind if device is not None else "cpu"
         self._launcher.launch(command, binding, kind)
 
     def _assign(self, command: commands.Assign) -> None:
-        kind = self._machine.devices[command.device].kind
-        self._launcher.assign(command, self._bindings[command.pool], kind)
+        device = self._machine.devices[command.device]
+        self._launcher.assign(command, self._bindings[command.pool].on(device), device.kind)
+
+    def _bind(self, command: commands.Bind) -> None:
+        replica = self._machine.replica(command.id)
+        device = self._machine.devices.get(replica.device) if replica is not None else None
+        self._launcher.bind(command, self._bindings[command.pool].on(device))
 
     def _to_control(self, send: Callable[[Control, Any], None]) -> Callable[[Any], None]:
         """Return the action of a command that is sent to its replica, if its link is open."""

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 import structlog
 
+from pool_manager.core.machine import Machine
 from pool_manager.core.state import Replica
-from pool_manager.ports import Binding
 from pool_manager.replicas.launcher import Launcher
+from registry.compilation import Compiled
 from registry.errors import FnError
-from registry.model import BundleFile
 from registry.tasks import Tasks
-from runtime_image.contract.compiled import CompiledModel, UpgradeResult
-from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.compiled import UpgradeResult
 
 log = structlog.get_logger()
 
@@ -26,56 +25,45 @@ UPGRADE_S: Final = 300.0
 class Upgrades:
     """Upgrades of one manager's replicas. Event loop thread only."""
 
-    def __init__(
-        self, replicas: Callable[[], list[Replica]], launcher: Launcher, tasks: Tasks
-    ) -> None:
-        """`replicas` returns every replica."""
-        self._replicas = replicas
+    def __init__(self, machine: Machine, launcher: Launcher, tasks: Tasks) -> None:
+        self._machine = machine
         self._launcher = launcher
         self._tasks = tasks
         self.limit_s = UPGRADE_S
-        self._busy: set[str] = set()
 
-    async def upgrade(
-        self, pool: str, compiled: CompiledModel, files: Collection[BundleFile]
-    ) -> dict[str, UpgradeResult]:
-        """Upgrade the ready replicas of a pool at once; return the outcome by id."""
-        there = [one for one in self._replicas() if one.pool == pool and one.role == "serve"]
+    async def upgrade(self, among: Collection[str], compiled: Compiled) -> dict[str, UpgradeResult]:
+        """Upgrade those of some replicas that are ready, at once; return the outcome by id."""
+        there = [one for one in self._machine.replicas() if one.id in among and one.role == "serve"]
         ids = [one.id for one in there if one.is_ready]
         async with asyncio.TaskGroup() as group:
-            work = {id: group.create_task(self._upgrade(id, compiled, files)) for id in ids}
+            work = {id: group.create_task(self._upgrade(id, compiled)) for id in ids}
         return {id: task.result() for id, task in work.items()}
 
-    def on_loaded(self, replica: Replica | None, binding: Binding | None) -> None:
+    def on_loaded(self, replica: Replica | None, compiled: Compiled) -> None:
         """Upgrade a replica that has become ready without the compiled model of its revision, and
         without a word about it: it got its model before that one was there."""
-        spec = binding.spec if binding is not None else None
         if replica is None or replica.role != "serve" or not replica.is_ready:
             return
-        if not isinstance(spec, ModelSpec) or spec.compiled is None or binding is None:
-            return
         if replica.session not in ("", "none", "compiled") and not replica.not_compiled:
-            work = self._upgrade(replica.id, spec.compiled, binding.compiled)
-            self._tasks.spawn(f"upgrade {replica.id}", work)
+            self._tasks.spawn(f"upgrade {replica.id}", self._upgrade(replica.id, compiled))
 
-    async def _upgrade(
-        self, id: str, compiled: CompiledModel, files: Collection[BundleFile]
-    ) -> UpgradeResult:
-        if id in self._busy:
-            return UpgradeResult(session="", reason="another upgrade of it is in progress")
-        self._busy.add(id)
+    async def _upgrade(self, id: str, compiled: Compiled) -> UpgradeResult:
+        cluster = self._machine.cluster
+        if reason := cluster.begin_upgrade(id):
+            log.info("a replica is not upgraded", replica=id, reason=reason)
+            return UpgradeResult(session="", reason=reason)
         try:
-            await self._launcher.add_files(id, files)
+            await self._launcher.add_files(id, compiled.files)
             control = self._launcher.control(id)
             if control is None:
                 return UpgradeResult(session="", reason="it has ended")
             async with asyncio.timeout(self.limit_s):
-                return await control.upgrade(compiled)
+                return await control.upgrade(compiled.model)
         except TimeoutError:
             reason = f"it did not answer within {self.limit_s:.0f} s"
         except (FnError, OSError) as error:
             reason = str(error)
         finally:
-            self._busy.discard(id)
+            cluster.end_upgrade(id)
         log.warning("a replica is not upgraded", replica=id, reason=reason)
         return UpgradeResult(session="", reason=reason)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
-from registry.builds import Build
+from registry.builds import TYPES_MAX, Build, group_of
 from registry.compilation import Compiled
 from registry.model import BundleFile
 from registry.store.database import Database, Transaction
@@ -26,6 +27,9 @@ class BuildStore:
         self._database = database
         self._builds = builds
         self._compiled = compiled
+        self._groups: dict[str, dict[str, Compiled]] = {}
+        for target, one in compiled.items():
+            self._groups.setdefault(group_of(target), {})[target] = one
 
     @classmethod
     async def open(cls, database: Database, is_stored: Callable[[BundleFile], bool]) -> BuildStore:
@@ -50,6 +54,10 @@ class BuildStore:
         """Return a target's compiled model, None if there is none."""
         return self._compiled.get(target)
 
+    def compiled_in(self, group: str) -> list[Compiled]:
+        """Return the compiled models of a group of targets: one for each type of device."""
+        return list(self._groups.get(group, {}).values())
+
     def all_compiled(self) -> list[Compiled]:
         """Return every compiled model, oldest first."""
         return sorted(self._compiled.values(), key=lambda one: one.made_s)
@@ -73,6 +81,7 @@ class BuildStore:
                 "INSERT OR REPLACE INTO compiled VALUES (?, ?)", (target, encode_record(compiled))
             )
         self._builds[target], self._compiled[target] = build, compiled
+        self._groups.setdefault(group_of(target), {})[target] = compiled
 
     async def drop(self, target: str, build: Build) -> None:
         """Remove a target's compiled model, if any, and store the state of its build."""
@@ -80,11 +89,18 @@ class BuildStore:
             await _put_build(transaction, target, build)
             await transaction.query("DELETE FROM compiled WHERE target = ?", (target,))
         self._builds[target] = build
-        self._compiled.pop(target, None)
+        self._forget_compiled(target)
 
-    async def keep_only(self, targets: Collection[str]) -> int:
-        """Remove all other targets; return how many there were."""
-        gone = sorted((self._builds.keys() | self._compiled.keys()).difference(targets))
+    async def keep_only(self, groups: Collection[str]) -> int:
+        """Remove the targets of all other groups, and of each group all but the TYPES_MAX targets
+        that were compiled or tried last; return how many there were."""
+        known = sorted(self._builds.keys() | self._compiled.keys(), key=self._used_s, reverse=True)
+        counts: Counter[str] = Counter()
+        gone = []
+        for target in known:
+            counts[group := group_of(target)] += 1
+            if group not in groups or counts[group] > TYPES_MAX:
+                gone.append(target)
         if gone:
             keys = [(target,) for target in gone]
             async with self._database.write() as transaction:
@@ -92,8 +108,20 @@ class BuildStore:
                 await transaction.execute_many("DELETE FROM compiled WHERE target = ?", keys)
         for target in gone:
             self._builds.pop(target, None)
-            self._compiled.pop(target, None)
+            self._forget_compiled(target)
         return len(gone)
+
+    def _used_s(self, target: str) -> float:
+        build, compiled = self._builds.get(target, Build()), self._compiled.get(target)
+        return max(build.began_s, build.ended_s, compiled.made_s if compiled else 0.0)
+
+    def _forget_compiled(self, target: str) -> None:
+        if self._compiled.pop(target, None) is None:
+            return
+        there = self._groups[group_of(target)]
+        del there[target]
+        if not there:
+            del self._groups[group_of(target)]
 
 
 async def _put_build(transaction: Transaction, target: str, build: Build) -> None:

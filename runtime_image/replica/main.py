@@ -388,7 +388,10 @@ def check_compiler(spec: ModelSpec, device_kind: str) -> None:
     try:
         place.timing_key(spec.build.compiler)
     except LoadError as error:
-        raise LoadError(f'engine = "{spec.build.compiler}": {error}') from error
+        raise LoadError(
+            f'engine = "{spec.build.compiler}": {error}; with engine = "auto" the model is served'
+            " without it"
+        ) from error
 
 
 def _failure_of(error: BaseException) -> LoadFailed:

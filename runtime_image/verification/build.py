@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -42,6 +43,8 @@ from runtime_image.verification.samples import Feed
 from runtime_image.verification.transfer import serve_parts, trim_memory
 
 REASON_MAX: Final = 1000
+FREE_MIN: Final = 1024 * 1024
+"""A build that fails beside fewer free bytes failed for lack of room: compilers do not say so."""
 TIMING_CACHE_MAX: Final = 64 * 1024 * 1024
 """Max bytes of a timing cache."""
 RUNS: Final = 5
@@ -85,9 +88,13 @@ def built_or_why_not(engines: list[Engine], place: Place, scratch: Path) -> Buil
     try:
         return build(engines, place, scratch)
     except Exception as error:  # noqa: BLE001 - the ordinary session still works
+        # Before the files that filled the disk are removed.
+        is_full = shutil.disk_usage(scratch).free < FREE_MIN
         shutil.rmtree(scratch / FOLDER, ignore_errors=True)
         known = isinstance(error, LoadError | OSError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
+        if is_full:
+            reason = f"{os.strerror(errno.ENOSPC)}: {reason}"
         return Built({"why_not": reason[:REASON_MAX] or type(error).__name__}, {})
 
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +18,7 @@ from playwright.async_api import Browser
 
 from tests.support.browser import Scheme, View, need_browser, viewing
 from tests.support.caller import UNTIL_S, Caller
+from tests.support.dashboard.details import build
 from tests.support.dashboard.server import KEY, READER, Dashboard, serving_dashboard
 from tests.support.process_server import server_process
 
@@ -279,11 +281,13 @@ async def test_candidates_of_other_precision_are_seen() -> None:
     """The panel has a row for each candidate with its time and its disagreement, marks the one that
     serves, and says why each other one does not. A function without candidates has no panel."""
     async with page_of("#/fn/digits", "#precision-title") as (_, view):
-        rows = view.page.locator(".precision tbody tr")
+        rows = view.page.locator(".precision tbody tr:not(.precision-why)")
         texts = [" ".join(text.split()) for text in await rows.all_inner_texts()]
+        whys = await view.page.locator(".precision .precision-why").all_inner_texts()
 
         assert [text.split()[0] for text in texts] == ["original", "fp16", "int8", "int8-dynamic"]
-        assert "its rows take 4 % longer" in texts[1]
+        assert len(whys) == 2
+        assert "its rows take 4 % longer" in whys[0]
         assert "0.17 ms at 16 rows, 1.35" in texts[2]
         assert "labels 0.0052" in texts[2]
         assert await view.count(".precision .has-traffic") == 1
@@ -291,6 +295,53 @@ async def test_candidates_of_other_precision_are_seen() -> None:
         await view.page.evaluate("() => { location.hash = '#/fn/faces' }")
         await view.page.locator("#revisions-title").wait_for()
         await view.page.locator("#precision-title").wait_for(state="detached")
+
+
+async def test_a_build_is_followed_to_its_end() -> None:
+    """The panel has the state, the time by the server's clock with the estimate, the reason of a
+    failure with what to do, and the facts of the compiled model. On a phone nothing is cut off."""
+    async with page_of("#/fn/digits", "#revisions-title") as (dashboard, view):
+        page, world = view.page, dashboard.world
+        panel = page.locator(".build-panel")
+        assert await panel.count() == 0
+        await page.evaluate("() => { const now = Date.now; Date.now = () => now() + 600_000 }")
+
+        def tell(state: str, **fields: Any) -> None:
+            world.functions["digits"]["build"] = build(state, **fields)
+            dashboard.tell([("functions", {"items": [world.functions["digits"]]})])
+
+        tell("waiting")
+        await panel.get_by_text("A build begins when a device is free").wait_for()
+        tell("building", began_s=world.now_s - 12)
+        await panel.get_by_text(re.compile(r"^building: [12]\d s of about 40 s$")).wait_for()
+        tell("failed", reason=f"output y differs by 0.5 {'x' * 200}")
+        await panel.get_by_text("fnctl prepare digits --now").wait_for()
+        await panel.locator(".tag.bad", has_text="failed").wait_for()
+        await page.set_viewport_size({"width": 360, "height": 900})
+        assert await panel.evaluate("one => one.scrollWidth - one.clientWidth") <= 0
+        assert await view.faults() == []
+        bars = page.locator(".precision-panel .has-traffic").locator(".bars")
+        edge = await page.locator(".precision-panel").bounding_box()
+        for at in range(2):
+            bar = await bars.nth(at).bounding_box()
+            assert bar
+            assert edge
+            assert bar["x"] + bar["width"] <= edge["x"] + edge["width"]
+
+        tell("done")
+        rows = panel.locator("tr")
+        await rows.first.wait_for()
+        texts = [" ".join(text.split()) for text in await rows.all_inner_texts()]
+        assert texts == [
+            "by tensorrt for cuda",
+            "graph wholly compiled",
+            "took 38 s",
+            "differs by 0 (probabilities, 12 samples)",
+            "shapes x 1x8x8 to 64x8x8",
+            "other shapes run uncompiled",
+            "1 row 0.250 ms instead of 0.500 ms",
+            "64 rows 3.0 ms instead of 9.0 ms",
+        ]
 
 
 async def test_a_timeline_of_many_is_few_rows() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,51 @@ async def test_the_chosen_candidate_answers(server: ServerProcess, caller: Calle
     text = server.fnctl("show", "digits").stdout
     assert "judged by" in text
     assert "int8-dynamic" in text
+
+
+async def test_a_killed_server_makes_the_candidates_again(
+    server: ServerProcess, caller: Caller, tmp_path: Path
+) -> None:
+    """SIGKILL of the server while a child of the trial makes or measures a candidate: the next
+    server ends both, tries the model again, and the deploy is done."""
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    for name, content in digits("auto").items():
+        (folder / name).write_bytes(content)
+    operation = server.fnctl_json("deploy", str(folder), "--name", "digits", "--no-wait")
+
+    before: dict[int, int] = {}
+
+    async def is_measuring() -> bool:
+        before.update(children(server))
+        return bool(before)
+
+    await caller.until(is_measuring)
+    trials = {id for id, pid in server.replica_processes().items() if pid in before.values()}
+    assert len(trials) == 1
+    server.kill()
+    server.start()
+
+    again = Caller(server.url, server.token, caller.session)
+    ended = (await again.ended(operation)).json()
+    assert ended["state"] == "done", ended
+    assert (await again.function("digits"))["precision"]["candidates"]
+    assert before.keys().isdisjoint(children(server))
+    assert trials.isdisjoint(server.replica_processes())
+    assert [path for id in trials for path in server.data.rglob(id) if path.is_dir()] == []
+
+
+def children(server: ServerProcess) -> dict[int, int]:
+    """Return the pids of the children in which trials of this server work on candidates, with those
+    of the trials."""
+    root, found = os.fsencode(server.data), {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            command = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
+            if b"verification.precision" in command and root in command:
+                status = (entry / "stat").read_text().rpartition(")")[2].split()
+                found[int(entry.name)] = int(status[1])
+    return found
 
 
 async def test_a_model_that_is_broken_by_it_is_refused(

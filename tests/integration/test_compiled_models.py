@@ -20,6 +20,7 @@ from registry.errors import BuildGivenUp
 from runtime_image.contract.compiled import BuildOrder, ShapeRange
 from runtime_image.contract.model import ModelSpec
 from tests.support import models
+from tests.support.builds import LOCAL_CPU, compiled_of
 from tests.support.operator import until
 from tests.support.other_hosts import Recorder
 from tests.support.peers import Client, KnownPast
@@ -45,7 +46,7 @@ async def test_a_serving_replica_is_upgraded_without_a_failed_call(
     with pool_settings(tick_s=0.05) as settings:
         driver = ProcessDriver(settings.run_dir)
         manager = Manager(settings, driver, cpu_slots(2), files, Recorder())
-        manager.subscribe_not_compiled(lambda _key, reason: reasons.append(reason))
+        manager.subscribe_not_compiled(lambda _key, _type, reason: reasons.append(reason))
         delivery = Delivery(Limits(), "worker", manager, KnownPast())
         manager.subscribe(delivery.receive_endpoints)
         await manager.start()
@@ -54,11 +55,11 @@ async def test_a_serving_replica_is_upgraded_without_a_failed_call(
             manager.define(spec, bound)
             await manager.warm(KEY)
             built = await manager.build(spec, replace(bound, spec=replace(SPEC, build=ORDER)))
-            compiled = replace(bound, spec=replace(SPEC, compiled=built.compiled))
-            manager.define(spec, replace(compiled, compiled=built.files))
+            compiled = compiled_of(built)
+            manager.define(spec, replace(bound, variants={LOCAL_CPU: compiled}))
             stop = asyncio.Event()
             calling = [asyncio.ensure_future(_call_until(delivery, stop)) for _ in range(CALLS)]
-            results = await manager.upgrade(KEY, built.compiled, built.files)
+            results = await manager.upgrade(KEY, compiled)
             stop.set()
             counts = await asyncio.gather(*calling)
 

@@ -114,7 +114,8 @@ async def test_a_function_runs_on_a_gpu(board: Board, tmp_path: Path) -> None:
 )
 async def test_a_gpu_function_is_never_deployed_on_the_cpu(board: Board, tmp_path: Path) -> None:
     """A model whose function asks for a GPU fails its deploy in a replica without ONNX Runtime's
-    CUDA provider, also under a handler; the GPU is free again."""
+    CUDA provider, also under a handler; the GPU is free again. One that demands TensorRT says what
+    is missing, and which setting serves the model without it."""
     board.add(Gpu(A, TOTAL_MIB, RESERVED_MIB, FOREIGN_MIB))
     model = {"m.onnx": models.add_one(tmp_path).read_bytes()}
     handler = {"handler.py": b"def predict(inputs, ctx): return ctx.run(inputs)\n"}
@@ -122,7 +123,17 @@ async def test_a_gpu_function_is_never_deployed_on_the_cpu(board: Board, tmp_pat
         for name, files in (("model", model), ("handler", {**model, **handler})):
             with pytest.raises(AssertionError, match="device cuda: this onnxruntime has no CUDAEx"):
                 await server.deploy(files, name=name, manifest=manifest(name))
+        demand = f'{manifest("model")}[runtime]\nengine = "tensorrt"\n'
+        operation = (await server.try_deploy(model, name="model", manifest=demand)).json()
         await until_state(server, A, "free")
+        functions = (await server.admin("GET", "/functions")).json()["items"]
+
+    assert (operation["state"], operation["error"]["code"]) == ("failed", "model_refused")
+    detail = operation["error"]["detail"]
+    assert detail.startswith('engine = "tensorrt": ')
+    assert any(one in detail for one in ("no NVIDIA driver", "no TensorrtExecutionProvider"))
+    assert detail.endswith('; with engine = "auto" the model is served without it')
+    assert functions == []
 
 
 async def test_a_gpu_that_is_not_given_back_is_quarantined(board: Board, tmp_path: Path) -> None:

@@ -21,11 +21,13 @@ from gateway.data_links import Delivered
 from pool_manager.core.state import PoolSpec
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.ports import Binding
+from registry.builds import DeviceType
 from runtime_image.contract.compiled import BuildOrder, ShapeRange
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
 from tests.support import models
+from tests.support.builds import compiled_of
 from tests.support.engine import connected
 from tests.support.fleet.fleet import open_fleet
 from tests.support.fleet.host import WORKER, Plan
@@ -154,9 +156,11 @@ async def test_a_model_is_compiled_on_another_host(machine: Machine, place: Plac
             id = await one.until_ready()
 
             built = await one.manager.build(spec, bound)
-            compiled = replace(model, compiled=built.compiled)
-            one.manager.define(spec, replace(bound, spec=compiled, compiled=built.files))
-            results = await one.manager.upgrade(KEY, built.compiled, built.files)
+            there = DeviceType(HOST, "")
+            compiled = compiled_of(built, there)
+            variants = {there: compiled}
+            one.manager.define(spec, replace(bound, spec=model, variants=variants))
+            results = await one.manager.upgrade(KEY, compiled)
 
             assert built.device.startswith(f"{HOST}/")
             assert results == {id: {"session": "compiled", "reason": ""}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,6 +23,7 @@ from pool_manager.core.commands import (
     Release,
     Terminate,
 )
+from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.core.machine import Machine
 from pool_manager.core.placement import find_device
 from pool_manager.core.pool import Pool
@@ -50,6 +52,7 @@ class Play:
     queued: dict[str, int] = field(default_factory=dict)
     ended: list[EndBuild] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    trials: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         numbers, self.order = itertools.count(1), itertools.count()
@@ -73,6 +76,8 @@ class Play:
     def obey(self, command: Command) -> None:
         match command:
             case Launch(id):
+                if command.role == "build":
+                    self.check_begin(command)
                 self.later(CONNECT_S, events.Greeted(id, {"start": 500.0}))
                 if command.role != "standby":
                     takes_s = BUILD_S if command.role == "build" else LOAD_S
@@ -89,6 +94,7 @@ class Play:
             case Note(text=text):
                 assert not text.endswith(tuple(f"for {key}" for key in self.asked)), text
             case EndTrial(key):
+                self.trials.discard(key)
                 self.later(0.0, events.PoolRemoved(key))
 
     def report(self) -> None:
@@ -133,17 +139,40 @@ class Play:
         keys = [one.key for one in self.ended]
         assert len(keys) == len(set(keys)), "a build ended twice"
 
+    def check_begin(self, build: Launch) -> None:
+        """A build does not begin on a device that somebody waits for, whatever the reason for the
+        wait: calls, trials and floors without a replica. It leaves the memory of missing
+        standbys."""
+        device = next(one for one in self.devices if one.id == build.device)
+        for pool in self.machine.pools.values():
+            key, role = pool.key, pool.spec.role
+            is_waited_for = key in self.trials or pool.spec.min or self.queued.get(key)
+            if role in ("build", "standby") or not is_waited_for or pool.count():
+                continue
+            is_of_kind = pool.spec.device_kind in ("any", device.kind)
+            is_held = pool.memory_mib + RESERVE_MIB <= (device.memory_mib or inf)
+            assert not (is_of_kind and is_held), f"{build} begins, {key} waits"
+        cluster = self.machine.cluster
+        for key, place in cluster.standby_places.items():
+            standbys = cluster.pools[key]
+            bank, each_mib = cluster.standby_charge(place.device, place.host)
+            missing_mib = each_mib * max(0, standbys.spec.max - standbys.count())
+            if missing_mib and bank == device.bank:
+                assert cluster.ledger.free_mib(bank, key) >= missing_mib, f"{build} begins"
+
     def check_waiter(self, pool: Pool, running: list[Replica]) -> None:
-        """A pool that waits and may start does not wait for a build, unless that is ending."""
+        """A pool that waits and may start does not wait for a build, unless builds that are ending
+        make room for it."""
         evictor, ledger = self.machine._supply.evictor, self.machine.cluster.ledger
         # A back-off that has just ended is noticed by the next Tick.
         may_start = self.now >= pool.retry_at_s + 1.0 and not evictor.other_revisions(pool)[1]
-        if not running or not may_start or any(one.is_leaving for one in self.builds):
+        if not running or not may_start:
             return
-        standbys = evictor.reusable_standbys(pool)
+        leaving = [one.id for one in self.builds if one.is_leaving]
+        gone = [*evictor.reusable_standbys(pool), *leaving]
         need = self.machine.cluster.need(pool)
-        would_start = find_device(need, ledger, [*standbys, *(one.id for one in running)])
-        starts = find_device(need, ledger, standbys)
+        would_start = find_device(need, ledger, [*gone, *(one.id for one in running)])
+        starts = find_device(need, ledger, gone)
         assert would_start is None or starts is not None, (pool.key, pool.blocked)
 
     def check_standbys(self) -> None:
@@ -164,6 +193,7 @@ class Play:
     def step(self, what: str, one: int, other: int) -> None:
         """Carry out one of STEPS."""
         replicas = self.machine.replicas()
+        coming = [one for one in replicas if one.is_coming and one.role == "serve"]
         match what:
             case "call":
                 self.queued[self.specs[one % len(self.specs)].key] = other
@@ -172,13 +202,16 @@ class Play:
                 self.request(0, str(one), other)
             case "trial":
                 key = f"t{next(self.order)}@trial"
+                self.trials.add(key)
                 self.feed(events.PoolDefined(PoolSpec(key, device_kind=str(one), role="trial")))
             case "lose" if replicas:
                 self.feed(events.Lost(replicas[one % len(replicas)].id, "exit 1"))
+            case "fail" if coming:
+                self.feed(events.Lost(coming[one % len(coming)].id, "exit 1"))
             case "cancel" if self.asked:
                 self.feed(events.PoolRemoved(self.asked[one % len(self.asked)]))
             case "cordon":
-                device = DEVICES[one].id
+                device = self.devices[one % len(self.devices)].id
                 lost = events.DeviceLost(device, "XID 48", False)
                 self.feed(lost if other else events.DeviceBack(device))
             case "go":
@@ -212,36 +245,53 @@ STEPS = st.lists(
         st.tuples(
             st.just("build"),
             st.sampled_from(["any", "cpu", "cuda"]),
-            st.sampled_from([0.0, 700.0, 2_500.0, 3_600.0]),
+            st.sampled_from([0.0, 700.0, 2_500.0, 3_600.0, 3_700.0]),
         ),
         st.tuples(st.just("trial"), st.sampled_from(["cpu", "cuda"]), st.just(0)),
-        st.tuples(st.just("lose"), st.integers(0, 9), st.just(0)),
+        st.tuples(st.sampled_from(["lose", "fail"]), st.integers(0, 9), st.just(0)),
         st.tuples(st.just("cancel"), st.integers(0, 9), st.just(0)),
         st.tuples(st.just("cordon"), st.integers(0, 3), st.integers(0, 1)),
         st.tuples(st.just("go"), st.sampled_from([0.1, 1.0, 4.0, 15.0]), st.just(0)),
     ),
-    max_size=30,
+    min_size=20,
+    max_size=40,
 )
 
 
-@given(FUNCTIONS, STEPS, st.integers(0, 1))
+@given(FUNCTIONS, STEPS, st.integers(0, 1), st.sampled_from([DEVICES, DEVICES[:1], DEVICES[1:3]]))
 @example(
     [PoolSpec("", device_kind="cpu")],
     [("go", 4.0, 0), ("build", "cpu", 3_600.0), ("go", 1.0, 0), ("call", 0, 1), ("go", 15.0, 0)],
     1,
+    DEVICES,
 )
-@settings(max_examples=amount(60, 1500), deadline=None, derandomize=True)
+@example(
+    [PoolSpec("", device_kind="cpu")],
+    [("go", 4.0, 0), ("call", 0, 1), ("build", "cpu", 3_700.0), ("go", 15.0, 0)],
+    1,
+    DEVICES,
+)
+@example(
+    [PoolSpec("", device_kind="cpu")],
+    [("call", 0, 1), ("build", "cpu", 0.0), ("fail", 0, 0), ("go", 0.1, 0), ("go", 15.0, 0)],
+    0,
+    DEVICES[:1],
+)
+@settings(max_examples=amount(40, 800), deadline=None, derandomize=True)
 @pytest.mark.slow
 def test_builds_are_in_nobodys_way(
-    functions: list[PoolSpec], steps: list[tuple[str, int, int]], standbys: int
+    functions: list[PoolSpec],
+    steps: list[tuple[str, int, int]],
+    standbys: int,
+    devices: list[Device],
 ) -> None:
     """A build never shares a device, never is in a reserved place, never is the reason why a pool
     or a standby waits longer than its release takes, and ends exactly once."""
-    play = Play([_named(one, number) for number, one in enumerate(functions)], DEVICES, standbys)
+    play = Play([_named(one, number) for number, one in enumerate(functions)], devices, standbys)
     for step in steps:
         play.step(*step)
     play.queued = dict.fromkeys(play.queued, 0)
-    for device in DEVICES:
+    for device in devices:
         play.feed(events.DeviceBack(device.id))
     play.go(200.0)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from pool_manager.builds import Built, Fetched, RunningBuild
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import Device, PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
+from pool_manager.reports import Occupancy
 from pool_manager.subscribers import Subscribers
+from registry.builds import DeviceType, Target
+from registry.compilation import Compiled
 from registry.errors import FnError
 from registry.model import BundleFile
 from runtime_image.contract.compiled import (
@@ -21,6 +24,9 @@ from runtime_image.contract.compiled import (
     UpgradeResult,
 )
 from runtime_image.contract.model import ModelSpec
+
+LOCAL_CPU: Final = DeviceType("local", "")
+"""The CPU slots of this machine."""
 
 
 def built(binding: Binding, key: str = "k1", *files: BundleFile, differs: float = 0.0) -> Built:
@@ -49,18 +55,29 @@ def built(binding: Binding, key: str = "k1", *files: BundleFile, differs: float 
     return Built(Fetched(described, model, files), "cpu0")
 
 
+def compiled_of(built: Built, device: DeviceType = LOCAL_CPU, memory_mib: float = 0.0) -> Compiled:
+    """Return what is stored of a build, for a type of device."""
+    model = built.compiled
+    target = Target(
+        "b", "m.onnx", "", "cpu", model.compiler, model.ranges, model.keeps_ordinary, device
+    )
+    return Compiled(target, model, built.files, memory_mib=memory_mib)
+
+
 class ScriptedBuilds:
     """A pool manager whose builds end as the test says; all else is the real manager's.
 
     `asked` has the pools and bindings of the builds that began. A build waits for a device until
-    `place`, and runs until `end`.
+    `place`, and runs until `end`. `devices` are free devices instead of the manager's, if there are
+    any.
     """
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self._ends: list[asyncio.Future[Built]] = []
         self._placed = False
-        self._refused = Subscribers[[str, str]]()
+        self._refused = Subscribers[[str, DeviceType, str]]()
+        self.devices: list[Device] = []
         self.asked: list[tuple[PoolSpec, Binding]] = []
         self.upgraded: list[tuple[str, str]] = []
         self.cancelled = 0
@@ -97,17 +114,26 @@ class ScriptedBuilds:
         else:
             self._ends[-1].set_result(result)
 
-    async def upgrade(
-        self, key: str, compiled: CompiledModel, files: Collection[BundleFile]
-    ) -> dict[str, UpgradeResult]:
+    def suitable(self, key: str) -> list[Device]:
+        """Return the devices."""
+        return self.devices or self._manager.suitable(key)
+
+    def occupancies(self) -> list[Occupancy]:
+        """Return the devices, which are free."""
+        free = [Occupancy(one, "free", "", (), 0.0, None) for one in self.devices]
+        return free or self._manager.occupancies()
+
+    async def upgrade(self, key: str, compiled: Compiled) -> dict[str, UpgradeResult]:
         """Answer as one replica that uses the compiled model."""
-        self.upgraded.append((key, compiled.key))
+        self.upgraded.append((key, compiled.model.key))
         return {"r1": UpgradeResult(session="compiled", reason="")}
 
-    def subscribe_not_compiled(self, receiver: Callable[[str, str], None]) -> Callable[[], None]:
+    def subscribe_not_compiled(
+        self, receiver: Callable[[str, DeviceType, str], None]
+    ) -> Callable[[], None]:
         """Subscribe to `refuse`."""
         return self._refused.subscribe(receiver)
 
-    def refuse(self, key: str, reason: str) -> None:
+    def refuse(self, key: str, reason: str, type: DeviceType = LOCAL_CPU) -> None:
         """Report that a replica of the pool does not use its compiled model."""
-        self._refused.notify(key, reason)
+        self._refused.notify(key, type, reason)

@@ -197,12 +197,14 @@ def _output(process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def desk(folder: Path) -> Iterator[Desk]:
-    """Create a desk in `folder`, whose server has one slot per function that a document calls."""
+    """Create a desk in `folder`, whose server has one slot per function that a document calls, and
+    compiles models of functions on CPUs that ask for it."""
     folder.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = str(reserved.getsockname()[1])
     options = ("--cpu-slots", "6", "--grpc-port", port)
-    with server_process(folder / ".fngate", *options) as server:
+    environment = {"FN_COMPILER": "onnxruntime"}
+    with server_process(folder / ".fngate", *options, environment=environment) as server:
         yield Desk(folder, server, names={GRPC: f"127.0.0.1:{port}"})
 
 

@@ -6,6 +6,7 @@ A document is a list of steps. Comments, invisible to readers, annotate the bloc
     <!-- file: PATH -->           write the block below to PATH
     <!-- not run: REASON -->      do not run the block below
     <!-- docker: REASON -->       run the block below where an engine is at hand
+    <!-- measured: REASON -->     run the block below, and do not compare its output
 
 In a ```console block a line that begins with `$ ` is a command (a `\\` at its end continues it on
 the next line), and the lines below it are its output. In the output a line `...` matches any lines,
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 SHELLS = frozenset({"", "console", "sh", "bash", "shell", "zsh", "shell-session"})
 """First words of fences that may contain commands; with "" only if a line begins with `$ `."""
 PROMPT = "$ "
-_COMMENT = re.compile(r"<!-- (setup|file|not run|docker):?\s(.*?)-->", re.DOTALL)
+_COMMENT = re.compile(r"<!-- (setup|file|not run|docker|measured):?\s(.*?)-->", re.DOTALL)
 _MARK = "\x1e"
 
 
@@ -136,7 +137,7 @@ def _commands(block: Block) -> Iterator[Step]:
         if line.startswith(PROMPT):
             if step is not None:
                 yield step
-            step = Step(line.removeprefix(PROMPT), number)
+            step = Step(line.removeprefix(PROMPT), number, is_hidden=block.kind == "measured")
         elif step is not None and not step.shown and step.script.endswith("\\"):
             step.script += f"\n{line}"
         elif step is not None:
@@ -185,10 +186,14 @@ _MASKS = (
         "PHASES",
     ),
     (re.compile(r"\b(wakes standby|starts) # on "), "starts # on "),
-    (re.compile(r"\b(up to # rows|off: it could, but .*)"), "AS MEASURED"),
+    (re.compile(r"\b(up to # rows|off: possible, but .*)"), "AS MEASURED"),
 )
-_CHANCE = re.compile(r"PHASES|(queued|upload|verify|prepare|warm|switch) #")
-"""Lines that depend on chance: phases of a cold start, and the observed steps of an operation."""
+_CHANCE = re.compile(
+    r"PHASES|(queued|upload|verify|prepare|warm|switch) #|verify takes long: .*"
+    r"|waiting: a build begins when a device is free|building: #.*"
+)
+"""Lines that depend on chance: phases of a cold start, and the observed steps of an operation or of
+a build."""
 
 
 def masked(line: str) -> str:

@@ -42,7 +42,8 @@ class DeployedServer(msgspec.Struct):
 
 class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
     """Result of a deploy or a rollback; empty until it is done. `switch`: what became of the
-    traffic. `from`: the revision that had it before a rollback."""
+    traffic. `compiled`: whether there is a compiled model, only if function.toml asks for one.
+    `from`: the revision that had it before a rollback."""
 
     revision: str | UnsetType = UNSET
     created: bool | UnsetType = UNSET
@@ -51,6 +52,7 @@ class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
     profile: Profile | UnsetType | None = UNSET
     batch_max: int | UnsetType = UNSET
     batching: str | UnsetType = UNSET
+    compiled: str | UnsetType = UNSET
     switch: str | UnsetType = UNSET
     server: DeployedServer | UnsetType = UNSET
     from_: str | UnsetType = UNSET

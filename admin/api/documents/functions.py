@@ -51,15 +51,18 @@ class BuildRow(msgspec.Struct, kw_only=True):
 
 
 class BuildDetail(BuildRow, kw_only=True):
-    """All about a build. `elapsed_s` of a build that is done is how long it took. `outside`: what
-    happens to a request outside of `ranges`. `form`: "context" for a wholly compiled graph, "cache"
-    for compiled parts. `parity`: the compiled model beside the ordinary one over `samples`.
-    Milliseconds per run by rows."""
+    """All about a build. `host` and `device_model` say which devices it is for; the model is "" for
+    CPU slots, both are "" where there is no device. `elapsed_s` of a build that is done is how long
+    it took. `outside`: what happens to a request outside of `ranges`. `form`: "context" for a
+    wholly compiled graph, "cache" for compiled parts. `parity`: the compiled model beside the
+    ordinary one over `samples`. Milliseconds per run by rows."""
 
     attempts: int
     elapsed_s: float | None
     compiler: CompilerName | None
     device_type: str | None
+    host: str
+    device_model: str
     ranges: list[ShapeRange]
     outside: Literal["ordinary", "refuse"] | None
     form: Form | None
@@ -169,11 +172,13 @@ class RevisionRow(msgspec.Struct, kw_only=True):
 
 
 class FunctionDetail(FunctionRow, kw_only=True):
-    """A function with all details. `previous`: the revision that a rollback returns to. `build`:
-    that of its compiled model. `precision`: candidates that the trial of the revision with the
+    """A function with all details. `previous`: the revision that a rollback returns to. `builds`:
+    those of its compiled models by type of device; `build`: one that is not done, if any.
+    `precision`: candidates that the trial of the revision with the
     traffic measured, null without any. `server` and `exchange` only of server functions."""
 
     build: BuildDetail | None
+    builds: list[BuildDetail]
     limits: Limits
     spread: bool
     file_hosts: int
@@ -281,6 +286,7 @@ class Prepares(msgspec.Struct):
     name: str
     revision: str
     build: BuildDetail
+    builds: list[BuildDetail]
 
 
 class Slept(msgspec.Struct):

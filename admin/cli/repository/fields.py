@@ -101,7 +101,9 @@ _OPTIMIZATION: Final[dict[str, Known]] = {
     ),
     "cuda": ignored("message", _TENSORRT),
     "execution_accelerators": ignored(
-        "message", "models run on ONNX Runtime's own providers for CPU and CUDA"
+        "message",
+        "TensorRT and precision are `engine` in [runtime] and `precision` in [optimise] of a"
+        " function.toml",
     ),
     "input_pinned_memory": ignored("message", "fngate's own buffers are used"),
     "output_pinned_memory": ignored("message", "fngate's own buffers are used"),

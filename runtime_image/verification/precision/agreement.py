@@ -121,5 +121,5 @@ def _why_not_comparable(name: str, wanted: Any, got: Any) -> str:
     if not np.isfinite(got[finite]).all():
         return f"output {name} has NaN or infinity where the original has numbers"
     if not np.array_equal(got[~finite], wanted[~finite], equal_nan=True):
-        return f"output {name} differs where the original has NaN or infinity"
+        return f"output {name} has other values where the original has NaN or infinity"
     return ""

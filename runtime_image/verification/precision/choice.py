@@ -184,7 +184,7 @@ def _why_not_joined(original: Measured, one: Measured) -> str:
 def _why_too_slow(original: Measured, one: Measured, rows: int) -> str:
     before, after = original.row_ms(rows), one.row_ms(rows)
     before_ms, after_ms = min(before), min(after)
-    took = f"a row takes {after_ms:.3g} ms, of the original {before_ms:.3g} ms"
+    took = f"a row takes {after_ms:.3g} ms, with the original {before_ms:.3g} ms"
     taken = share(before, after)
     if taken > 1 - GAIN:
         if after_ms <= (1 - GAIN) * before_ms:

@@ -91,6 +91,10 @@ def read(path: Path, signature: Signature) -> Samples:
         size = path.stat().st_size
         if size > FILE_BYTES_MAX:
             raise SamplesError(f"{path.name} has {size} bytes, the limit is {FILE_BYTES_MAX}")
+        if not zipfile.is_zipfile(path):
+            raise SamplesError(
+                f"{path.name}: expected an archive of numpy.savez, got {size} bytes of another kind"
+            )
         with zipfile.ZipFile(path) as archive:
             arrays = _arrays(archive, signature)
     except SamplesError:

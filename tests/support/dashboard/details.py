@@ -64,6 +64,37 @@ def detail(line: dict[str, Any], origin: str) -> dict[str, Any]:
     }
 
 
+def build(state: str, **fields: Any) -> dict[str, Any]:
+    """Return the build of a compiled model, as a function has it."""
+    return {
+        "state": state,
+        "reason": "",
+        "began_s": None,
+        "estimate_s": 40.0,
+        "attempts": 1,
+        "elapsed_s": 38.0 if state == "done" else None,
+        "compiler": "tensorrt",
+        "device_type": "cuda",
+        "ranges": [
+            {"input": "x", "smallest": [1, 8, 8], "usual": [8, 8, 8], "largest": [64, 8, 8]}
+        ],
+        "outside": "ordinary",
+        "form": "context",
+        "parity": [
+            {
+                "output": "probabilities",
+                "largest_difference": 0.0,
+                "relative_difference": 0.0,
+                "cosine": 1.0,
+            }
+        ],
+        "samples": 12,
+        "ordinary_ms": {"1": 0.5, "64": 9.0},
+        "compiled_ms": {"1": 0.25, "64": 3.0},
+        **fields,
+    }
+
+
 def precision() -> dict[str, Any]:
     """Return candidates of other precision: one chosen, one too slow, one that disagrees."""
     rows: list[dict[str, Any]] = [

@@ -18,10 +18,12 @@ from pool_manager.drivers.fake_build import KEY as FAKE_KEY
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
+from registry.builds import DeviceType
 from registry.errors import BuildFailed, BuildGivenUp, Conflict, ShuttingDown
 from registry.exchange import Demand, Load, encode
 from runtime_image.contract.compiled import BuildOrder, ShapeRange
 from runtime_image.contract.model import ModelSpec
+from tests.support.builds import LOCAL_CPU, compiled_of
 from tests.support.operator import until
 from tests.support.replicas import KEY, ModelFolder, binding, pool_settings
 from tests.unit.pool_manager.test_manager import Records
@@ -29,6 +31,7 @@ from tests.unit.pool_manager.test_manager import Records
 ORDER = BuildOrder("onnxruntime", (ShapeRange("x", (1, 4), (4, 4), (8, 4)),), 0.01)
 SPEC = ModelSpec("digits@1", model="add_one.onnx")
 UNTIL_S = 20.0
+FULL = "No space left on device"
 
 
 class Rig:
@@ -40,8 +43,8 @@ class Rig:
         self.waiting = 0
         driver = FakeDriver(script, sleep=self._sleep)
         self.manager = Manager(settings, driver, cpu_slots(1), self.models, Records())
-        self.refusals: list[tuple[str, str]] = []
-        self.manager.subscribe_not_compiled(lambda key, why: self.refusals.append((key, why)))
+        self.refusals: list[tuple[str, DeviceType, str]] = []
+        self.manager.subscribe_not_compiled(lambda *found: self.refusals.append(found))
         self._seq = 0
 
     async def _sleep(self, seconds: float) -> None:
@@ -77,8 +80,7 @@ class Rig:
 
     def compiled(self, built: Built) -> Binding:
         """Return the binding of the revision with a compiled model."""
-        spec = replace(SPEC, compiled=built.compiled)
-        return replace(binding(spec), compiled=built.files)
+        return replace(binding(SPEC), variants={LOCAL_CPU: compiled_of(built)})
 
 
 def build_binding() -> Binding:
@@ -184,6 +186,7 @@ async def test_a_shutdown_ends_builds(rig: Rig) -> None:
     [
         (Script(refuse_build="output y differs by 0.5"), BuildFailed, "output y differs by 0.5"),
         (Script(refuse_build="std::bad_alloc"), BuildGivenUp, "std::bad_alloc"),
+        (Script(refuse_build=f"{FULL}: x"), BuildGivenUp, FULL),
         (Script(refuse_load="no such operator"), BuildFailed, "no such operator"),
         (Script(crash_at="load"), BuildFailed, "crashed"),
         (Script(crash_at="build"), BuildFailed, "crashed"),
@@ -193,7 +196,7 @@ async def test_a_shutdown_ends_builds(rig: Rig) -> None:
 async def test_the_reason_of_a_failure_is_told(
     rig: Rig, error: type[Exception], reason: str
 ) -> None:
-    """A build for which the memory did not suffice may succeed another time."""
+    """A build for which memory or disk did not suffice may succeed another time."""
     with pytest.raises(error, match=reason):
         await rig.built()
 
@@ -207,7 +210,7 @@ async def test_a_ready_replica_is_upgraded_and_the_next_one_starts_compiled(rig:
     id = await rig.warm()
     rig.define(rig.compiled(built))
 
-    results = await rig.manager.upgrade(KEY, built.compiled, built.files)
+    results = await rig.manager.upgrade(KEY, compiled_of(built))
 
     assert results == {id: {"session": "compiled", "reason": ""}}
     folder = rig.manager._settings.model_dir / id / ".compiled"
@@ -238,10 +241,44 @@ async def test_a_compiled_model_that_is_not_used_is_reported(rig: Rig) -> None:
     built = await rig.built()
     rig.define(rig.compiled(built))
     id = await rig.warm()
-    results = await rig.manager.upgrade(KEY, built.compiled, built.files)
+    results = await rig.manager.upgrade(KEY, compiled_of(built))
 
     assert results == {id: {"session": "original", "reason": "another key: x"}}
-    assert rig.refusals == [(KEY, "another key: x")] * 2
+    assert rig.refusals == [(KEY, LOCAL_CPU, "another key: x")] * 2
+
+
+async def test_a_compiled_model_for_other_devices_is_not_given(rig: Rig) -> None:
+    """Neither at a start nor later, whatever its key."""
+    built, other = await rig.built(), DeviceType("local", "NVIDIA")
+    found = compiled_of(built, other)
+    rig.define(replace(binding(SPEC), variants={other: found}))
+    await rig.warm()
+
+    assert await rig.manager.upgrade(KEY, found) == {}
+    assert rig.replica().session != "compiled"
+    assert rig.refusals == []
+    assert [one.type for one in rig.manager.suitable(KEY)] == [LOCAL_CPU]
+    assert rig.manager.suitable("default/unknown@1") == []
+
+
+async def test_a_replica_without_room_for_both_sessions_serves_on(rig: Rig) -> None:
+    """It is not asked, says why, and the next replica starts with the compiled model."""
+    built = await rig.built()
+    rig.define()
+    id = await rig.warm()
+    cluster = rig.manager._machine.cluster
+    size_mib = 256.0 + 1.5 * cluster.ledger.charge_of(id).memory_mib
+    cluster.ledger.add_devices([replace(cluster.ledger.devices["cpu:0"], memory_mib=size_mib)])
+    rig.define(rig.compiled(built))
+
+    results = await rig.manager.upgrade(KEY, compiled_of(built))
+
+    assert "at its next start" in results[id]["reason"]
+    assert rig.replica().session != "compiled"
+    rig.manager.unload(KEY)
+    await until(lambda: rig.manager.replicas() == [])
+    await rig.warm()
+    assert rig.replica().session == "compiled"
 
 
 async def test_missing_files_are_told_and_harm_nothing(rig: Rig) -> None:
@@ -251,7 +288,7 @@ async def test_missing_files_are_told_and_harm_nothing(rig: Rig) -> None:
     rig.define(rig.compiled(built))
     id = await rig.warm()
 
-    results = await rig.manager.upgrade(KEY, built.compiled, built.files)
+    results = await rig.manager.upgrade(KEY, compiled_of(built))
 
     assert results[id]["session"] == ""
     assert "is missing" in results[id]["reason"]

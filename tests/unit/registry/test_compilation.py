@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from registry.builds import Compilation, Target
+from registry.builds import Compilation, DeviceType, Target, group_of
 from registry.catalog import Deployed
 from registry.compilation import Compiled, estimate_s, memory_mib, ranges_of, target_of
 from registry.model import Batching
@@ -84,12 +84,15 @@ def test_every_field_makes_another_target() -> None:
         "compiler": "tensorrt",
         "ranges": (replace(ROWS, largest=(9, 4)),),
         "keeps_ordinary": False,
+        "device": DeviceType("far", ""),
     }
     assert changed.keys() == {field.name for field in fields(Target)}
 
     digests = {replace(TARGET, **{name: value}).digest for name, value in changed.items()}
 
     assert len(digests | {TARGET.digest}) == len(changed) + 1
+    groups = {group_of(one) for one in digests}
+    assert len(groups | {TARGET.group}) == len(changed)
 
 
 def test_the_first_axis_is_the_batch() -> None:
@@ -114,7 +117,7 @@ def test_the_manifest_names_other_axes() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (ShapeRange("y", (1,), (1,), (1,)), "runtime.shapes.y: expected one of the inputs x0"),
+        (ShapeRange("y", (1,), (1,), (1,)), "inputs of the model, which are x0; got 'y'"),
         (ShapeRange("x0", (1,), (1,), (1,)), "got [1]"),
         (ShapeRange("x0", (1, 4), (1, 4), (1, 5)), "got [1, 5]"),
     ],
@@ -144,6 +147,7 @@ def test_both_sessions_need_memory() -> None:
     """A replica that keeps the ordinary session holds both, any other the larger one."""
     refuses = replace(TARGET, keeps_ordinary=False)
 
-    assert memory_mib(100, None) == 100
-    assert memory_mib(100, compiled(1, memory=50)) == 150
-    assert memory_mib(100, compiled(1, refuses, memory=50)) == 100
+    assert memory_mib(100, []) == 100
+    assert memory_mib(100, [compiled(1, memory=50)]) == 150
+    assert memory_mib(100, [compiled(1, memory=50), compiled(1, memory=70)]) == 170
+    assert memory_mib(100, [compiled(1, refuses, memory=50)]) == 100

@@ -74,6 +74,19 @@ def test_the_steps_of_a_document() -> None:
     assert found[1].shown == ["one two"]
 
 
+def test_a_measured_block_runs_without_comparison() -> None:
+    """Its output depends on the machine; a command that fails is a trouble all the same."""
+    text = "<!-- measured: times -->\n```console\n$ echo 1\n2 of 3\n```\n"
+
+    [block] = blocks(text)
+    [step] = steps(text)
+
+    assert block.is_run
+    assert not block.is_unexplained
+    assert not Ran(step, "1", 0).trouble
+    assert "exit code 3" in Ran(step, "1", 3).trouble
+
+
 def test_steps_run_in_one_shell(tmp_path: Path) -> None:
     """All steps share one shell: files are written, variables and the folder persist, exit codes
     are known."""
@@ -125,7 +138,7 @@ def test_output_above_the_first_command_is_a_mistake() -> None:
         ("warm: queue 1 · batch 2 ms", "warm: decode 3 · compute 4 · encode 5 ms"),
         ("  verify   1.4 s\ndone", "done"),
         ("P95 12 ms", "P95 -"),
-        ("up to 64 rows", "off: it could, but several rows in one run are no faster"),
+        ("up to 64 rows", "off: possible, but several rows in one run are no faster"),
     ],
 )
 def test_chance_is_not_compared(shown: str, output: str) -> None:

@@ -75,6 +75,8 @@ export interface Revision {
   traffic: boolean;
   bundle: string;
   engine: string;
+  /** Set only if function.toml asks for a compiled model. */
+  compilation?: { engine: "tensorrt" | "auto" } | null;
   model: string;
   handler: string;
   size: number;
@@ -169,8 +171,17 @@ export interface OutputParity {
   cosine: number;
 }
 
+/** Shapes of one input that a model is compiled for. */
+export interface ShapeRange {
+  input: string;
+  smallest: number[];
+  usual: number[];
+  largest: number[];
+}
+
 export interface BuildDetail extends BuildLine {
   attempts: number;
+  ranges: ShapeRange[];
   elapsed_s: number | null;
   compiler: string | null;
   device_type: string | null;

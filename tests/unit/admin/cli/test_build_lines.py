@@ -40,6 +40,7 @@ DONE = {
         ),
         (RUNNING, "building: 12 s, attempt 1 of 3"),
         ({**RUNNING, "estimate_s": 40.0}, "building: 12 s of about 40 s, attempt 1 of 3"),
+        ({**RUNNING, "estimate_s": 10.0}, "building: 12 s, estimated 10 s, attempt 1 of 3"),
         (
             {**WAITING, "state": "given_up", "reason": "letters waits"},
             "given up 3 times: letters waits; fnctl prepare NAME --now tries again",
@@ -69,7 +70,7 @@ def test_lists_show_the_progress() -> None:
 
     assert cells == ["waiting", "given up", "failed", "no", "yes"]
     assert build_cell(None, 100.0) == "-"
-    assert build_cell({**RUNNING, "estimate_s": 40.0}, 100.0) == "12 s of about 40 s"
+    assert build_cell({**RUNNING, "estimate_s": 40.0}, 100.0) == "building 12 s"
     assert build_cell(RUNNING, 0.0) == "building"
 
 

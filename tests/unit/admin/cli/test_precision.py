@@ -27,7 +27,7 @@ def test_every_candidate_has_a_line() -> None:
         "ms",
         "0.25",
         "ms",
-        "of",
+        "at",
         "32",
         *[NONE] * 5,
         "yes",
@@ -35,7 +35,7 @@ def test_every_candidate_has_a_line() -> None:
     ]
     assert lines[0].endswith("SERVES")
     assert lines[2].endswith("yes")
-    for text in ("0.5 ms", "0.12 ms of 32", "20 MiB", "4 B", "0.99950", "0.02", "99.5%", "yes"):
+    for text in ("0.5 ms", "0.12 ms at 32", "20 MiB", "4 B", "0.99950", "0.02", "99.5%", "yes"):
         assert text in lines[2]
     assert lines[3] == "judged by 200 samples, 32 others calibrated; tolerance 0.01"
 

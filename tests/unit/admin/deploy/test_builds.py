@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from admin.deploy.builds import Builds
+from admin.deploy import due_builds
+from admin.deploy.builds import STORE_S, Builds
+from pool_manager.core.state import Device
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.manager import Manager
-from registry.builds import Build, Target
-from registry.compilation import Compiled
-from registry.errors import BuildFailed, BuildGivenUp, Refused
+from registry.builds import Build, DeviceType, Target
+from registry.compilation import Compiled, TargetState
+from registry.errors import BuildFailed, BuildGivenUp, Refused, StoreUnavailable
 from registry.model import BundleFile
 from runtime_image.contract.compiled import OTHER_KEY
 from runtime_image.contract.model import ModelSpec
@@ -24,8 +27,10 @@ from tests.support.nouns import SIGNATURE, sha256
 from tests.support.operator import MODEL, Operator, operating, until
 
 KEY = "default/digits@1"
+LOOKS = 5
 AUTO = 'schema = 1\n[runtime]\nengine = "auto"'
 ENGINE = b"a compiled model"
+CPU = Device("cpu:0", "cpu")
 OTHER = MODEL + b"\x32\x01a"
 """Another model: with a comment of one letter."""
 FILE = BundleFile(".compiled/model.onnx", len(ENGINE), sha256(ENGINE))
@@ -36,8 +41,10 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.asked = 0
 
     def __call__(self) -> float:
+        self.asked += 1
         return self.now_s
 
 
@@ -47,27 +54,40 @@ class Side:
     def __init__(self, operator: Operator, script: ScriptedBuilds, builds: Builds, clock: Clock):
         self.operator, self.script, self.builds, self.clock = operator, script, builds, clock
 
-    def state(self, name: str = "digits") -> tuple[Target | str, Build, Compiled | None]:
-        return self.builds.state(self.operator.store.catalog.resolve(name))
+    def states(self, name: str = "digits") -> list[TargetState] | str:
+        return self.builds.states(self.operator.store.catalog.resolve(name))
 
-    async def deploy(self, name: str = "digits", manifest: str = AUTO, **fields: Any) -> None:
+    def state(self, name: str = "digits", number: int = 0) -> tuple[Target, Build, Compiled | None]:
+        one = self.states(name)[number]
+        assert isinstance(one, TargetState)
+        return one.target, one.build, one.compiled
+
+    async def deploy(
+        self, name: str = "digits", manifest: str = AUTO, **fields: Any
+    ) -> dict[str, Any]:
         ended = await self.operator.deploy(name, manifest=manifest, **fields)
         assert ended.state == "done", ended
+        return ended.result
 
-    async def begun(self, count: int = 1) -> None:
-        """Wait until the build with this number runs on a device."""
+    async def begun(self, count: int = 1, number: int = 0) -> None:
+        """Wait until the build with this count runs on a device, of the type with this number."""
         await until(lambda: len(self.script.asked) == count)
         self.script.place()
-        await until(lambda: self.state()[1].state == "building")
+        await until(lambda: self.state(number=number)[1].state == "building")
 
-    async def stored(self) -> None:
+    async def stored(self, content: bytes = ENGINE) -> None:
         """Store the file of a compiled model, as the pool manager does."""
-        async with self.operator.store.blobs.take(len(ENGINE)) as upload:
-            await upload.write(ENGINE)
+        async with self.operator.store.blobs.take(len(content)) as upload:
+            await upload.write(content)
 
-    def bound(self) -> tuple[str, ...]:
-        """Paths of the compiled files that new replicas get."""
-        binding = self.operator.manager._bindings[KEY]
+    def keys(self) -> dict[DeviceType, str]:
+        """Keys of the compiled models that new replicas get, by the type of device."""
+        found = self.operator.manager._bindings[KEY].variants
+        return {type: one.model.key for type, one in found.items()}
+
+    def bound(self, device: Device = CPU) -> tuple[str, ...]:
+        """Paths of the compiled files that new replicas on a device get."""
+        binding = self.operator.manager._bindings[KEY].on(device)
         assert isinstance(binding.spec, ModelSpec)
         assert bool(binding.compiled) == (binding.spec.compiled is not None)
         return tuple(file.path for file in binding.compiled)
@@ -93,6 +113,23 @@ async def server(folder: Path, clock: Callable[[], float] | None = None) -> Asyn
             yield Side(operator, script, builds, cast(Clock, wall))
         finally:
             await builds.close()
+
+
+async def test_a_deploy_says_what_becomes_of_the_model(tmp_path: Path) -> None:
+    """That a build will begin, that an earlier one made the compiled model, or why there is none;
+    nothing if none is asked for."""
+    async with server(tmp_path) as side:
+        first = await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: side.state()[1].state == "done")
+        again = await side.deploy("letters")
+        plain = await side.deploy("plain", manifest="schema = 1")
+
+    assert first["compiled"].startswith("not yet: a build begins when a device is free; fnctl prep")
+    assert again["compiled"] == "yes, by an earlier build"
+    assert "compiled" not in plain
 
 
 async def test_a_model_is_compiled_after_its_deploy(tmp_path: Path) -> None:
@@ -130,7 +167,7 @@ async def test_functions_that_do_not_ask_are_left_alone(tmp_path: Path) -> None:
     """Without engine = "auto" there is no build, and `prepare` says why."""
     async with server(tmp_path) as side:
         await side.deploy(manifest="schema = 1")
-        assert side.state()[0] == ""
+        assert side.states() == ""
 
         with pytest.raises(Refused, match="is not compiled: its function"):
             await side.builds.prepare("digits", now=True)
@@ -157,6 +194,30 @@ async def test_given_up_three_times(tmp_path: Path) -> None:
         assert side.state()[1].attempts == 1
 
 
+async def test_a_store_without_room_pauses_the_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build whose beginning cannot be stored is withdrawn, and begins again half a minute
+    later instead of at the next look."""
+    async with server(tmp_path) as side:
+
+        async def put_build(_target: str, _build: Build) -> None:
+            raise StoreUnavailable("disk full")
+
+        with monkeypatch.context() as full:
+            full.setattr(side.operator.store.builds, "put_build", put_build)
+            await side.deploy()
+            await until(lambda: len(side.script.asked) == 1)
+            side.script.place()
+            await until(lambda: side.script.cancelled == 1)
+        looks = side.clock.asked
+        await until(lambda: side.clock.asked > looks + LOOKS)
+        assert len(side.script.asked) == 1
+
+        side.clock.now_s += STORE_S
+        await side.begun(2)
+
+
 async def test_a_failure_is_not_repeated(tmp_path: Path) -> None:
     """A build that failed waits until it is asked for, or until there is another target."""
     async with server(tmp_path) as side:
@@ -180,7 +241,6 @@ async def test_a_killed_server_builds_again(tmp_path: Path) -> None:
         await side.deploy()
         await side.begun()
         target = side.state()[0]
-        assert isinstance(target, Target)
     async with server(tmp_path) as side:
         assert side.state()[1].attempts == 0
         await side.begun()
@@ -215,6 +275,85 @@ async def test_another_key_is_built_again(tmp_path: Path) -> None:
         side.script.end(built(side.script.asked[2][1], "k1", FILE))
         await until(lambda: side.state()[1].state == "failed")
         assert "another key each" in side.state()[1].reason
+
+
+FAR = Device("far/cpu:0", "cpu", host="far")
+OLD_CPU = Device("cpu:1", "cpu", model="an old processor")
+FAR_TYPE = DeviceType("far", "")
+
+
+async def test_each_type_of_device_has_its_compiled_model(tmp_path: Path) -> None:
+    """Each is built on a device of its type, once: the result of one type replaces no other, and a
+    replica gets the one of its device."""
+    other = b"for an old processor"
+    file = replace(FILE, size=len(other), sha256=sha256(other))
+    async with server(tmp_path) as side:
+        side.script.devices = [CPU, OLD_CPU]
+        await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await side.begun(2, number=1)
+        await side.stored(other)
+        side.script.end(built(side.script.asked[1][1], "k2", file))
+        await until(lambda: len(side.script.upgraded) == 2)
+
+        assert [one[0].device_type for one in side.script.asked] == [CPU.type, OLD_CPU.type]
+        assert side.keys() == {CPU.type: "k1", OLD_CPU.type: "k2"}
+        assert side.builds.outcomes == {"done": 2}
+        await side.operator.deploys.sweep()
+        assert side.operator.store.blobs.has(FILE.sha256)
+        assert side.operator.store.blobs.has(file.sha256)
+        side.script.refuse(KEY, f"{OTHER_KEY}: a new version", OLD_CPU.type)
+        await side.begun(3, number=1)
+        assert side.keys() == {CPU.type: "k1"}
+
+    async with server(tmp_path) as side:
+        assert side.keys() == {CPU.type: "k1"}
+        side.script.devices = [CPU]
+        assert len(side.states()) == 1
+
+
+async def test_a_host_gets_what_another_one_has_built(tmp_path: Path) -> None:
+    """Devices of the same model share a compiled model without a build. If a replica there needs
+    another key, it is built there, once, and the first host keeps its own."""
+    async with server(tmp_path) as side:
+        side.script.devices = [CPU]
+        await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: side.keys() == {CPU.type: "k1"})
+        side.script.devices = [CPU, FAR]
+        await until(lambda: side.keys() == {CPU.type: "k1", FAR_TYPE: "k1"})
+        assert len(side.script.asked) == 1
+
+        side.script.refuse(KEY, f"{OTHER_KEY}: another processor", FAR_TYPE)
+        await side.begun(2, number=1)
+        assert side.script.asked[1][0].device_type == FAR_TYPE
+        side.script.end(built(side.script.asked[1][1], "k2", FILE))
+        await until(lambda: side.keys() == {CPU.type: "k1", FAR_TYPE: "k2"})
+        assert side.bound(FAR) == side.bound(CPU) == (FILE.path,)
+
+        path = side.operator.store.blobs.path(FILE.sha256)
+        path.chmod(0o600)
+        path.write_bytes(b"another content!")
+        side.script.refuse(KEY, "model.onnx has another content", FAR_TYPE)
+        await until(lambda: side.keys() == {})
+
+
+async def test_a_type_without_devices(tmp_path: Path) -> None:
+    """Where no device could run a function, its build waits and says so."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        target = side.state()[0]
+        side.script.devices = [FAR]
+        side.script.devices[0] = Device("gpu", "cuda", model="NVIDIA")
+
+        assert side.states() == [
+            TargetState(replace(target, device=DeviceType()), Build(reason=due_builds.NO_TYPE))
+        ]
+        assert side.builds.waiting() == 0
 
 
 async def test_damaged_files_are_built_again(tmp_path: Path) -> None:
@@ -282,7 +421,6 @@ async def test_later_builds_get_the_measurements(tmp_path: Path) -> None:
         assert binding.spec.build is not None
         assert (binding.spec.build.timing_cache, binding.spec.build.timing_key) == (True, "t1")
         target = side.state("letters")[0]
-        assert isinstance(target, Target)
         assert side.builds.estimate_s(target) == 2.5 * len(OTHER) / len(MODEL)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from admin.deploy import due_builds
-from admin.deploy.due_builds import ATTEMPTS_MAX, Wanted, next_build
+from admin.deploy.due_builds import ATTEMPTS_MAX, Wanted, device_types, next_build, shared
 from pool_manager.builds import Built, Fetched
-from registry.builds import Build, Target
+from pool_manager.core.state import Device
+from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.catalog import Deployed
 from runtime_image.contract.compiled import (
     BuildDescribed,
@@ -26,14 +27,15 @@ TARGET = Target("b", "m.onnx", "", "cpu", "onnxruntime", (ROWS,), keeps_ordinary
 
 def wanted(name: str, kind: str = "cpu") -> Wanted:
     deployed = Deployed(function(name), revision(name))
-    return Wanted(deployed, replace(TARGET, bundle=name, device_kind=kind), name)
+    return Wanted(deployed, replace(TARGET, bundle=name, device_kind=kind, device=HERE), name)
 
 
+HERE = DeviceType("local", "")
 A, B, GPU = wanted("a"), wanted("b"), wanted("g", "cuda")
 
 
 def chosen(builds: dict[str, Build], *, free: str = "cpu", now_s: float = 100.0) -> str:
-    found = next_build([A, B, GPU], builds, {"done"}, {free}, now_s)
+    found = next_build([A, B, GPU], builds, {"done"}, {(free, HERE)}, now_s)
     return found.digest if found else ""
 
 
@@ -42,7 +44,41 @@ def test_a_free_device_is_used() -> None:
     assert chosen({}) == "a"
     assert chosen({}, free="cuda") == "g"
     assert chosen({}, free="none") == ""
-    assert next_build([A], {}, {"a"}, {"cpu"}, 0.0) is None
+    assert next_build([A], {}, {"a"}, {("cpu", HERE)}, 0.0) is None
+    assert next_build([A], {}, set(), {("cpu", DeviceType("far", ""))}, 0.0) is None
+
+
+def test_the_types_of_devices() -> None:
+    """Those of the kind, this machine's first, up to a limit; a GPU must have been read."""
+    there = [
+        Device("far/g", "cuda", host="far", model="H100"),
+        Device("far/h", "cuda", host="far"),
+        Device("g1", "cuda", model="L4"),
+        Device("g2", "cuda", model="L4"),
+        Device("cpu:0", "cpu"),
+    ]
+
+    assert device_types(there, "cpu") == [HERE]
+    assert device_types(there, "cuda") == [DeviceType("local", "L4"), DeviceType("far", "H100")]
+    many = [Device(f"g{n}", "cuda", model=f"{n}") for n in range(99)]
+    assert len(device_types(many, "cuda")) == TYPES_MAX
+
+
+def test_equal_devices_share_a_result() -> None:
+    """The newest one of the same model that no replica of this type has refused."""
+    build, far = Build(), replace(TARGET, device=DeviceType("far", ""))
+    other = replace(TARGET, device=DeviceType("local", "L4"))
+    made = [
+        replace(due_builds.result(one, result(key), 1.0), made_s=made_s)
+        for one, key, made_s in ((TARGET, "k1", 1.0), (TARGET, "k2", 2.0), (other, "k3", 3.0))
+    ]
+
+    assert shared(far, build, made) == replace(made[1], target=far)
+    assert shared(far, replace(build, stale_keys=("k2",)), made) == replace(made[0], target=far)
+    assert shared(far, replace(build, stale_keys=("k1", "k2")), made) is None
+    for state in ("building", "failed"):
+        assert shared(far, replace(build, state=state), made) is None
+    assert shared(replace(far, device=DeviceType("far", "H100")), build, made) is None
 
 
 def test_the_least_tried_goes_first() -> None:

@@ -15,6 +15,7 @@ from pool_manager.core.commands import (
 )
 from pool_manager.core.start_queue import Rank
 from pool_manager.core.state import BUILD_S, Device, PoolSpec, State
+from registry.builds import DeviceType
 from tests.support.play import Play, cpus, launched
 
 A, B = "default/a@1", "default/b@1"
@@ -53,6 +54,21 @@ def test_a_build_takes_a_free_device_as_a_new_process() -> None:
     assert play.machine.cluster.ledger.free_share("cpu0") == 0.0
     assert play.machine.cluster.start_priority("r2").rank is Rank.BUILD
     assert begun(play) == []
+
+
+def test_a_build_takes_a_device_of_its_type() -> None:
+    """It waits for one although another is free."""
+    old, new = Device("g0", "cuda", 9_000, model="L4"), Device("g1", "cuda", 9_000, model="H100")
+    play = Play(PoolSpec(A), devices=[old, new])
+
+    assert launched(begun(play, device_type=new.type)) == [("r1", "g1")]
+    assert launched(begun(play, key="b-build", device_type=new.type)) == []
+    assert play.machine.pools["b-build"].blocked == (
+        "it takes only what nobody needs: no free device (1 in use)"
+    )
+    assert launched(begun(play, key="c-build", device_type=DeviceType("far", "L4"))) == []
+    assert "no device of kind any" in play.machine.pools["c-build"].blocked
+    assert launched(play.demand(0.1, a=1)) == [("r2", "g0")]
 
 
 def test_a_finished_build_is_reported_and_released() -> None:
@@ -399,10 +415,10 @@ def test_what_a_replica_says_of_its_compiled_model() -> None:
     play.on(events.Greeted("r1", {}))
     loaded = events.Loaded("r1", 4, True, 80.0, {}, session="fast", not_compiled="another key")
 
-    assert play.on(loaded) == [RecordNotCompiled(A, "another key")]
+    assert play.on(loaded) == [RecordNotCompiled(A, "cpu0", "another key")]
     assert (play.replica("r1").session, play.replica("r1").not_compiled) == ("fast", "another key")
     assert play.on(events.Upgraded("r1", "fast", "too little memory")) == [
-        RecordNotCompiled(A, "too little memory")
+        RecordNotCompiled(A, "cpu0", "too little memory")
     ]
     assert play.on(events.Upgraded("r1", "compiled", "")) == []
     assert (play.replica("r1").session, play.replica("r1").not_compiled) == ("compiled", "")
@@ -416,6 +432,61 @@ def test_a_start_from_a_compiled_model_is_noted() -> None:
     play.on(events.Loaded("r1", 4, True, 80.0, {}, session="compiled"))
 
     assert play.notes[-1].text == "r1 is ready with its compiled model"
+
+
+GPUS = [Device("g1", "cuda", 256 + 1_000)]
+
+
+def test_a_second_session_is_charged_while_both_are_there() -> None:
+    """Nothing else gets its memory meanwhile; then the compiled model's counts, if it is used."""
+    play = Play(PoolSpec(A), devices=GPUS)
+    play.demand(a=1)
+    play.ready("r1", memory_mib=400.0)
+    cluster, ledger = play.machine.cluster, play.machine.cluster.ledger
+
+    assert cluster.begin_upgrade("r1") == ""
+    assert ledger.charge_of("r1").memory_mib == 800.0
+    assert cluster.begin_upgrade("r1") == "another upgrade of it is in progress"
+    cluster.end_upgrade("r1")
+    assert ledger.charge_of("r1").memory_mib == 400.0
+
+    play.on(events.PoolDefined(PoolSpec(A, memory_mib=500.0)))
+    assert cluster.begin_upgrade("r1") == ""
+    play.on(events.Upgraded("r1", "compiled", ""))
+    cluster.end_upgrade("r1")
+    assert ledger.charge_of("r1").memory_mib == 500.0
+
+
+def test_a_second_session_without_room_is_not_opened() -> None:
+    """The device's memory decides; the replica goes on as it is, with its charge."""
+    play = Play(PoolSpec(A), devices=GPUS)
+    play.demand(a=1)
+    play.ready("r1", memory_mib=600.0)
+    cluster = play.machine.cluster
+
+    assert cluster.begin_upgrade("r1") == (
+        "both sessions at once need 600 MiB more, 400 are free;"
+        " it gets the compiled model at its next start"
+    )
+    assert cluster.ledger.charge_of("r1").memory_mib == 600.0
+    assert play.state("r1") == "ready"
+
+
+def test_a_replica_that_ends_during_an_upgrade() -> None:
+    """Its charge goes with it."""
+    play = Play(PoolSpec(A), devices=GPUS)
+    play.demand(a=1)
+    cluster = play.machine.cluster
+    assert cluster.begin_upgrade("r1") == "it is not ready"
+    play.ready("r1")
+    assert cluster.begin_upgrade("r1") == ""
+    play.demand()
+    play.lose("r1")
+
+    cluster.end_upgrade("r1")
+
+    assert cluster.begin_upgrade("r1") == "it is not ready"
+    assert cluster.ledger.free_mib("g1", A) == 1_000.0
 
 
 def test_only_serving_replicas_are_upgraded() -> None:

@@ -53,11 +53,17 @@ async def devices(setting: str) -> list[Device]:
     return found.devices()
 
 
+MODEL = "NVIDIA Stand-in, 24000 MiB, sm90, driver 580.65.06"
+
+
 async def test_all_gpus_are_used() -> None:
     """All GPUs are used by default."""
-    assert await devices("all") == [Device(A, "cuda", 23_900.0), Device(B, "cuda", 24_000.0)]
+    first, second = (
+        Device(id, "cuda", size, model=MODEL) for id, size in ((A, 23_900.0), (B, 24_000.0))
+    )
+    assert await devices("all") == [first, second]
     assert [gpu.memory_mib for gpu in (await find_gpus("all")).devices()] == [24_000.0, 24_000.0]
-    assert await devices("1") == [Device(B, "cuda", 24_000.0)]
+    assert await devices("1") == [second]
 
 
 async def test_none_may_be_used(board: Board) -> None:

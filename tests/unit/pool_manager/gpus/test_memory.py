@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pool_manager.core.state import Device
-from pool_manager.gpus.memory import SLACK_MIB, choose, device, foreign_mib, still_taken, taken_mib
+from pool_manager.gpus.memory import (
+    MODEL_MAX,
+    SLACK_MIB,
+    choose,
+    device,
+    foreign_mib,
+    model_of,
+    still_taken,
+    taken_mib,
+)
 from registry.errors import BadRequest
 from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot
 
@@ -130,14 +141,25 @@ def test_a_gpu_is_a_bank_of_its_own() -> None:
     """A GPU's bank excludes the driver's reserve and foreign memory."""
     gpu = Reading("GPU-a", "0", total_mib=24_000, reserved_mib=400)
 
-    assert device(gpu, 1_000.0) == Device("GPU-a", "cuda", 22_600.0, "GPU-a")
-    assert device(Reading("GPU-a", "0", total_mib=24_000), 0.0).memory_mib == 24_000
-    assert device(gpu, 99_000.0).memory_mib == 1.0
+    assert device(gpu, 1_000.0, None) == Device(
+        "GPU-a", "cuda", 22_600.0, "GPU-a", model="GPU, 24000 MiB"
+    )
+    assert device(Reading("GPU-a", "0", total_mib=24_000), 0.0, None).memory_mib == 24_000
+    assert device(gpu, 99_000.0, None).memory_mib == 1.0
+
+
+def test_equal_gpus_have_one_model() -> None:
+    """It has everything that is known of what compiled files depend on, and never is empty."""
+    known = Reading("GPU-a", "0", "NVIDIA H100 MIG 1g.10gb", 9856.0, capability=(9, 0))
+
+    found = "NVIDIA H100 MIG 1g.10gb, 9856 MiB, sm90, driver 570.1"
+    assert model_of(known, "570.1") == model_of(replace(known, uuid="GPU-b"), "570.1") == found
+    assert model_of(Reading("GPU-a", "0", "x" * 9999), None) == "x" * MODEL_MAX
 
 
 def test_a_gpu_of_unknown_size_is_not_accounted() -> None:
     """A GPU of unknown size has 0 MiB, which means not accounted."""
-    assert device(Reading("GPU-a", "0"), 0.0) == Device("GPU-a", "cuda", 0.0, "GPU-a")
+    assert device(Reading("GPU-a", "0"), 0.0, None) == Device("GPU-a", "cuda", model="GPU")
 
 
 def test_a_listed_process_is_still_there() -> None:

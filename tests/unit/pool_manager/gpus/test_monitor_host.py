@@ -82,7 +82,11 @@ async def polled(gpus: GpuMonitor, times: int = 1) -> list[Any]:
 
 def test_the_chosen_gpus_are_devices(gpus: GpuMonitor) -> None:
     """The devices are the chosen GPUs without the memory of the driver and of others."""
-    assert gpus.devices() == [Device(A, "cuda", 23_600.0), Device(B, "cuda", 23_700.0)]
+    model = "NVIDIA Stand-in, 24000 MiB, sm90, driver 580.65.06"
+    assert gpus.devices() == [
+        Device(A, "cuda", 23_600.0, model=model),
+        Device(B, "cuda", 23_700.0, model=model),
+    ]
 
 
 async def test_they_can_be_looked_at(gpus: GpuMonitor, board: Board) -> None:

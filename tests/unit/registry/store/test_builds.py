@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from registry.builds import Build, Target
+from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.compilation import Compiled
 from registry.errors import StoreUnavailable
 from registry.model import BundleFile
@@ -81,19 +81,35 @@ async def test_drop_keeps_the_state(database: Database) -> None:
 
 
 async def test_targets_without_revisions_go(database: Database) -> None:
-    """Only the named targets stay, in memory and in the database."""
+    """Only the named groups stay, in memory and in the database."""
     other = replace(TARGET, bundle="c")
     store = await opened(database)
     await store.put(COMPILED, DONE)
     await store.put(replace(COMPILED, target=other), DONE)
     await store.put_build("never done", Build())
 
-    assert await store.keep_only({TARGET.digest, "unknown"}) == 2
-    assert await store.keep_only({TARGET.digest}) == 0
+    assert await store.keep_only({TARGET.group, "unknown"}) == 2
+    assert await store.keep_only({TARGET.group}) == 0
+    assert store.compiled_in(other.group) == []
 
     for one in (store, await opened(database)):
         assert one.all_compiled() == [COMPILED]
         assert dict(one.all_builds()) == {TARGET.digest: DONE}
+
+
+async def test_types_of_devices_are_bounded(database: Database) -> None:
+    """Each type has its own build and result; of too many, those go that were used first."""
+    store = await opened(database)
+    types = [replace(TARGET, device=DeviceType("local", f"GPU {n}")) for n in range(TYPES_MAX + 2)]
+    for number, target in enumerate(types):
+        await store.put(replace(COMPILED, target=target), Build("done", ended_s=10.0 + number))
+
+    assert await store.keep_only({TARGET.group}) == 2
+
+    for one in (store, await opened(database)):
+        assert {found.target for found in one.compiled_in(TARGET.group)} == set(types[2:])
+    await store.drop(types[5].digest, Build())
+    assert len(store.compiled_in(TARGET.group)) == TYPES_MAX - 1
 
 
 async def test_memory_follows_the_database(database: Database) -> None:

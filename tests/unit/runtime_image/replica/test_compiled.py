@@ -233,4 +233,7 @@ def test_a_trial_refuses_a_compiler_that_is_not_there(model: Path, kind: str) ->
         bind(link, spec, role="trial", device_kind=kind)
         failed = json.loads(link.next(Kind.LOAD_FAILED).body)
 
-    assert failed["reason"] == 'engine = "tensorrt": tensorrt compiles for cuda, not for cpu'
+    assert failed["reason"] == (
+        'engine = "tensorrt": tensorrt compiles for cuda, not for cpu; with engine = "auto" the'
+        " model is served without it"
+    )

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from runtime_image.contract.model import DESCRIPTION_MAX, InputRule, ModelSpec
 from runtime_image.contract.precision import Optimisation
 from runtime_image.engines.compiled import Place
 from runtime_image.engines.loading import load_engine
+from runtime_image.verification import build as building
 from runtime_image.verification import samples
 from tests.support import compiled as compiling
 from tests.support import mixing, models
@@ -103,6 +105,38 @@ def compiling_instead(model: Path) -> Callable[..., Made]:
         return compile_it(self, replace(order, model=model))
 
     return compile_other
+
+
+@pytest.mark.parametrize(
+    ("free", "reason"),
+    [
+        (2**20 - 1, "No space left on device: RuntimeError: cannot be written"),
+        (2**20, "RuntimeError: cannot be written"),
+    ],
+)
+def test_a_full_disk_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, reason: str
+) -> None:
+    """Compilers do not name it. Whoever reads the reason can tell it from a defect of the model,
+    and it is asked for before the files that filled the disk are removed."""
+    spec = compiling.spec(models.affine(folder, offset=1))
+    scratch = folder.parent / "scratch"
+
+    def compile_(_self: compiler.OnnxRuntimeCompiler, order: Compilation) -> Made:
+        (order.target / "model.onnx").write_bytes(b"half")
+        raise RuntimeError("cannot be written")
+
+    def disk_usage(path: Path) -> SimpleNamespace:
+        assert (scratch / FOLDER / "model.onnx").exists()
+        assert path == scratch
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(compiler.OnnxRuntimeCompiler, "compile", compile_)
+    monkeypatch.setattr(building.shutil, "disk_usage", disk_usage)
+
+    described, _ = build(spec, folder)
+
+    assert described["why_not"] == reason
 
 
 def test_a_model_with_random_outputs_is_refused(folder: Path) -> None:

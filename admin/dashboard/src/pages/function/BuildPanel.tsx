@@ -1,23 +1,30 @@
 import type { BuildDetail } from "../../api/detail.ts";
 import type { BuildLine } from "../../api/types.ts";
 import { useSecond } from "../../store/clock.ts";
-import { buildAdvice, buildFacts, buildTimes, buildTitle } from "./build.ts";
+import { useSite } from "../../store/hooks.ts";
+import { buildAdvice, buildFacts, buildMeaning, buildTimes, buildTitle, TONES } from "./build.ts";
 
 /** State of the build of a function's compiled model, and the model once it is there. */
 export function BuildPanel({ name, line, detail }: { name: string; line: BuildLine; detail: BuildDetail | null }) {
+  const { store } = useSite();
   useSecond();
   const advice = buildAdvice(line, name);
+  const meaning = buildMeaning(line);
   return (
     <section className="panel build-panel" aria-labelledby="build-title">
       <div className="panel-head">
         <h2 id="build-title">Compiled model</h2>
-        <span className="small">{buildTitle(line, Date.now() / 1000)}</span>
+        <span className={TONES[line.state]}>{buildTitle(line, store.serverNow_s())}</span>
       </div>
-      {line.reason && <p className="panel-body small">{line.reason}</p>}
-      {advice && (
-        <p className="panel-body small muted">
-          try again: <code>{advice}</code>
-        </p>
+      {(meaning || advice) && (
+        <div className="panel-body small">
+          {meaning && <p className="build-why">{meaning}</p>}
+          {advice && (
+            <p className="muted">
+              try again: <code>{advice}</code>
+            </p>
+          )}
+        </div>
       )}
       {line.state === "done" && detail?.state === "done" && <Compiled build={detail} />}
     </section>

@@ -5,6 +5,8 @@ import { type Measured, measured, SCALE, short, small } from "./precision.ts";
 
 const WIDTH = 150;
 const HEIGHT = 10;
+/** The style sheet makes bars narrower on a phone. */
+const BOX = { width: WIDTH, height: HEIGHT, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" };
 
 /** The candidates of other precision that the deploy measured: time per row, and agreement with the original. */
 export const PrecisionPanel = memo(function PrecisionPanel({ report }: { report: PrecisionReport }) {
@@ -48,21 +50,29 @@ export const PrecisionPanel = memo(function PrecisionPanel({ report }: { report:
 function Row({ one, tolerance }: { one: Measured; tolerance: number }) {
   const { candidate, isChosen } = one;
   return (
-    <tr className={isChosen ? "has-traffic" : ""}>
-      <th scope="row">
-        <span className="mono">{candidate.name}</span>
-        {candidate.batchable === false && <span className="small muted"> not batched</span>}
-        {candidate.why_not && <div className="small muted precision-why">{candidate.why_not}</div>}
-      </th>
-      <td>
-        <Time one={one} />
-      </td>
-      <td>
-        <Disagreement one={one} tolerance={tolerance} />
-      </td>
-      <td className="right">{mebibytes(candidate.memory_mib)}</td>
-      <td className="right">{candidate.file_bytes === undefined ? "–" : bytes(candidate.file_bytes)}</td>
-    </tr>
+    <>
+      <tr className={isChosen ? "has-traffic" : ""}>
+        <th scope="row">
+          <span className="mono">{candidate.name}</span>
+          {candidate.batchable === false && <div className="small muted">not batched</div>}
+        </th>
+        <td>
+          <Time one={one} />
+        </td>
+        <td>
+          <Disagreement one={one} tolerance={tolerance} />
+        </td>
+        <td className="right">{mebibytes(candidate.memory_mib)}</td>
+        <td className="right">{candidate.file_bytes === undefined ? "–" : bytes(candidate.file_bytes)}</td>
+      </tr>
+      {candidate.why_not && (
+        <tr className="precision-why">
+          <td colSpan={5}>
+            <p className="small muted">{candidate.why_not}</p>
+          </td>
+        </tr>
+      )}
+    </>
   );
 }
 
@@ -71,7 +81,7 @@ function Time({ one: { best, time, gain, isChosen } }: { one: Measured }) {
   const words = `${short(best.ms)} at ${plural(best.rows, "row")}${gain === null ? "" : `, ${gain.toFixed(2)} times as fast`}`;
   return (
     <>
-      <svg className={isChosen ? "bars is-chosen" : "bars"} width={WIDTH} height={HEIGHT} role="img" aria-label={words}>
+      <svg className={isChosen ? "bars is-chosen" : "bars"} {...BOX} role="img" aria-label={words}>
         <rect className="back" width={WIDTH} height={HEIGHT} rx="2" />
         <rect className="front" width={Math.max(2, time * WIDTH)} height={HEIGHT} rx="2" />
       </svg>
@@ -94,8 +104,7 @@ function Disagreement({ one: { candidate, off, reach }, tolerance }: { one: Meas
     <>
       <svg
         className={off > tolerance ? "bars is-off" : "bars is-within"}
-        width={WIDTH}
-        height={HEIGHT}
+        {...BOX}
         role="img"
         aria-label={`${parts}; ${off > tolerance ? "above" : "within"} the tolerance`}
       >

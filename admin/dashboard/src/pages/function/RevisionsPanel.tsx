@@ -94,7 +94,7 @@ function Row({
         <span className="small muted">{ago(store.serverNow_s() - revision.created_s)}</span>
       </th>
       <td>
-        {revision.engine}
+        {revision.compilation?.engine ?? revision.engine}
         {revision.handler && <span className="muted"> + {revision.handler}</span>}
       </td>
       <td className="right">{bytes(revision.size)}</td>

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { BuildDetail } from "../../api/detail.ts";
 import type { BuildLine } from "../../api/types.ts";
-import { buildAdvice, buildFacts, buildTimes, buildTitle } from "./build.ts";
+import { buildAdvice, buildFacts, buildMeaning, buildTimes, buildTitle } from "./build.ts";
 
 const running: BuildLine = { state: "building", reason: "", began_s: 100, estimate_s: 40 };
 const done: BuildDetail = {
@@ -9,6 +9,7 @@ const done: BuildDetail = {
   state: "done",
   began_s: null,
   attempts: 0,
+  ranges: [{ input: "x", smallest: [1, 4], usual: [8, 4], largest: [8, 4] }],
   elapsed_s: 38,
   compiler: "tensorrt",
   device_type: "cuda",
@@ -24,9 +25,18 @@ const done: BuildDetail = {
 };
 
 test("a running build shows its time and the estimate", () => {
-  expect(buildTitle(running, 112)).toBe("is being compiled: 12 s of about 40 s");
-  expect(buildTitle({ ...running, estimate_s: null }, 112)).toBe("is being compiled: 12 s");
-  expect(buildTitle({ ...running, state: "waiting", began_s: null }, 112)).toBe("waits for a free device");
+  expect(buildTitle(running, 112)).toBe("building: 12 s of about 40 s");
+  expect(buildTitle(running, 145)).toBe("building: 45 s, estimated 40 s");
+  expect(buildTitle({ ...running, estimate_s: null }, 112)).toBe("building: 12 s");
+  expect(buildTitle(running, 90)).toBe("building: 0 s of about 40 s");
+  expect(buildTitle({ ...running, state: "waiting", began_s: null }, 112)).toBe("waiting");
+});
+
+test("a state without a reason is explained", () => {
+  expect(buildMeaning({ ...running, state: "waiting" })).toContain("when a device is free");
+  expect(buildMeaning(running)).toContain("answered meanwhile");
+  expect(buildMeaning({ ...running, state: "failed", reason: "output y differs" })).toBe("output y differs");
+  expect(buildMeaning({ ...running, state: "done" })).toBe("");
 });
 
 test("advice is given where an operator can help", () => {
@@ -40,9 +50,12 @@ test("the facts name the output that differs most", () => {
     ["graph", "compiled in parts"],
     ["took", "38 s"],
     ["differs by", "0.0020 (b, 12 samples)"],
+    ["shapes", "x 1x4 to 8x4"],
     ["other shapes", "are refused"],
   ]);
-  expect(buildFacts({ ...done, compiler: null, form: null, elapsed_s: null, parity: [], outside: null })).toEqual([]);
+  expect(buildFacts({ ...done, compiler: null, form: null, elapsed_s: null, parity: [], ranges: [], outside: null })).toEqual([]);
+  const same = [{ output: "a", largest_difference: 0, relative_difference: 0, cosine: 1 }];
+  expect(buildFacts({ ...done, parity: same })).toContainEqual(["differs by", "0 (a, 12 samples)"]);
 });
 
 test("times are in the order of the rows", () => {

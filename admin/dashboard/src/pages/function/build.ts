@@ -1,23 +1,41 @@
-import type { BuildDetail, OutputParity } from "../../api/detail.ts";
+import type { BuildDetail, OutputParity, ShapeRange } from "../../api/detail.ts";
 import type { BuildLine } from "../../api/types.ts";
 import { millis, span } from "../../design/format.ts";
 
 const ATTEMPTS = 3;
 const TITLES: Record<BuildLine["state"], string> = {
-  unavailable: "not compiled",
-  waiting: "waits for a free device",
-  building: "is being compiled",
+  unavailable: "no compiler",
+  waiting: "waiting",
+  building: "building",
   given_up: `given up ${ATTEMPTS} times`,
-  failed: "could not be compiled",
-  done: "compiled",
+  failed: "failed",
+  done: "done",
+};
+/** Classes of the states' tags. */
+export const TONES: Record<BuildLine["state"], string> = {
+  unavailable: "tag",
+  waiting: "tag",
+  building: "tag busy",
+  given_up: "tag bad",
+  failed: "tag bad",
+  done: "tag good",
 };
 
 /** The state in words, with the time that has passed and the estimate while it runs. `now_s` in Unix seconds. */
 export function buildTitle(line: BuildLine, now_s: number): string {
   const title = TITLES[line.state];
   if (line.state !== "building" || line.began_s === null) return title;
-  const estimate = line.estimate_s === null ? "" : ` of about ${span(line.estimate_s)}`;
-  return `${title}: ${span(now_s - line.began_s)}${estimate}`;
+  const elapsed_s = Math.max(0, now_s - line.began_s);
+  if (line.estimate_s === null) return `${title}: ${span(elapsed_s)}`;
+  const estimate = `${elapsed_s > line.estimate_s ? ", estimated" : " of about"} ${span(line.estimate_s)}`;
+  return `${title}: ${span(elapsed_s)}${estimate}`;
+}
+
+/** What the state means where no reason is given, "" if it is clear. */
+export function buildMeaning(line: BuildLine): string {
+  if (line.reason) return line.reason;
+  if (line.state === "waiting") return "A build begins when a device is free. Calls are answered meanwhile.";
+  return line.state === "building" ? "Calls are answered meanwhile, and end the build if they need its device." : "";
 }
 
 /** What the function's owner can do, "" for nothing. */
@@ -39,11 +57,20 @@ export function buildFacts(build: BuildDetail): [string, string][] {
     ["took", build.elapsed_s === null ? null : span(build.elapsed_s)],
     [
       "differs by",
-      most ? `${most.relative_difference.toPrecision(2)} (${most.output}, ${build.samples} samples)` : null,
+      most ? `${short(most.relative_difference)} (${most.output}, ${build.samples} samples)` : null,
     ],
+    ["shapes", build.ranges.map(rangeText).join(", ")],
     ["other shapes", build.outside && (build.outside === "ordinary" ? "run uncompiled" : "are refused")],
   ];
   return facts.filter((one): one is [string, string] => Boolean(one[1]));
+}
+
+function rangeText({ input, smallest, largest }: ShapeRange): string {
+  return `${input} ${smallest.join("x")} to ${largest.join("x")}`;
+}
+
+function short(value: number): string {
+  return value === 0 ? "0" : value.toPrecision(2);
 }
 
 /** Milliseconds per run before and after, by rows, in the order of the rows. */

@@ -46,7 +46,7 @@ def test_auto_takes_a_faster_candidate() -> None:
     assert found.chosen == "int8"
     assert found.why_not == {
         "original": "int8 takes 1 ms for a row, the original 2 ms",
-        "fp16": "a row takes 2 ms, of the original 2 ms: less than 10% is saved",
+        "fp16": "a row takes 2 ms, with the original 2 ms: less than 10% is saved",
         "int8": "",
     }
 
@@ -118,7 +118,7 @@ def test_a_candidate_that_runs_alone_is_compared_with_joined_runs() -> None:
     alone = one("int8-dynamic", FASTER_ALONE, batchable=False)
 
     assert chosen(alone).chosen == "original"
-    assert "a row takes 5 ms, of the original 2 ms" in chosen(alone).why_not["int8-dynamic"]
+    assert "a row takes 5 ms, with the original 2 ms" in chosen(alone).why_not["int8-dynamic"]
     single = one("original", {1: 10.0, 8: 80.0}, agreement=None, batchable=False)
     assert chosen(alone, original=single).chosen == "int8-dynamic"
 
@@ -138,8 +138,14 @@ def test_the_originals_best_batch_counts() -> None:
         ({"agreement": Agreement(3, broken="output y has NaN")}, "output y has NaN"),
         (
             {"agreement": Agreement(100, 0.9899, "y", 2.5, 1.0)},
-            "output y: its cosine similarity to the original is 0.989900, at least 0.99 is needed;"
+            "output y: its cosine similarity to the original is 0.9899, at least 0.99 is needed;"
             " the largest difference is 2.5",
+        ),
+        (
+            # A rounded figure would contradict the refusal.
+            {"agreement": Agreement(100, 0.98999998, "y", 2.5, 1.0)},
+            "output y: its cosine similarity to the original is 0.98999998, at least 0.99 is"
+            " needed; the largest difference is 2.5",
         ),
         (
             {"agreement": Agreement(200, 0.9999, "y", 2.5, 0.985)},
@@ -250,13 +256,13 @@ def test_an_original_that_was_never_run_is_served() -> None:
             64,
             "INT8 is judged with the owner's inputs only: give optimise.samples",
         ),
-        ("int8-dynamic", "samples", 0, 63, "63 samples could be judged, INT8 needs 64"),
+        ("int8-dynamic", "samples", 0, 63, "expected at least 64 samples that judge, got 63"),
         (
             "int8",
             "samples",
             0,
             95,
-            "static INT8 needs 32 samples to calibrate and 64 others to judge",
+            "expected at least 96 samples, 32 to calibrate and 64 to judge, got 95",
         ),
     ],
 )

@@ -174,7 +174,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch
 def test_unknown_archives_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
     """What is no archive, too large a file, and another compression are named."""
     (tmp_path / "s.npz").write_bytes(b"no archive")
-    with pytest.raises(SamplesError, match=r"s\.npz cannot be read: File is not a zip file"):
+    with pytest.raises(SamplesError, match=r"s\.npz: expected an archive .* got 10 bytes"):
         read(tmp_path / "s.npz", signature())
     with pytest.raises(SamplesError, match="compressed by an unknown method"):
         read(member(tmp_path, npy(""), compression=zipfile.ZIP_LZMA), signature())
