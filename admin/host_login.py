@@ -1,21 +1,46 @@
-"""Logins to hosts before they are stored: the host's key, and what is missing there."""
+"""Logins to hosts before they are stored: the host's key, and what is missing there.
+
+asyncssh takes a fifth of a second to import, a fifth of a server's start. Servers without other
+hosts do not need it: so the code of logins is imported with the first login, in a thread.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hosts.errors import Unreachable
 from hosts.findings import Check
-from hosts.login import Login, log_in, parse_host_key, parse_target
-from hosts.probes import examine
 from registry.errors import BadRequest, HostRefused
 from registry.model import Host
 
-Examine = Callable[[Login, str], Awaitable[list[Check]]]
-LogIn = Callable[[Login], Awaitable[Any]]
+if TYPE_CHECKING:
+    from hosts.login import Login
+
+Examine = Callable[["Login", str], Awaitable[list[Check]]]
+LogIn = Callable[["Login"], Awaitable[Any]]
+
+
+async def load_logins() -> None:
+    """Import the code of logins in a thread: a handler that awaits this first does not block the
+    event loop later."""
+    await asyncio.to_thread(import_module, "hosts.probes")
+
+
+async def _log_in(login: Login) -> Any:
+    from hosts.login import log_in
+
+    return await log_in(login)
+
+
+async def _examine(login: Login, engine: str) -> list[Check]:
+    from hosts.probes import examine
+
+    return await examine(login, engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +54,7 @@ class Checked:
 class HostLogins:
     """Logs in to hosts as the user of the server: with its agent, ~/.ssh/config and known_hosts."""
 
-    def __init__(self, log_in: LogIn = log_in, examine: Examine = examine) -> None:
+    def __init__(self, log_in: LogIn = _log_in, examine: Examine = _examine) -> None:
         self._log_in = log_in
         self._examine = examine
 
@@ -76,6 +101,8 @@ class HostLogins:
 
 def login_of(host: Host) -> Login:
     """Return the login of a host. Raises BadRequest for an address or a key that is none."""
+    from hosts.login import Login, parse_host_key, parse_target
+
     try:
         return Login(
             parse_target(host.address),

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from admin.host_login import HostLogins, checks_json, login_of
+from admin.host_login import HostLogins, checks_json, load_logins, login_of
 from admin.views import host_json, host_settings_json
 from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, CREATED, OK, json_answer
@@ -93,6 +93,7 @@ class HostRoutes:
         accepts_key = given.pop("accept_host_key")
         name = wanted.name or _derived_name(wanted.address)
         host = Host(**{**given, "name": name}, added_s=round(self._wall(), 3))
+        await load_logins()
         login_of(host)
         self._hosts.check_new(host)
         checks: list[dict[str, str]] = []
@@ -118,6 +119,7 @@ class HostRoutes:
         if name in self._removals and changes.get("is_draining") is not False:
             raise Conflict(f"{name} is being removed; fnctl host drain {name} --undo ends that")
         after = replace(before, **changes)
+        await load_logins()
         login_of(after)
         if LOGIN_FIELDS & changes.keys() and not _is_yes(
             "unchecked", request.query.get("unchecked", "")

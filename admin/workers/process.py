@@ -17,7 +17,7 @@ from admin.workers.channel import Channel
 from admin.workers.shared_counters import CounterReader
 from admin.workers.statistics import RECORDS_MAX
 
-MODULE = "admin.workers.worker"
+MODULE = "admin.workers"
 
 FIRST_S: Final = 0.1
 MOST_S: Final = 5.0

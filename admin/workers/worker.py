@@ -1,4 +1,4 @@
-"""A gateway process: `python -m admin.workers.worker CONTROL COUNTERS REVISIONS` (descriptors).
+"""A gateway process: `python -m admin.workers CONTROL COUNTERS REVISIONS` (descriptors).
 
 Started by the supervisor only. Its whole configuration arrives over the control channel, so its
 command line and its environment hold no secrets. `CatalogReplica` has functions, keys and estimates
@@ -422,15 +422,9 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     control, counters, numbers = (int(text) for text in sys.argv[1:])
     cells, revisions = CounterWriter(counters), CounterWriter(numbers)
-    # Loading thousands of functions creates only long-lived objects: collecting finds no garbage.
-    gc.disable()
     uvloop.run(_run(cells, revisions, socket.socket(fileno=control)))
     return 0
 
 
 async def _run(cells: CounterWriter, revisions: CounterWriter, control: socket.socket) -> None:
     await Worker(cells, revisions, logs.set_up).run(control)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

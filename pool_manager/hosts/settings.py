@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hosts.login import Login, parse_target
 from registry.errors import BadRequest
 from registry.model import Host
+
+if TYPE_CHECKING:
+    from hosts.login import Login
 
 OWNER_LENGTH: Final = 12
 
@@ -38,6 +40,9 @@ class HostSettings:
 
 def login_of(host: Host) -> Login:
     """Return how this server logs in to a host. Raises BadRequest."""
+    # Imported here, as servers without other hosts do not need asyncssh.
+    from hosts.login import Login, parse_target
+
     try:
         target = parse_target(host.address)
     except ValueError as error:

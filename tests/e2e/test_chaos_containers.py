@@ -48,6 +48,7 @@ async def test_only_what_is_in_a_killed_servers_own_sockets_breaks_off(
         turns=0,
         fatal_turns=1,
         every_s=(0.1, 0.5),
+        think_s=amount(0.3, 0.0),
     )
     ledger = await scene.run(tmp_path, dose, runtime_image, own_engine)
 
@@ -82,6 +83,7 @@ async def test_servers_in_containers_answer_right_or_refuse_by_the_rules(
         fatal_turns=1,
         every_s=(0.1, 0.5),
         fatal=amount(small, pair_scene.Dose.fatal),
+        think_s=amount(0.1, 0.0),
     )
     ledger = await pair_scene.run(tmp_path, dose, runtime_image, own_engine)
 

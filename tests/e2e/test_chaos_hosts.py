@@ -29,6 +29,7 @@ async def test_nothing_is_wrong_lost_or_run_twice_when_hosts_fail(
         turns=1,
         every_s=(0.2, 1.0),
         kinds=amount(small, scene.Dose.kinds),
+        think_s=amount(0.15, 0.0),
     )
     ledger = await scene.run(tmp_path, dose, runtime_image)
 

@@ -35,6 +35,8 @@ ANSWER_S = 30.0
 POLLS_MAX = 1000
 SLOW_LOOPS = 5_000
 """A call of the function slow takes about 50 ms for each row."""
+HANDLER = "def predict(inputs, ctx):\n    return ctx.run(inputs)\n"
+"""Runs the model. A trial compares no batches of a handler; those of slow take 12 s of CPU."""
 
 
 @pytest.fixture(scope="module", params=["1", "2"], ids=["one worker", "two workers"])
@@ -45,11 +47,13 @@ def server(
     folder = tmp_path_factory.mktemp("grpc")
     options = ("--workers", request.param, "--cpu-slots", "3")
     with grpc_server(folder, *options) as server:
-        add, slow = models.add_one(folder), models.slow(folder, SLOW_LOOPS)
-        with ThreadPoolExecutor(3) as threads:
-            # A deploy mostly waits for its trial.
-            done = threads.map(server.deploy, (add, slow, add), ("add", "slow", "cold"))
-            assert len(list(done)) == 3
+        add, slow = models.add_one(folder), folder / "slow"
+        slow.mkdir()
+        models.slow(slow, SLOW_LOOPS)
+        (slow / "handler.py").write_text(HANDLER)
+        (slow / "function.toml").write_text('schema = 1\nmodel = "slow.onnx"\n')
+        for path, name in ((add, "add"), (slow, "slow"), (add, "cold")):
+            server.deploy(path, name, "--trust")
         yield server
         complaints = [line for line in server.http.complaints if "a worker ended" not in line]
         assert not complaints, complaints

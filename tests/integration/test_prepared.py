@@ -64,8 +64,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Create a model so large that its gain exceeds the machine's noise."""
-    return layered(tmp_path_factory.mktemp("model"), MIB).read_bytes()
+    """Create a model of one row, so large that its gain exceeds the machine's noise."""
+    return layered(tmp_path_factory.mktemp("model"), MIB, rows=1).read_bytes()
 
 
 @asynccontextmanager
@@ -94,9 +94,10 @@ def left_behind(operator: Operator) -> list[Path]:
     return [*(data / "blobs" / "incoming").iterdir(), *stale]
 
 
-async def test_a_deploy_prepares_its_model(tmp_path: Path, model: bytes) -> None:
+async def test_a_deploy_prepares_its_model(tmp_path: Path) -> None:
     """The prepared files are stored as blobs under this machine's key, start sooner than the
     original model, and nothing else of the trial is left."""
+    model = layered(tmp_path, MIB).read_bytes()
     async with server(tmp_path) as operator:
         profile = await deployed(operator, files={"m.onnx": model})
 

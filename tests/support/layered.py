@@ -13,11 +13,19 @@ WIDTH: Final = 512
 """Rows and columns of a layer's weights, 1 MiB of FP32."""
 
 
-def layered(folder: Path, mib: int, name: str = "layered", *, apart: bool = False) -> Path:
+def layered(
+    folder: Path,
+    mib: int,
+    name: str = "layered",
+    *,
+    apart: bool = False,
+    rows: int | str = "n",
+) -> Path:
     """Write a model: `x` FP32 [n, 512] through `mib` layers of 1 MiB (MatMul, Add, Relu) to `y`
     FP32 [n, 512].
 
-    `apart`: store the weights next to the graph in `layered.data`.
+    `apart`: store the weights next to the graph in `layered.data`. `rows`: the first axis. A trial
+    of a model with a fixed one compares no batches, which takes seconds of CPU.
     """
     random = np.random.default_rng(0)
     nodes: list[Any] = []
@@ -34,7 +42,7 @@ def layered(folder: Path, mib: int, name: str = "layered", *, apart: bool = Fals
         value = r
     nodes.append(helper.make_node("Identity", [value], ["y"]))
     ends = [
-        helper.make_tensor_value_info(end, TensorProto.FLOAT, ["n", WIDTH]) for end in ("x", "y")
+        helper.make_tensor_value_info(end, TensorProto.FLOAT, [rows, WIDTH]) for end in ("x", "y")
     ]
     graph = helper.make_graph(nodes, name, ends[:1], ends[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)

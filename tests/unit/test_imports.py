@@ -37,6 +37,12 @@ def test_the_server_brings_no_engine(module: str) -> None:
     assert imported_by(module) & set(HEAVY) == set()
 
 
+@pytest.mark.parametrize("module", ["admin.serve", "admin.workers.worker"])
+def test_a_server_without_other_hosts_brings_no_ssh(module: str) -> None:
+    """asyncssh, a fifth of a server's start, is loaded with the first other host."""
+    assert "asyncssh" not in imported_by(module)
+
+
 @pytest.mark.parametrize("module", ["gateway.http.app", "gateway.delivery"])
 def test_the_gateway_does_not_know_the_manager(module: str) -> None:
     """Gateway and pool manager meet in the wiring only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -141,6 +142,9 @@ def run(overrides: dict[str, Any], config: Path | None, *, may_start_empty: bool
     from admin.settings import load_settings
 
     settings = load_settings(overrides, config)
+    # Imports create long-lived objects: a collection in between frees nothing and takes a fifth of
+    # a start. The server enables the collector once it serves.
+    gc.disable()
     # Lazy, after the settings are validated: it imports the whole server.
     from admin.serve import serve as serve_until_stopped
 

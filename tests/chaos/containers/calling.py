@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+from tests.chaos.footprint import pause
 from tests.chaos.ledger import Ledger
 from tests.chaos.subjects import Subject
 from tests.support.caller import Answer
@@ -57,9 +58,16 @@ class Tally:
 
 class Clients:
     """Callers of all functions. Each caller serves one function, so that an unavailable function
-    does not block callers of the others."""
+    does not block callers of the others. `think_s`: pause of a caller after each answer."""
 
-    def __init__(self, front: Front, subjects: tuple[Subject, ...], ledger: Ledger) -> None:
+    def __init__(
+        self,
+        front: Front,
+        subjects: tuple[Subject, ...],
+        ledger: Ledger,
+        think_s: float = 0.0,
+    ) -> None:
+        self._think_s = think_s
         self._front = front
         self._ledger = ledger
         self._numbers = itertools.count(1)
@@ -92,6 +100,8 @@ class Clients:
                 self.tallies[subject].cut += 1
                 if not self.repeats(subject):
                     break
+            if self._think_s:
+                await pause(self._think_s)
 
     def repeats(self, _subject: Subject) -> bool:
         """Return whether a request that was cut off is sent again."""

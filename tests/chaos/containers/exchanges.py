@@ -130,7 +130,8 @@ class Sent:
 @dataclass
 class Exchanges:
     """Clients of all functions. `functions`: name and `retry` of each. `sent` has all exchanges by
-    token, `answered` the tokens of those with a right answer."""
+    token, `answered` the tokens of those with a right answer. `think_s`: pause of a client after
+    each exchange."""
 
     port: int
     functions: dict[str, str]
@@ -142,6 +143,7 @@ class Exchanges:
     answered: set[str] = field(default_factory=set)
     resting: set[str] = field(default_factory=set)
     waits_s: list[float] = field(default_factory=list)
+    think_s: float = 0.0
     refusals: dict[str, str] = field(default_factory=dict)
     """What the last refused exchange of each kind was told."""
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -170,6 +172,8 @@ class Exchanges:
             name = self.chance.choice(awake)
             if not await self.exchange(connection, name, self.chance.choice(USUAL)):
                 return
+            if self.think_s:
+                await pause(self.think_s)
 
     async def exchange(self, connection: Connection, name: str, kind: str) -> bool:
         """Exchange once and judge the answer; return whether the connection may go on."""

@@ -70,7 +70,8 @@ UNSTARTED = "runc init"
 @dataclass(frozen=True)
 class Dose:
     """Parameters of a run: two rounds of `turns` in one life of the gateway, whose descriptors are
-    compared, then one of `fatal_turns` that also kills the gateway."""
+    compared, then one of `fatal_turns` that also kills the gateway. `think_s`: pause of each client
+    after an exchange."""
 
     seed: int
     clients: int = 24
@@ -79,6 +80,7 @@ class Dose:
     every_s: tuple[float, float] = (0.2, 1.0)
     steady: tuple[str, ...] = STEADY
     fatal: tuple[str, ...] = (*STEADY, *FATAL)
+    think_s: float = 0.0
 
 
 class Pairs:
@@ -100,6 +102,7 @@ class Pairs:
         chance = random.Random(dose.seed)
         weather = Weather()
         self.exchanges = Exchanges(port, FUNCTIONS, weather, ledger, chance)
+        self.exchanges.think_s = dose.think_s
         kills = Kills(FAILING_AFTER - 2)
         self.faults = PairFaults(
             Stage(server, room, self.exchanges, weather, kills, ledger, chance, self.deploy)

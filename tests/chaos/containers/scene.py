@@ -46,7 +46,8 @@ SOCKET = "socket"
 class Dose:
     """Parameters of a run: two rounds of `turns` in one life of the server, whose resources are
     compared, then one round of `fatal_turns` that also kills the server. `requests`: minimum over
-    all rounds; the load continues until the last fault is over."""
+    all rounds; the load continues until the last fault is over. `think_s`: pause of each client
+    after an answer; 0 loads the machine as much as it can bear."""
 
     seed: int
     requests: int = 20_000
@@ -57,6 +58,7 @@ class Dose:
     steady: tuple[str, ...] = STEADY
     fatal: tuple[str, ...] = (*STEADY, *FATAL)
     starts_max: int = FAILING_AFTER - 1
+    think_s: float = 0.0
 
 
 class Containers:
@@ -69,7 +71,7 @@ class Containers:
         self._ledger = ledger
         front = Front(server)
         self._lives = Lives(front, room, SUBJECTS, ledger)
-        self._clients = Clients(front, SUBJECTS, ledger)
+        self._clients = Clients(front, SUBJECTS, ledger, dose.think_s)
         self._kills = Kills(dose.starts_max)
         chance = random.Random(dose.seed)
         self._faults = Faults(

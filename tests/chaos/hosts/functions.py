@@ -15,6 +15,7 @@ from tests.chaos.containers.weather import Weather
 from tests.chaos.subjects import HANDLER, MODEL, WIDE, Subject
 from tests.support import models
 from tests.support.caller import Answer, Caller
+from tests.support.doses import amount
 from tests.support.raw_http import Got
 
 SEEN = "/seen"
@@ -87,7 +88,7 @@ class Placed(Subject):
 COUNTED = Placed("counted", 5, 7, 2, handler=True, batching="off", predict=PREDICT)
 SUBJECTS: tuple[Subject, ...] = (
     Placed("inline", 2, 3, 5),
-    Placed("batch", 7, 11, 5, loops=100),
+    Placed("batch", 7, 11, 5, loops=amount(20, 100)),
     COUNTED,
     Placed("wide", 11, 13, 3, wide=True, rows=ROWS),
 )

@@ -49,7 +49,10 @@ ORPHANED = "the supervisor is gone"
 
 @dataclass(frozen=True)
 class Dose:
-    """Parameters of a run: `requests` in all at least, and all faults `turns` times per host."""
+    """Parameters of a run: `requests` in all at least, and all faults `turns` times per host.
+
+    `think_s`: pause of each client after an answer; 0 loads the machine as much as it can bear.
+    """
 
     seed: int
     requests: int = 20_000
@@ -58,6 +61,7 @@ class Dose:
     turns: int = 2
     every_s: tuple[float, float] = (0.5, 3.0)
     kinds: tuple[str, ...] = tuple(HOST_FAULTS)
+    think_s: float = 0.0
 
 
 class Hosts:
@@ -75,9 +79,10 @@ class Hosts:
         assert port is not None
         server.port = port  # the next life's
         chance, weather, front = random.Random(dose.seed), Weather(), Front(server)
-        self._clients = HostClients(front, SUBJECTS, ledger)
+        self._clients = HostClients(front, SUBJECTS, ledger, dose.think_s)
         self._clients.weather = weather
         self._exchanges = HostExchanges(port, SERVERS, weather, ledger, chance)
+        self._exchanges.think_s = dose.think_s
         self._faults = Faults(world, front, weather, ledger, chance)
         self._served: Counter[str] = Counter()
 
