@@ -55,11 +55,14 @@ class KeyTimes:
         self._waiting.append(time)
 
     def flush(self) -> None:
-        """Pass on what was added since the last flush, a millisecond at least for each KeyTime."""
+        """Pass on what was added since the last flush, a millisecond at least for each key and
+        function."""
         waiting, self._waiting = self._waiting, []
-        bucket_s = bucket_of(self._wall())
+        sums: dict[tuple[str, str, str], float] = {}
         for time in waiting:
-            if seconds := time.seconds:
-                time.seconds = 0.0
-                owner = (time.key_id, time.namespace, time.name, bucket_s)
-                self._used(UsageRow(*owner, busy_ms=max(1, round(seconds * 1e3))))
+            owner = (time.key_id, time.namespace, time.name)
+            sums[owner] = sums.get(owner, 0.0) + time.seconds
+            time.seconds = 0.0
+        bucket_s = bucket_of(self._wall())
+        for owner, seconds in sums.items():
+            self._used(UsageRow(*owner, bucket_s, busy_ms=max(1, round(seconds * 1e3))))

@@ -110,7 +110,7 @@ class Subject:
         return np.array(json.loads(body)["outputs"]["y"], dtype=np.float32)
 
 
-# A trial compares runs for 5 s at most: a run of 3 ms costs a deploy 15 s of CPU, one of 0.4 ms 4 s.
+# A trial compares runs for 5 s at most: a run of 3 ms costs a deploy 15 s of CPU, 0.4 ms 4 s.
 SUBJECTS = (
     Subject("inline", 2, 3, share=5),
     Subject("slow", 3, 5, share=1, loops=amount(100, 300), batching="off"),

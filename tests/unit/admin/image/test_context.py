@@ -65,7 +65,7 @@ def test_a_folder_without_wheels_is_refused(tmp_path: Path) -> None:
     """An empty and a missing folder of wheels are refused."""
     with pytest.raises(ImageError, match="there are no wheels"):
         context.wheels_in(tmp_path)
-    with pytest.raises(ImageError, match="expected a folder of wheels, got .*nowhere: No such file"):
+    with pytest.raises(ImageError, match=r"expected a folder .*nowhere: No such file"):
         context.wheels_in(tmp_path / "nowhere")
 
 

@@ -52,6 +52,15 @@ def test_times_add_up_until_a_flush() -> None:
     assert rig.timers == []
 
 
+def test_heads_of_one_key_are_one_row() -> None:
+    """Many different heads do not make short calls longer."""
+    rig = Rig()
+    for _ in range(1000):
+        rig.times.add(KeyTime("k1", "default", "a"), 0.0001)
+
+    assert rig.taken() == [("k1", "a", 100)]
+
+
 def test_times_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit they are passed on at once; nothing is lost."""
     monkeypatch.setattr(key_times, "WAITING_MAX", 3)

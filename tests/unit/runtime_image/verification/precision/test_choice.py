@@ -77,11 +77,11 @@ def test_auto_needs_more_than_noise(ms: float, name: str) -> None:
     ("name", "rounds_ms", "reason"),
     [
         ("int8", {1: [5.0, 15.0, 5.0, 15.0, 5.0]}, ""),
-        ("original", {1: [9.1, 9.1, 9.1, 9.1, 9.1]}, "9.1 ms, of the original 10 ms: less than"),
+        ("original", {1: [9.1, 9.1, 9.1, 9.1, 9.1]}, "9.1 ms, with the original 10 ms: less than"),
         (
             "original",
             {1: [5.0, 9.9, 9.9, 9.9, 9.9]},
-            "a row takes 5 ms, of the original 10 ms, but 99% of its time in the median of 5"
+            "a row takes 5 ms, with the original 10 ms, but 99% of its time in the median of 5"
             " rounds: less than 10% is saved",
         ),
     ],
