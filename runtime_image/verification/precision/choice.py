@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from runtime_image.contract.precision import (
+    CALIBRATION_MIN,
     JUDGED_MIN,
     CandidateName,
     CandidateReport,
@@ -30,7 +31,7 @@ GAIN_MS: Final = 0.02
 its best batch: less is noise of the measurement, and little beside the rest of a call."""
 ROUNDING: Final = 1e-9
 PLACES: Final = 6
-"""Decimal places of a cosine similarity."""
+"""Decimal places of the least cosine similarity."""
 FINE_PLACES: Final = 9
 """Decimal places if the tolerance is smaller than one of the last of `PLACES`."""
 
@@ -129,7 +130,7 @@ def why_outside(one: Measured, tolerance: float) -> str:
         places = PLACES if tolerance >= 10**-PLACES else FINE_PLACES
         return (
             f"output {found.output}: its cosine similarity to the original is"
-            f" {found.cosine:.{places}f}, at least {1 - tolerance:.{places}g} is needed;"
+            f" {found.cosine:.9g}, at least {1 - tolerance:.{places}g} is needed;"
             f" the largest difference is {found.largest_difference:.3g}"
         )
     if found.same_label is not None and 1 - found.same_label > tolerance + ROUNDING:
@@ -148,9 +149,12 @@ def why_not_offered(name: CandidateName, source: str, calibrated: int, judged: i
     if source != "samples":
         return "INT8 is judged with the owner's inputs only: give optimise.samples"
     if judged < JUDGED_MIN:
-        return f"{judged} samples could be judged, INT8 needs {JUDGED_MIN}"
+        return f"expected at least {JUDGED_MIN} samples that judge, got {judged}"
     if name == "int8" and not calibrated:
-        return "static INT8 needs 32 samples to calibrate and 64 others to judge"
+        return (
+            f"expected at least {CALIBRATION_MIN + JUDGED_MIN} samples, {CALIBRATION_MIN} to"
+            f" calibrate and {JUDGED_MIN} to judge, got {judged}"
+        )
     return ""
 
 

@@ -56,6 +56,17 @@ def test_a_build_takes_a_free_device_as_a_new_process() -> None:
     assert begun(play) == []
 
 
+def test_devices_that_may_ever_serve_a_pool() -> None:
+    """Those of its kind that are large enough, on whichever host."""
+    small = Device("g0", "cuda", 1_000)
+    play = Play(
+        PoolSpec(A, device_kind="cuda", memory_mib=2_000.0), devices=[*cpus(1), small, HOST]
+    )
+    cluster = play.machine.cluster
+
+    assert cluster.suitable(cluster.pools[A]) == [HOST]
+
+
 def test_a_build_takes_a_device_of_its_type() -> None:
     """It waits for one although another is free."""
     old, new = Device("g0", "cuda", 9_000, model="L4"), Device("g1", "cuda", 9_000, model="H100")

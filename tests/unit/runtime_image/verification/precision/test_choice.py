@@ -168,10 +168,10 @@ def test_a_candidate_outside_the_tolerance_is_not_taken(
 @pytest.mark.parametrize(
     ("cosine", "tolerance", "text"),
     [
-        (0.9, 0.009999998, "is 0.900000, at least 0.99 is needed"),
-        (0.99999, 1e-6, "is 0.999990, at least 0.999999 is needed"),
-        (0.9999999, 1e-8, "is 0.999999900, at least 0.99999999 is needed"),
-        (0.9999999, 0.0, "is 0.999999900, at least 1 is needed"),
+        (0.9, 0.009999998, "is 0.9, at least 0.99 is needed"),
+        (0.99999, 1e-6, "is 0.99999, at least 0.999999 is needed"),
+        (0.9999999, 1e-8, "is 0.9999999, at least 0.99999999 is needed"),
+        (0.9999999, 0.0, "is 0.9999999, at least 1 is needed"),
     ],
 )
 def test_a_refusal_shows_as_many_places_as_it_needs(
