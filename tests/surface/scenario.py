@@ -25,7 +25,7 @@ from pool_manager.core.state import Device
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from registry.builds import Build, Target
-from registry.compilation import Compiled
+from registry.compilation import Compiled, TargetState
 from registry.model import Arrivals, Mount, PathRules, ServerImage, Use
 from registry.store.keys import KeyRing
 from registry.usage import UsageRow
@@ -212,12 +212,14 @@ async def _prepare(server: Recorder) -> None:
     compiled = Compiled(
         target, model, (), (parity,), ordinary_ms=times, compiled_ms=times, made_s=1.0
     )
-    done = build_json(target, Build("done"), compiled, 1.0, 1.0)
-    running = build_json(target, Build("building", began_s=1.0), None, 1.0, 1.0)
-    for build in (done, running):
-        server.answers.add(f"GET {FUNCTION}.build", build)
-        server.answers.add(f"POST {FUNCTION}/prepare.build", build)
-    row = build_row(target, Build("building", began_s=1.0), False, 1.0)
+    done = TargetState(target, Build("done"), compiled)
+    running = TargetState(target, Build("building", began_s=1.0))
+    for state in (done, running):
+        build = build_json(state, 1.0, 1.0)
+        for route in (f"GET {FUNCTION}", f"POST {FUNCTION}/prepare"):
+            server.answers.add(f"{route}.build", build)
+            server.answers.add(f"{route}.builds[]", build)
+    row = build_row(running, 1.0)
     server.answers.add(f"GET {ADMIN}/functions.items[].build", row)
 
 
