@@ -223,13 +223,19 @@ async def test_a_ready_replica_is_upgraded_and_the_next_one_starts_compiled(rig:
     assert (rig.manager._settings.model_dir / again / ".compiled" / "model_ctx.onnx").is_file()
 
 
+@pytest.mark.parametrize("rig", [Script(load_s=60.0)], indirect=True)
 async def test_a_replica_that_loaded_before_is_upgraded_by_itself(rig: Rig) -> None:
     """It got its model while the compiled one was being stored."""
+    rig.go.set()
     built = await rig.built()
+    rig.go.clear()
+    rig.waiting = 0
     rig.define()
     warming = asyncio.ensure_future(rig.warm())
-    await until(lambda: any(one.state is State.LOADING for one in rig.manager.replicas()))
+    await until(lambda: rig.waiting == 1)
+    assert rig.replica().state is State.LOADING
     rig.define(rig.compiled(built))
+    rig.go.set()
     await warming
 
     await until(lambda: rig.replica().session == "compiled")
