@@ -34,6 +34,26 @@ def build_line(build: dict[str, Any]) -> str:
     return f"{text}{tried}: {reason or 'a build begins when a device is free'}"
 
 
+def compiled_facts(builds: list[dict[str, Any]], name: str) -> list[tuple[str, str]]:
+    """Return the facts about the builds of a function, one for each type of device."""
+    facts = []
+    for build in builds:
+        place = f"{device_name(build)}: " if len(builds) > 1 else ""
+        for label, text in (
+            ("compiled", build_line(build).replace("NAME", name)),
+            ("parity", parity(build)),
+        ):
+            facts.append((label, place + text if text else ""))
+    if builds:
+        facts.insert(1, ("shapes", shapes(builds[0])))
+    return facts
+
+
+def device_name(build: dict[str, Any]) -> str:
+    """Return the type of device of a build: its host and model."""
+    return f"{get(build, 'host')} {get(build, 'device_model') or get(build, 'device_type')}".strip()
+
+
 def build_cell(build: dict[str, Any] | None, now_s: float) -> str:
     """Render the state of a build in a list; `now_s` in Unix seconds, 0.0 if unknown."""
     if not build:

@@ -306,15 +306,15 @@ async def test_a_build_is_followed_to_its_end() -> None:
         assert await panel.count() == 0
         await page.evaluate("() => { const now = Date.now; Date.now = () => now() + 600_000 }")
 
-        def tell(state: str, **fields: Any) -> None:
-            world.functions["digits"]["build"] = build(state, **fields)
+        def tell(*builds: dict[str, Any]) -> None:
+            world.functions["digits"] |= {"build": builds[0], "builds": builds}
             dashboard.tell([("functions", {"items": [world.functions["digits"]]})])
 
-        tell("waiting")
+        tell(build("waiting"))
         await panel.get_by_text("A build begins when a device is free").wait_for()
-        tell("building", began_s=world.now_s - 12)
+        tell(build("building", began_s=world.now_s - 12))
         await panel.get_by_text(re.compile(r"^building: [12]\d s of about 40 s$")).wait_for()
-        tell("failed", reason=f"output y differs by 0.5 {'x' * 200}")
+        tell(build("failed", reason=f"output y differs by 0.5 {'x' * 200}"))
         await panel.get_by_text("fnctl prepare digits --now").wait_for()
         await panel.locator(".tag.bad", has_text="failed").wait_for()
         await page.set_viewport_size({"width": 360, "height": 900})
@@ -328,7 +328,7 @@ async def test_a_build_is_followed_to_its_end() -> None:
             assert edge
             assert bar["x"] + bar["width"] <= edge["x"] + edge["width"]
 
-        tell("done")
+        tell(build("done"))
         rows = panel.locator("tr")
         await rows.first.wait_for()
         texts = [" ".join(text.split()) for text in await rows.all_inner_texts()]
@@ -342,6 +342,15 @@ async def test_a_build_is_followed_to_its_end() -> None:
             "1 row 0.250 ms instead of 0.500 ms",
             "64 rows 3.0 ms instead of 9.0 ms",
         ]
+
+        far = build("building", began_s=world.now_s - 12, host="gpu2", device_model="NVIDIA L4")
+        tell(far, build("done"))
+        await panel.get_by_text("gpu2 NVIDIA L4").wait_for()
+        await panel.get_by_text("local NVIDIA H100, sm90").wait_for()
+        await panel.locator(".build-device .tag.good", has_text="done").wait_for()
+        assert await rows.count() == len(texts)
+        assert await panel.evaluate("one => one.scrollWidth - one.clientWidth") <= 0
+        assert await view.faults() == []
 
 
 async def test_a_timeline_of_many_is_few_rows() -> None:

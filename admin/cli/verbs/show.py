@@ -80,6 +80,8 @@ def render(function: dict[str, Any], now_s: float) -> str:
 
 
 def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
+    from admin.cli.build_lines import compiled_facts
+
     limits = {**(function.get("limits") or {}), **(function.get("exchange") or {})}
     if function.get("exchange"):
         limits = {key: value for key, value in limits.items() if key not in _OF_MODELS}
@@ -100,19 +102,13 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("labels", ", ".join(f"{key}={value}" for key, value in labels.items())),
         ("limits", ", ".join(f"{key} {value}" for key, value in limits.items())),
         ("prepared", _prepared(function.get("revisions") or [])),
-        *_compiled(function.get("build") or {}, get(function, "name")),
+        *compiled_facts(_builds(function), get(function, "name")),
     ]
 
 
-def _compiled(build: dict[str, Any], name: str) -> list[tuple[str, str]]:
-    """Return the facts about the compiled model."""
-    from admin.cli.build_lines import build_line, parity, shapes
-
-    return [
-        ("compiled", build_line(build).replace("NAME", name)),
-        ("shapes", shapes(build)),
-        ("parity", parity(build)),
-    ]
+def _builds(function: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the build for each type of device; an older server shows one."""
+    return function.get("builds") or ([function["build"]] if function.get("build") else [])
 
 
 def _hosts(function: dict[str, Any]) -> str:

@@ -75,6 +75,8 @@ def build(state: str, **fields: Any) -> dict[str, Any]:
         "elapsed_s": 38.0 if state == "done" else None,
         "compiler": "tensorrt",
         "device_type": "cuda",
+        "host": "local",
+        "device_model": "NVIDIA H100, sm90",
         "ranges": [
             {"input": "x", "smallest": [1, 8, 8], "usual": [8, 8, 8], "largest": [64, 8, 8]}
         ],

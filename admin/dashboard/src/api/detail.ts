@@ -185,6 +185,9 @@ export interface BuildDetail extends BuildLine {
   elapsed_s: number | null;
   compiler: string | null;
   device_type: string | null;
+  /** Host and model of the devices that it is for; the model of a CPU is empty. */
+  host: string;
+  device_model: string;
   outside: "ordinary" | "refuse" | null;
   form: "context" | "cache" | null;
   parity: OutputParity[];
@@ -196,6 +199,8 @@ export interface BuildDetail extends BuildLine {
 
 export interface FunctionDetail extends FunctionLine {
   build?: BuildDetail | null;
+  /** One for each type of device. */
+  builds?: BuildDetail[];
   limits: Limits;
   /** Further names of its model at /v1. */
   aliases?: string[];

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from admin.cli.build_lines import build_cell, build_line, parity, shapes
+from admin.cli.build_lines import build_cell, build_line, compiled_facts, parity, shapes
 
 WAITING: dict[str, Any] = {"state": "waiting", "reason": "", "attempts": 0, "began_s": None}
 RUNNING = {**WAITING, "state": "building", "attempts": 1, "elapsed_s": 12.0, "began_s": 88.0}
@@ -82,3 +82,31 @@ def test_shapes_and_agreement() -> None:
         "largest relative difference 0.002 (output b), cosine 0.999999, over 12 samples"
     )
     assert (shapes({}), parity({})) == ("", "")
+
+
+def test_each_type_of_device_has_its_facts() -> None:
+    """They are named where there are several, by host and model."""
+    here = {**DONE, "host": "local", "device_model": "NVIDIA H100, sm90"}
+    far = {
+        **WAITING,
+        "state": "given_up",
+        "reason": "b waits",
+        "host": "gpu2",
+        "device_type": "cpu",
+    }
+
+    alone, both = compiled_facts([here], "a"), compiled_facts([here, far], "a")
+
+    assert alone == [
+        ("compiled", build_line(here)),
+        ("shapes", shapes(here)),
+        ("parity", parity(here)),
+    ]
+    assert both == [
+        ("compiled", f"local NVIDIA H100, sm90: {build_line(here)}"),
+        ("shapes", shapes(here)),
+        ("parity", f"local NVIDIA H100, sm90: {parity(here)}"),
+        ("compiled", "gpu2 cpu: given up 3 times: b waits; fnctl prepare a --now tries again"),
+        ("parity", ""),
+    ]
+    assert compiled_facts([], "a") == []

@@ -2,10 +2,11 @@ import type { BuildDetail } from "../../api/detail.ts";
 import type { BuildLine } from "../../api/types.ts";
 import { useSecond } from "../../store/clock.ts";
 import { useSite } from "../../store/hooks.ts";
-import { buildAdvice, buildFacts, buildMeaning, buildTimes, buildTitle, TONES } from "./build.ts";
+import { buildAdvice, buildFacts, buildMeaning, buildTimes, buildTitle, deviceName, TONES } from "./build.ts";
 
-/** State of the build of a function's compiled model, and the model once it is there. */
-export function BuildPanel({ name, line, detail }: { name: string; line: BuildLine; detail: BuildDetail | null }) {
+/** State of the builds of a function's compiled models, and the models that are there. `line` stands for all types of
+ * device: it is one that is not done, if any. */
+export function BuildPanel({ name, line, builds }: { name: string; line: BuildLine; builds: BuildDetail[] }) {
   const { store } = useSite();
   useSecond();
   const advice = buildAdvice(line, name);
@@ -26,8 +27,23 @@ export function BuildPanel({ name, line, detail }: { name: string; line: BuildLi
           )}
         </div>
       )}
-      {line.state === "done" && detail?.state === "done" && <Compiled build={detail} />}
+      {builds.length > 1
+        ? builds.map((build) => <DeviceBuild key={deviceName(build)} build={build} />)
+        : line.state === "done" && builds.map((build) => build.state === "done" && <Compiled key="only" build={build} />)}
     </section>
+  );
+}
+
+function DeviceBuild({ build }: { build: BuildDetail }) {
+  const { store } = useSite();
+  return (
+    <>
+      <div className="panel-body small build-device">
+        <strong>{deviceName(build)}</strong> <span className={TONES[build.state]}>{buildTitle(build, store.serverNow_s())}</span>
+        {build.reason && <p className="build-why">{build.reason}</p>}
+      </div>
+      {build.state === "done" && <Compiled build={build} />}
+    </>
   );
 }
 

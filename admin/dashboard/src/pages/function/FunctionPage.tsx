@@ -57,7 +57,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
           {known?.server && <ConnectionsPanel line={line} detail={known} why={why} />}
           {known?.server && <UsagePanel name={name} />}
           <ReplicasPanel name={name} />
-          {line.build && <BuildPanel name={name} line={line.build} detail={known?.build ?? null} />}
+          {line.build && <BuildPanel name={name} line={line.build} builds={known?.builds ?? []} />}
           <DecisionsPanel name={name} why={why} />
           <ErrorsPanel errors={errors} />
           {known && (known.server ? <ServerPanel detail={known} server={known.server} /> : <SignaturePanel detail={known} />)}

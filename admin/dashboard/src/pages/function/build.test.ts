@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { BuildDetail } from "../../api/detail.ts";
 import type { BuildLine } from "../../api/types.ts";
-import { buildAdvice, buildFacts, buildMeaning, buildTimes, buildTitle } from "./build.ts";
+import { buildAdvice, buildFacts, buildMeaning, buildTimes, buildTitle, deviceName } from "./build.ts";
 
 const running: BuildLine = { state: "building", reason: "", began_s: 100, estimate_s: 40 };
 const done: BuildDetail = {
@@ -13,6 +13,8 @@ const done: BuildDetail = {
   elapsed_s: 38,
   compiler: "tensorrt",
   device_type: "cuda",
+  host: "gpu2",
+  device_model: "NVIDIA L4, sm89",
   outside: "refuse",
   form: "cache",
   parity: [
@@ -30,6 +32,11 @@ test("a running build shows its time and the estimate", () => {
   expect(buildTitle({ ...running, estimate_s: null }, 112)).toBe("building: 12 s");
   expect(buildTitle(running, 90)).toBe("building: 0 s of about 40 s");
   expect(buildTitle({ ...running, state: "waiting", began_s: null }, 112)).toBe("waiting");
+});
+
+test("a type of device has its host and model", () => {
+  expect(deviceName(done)).toBe("gpu2 NVIDIA L4, sm89");
+  expect(deviceName({ ...done, host: "local", device_model: "", device_type: "cpu" })).toBe("local cpu");
 });
 
 test("a state without a reason is explained", () => {

@@ -48,6 +48,11 @@ export function worst(parity: OutputParity[]): OutputParity | undefined {
   return [...parity].sort((a, b) => b.relative_difference - a.relative_difference)[0];
 }
 
+/** The type of device of a build: its host and model. */
+export function deviceName(build: BuildDetail): string {
+  return `${build.host} ${build.device_model || build.device_type || ""}`.trim();
+}
+
 /** Facts about a compiled model, as pairs of a name and a value. */
 export function buildFacts(build: BuildDetail): [string, string][] {
   const most = worst(build.parity);
