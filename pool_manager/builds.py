@@ -132,7 +132,7 @@ class PendingBuilds:
             pending.answer.set_result(Built(fetched, command.device))
             return
         why_not = why_not or "it reported no compiled model"
-        is_given_up = command.outcome == "given_up" or is_given_up_for(command.stage, why_not)
+        is_given_up = command.outcome == "given_up" or may_succeed_again(command.stage, why_not)
         kind = BuildGivenUp if is_given_up else BuildFailed
         detail = {PARITY: parity} if (parity := command.report.get(PARITY)) else {}
         logs = {"log_tail": list(command.log_tail)}
@@ -153,7 +153,7 @@ class PendingBuilds:
                 one.answer.set_exception(ShuttingDown(STOPPING))
 
 
-def is_given_up_for(stage: str, reason: str) -> bool:
+def may_succeed_again(stage: str, reason: str) -> bool:
     """Whether a build that ended for this reason may succeed another time: it ran out of memory or
     of disk, or it was killed from outside."""
     if reason_in(reason) == "memory" or any(text in reason for text in DISK_FULL):

@@ -20,7 +20,7 @@ from registry.tasks import Tasks
 from runtime_image.contract.compiled import UpgradeResult
 
 COMMANDS: Final = (commands.EndBuild, commands.RecordNotCompiled)
-"""Commands that `CompiledModels.obey` carries out."""
+"""Commands that `CompiledModels.execute` carries out."""
 
 
 class CompiledModels:
@@ -73,7 +73,7 @@ class CompiledModels:
         known = self._machine.devices.get(device)
         return known.type if known is not None else None
 
-    def obey(self, command: Any) -> None:
+    def execute(self, command: Any) -> None:
         """Carry out one of COMMANDS."""
         if isinstance(command, commands.EndBuild):
             self._builds.end(command)

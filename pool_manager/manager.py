@@ -153,7 +153,7 @@ class Manager:
             commands.WatchEngine: lambda c: self._engine.begin(c.reason, c.host),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.RecordColdStart: self._keep_cold_start,
-            **dict.fromkeys(COMMANDS, self._compiled.obey),
+            **dict.fromkeys(COMMANDS, self._compiled.execute),
         }
 
     async def start(self) -> None:

@@ -17,7 +17,7 @@ import structlog
 
 from admin.deploy import due_builds
 from admin.deploy.compiled_models import CompiledModels
-from admin.deploy.due_builds import Wanted
+from admin.deploy.due_builds import WantedBuild
 from admin.pool_sync import PoolSync, binding, pool_spec
 from admin.store import Store
 from pool_manager.builds import Built
@@ -176,7 +176,7 @@ class Builds:
     def _state(self, digest: str) -> Build:
         return self._store.builds.build(digest) or Build()
 
-    def _current(self) -> list[Wanted]:
+    def _current(self) -> list[WantedBuild]:
         """Return the targets of all revisions with the traffic, on all types of device."""
         catalog = self._store.catalog
         if self._catalog_version != catalog.version:
@@ -184,7 +184,7 @@ class Builds:
             found = [(one, self._models.target(one)) for one in catalog.all()]
             self._compiling = [(one, to) for one, to in found if isinstance(to, Target)]
         return [
-            Wanted(deployed, one, one.digest)
+            WantedBuild(deployed, one, one.digest)
             for deployed, target in self._compiling
             for one in self._targets(deployed, target)
         ]
@@ -195,7 +195,7 @@ class Builds:
         types = due_builds.device_types(devices, target.device_kind)
         return [replace(target, device=one) for one in types]
 
-    def _next(self) -> Wanted | None:
+    def _next(self) -> WantedBuild | None:
         wanted = self._current()
         if not wanted or self._wall() < self._not_before_s:
             return None
@@ -243,7 +243,7 @@ class Builds:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
 
-    async def _build(self, wanted: Wanted) -> None:
+    async def _build(self, wanted: WantedBuild) -> None:
         """Run one build to its end, and store the outcome."""
         self._running = wanted.digest
         outcome = await self._outcome(wanted)
@@ -270,7 +270,7 @@ class Builds:
             await self._put(wanted.digest, due_builds.given_up(build, outcome.message, now_s))
             self._note(wanted.digest, f"its build was given up: {outcome.message}")
 
-    async def _outcome(self, wanted: Wanted) -> Built | FnError | None:
+    async def _outcome(self, wanted: WantedBuild) -> Built | FnError | None:
         """Follow a build in the pool manager; None if it was withdrawn, or found no device."""
         spec, bound = self._order(wanted)
         work: asyncio.Task[Built | FnError] = self._tasks.spawn(
@@ -310,7 +310,7 @@ class Builds:
         except FnError as error:
             return error
 
-    def _order(self, wanted: Wanted) -> tuple[PoolSpec, Binding]:
+    def _order(self, wanted: WantedBuild) -> tuple[PoolSpec, Binding]:
         """Return pool and binding of a build. It gets the compiler's measurements of the newest
         build with the same compiler on the same model of device."""
         deployed, target = wanted.deployed, wanted.target
@@ -344,7 +344,7 @@ class Builds:
             compiled=(timing,) if timing else (),
         )
 
-    async def _publish(self, wanted: Wanted, compiled: Compiled, build: Build) -> None:
+    async def _publish(self, wanted: WantedBuild, compiled: Compiled, build: Build) -> None:
         """Store a compiled model, and have all replicas of its revisions use it."""
         await self._store.builds.put(compiled, due_builds.done(build, self._wall()))
         self._changed_for(wanted.digest)

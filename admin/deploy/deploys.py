@@ -242,7 +242,7 @@ class Deploys:
         if current is not None and not request.traffic:
             return await self._aside(draft, operation, phase)
         is_same = current is not None and settings_equal(current.revision, draft.revision)
-        if current is not None and is_same and self._verification.is_whole(current):
+        if current is not None and is_same and self._verification.has_candidate(current):
             await phase(SWITCH)
             return await self._keep(current, with_wait(draft, current.profile))
         if current is not None and request.derived_name and not draft.is_meant:

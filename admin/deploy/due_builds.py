@@ -38,7 +38,7 @@ Free = tuple[str, DeviceType]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBuild:
     """A target that the traffic of a revision would use on one type of device, with the target's
     digest."""
 
@@ -48,12 +48,12 @@ class Wanted:
 
 
 def next_build(
-    wanted: Iterable[Wanted],
+    wanted: Iterable[WantedBuild],
     builds: Mapping[str, Build],
     compiled: Collection[str],
     free: Collection[Free],
     now_s: float,
-) -> Wanted | None:
+) -> WantedBuild | None:
     """Return the build to begin, None if none is due.
 
     `builds` and `compiled` are known states and present results by digest. Urgent builds come first

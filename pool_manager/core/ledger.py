@@ -313,8 +313,8 @@ class Ledger:
     def groups(self, need: Need) -> Iterator[DeviceGroup]:
         """Yield the groups of devices that a need may have, as far as kind and host decide; for a
         whole device, only those with an empty one."""
-        is_whole = need.share >= 1.0 and not need.takes_rest
-        for group in (self._with_empty if is_whole else self._groups).values():
+        needs_whole_device = need.share >= 1.0 and not need.takes_rest
+        for group in (self._with_empty if needs_whole_device else self._groups).values():
             if need.kind in ("any", group.kind) and self.admits(group.host, need):
                 yield group
 

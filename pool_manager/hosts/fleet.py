@@ -71,7 +71,7 @@ class Fleet:
         """Return the control connections of a replica on another host."""
         return self.remote(record.host).control.register(record.id, record.token)
 
-    def knows(self, host: str) -> bool:
+    def has_host(self, host: str) -> bool:
         """Whether there is such a host beside this machine."""
         return host in self._hosts
 

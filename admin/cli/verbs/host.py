@@ -254,13 +254,13 @@ def rm(
             session.remark(f"waiting for {replicas(left)} of {name}; Ctrl-C leaves it draining")
             shown = left
         time.sleep(POLL_S)
-        answer = _look(session, name)
+        answer = _removal_state(session, name)
     text = f"{name} is removed" if answer.get("removed") else f"{name} is draining"
     session.answer(answer, lambda: text)
     session.next("fnctl host ls")
 
 
-def _look(session: Session, name: str) -> dict[str, Any]:
+def _removal_state(session: Session, name: str) -> dict[str, Any]:
     """Return what a removal has reached, in the form of its answer."""
     from admin.client.client import ApiError
 
