@@ -114,7 +114,7 @@ async def test_refused_keys_are_not_tried_again_soon(
     assert len(attempts.failures) == 1
 
 
-async def test_a_break_is_told_and_mended(
+async def test_a_break_is_reported_and_followed_by_a_login(
     login: Login, far: Sshd, tasks: Tasks, tmp_path: Path
 ) -> None:
     """on_up comes after each login, on_down with the reason of each break."""

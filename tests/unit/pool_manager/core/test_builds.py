@@ -419,7 +419,7 @@ def test_a_pool_at_its_max_ends_no_build() -> None:
     assert ends(commands) == []
 
 
-def test_what_a_replica_says_of_its_compiled_model() -> None:
+def test_the_session_of_a_replica_is_recorded() -> None:
     """The session is kept; a compiled model that is not used is reported each time."""
     play = Play(PoolSpec(A))
     play.demand(a=1)

@@ -160,7 +160,7 @@ async def test_starts_together_wait_for_one_transfer(rig: Rig) -> None:
     assert rig.there.tags == {f"fngate/pinned:{'a' * 64}.owner": ID}
 
 
-async def test_what_cannot_be_sent_says_why(rig: Rig) -> None:
+async def test_an_image_that_cannot_be_sent_has_a_reason(rig: Rig) -> None:
     """Of the image, of the host's processors, of its engine and of how it keeps images."""
     with pytest.raises(DriverError, match="this machine has no image"):
         await rig.images.provide(ID, rig.progress)
