@@ -79,9 +79,9 @@ class LinkReceiver(Protocol):
 
 @dataclass(slots=True)
 class _LinkState:
-    """What a replica has said so far. `has_tried`: LOADED or LOAD_FAILED."""
-    """State of the protocol with one replica, by its messages so far. `has_tried`: LOADED or
-    LOAD_FAILED has arrived."""
+    """State of one replica's protocol, by its messages so far. `has_tried`: LOADED or LOAD_FAILED
+    has arrived."""
+
     has_greeted: bool = False
     has_tried: bool = False
     is_loaded: bool = False
