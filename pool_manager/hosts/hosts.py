@@ -25,7 +25,7 @@ from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
 from registry.errors import BadRequest, DriverError, Unknown
 from registry.exchange import HostRoute
-from registry.model import LOCAL_HOST, Host
+from registry.model import HOSTS_MAX, LOCAL_HOST, Host
 from registry.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-HOSTS_MAX: Final = 1000
-"""Max hosts beside this machine."""
+MEMBERS_MAX: Final = 2 * HOSTS_MAX
+"""Max hosts beside this machine: all stored ones, and as many that are being removed."""
 LABEL: Final = "host"
 """Label that every host has: its name."""
 EVENTS_OF_HOSTS: Final = (
@@ -112,8 +112,8 @@ class Hosts:
     def _open(self, host: Host) -> None:
         if self._settings is None:
             raise DriverError(f"host {host.name}: this server can have no other hosts")
-        if len(self._members) >= HOSTS_MAX and host.name not in self._members:
-            raise BadRequest(f"expected at most {HOSTS_MAX} hosts")
+        if len(self._members) >= MEMBERS_MAX and host.name not in self._members:
+            raise BadRequest(f"expected at most {MEMBERS_MAX} hosts")
         present = self._members.get(host.name)
         if present is not None and _login(present.host) == _login(host):
             present.update(host)
