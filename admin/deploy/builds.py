@@ -1,7 +1,7 @@
 """Compiles models in the background, one at a time, and publishes the results to the pools.
 
-`admin.deploy.due_builds` decides. A build is begun while a device is free, and the pool manager
-gives it up as soon as somebody waits for the device. Its state is stored before and after.
+`admin.deploy.due_builds` decides. A build begins when a device is free, and the pool manager ends
+it as soon as a function waits for the device. Its state is stored before and after.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ the ordinary and the compiled session."""
 
 class Builds:
     """Background builds of one server. `wall` returns Unix seconds; `delay_s` is added to each
-    build, for trials of the machinery."""
+    build, for tests."""
 
     def __init__(  # noqa: PLR0913 - a period for tests beside the collaborators
         self,
@@ -227,7 +227,7 @@ class Builds:
                         await self._news.wait()
 
     async def _share(self) -> None:
-        """Use what was compiled on another host with the same model of device."""
+        """Use the result of a build on another host with the same model of device."""
         builds = self._store.builds
         wanted = self._current() if self._wall() >= self._not_before_s else []
         for one in wanted:

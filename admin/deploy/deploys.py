@@ -307,8 +307,8 @@ class Deploys:
         return self._result(deployed, verified.sample, how) | self._compiled(deployed)
 
     def _compiled(self, deployed: Deployed) -> dict[str, Any]:
-        """Return what the result of a deploy says about the compiled model of the revision that has
-        the traffic, {} if none is asked for."""
+        """Return the part of a deploy's result about the compiled model of the revision with the
+        traffic, {} if none is requested."""
         text = self._models.summary(deployed)
         return {"compiled": text} if text else {}
 

@@ -1,8 +1,8 @@
 """Decides which model is compiled next, and how a build's state changes. Pure.
 
-A build that was given up says nothing about the model and is tried again, up to ATTEMPTS_MAX times.
-One that failed would fail again until bundle, shapes or compiler change, which makes it another
-target, or until an operator asks for it.
+A build that was given up, for a reason other than the model, is tried again, up to ATTEMPTS_MAX
+times. One that failed would fail again until bundle, shapes or compiler change, which makes it
+another target, or until an operator asks for it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def interrupted(build: Build) -> Build:
 
 
 def given_up(build: Build, reason: str, now_s: float) -> Build:
-    """Return the state after an attempt that said nothing about the model."""
+    """Return the state after an attempt that ended for a reason other than the model."""
     is_last = build.attempts >= ATTEMPTS_MAX
     lost_s = max(0.0, now_s - build.began_s) if build.began_s else 0.0
     pause_s = min(max(PAUSE_RATIO * lost_s, PAUSE_MIN_S), PAUSE_MAX_S)
@@ -176,9 +176,8 @@ def stale(build: Build, key: str, reason: str) -> Build:
 def refusal(target: Target, built: Built, build: Build) -> str:
     """Return why the result of a build is not used, "" if it is.
 
-    The replica judges itself; what it says is checked against what it was asked for. Replicas on
-    devices of this type have refused a key before: replacing the compiled model in turns would
-    compile for ever.
+    The replica's report is checked against its order. Replicas on devices of this type have refused
+    a key before: replacing the compiled model in turns would compile for ever.
     """
     model = built.compiled
     if (model.compiler, model.ranges) != (target.compiler, target.ranges):

@@ -233,8 +233,8 @@ class Verification:
 
 
 def check_shapes(revision: Revision, profile: Profile) -> None:
-    """Raise ModelRefused if [runtime.shapes] contradicts the model, or with engine "tensorrt" does
-    not say enough about it."""
+    """Raise ModelRefused if [runtime.shapes] contradicts the model, or is incomplete for engine
+    "tensorrt"."""
     wanted = revision.compilation
     if wanted is None or (wanted.engine == "auto" and not wanted.shapes):
         return

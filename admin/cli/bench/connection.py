@@ -29,8 +29,8 @@ class Broken(Exception):
 
 class _Answer:
     """Callbacks of httptools, and its parser. `status`: of the complete answer, else 0. `is_kept`:
-    the server keeps the connection open. llhttp tells both only within a callback. Interim answers
-    (RFC 9110, 15.2) are passed over."""
+    the server keeps the connection open. llhttp reports both only within a callback. Interim
+    answers (RFC 9110, 15.2) are passed over."""
 
     __slots__ = ("head_status", "is_kept", "parser", "status")
 

@@ -110,7 +110,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def notes(items: Sequence[Figures]) -> list[str]:
-    """Return what limits the meaning of the figures."""
+    """Return notes about limits of the figures."""
     found = []
     busy = max((one.result.busy for one in items), default=0.0)
     starved = max((one.result.starved for one in items), default=0.0)

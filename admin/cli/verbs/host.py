@@ -261,7 +261,7 @@ def rm(
 
 
 def _removal_state(session: Session, name: str) -> dict[str, Any]:
-    """Return what a removal has reached, in the form of its answer."""
+    """Return the state of a removal, in the form of its answer."""
     from admin.client.client import ApiError
 
     try:
@@ -362,7 +362,7 @@ def render_added(answer: dict[str, Any]) -> str:
 
 
 def render(items: Sequence[dict[str, Any]]) -> str:
-    """Render the hosts as a table, with what is wrong below it."""
+    """Render the hosts as a table, with their problems below it."""
     rows = [
         (
             get(item, "name"),

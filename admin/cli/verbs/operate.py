@@ -156,8 +156,8 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
 def prepare(session: Session, name: Name, now: NowOption = False, wait: BuildWait = 7200) -> None:
     """Compile a function's model, and follow the build until it ends.
 
-    The function answers calls meanwhile. A build runs on a device that nobody needs, and is given
-    up when a call needs the device; after three times it waits for this command. It also repeats a
+    The function answers calls meanwhile. A build runs on a spare device, and is given up when a
+    call needs the device; after three attempts it waits for this command, which also repeats a
     build that failed. --wait 0 returns at once. The exit code is 1 if there is no compiled model in
     the end.
 
