@@ -312,7 +312,7 @@ class FileCache:
 
 
 def superfluous(entries: Sequence[Entry], limit_bytes: int, spared: Collection[str]) -> list[Entry]:
-    """Return what must go, oldest first, so that the rest takes at most `limit_bytes`.
+    """Return the files to remove, oldest first, so that the rest takes at most `limit_bytes`.
 
     Partial uploads go first. A file with several names, or whose number of names is not known, is
     in use.

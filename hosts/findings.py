@@ -1,4 +1,4 @@
-"""Judges what was found on a host: a check each, with the line that mends it. Pure."""
+"""Turns findings about a host into checks, each with its remedy. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ KEYS: Final = "~/.ssh/authorized_keys"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a host: `found` is what there is, `remedy` the line that mends it ("" if ok)."""
+    """A check of a host: `found` is the present state, `remedy` the line that fixes it ("" if
+    ok)."""
 
     name: str
     is_ok: bool
@@ -37,7 +38,7 @@ class Check:
 
 
 class EngineState(Enum):
-    """State of the container engine's socket; UNKNOWN: the host does not say why it is closed."""
+    """State of the container engine's socket; UNKNOWN: the reason why it is closed is not known."""
 
     UNKNOWN = auto()
     ABSENT = auto()
@@ -48,7 +49,7 @@ class EngineState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Container engine. `error` is why it told nothing, `machine` the processor it runs on."""
+    """Container engine. `error`: why its state is unknown; `machine`: the processor it runs on."""
 
     state: EngineState = EngineState.UNKNOWN
     error: str = ""
@@ -104,7 +105,7 @@ class Findings:
 
 
 def judge(found: Findings) -> list[Check]:
-    """Return all checks of a host, in the order in which they should be mended."""
+    """Return all checks of a host, in the order in which they should be fixed."""
     checks = [
         _commands(found),
         _sftp(found),
@@ -122,7 +123,7 @@ def judge(found: Findings) -> list[Check]:
 
 
 def shown(text: str) -> str:
-    """Return what a host sent as one short line without control characters."""
+    """Return text of a host as one short line without control characters."""
     line = "".join(sign if sign.isprintable() else " " for sign in text[: 2 * SHOWN_MAX])
     return " ".join(line.split())[:SHOWN_MAX]
 

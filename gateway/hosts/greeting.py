@@ -39,7 +39,8 @@ class Dialer(Protocol):
 class Greeting:
     """The expected first frame: WELCOME with the greeting as its body.
 
-    `buffer` never has room for more than that frame, so that a flood stays with its sender.
+    `buffer` never has room for more than that frame, so that a peer that sends more is slowed by
+    back-pressure.
     """
 
     def __init__(self, greeting: str) -> None:
