@@ -1,4 +1,4 @@
-"""Builds that callers wait for: models compiled in the background on devices that nobody needs.
+"""Builds that callers wait for: models compiled in the background on spare devices.
 
 A build is a pool with one replica of the role "build". Its key is the revision's with a suffix, so
 that the pool that serves is another one.

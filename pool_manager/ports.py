@@ -138,7 +138,7 @@ class OtherHosts(Protocol):
     HostDown for a host that was removed."""
 
     def adopt(self, record: ReplicaRecord) -> None:
-        """Know the host of a replica, before anything is done with it."""
+        """Record the host of a replica, before any other operation on it."""
 
     def forget(self, id: str) -> None:
         """Forget a replica that was released or given up."""

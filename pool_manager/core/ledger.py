@@ -343,7 +343,7 @@ class Ledger:
 
     def refusing(self, need: Need) -> list[str]:
         """Return the hosts that do not admit the need although they have devices of the kind, or
-        may have some, as they have not told any; cached as `fleet` is."""
+        may have some, as their devices are not known yet; cached as `fleet` is."""
         key = need.kind, need.device_type, need.labels, need.driver, False
         if key not in self._refusing:
             there = [host for host, kind in self._groups if need.kind in ("any", kind)]

@@ -56,7 +56,7 @@ class Fleet:
         return self._local if host == LOCAL_HOST else self.remote(host)
 
     def adopt(self, record: ReplicaRecord) -> None:
-        """Know the host of a replica: one that is launched, or of an earlier manager."""
+        """Record the host of a replica that is launched or adopted."""
         if record.host != LOCAL_HOST:
             self._host_of[record.id] = record.host
             self.remote(record.host).records[record.id] = record

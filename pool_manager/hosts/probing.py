@@ -1,4 +1,4 @@
-"""Facts of a host that its engine does not tell."""
+"""Facts of a host that its engine does not report."""
 
 from __future__ import annotations
 

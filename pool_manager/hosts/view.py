@@ -50,7 +50,7 @@ class HostView:
 
 
 def complaint(disk_free_mib: float | None, clock_offset_s: float | None) -> str:
-    """Return what is wrong with a host that is up, as its agent reports it; "" for nothing."""
+    """Return the problem of a host that is up, as its agent reports it; "" for none."""
     found = []
     if disk_free_mib is not None and disk_free_mib < DISK_LOW_MIB:
         found.append(f"its disk is full: {disk_free_mib:.0f} MiB are free")

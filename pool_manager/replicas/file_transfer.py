@@ -44,8 +44,8 @@ async def reader_at(path: Path) -> AsyncIterator[PartReader]:
 
 @contextlib.asynccontextmanager
 async def reader_of(connection: socket.socket, greeting: str) -> AsyncIterator[PartReader]:
-    """Use a connection to a replica on another host, which proves by `greeting` that it is the one.
-    Raises LinkError if it does not, OSError."""
+    """Use a connection to a replica on another host, which proves by `greeting` that it is the
+    expected one. Raises LinkError if it does not, OSError."""
     with connection:
         reader = PartReader(connection)
         try:
@@ -117,8 +117,8 @@ class PartReader:
 
 
 class NotFetched(NamedTuple):
-    """Why nothing was fetched. `is_accident`: it says nothing about the model, and may succeed
-    another time."""
+    """Reason why nothing was fetched. `is_accident`: it is not the model's fault, so another
+    attempt may succeed."""
 
     reason: str
     is_accident: bool = False

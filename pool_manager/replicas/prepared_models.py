@@ -228,8 +228,8 @@ class PreparedFetcher:
         self._emit(event)
 
     def _trial_of(self, id: str) -> tuple[ModelSpec, Binding] | None:
-        """Return what a trial was asked for, None for any other replica: no other one may make the
-        server store files."""
+        """Return the binding of a trial, None for any other replica, which may not make the server
+        store files."""
         replica = self._find(id)
         if replica is None or replica.role != "trial":
             return None
