@@ -1,5 +1,5 @@
-"""Compiled models as the server knows them: what is compiled for a revision, what a build made, and
-the state of builds. Pure."""
+"""Compiled models on the server's side: targets of revisions, results and states of builds.
+Pure."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TargetState:
 
 
 def target_of(deployed: Deployed, compiler: CompilerName) -> Target | str:
-    """Return what is compiled for a revision, or the reason why nothing is, "" if its manifest
+    """Return the target of a revision, or the reason why nothing is compiled, "" if its manifest
     does not ask for it.
 
     `compiler` is the server's: "onnxruntime" compiles for the CPU, and GPUs always have TensorRT.
@@ -145,8 +145,8 @@ def _own_range(tensor: TensorSpec, rows: int) -> ShapeRange:
 
 
 def order_of(target: Target, timing_key: str = "", delay_s: float = 0.0) -> BuildOrder:
-    """Return what a build gets. `timing_key` is that of the compiler's measurements that it gets,
-    "" for none."""
+    """Return the order of a build. `timing_key` is that of the compiler's measurements that it
+    gets, "" for none."""
     return BuildOrder(
         compiler=target.compiler,
         ranges=target.ranges,
@@ -159,7 +159,7 @@ def order_of(target: Target, timing_key: str = "", delay_s: float = 0.0) -> Buil
 
 
 def estimate_s(target: Target, bundle: Bundle, done: list[tuple[Compiled, int]]) -> float | None:
-    """Return how long a build will probably take, None if no earlier one tells.
+    """Return how long a build will probably take, None without earlier ones.
 
     `done` are the earlier results with the sizes of their bundles in bytes. Builds of the same
     model count alone if there are any; else the time per byte of all with the same compiler.

@@ -41,7 +41,7 @@ class CompileOutput(NamedTuple):
 
 
 class Compiler(Protocol):
-    """One compiler. Nothing of it is imported or loaded before it is asked for."""
+    """One compiler. Its libraries are imported and loaded only when it is used."""
 
     name: CompilerName
     device_kind: str

@@ -1,6 +1,6 @@
 """TensorRT by ONNX Runtime's provider.
 
-Written against ONNX Runtime 1.31 and TensorRT 10. No GPU was there: it has not run on one.
+Written against ONNX Runtime 1.31 and TensorRT 10. It has not run on a GPU yet.
 
 The library is loaded only after the driver has shown a GPU: without one, TensorRT's runtime ends
 the process with a segmentation fault.

@@ -18,8 +18,7 @@ ERROR_MAX: Final = 500
 
 
 def packages() -> dict[str, Any]:
-    """Return the installed distributions with their versions; an image installs no metadata of
-    others."""
+    """Return those of PACKAGES that are installed, with their versions."""
     found = {}
     for name in PACKAGES:
         try:
