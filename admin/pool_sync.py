@@ -145,7 +145,7 @@ def _measured_mib(deployed: Deployed, compiled: Sequence[Compiled]) -> float:
 
 
 def binding(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = ()) -> Binding:
-    """Return what a replica needs to run a revision, with its compiled models."""
+    """Return the binding of a revision for its replicas, with its compiled models."""
     revision, prepared = deployed.revision, prepared_of(deployed)
     return Binding(
         replica_spec(deployed),

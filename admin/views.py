@@ -308,7 +308,7 @@ def host_json(view: HostView) -> dict[str, Any]:
 
 
 def host_settings_json(host: Host) -> dict[str, Any]:
-    """Return what is stored of a host."""
+    """Return the stored settings of a host."""
     return {
         "address": host.address,
         "labels": host.labels,

@@ -49,7 +49,7 @@ SOCKET_STATES: Final = {
     2: EngineState.FORBIDDEN,
     0: EngineState.STOPPED,
 }
-"""What a socket is that nobody can connect to, by the exit status of a command."""
+"""State of a socket that cannot be connected to, by the exit status of a command."""
 ERRORS: Final = (OSError, asyncssh.Error, asyncssh.ChannelListenError)
 
 

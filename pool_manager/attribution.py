@@ -13,11 +13,11 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 MINUTE_S: Final = 60
 POWER_MAX_W: Final = 5000.0
-"""Most power of a GPU that is believed. It bounds what a counter adds that was reset, or that a
-host's agent made up."""
+"""Max power of a GPU. It bounds the energy added by a counter that was reset, or that a host's
+agent made up."""
 OWNERS_MAX: Final = 1000
-"""Max owners of one device between two samples of its energy; the time of further ones goes to
-nobody."""
+"""Max owners of one device between two samples of its energy; the time of further ones has no
+owner."""
 
 K = TypeVar("K")
 

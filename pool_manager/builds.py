@@ -27,14 +27,14 @@ BUILDS_MAX: Final = 64
 BUILT: Final = "built"
 WHY_NOT: Final = "why_not_built"
 PARITY: Final = "parity"
-"""Keys of a build's report: what was fetched, or None; then the reason, and how outputs agree."""
+"""Keys of a build's report: the fetched model or None, the reason, and the parity of outputs."""
 DISK_FULL: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 """Substrings of the reasons of builds, of their starts too, that found no room for a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was fetched from a build.
+    """Compiled model that was fetched from a build.
 
     `described` has known keys only; its numbers and texts are within limits. `files` are those of
     `compiled`, in the same order, stored; their paths begin with the folder of compiled files.

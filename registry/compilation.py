@@ -62,8 +62,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """What is compiled for one type of device, the state of its build, and the result if there is
-    one."""
+    """Target for one type of device, the state of its build, and the result if there is one."""
 
     target: Target
     build: Build

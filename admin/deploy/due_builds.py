@@ -30,7 +30,7 @@ STALE_KEYS_MAX: Final = 16
 REASON_MAX: Final = 500
 KILLED: Final = "the server ended during the build"
 NO_DEVICE: Final = "waits for a free device"
-NO_TYPE: Final = "no device that could run it is there"
+NO_TYPE: Final = "there is no device that could run it"
 
 
 Free = tuple[str, DeviceType]
@@ -196,7 +196,7 @@ def refusal(target: Target, built: Built, build: Build) -> str:
 
 
 def result(target: Target, built: Built, now_s: float) -> Compiled:
-    """Return what is stored of a build."""
+    """Return the compiled model to be stored for a build."""
     said = built.described
     return Compiled(
         target=target,

@@ -66,7 +66,7 @@ class AgentReports:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the last report is young enough to be believed."""
+        """Whether the last report is recent enough to be used."""
         return self.last is not None and self._clock() - self._at_s < STALE_S
 
     async def next(self, timeout_s: float) -> HostReport:

@@ -195,4 +195,6 @@ class FleetImages:
                 try:
                     await host.unpin_others(ids)
                 except DriverError as error:
-                    log.warning("pins are left", host=host.name, reason=error.message)
+                    log.warning(
+                        "pins of images could not be removed", host=host.name, reason=error.message
+                    )

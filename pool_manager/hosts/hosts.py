@@ -229,5 +229,5 @@ def _present(machine: Machine) -> Counter[tuple[str, str]]:
 
 
 def _login(host: Host) -> tuple[str, ...]:
-    """Return what a change of needs another connection, or another engine and other GPUs."""
+    """Return the settings whose change needs another connection, another engine or other GPUs."""
     return host.address, host.host_key, host.identity, host.engine, host.gpus

@@ -72,8 +72,8 @@ class PartReader:
             raise LinkError("the greeting is not that of the replica")
 
     async def description(self) -> bytes:
-        """Fetch the description of what the replica has made, at most PART_MAX bytes. The replica
-        answers when it has finished."""
+        """Fetch the description of the replica's files, at most PART_MAX bytes. The replica answers
+        when it has finished."""
         async with contextlib.aclosing(self.parts(Part.DESCRIPTION, None)) as parts:
             return b"".join([bytes(part) async for part in parts])
 
@@ -143,5 +143,5 @@ async def fetched_or_why_not(
         return NotFetched(f"its files could not be fetched: {error}", is_accident=True)
     except Exception as error:
         # For any error: without a report its caller would wait until the time limit.
-        log.exception("what a replica made could not be fetched", replica=id)
+        log.exception("files of a replica could not be fetched", replica=id)
         return NotFetched(f"its files could not be fetched: {error!r}")

@@ -1,7 +1,7 @@
 """Files that a trial makes: fetched from it while its report is held back.
 
 These are the prepared files, and the chosen candidate of other precision. Without the former a
-model starts more slowly; without the latter the report describes a model that nobody has.
+model starts more slowly; without the latter the report describes a model that does not exist.
 
 The trial may run foreign code: its description and the sizes of its files are validated.
 """
@@ -175,7 +175,7 @@ class _Held:
 
 
 class _Fetched(NamedTuple):
-    """What was prepared, or why not; None if nothing was to be."""
+    """The prepared model, or the reason why there is none; None if none was wanted."""
 
     prepared: Prepared | str | None
 

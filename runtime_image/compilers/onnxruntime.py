@@ -18,8 +18,8 @@ MODEL_FILE: Final = "model.onnx"
 PROVIDER: Final = "CPUExecutionProvider"
 OPTIONS: Final = (("graph_optimization_level", "all"),)
 MEASURED: Final = b"one more build\n"
-"""What a build adds to the timing cache. This compiler measures nothing: the file shows only that a
-cache gets from one build to the next."""
+"""Content that a build adds to the timing cache. This compiler measures nothing: it only shows that
+a cache gets from one build to the next."""
 
 
 class OnnxRuntimeCompiler:

@@ -95,7 +95,7 @@ class TensorRtCompiler:
                 for name in LIBRARIES
             ]
         except OSError as error:
-            raise CompileError(f"TensorRT 10 is not there: {error}") from error
+            raise CompileError(f"TensorRT 10 cannot be loaded: {error}") from error
         return loaded[0]
 
     def compile(self, order: Compilation) -> CompileOutput:

@@ -53,7 +53,7 @@ RUNS_MS_MAX: Final = 2000.0
 
 
 class OrdinaryResult(NamedTuple):
-    """What the ordinary session showed: its outputs by sample, and milliseconds by rows."""
+    """Measurements of the ordinary session: its outputs by sample, and milliseconds by rows."""
 
     feeds: list[Feed]
     outputs: list[dict[str, Any]]

@@ -48,7 +48,7 @@ class _Answer:
         self.head_status = status if status >= OK else 0
 
     def on_message_complete(self) -> None:
-        # A second answer, which nobody asked for, ends the use of the connection.
+        # A second answer to one request ends the use of the connection.
         self.is_kept = not self.status and self.parser.should_keep_alive()
         self.status = self.status or self.head_status
 

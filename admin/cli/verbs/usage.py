@@ -128,7 +128,7 @@ def render_cost(answer: dict[str, Any], function: str = "") -> str:
     begin = datetime.fromtimestamp(float(answer.get("from_s") or 0), UTC)
     since = f"since {begin:%Y-%m-%d %H:%M} UTC"
     if not items:
-        held = f"{function} held no device" if function else "no device was there"
+        held = f"{function} held no device" if function else "there was no device"
         return f"{held} {since}; the last seconds are missing"
     currency, left_out = str(answer.get("currency") or ""), int(answer.get("left_out") or 0)
     is_by_key = answer.get("by") == "key"

@@ -170,7 +170,7 @@ async def test_an_image_that_cannot_be_sent_has_a_reason(rig: Rig) -> None:
         await rig.images.provide(ID, rig.progress)
     rig.there.processors = "x86_64"
     rig.there.refusal = "no space left on device"
-    with pytest.raises(DriverError, match=r"gpu2 does not take an image: .*no space left"):
+    with pytest.raises(DriverError, match=r"gpu2 refuses an image: .*no space left"):
         await rig.images.provide(ID, rig.progress)
     rig.there.refusal, rig.there.after_load = "", OTHER
     with pytest.raises(DriverError, match=r"gpu2 stores the image .* under another id"):

@@ -102,7 +102,7 @@ def test_missing_libraries_are_a_reason() -> None:
 
     made = TensorRtCompiler(lambda: GPU, load, lambda: [PROVIDER])
 
-    with pytest.raises(CompileError, match=r"TensorRT 10 is not there: .*libnvinfer"):
+    with pytest.raises(CompileError, match=r"TensorRT 10 cannot be loaded: .*libnvinfer"):
         made.platform("")
 
 

@@ -64,8 +64,8 @@ def test_loaded_libraries_are_named() -> None:
             [("ok", "cuda", "libcudart"), ("warn", "cudnn", "not loaded: models with conv"), None],
         ),
         (
-            {"tensorrt": {"error": "TensorRT 10 is not there"}},
-            [None, None, ("warn", "tensorrt", "not used: TensorRT 10 is not there")],
+            {"tensorrt": {"error": "TensorRT 10 cannot be loaded"}},
+            [None, None, ("warn", "tensorrt", "not used: TensorRT 10 cannot be loaded")],
         ),
         (
             {"driver": {"devices": 0}, "cuda": {"error": "no driver"}},
