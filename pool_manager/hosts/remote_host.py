@@ -298,9 +298,7 @@ class RemoteHost:
         """End containers without a record of this server; return the others."""
         leftovers = running - self.records.keys()
         if leftovers:
-            log.info(
-                "replicas without a record are ended", host=self.name, replicas=sorted(leftovers)
-            )
+            log.info("unknown replicas are ended", host=self.name, replicas=sorted(leftovers))
         for id in leftovers:
             await driver.release(id)
         return running & self.records.keys()
@@ -434,12 +432,7 @@ class RemoteHost:
                 raise
             except DriverError as error:
                 # Files of other users in its data folder: they take disk space, nothing else.
-                log.warning(
-                    "folders of a replica could not be removed",
-                    host=self.name,
-                    replica=id,
-                    reason=error.message,
-                )
+                log.warning("folders remain", host=self.name, replica=id, reason=error.message)
             self.records.pop(id, None)
 
     async def unpin_others(self, ids: Collection[str]) -> None:
