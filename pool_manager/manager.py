@@ -206,8 +206,8 @@ class Manager:
         self._hosts.define(host)
 
     def remove_host(self, name: str, *, force: bool = False) -> None:
-        """Begin to remove a host: it drains, then it is forgotten (`subscribe_hosts`). With `force`,
-        replicas of an unreachable host are given up. Raises Unknown."""
+        """Begin to remove a host: it drains, then it is forgotten (`subscribe_hosts`). With
+        `force`, replicas of an unreachable host are given up. Raises Unknown."""
         self._hosts.remove(name, is_forced=force)
 
     def hosts(self) -> list[HostView]:
