@@ -35,7 +35,7 @@ async def hosts(
 
 
 async def test_devices_are_grouped_by_host() -> None:
-    """The server's own machine is first; a lost host tells why; a removed one goes."""
+    """The server's own machine is first; a lost host shows its reason; a removed one disappears."""
     async with hosts() as (dashboard, view):
         names = view.page.locator(f"{GROUP} h3")
         assert await names.all_inner_texts() == ["local", "gpu2", "gpu3", "gpu4"]

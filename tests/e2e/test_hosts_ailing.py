@@ -1,4 +1,4 @@
-"""Tests of hosts with one thing wrong: it is told, and the other hosts work on."""
+"""Tests of hosts with one fault: it is reported, and the other hosts are not affected."""
 
 from __future__ import annotations
 

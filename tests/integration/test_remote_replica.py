@@ -126,8 +126,8 @@ def acknowledged(link: BlockingLink) -> None:
 
 
 def test_a_call_is_served_without_a_descriptor(model: RemoteReplica) -> None:
-    """The replica binds its listener for everybody, greets first, and states no times of another
-    clock."""
+    """The replica binds a listener that every user may connect to, greets first, and states no
+    times of another clock."""
     model.ready()
 
     served(model)

@@ -208,7 +208,7 @@ class Hosts(Promises):
 
     @rule(pick=picks)
     def kill(self, pick: int) -> None:
-        """A process dies; nobody hears of it if its host cannot be reached."""
+        """A process dies, which is not reported if its host cannot be reached."""
         if one := self.picked(pick):
             self.world.die(one, "exit 1")
 

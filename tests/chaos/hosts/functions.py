@@ -121,7 +121,7 @@ class HostExchanges(Exchanges):
     """Clients of servers, under faults of hosts.
 
     A server that may still run on a host that cannot be reached has no successor elsewhere until
-    the host counts as gone; a call that waits for longer than its budget is told so.
+    the host counts as gone; a call that waits for longer than its budget is refused.
     """
 
     def _refused(self, sent: Sent, got: Got, who: str, began_s: float) -> None:

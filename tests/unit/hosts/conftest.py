@@ -41,7 +41,7 @@ async def connection(login: Login, tasks: Tasks) -> AsyncIterator[HostConnection
 
 
 class Peer(asyncio.Protocol):
-    """One connection that the far machine's server accepted; it reads only when it is told to."""
+    """One connection that the far machine's server accepted; it reads only on request."""
 
     def __init__(self) -> None:
         self.received = bytearray()

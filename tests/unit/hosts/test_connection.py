@@ -52,7 +52,7 @@ class Attempts:
 async def test_failures_in_a_row_are_counted(
     login: Login, far: Sshd, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each failed login lengthens the wait, and the reason is told to those who wait."""
+    """Each failed login lengthens the wait, and waiting callers get the reason."""
     far.stop()
     attempts = Attempts(monkeypatch, 4)
     there = HostConnection(login, tasks, name="gpu2")

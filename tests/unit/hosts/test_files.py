@@ -160,7 +160,7 @@ async def test_links_stay_below_the_models(cache: FileCache, base: Path, target:
 
 
 async def test_a_missing_file_cannot_be_linked(cache: FileCache, base: Path) -> None:
-    """A file that was removed meanwhile is told from other failures."""
+    """A file that was removed meanwhile has an error of its own."""
     with pytest.raises(FileNotFoundError):
         await cache.link(digest(BODY), str(base / "models" / "r1" / "model.onnx"))
 

@@ -118,7 +118,7 @@ NO_FILES = ["home folder", "disk"]
 async def test_each_setting_is_named_with_its_remedy(
     start: Callable[..., Login], tmp_path: Path, setting: str, names: list[str], mends: str
 ) -> None:
-    """Exactly the checks that a setting breaks fail; the first one has the line that mends it."""
+    """Exactly the checks that a setting breaks fail; the first one has the line that fixes it."""
     login = start(*filter(None, [setting]), sftp=bool(setting))
 
     found = await failing(login, tmp_path)
@@ -228,7 +228,7 @@ async def test_a_silent_engine_is_given_up(
 async def test_endless_output_of_a_command_ends(
     start: Callable[..., Login], tmp_path: Path
 ) -> None:
-    """A host whose every command writes without end is told, not read to the end."""
+    """A host whose every command writes without end is reported, not read to the end."""
     found = await failing(start("ForceCommand yes"), tmp_path)
 
     assert found[0].name == "SSH commands"

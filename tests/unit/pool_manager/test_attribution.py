@@ -40,7 +40,7 @@ def gpu() -> Attribution[str]:
 
 
 def test_the_holder_of_a_device_has_its_time_and_energy(gpu: Attribution[str]) -> None:
-    """Energy is split by the seconds since the last sample, between holders and nobody."""
+    """Energy is split by the seconds since the last sample, between holders and idle time."""
     gpu.sample(GPU, 1_000, 1.0, 0.0)
     gpu.hold("r1", GPU, Holder("a", 1.0), 2.0)
     gpu.release("r1", 5.0)
@@ -51,7 +51,7 @@ def test_the_holder_of_a_device_has_its_time_and_energy(gpu: Attribution[str]) -
 
 
 def test_holders_of_a_device_split_it_by_their_shares(gpu: Attribution[str]) -> None:
-    """Shares are relative to each other: what is free is not for nobody. Standbys have none."""
+    """Shares are relative to each other: a free share is not idle time. Standbys have none."""
     gpu.sample(GPU, 0, 1.0, 0.0)
     gpu.hold("r1", GPU, Holder("a", 0.5), 0.0)
     gpu.hold("r2", GPU, Holder("b", 0.25), 0.0)
@@ -140,7 +140,7 @@ def test_a_counter_is_bounded_by_a_power(after: int) -> None:
 
 
 def test_owners_between_two_samples_are_limited(gpu: Attribution[str]) -> None:
-    """Beyond the limit the time of further owners claims energy for nobody."""
+    """Beyond the limit the time of further owners counts as idle."""
     gpu.sample(GPU, 0, 1.0, 0.0)
     for number in range(OWNERS_MAX + 10):
         gpu.hold("r1", GPU, Holder(f"f{number}", 1.0), float(number))

@@ -137,7 +137,7 @@ async def test_a_build_is_shown_while_it_runs_and_returns_stored_files(rig: Rig)
 
 @SLOW
 async def test_a_call_ends_a_build(rig: Rig) -> None:
-    """The caller gets the only device; the build says for whom it was given up."""
+    """The caller gets the only device; the error of the build names the function that got it."""
     rig.define()
     building = asyncio.ensure_future(rig.built())
     await until(lambda: rig.waiting == 1)
@@ -204,7 +204,7 @@ async def test_the_reason_of_a_failure_is_reported(
 
 
 async def test_a_ready_replica_is_upgraded_and_the_next_one_starts_compiled(rig: Rig) -> None:
-    """Files are linked before the replica is told, and to each later one."""
+    """Files are linked before the replica is upgraded, and for each later one."""
     built = await rig.built()
     rig.define()
     id = await rig.warm()

@@ -381,8 +381,8 @@ def test_what_is_about_no_replica_is_nothing() -> None:
 
 
 def test_energy_belongs_to_the_holder_of_the_gpu() -> None:
-    """The first sample is the base. Idle or busy, a replica has the energy of its GPU; what nobody
-    holds is nobody's, also while a release is not proved."""
+    """The first sample is the base. Idle or busy, a replica has the energy of its GPU; unheld
+    energy has no owner, also while a release is not proved."""
     rig = Rig()
     rig.gpus.energy_mj = 5_000_000
     rig.watch.tick()
@@ -404,7 +404,7 @@ def test_energy_belongs_to_the_holder_of_the_gpu() -> None:
 
 
 def test_the_time_of_a_standby_belongs_to_no_function() -> None:
-    """Time and energy of a standby are nobody's until it is given away."""
+    """Time and energy of a standby have no owner until it is assigned."""
     rig = Rig(gpu_standbys=1)
     rig.gpus.energy_mj = 0
     rig.feed(events.PoolDefined(PoolSpec(KEY, idle_s=60.0)))

@@ -116,8 +116,8 @@ async def server(folder: Path, clock: Callable[[], float] | None = None) -> Asyn
 
 
 async def test_a_deploy_reports_the_state_of_the_compiled_model(tmp_path: Path) -> None:
-    """That a build will begin, that an earlier one made the compiled model, or why there is none;
-    nothing if none is asked for."""
+    """A build will begin, an earlier one has made the compiled model, or a reason why there is
+    none; nothing if none is requested."""
     async with server(tmp_path) as side:
         first = await side.deploy()
         await side.begun()
@@ -343,7 +343,7 @@ async def test_a_host_gets_what_another_one_has_built(tmp_path: Path) -> None:
 
 
 async def test_a_type_without_devices(tmp_path: Path) -> None:
-    """Where no device could run a function, its build waits and says so."""
+    """Where no device could run a function, its build waits with that reason."""
     async with server(tmp_path) as side:
         await side.deploy()
         target = side.state()[0]

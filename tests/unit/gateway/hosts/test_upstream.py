@@ -101,7 +101,7 @@ async def test_nothing_is_sent_before_the_sidecar_has_connected(
 async def test_an_idle_connection_is_reused(
     delivery: Delivery, sidecar: RemoteSidecar, link: Channel, proxy: Proxy, hosts: UnixHosts
 ) -> None:
-    """Without a round trip; the sidecar hears of it as on this machine."""
+    """Without a round trip; the sidecar is informed as on this machine."""
     connection, channel = await opened(delivery, sidecar, link, proxy)
     delivery.end_exchange(proxy.calls[0], kept=True)
 
@@ -122,7 +122,7 @@ async def test_an_idle_connection_is_reused(
 async def test_an_idle_connection_that_is_not_silent_is_closed(
     delivery: Delivery, sidecar: RemoteSidecar, link: Channel, proxy: Proxy, says: bytes
 ) -> None:
-    """Its server has ended it, or said something: the next exchange gets a new one."""
+    """Its server has ended it or sent bytes: the next exchange gets a new one."""
     _, channel = await opened(delivery, sidecar, link, proxy)
     delivery.end_exchange(proxy.calls[0], kept=True)
     if says:

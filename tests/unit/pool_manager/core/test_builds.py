@@ -1,4 +1,4 @@
-"""Builds: placed only on what nobody needs, given up at once when somebody waits."""
+"""Builds: placed only on spare devices, given up at once when a pool waits."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_finished_build_is_reported_and_released() -> None:
 
 @pytest.mark.parametrize("state", ["starting", "standby", "loading"])
 def test_a_call_ends_a_build_in_the_same_step(state: str) -> None:
-    """In whatever state it is; the device is reserved for the caller, and nobody else gets it."""
+    """In whatever state it is; the device is reserved for that caller's pool."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     begun(play)
     if state != "starting":
@@ -352,7 +352,7 @@ def test_a_build_has_an_hour() -> None:
 
 
 def test_a_cancelled_build_is_released_at_once() -> None:
-    """Its caller has left: there is nobody to tell."""
+    """Its caller has left, so no end is reported."""
     play = Play(devices=1)
     begun(play)
     play.on(events.Greeted("r1", {}))
@@ -361,7 +361,7 @@ def test_a_cancelled_build_is_released_at_once() -> None:
 
 
 def test_a_shutdown_ends_a_build() -> None:
-    """It is told that its build was given up."""
+    """Its end is reported as given up."""
     play = Play(devices=1)
     begun(play)
 
@@ -369,7 +369,7 @@ def test_a_shutdown_ends_a_build() -> None:
 
 
 def test_a_build_of_an_earlier_manager_is_released() -> None:
-    """Nobody waits for it any more."""
+    """It has no caller any more."""
     play = Play(devices=1, is_open=False)
 
     commands = play.on(events.Found("r9", BUILD, "cpu0", "build"))

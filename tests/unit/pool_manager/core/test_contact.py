@@ -147,7 +147,7 @@ def test_a_handler_that_is_given_up_counts_until_its_end_is_proved() -> None:
 
 def test_a_handler_that_cannot_be_released_blocks_nothing_for_ever() -> None:
     """A failed release alone proves nothing: the connection may be what failed. It leaves the
-    device charged, and frees the function once the replica has heard no manager for long."""
+    device charged, and frees the function once the replica has had no manager for long."""
     play = ready(HANDLER, near=1)
     play.on(events.Lost("r1", "it does not answer"))
     assert play.on(events.NotReleased("r1", "stuck"), HOST_LOST_S - 1.0) == []
@@ -500,8 +500,8 @@ def test_losses_are_no_failures_while_the_host_is_away() -> None:
 
 
 def test_an_assigned_standby_gets_its_model_when_it_is_back() -> None:
-    """A standby that was assigned while it was starting is told once it is known again, even if it
-    has greeted before its host was."""
+    """A standby that was assigned while it was starting gets its model once it is known again, even
+    if it has greeted before its host was."""
     play = FleetPlay(MODEL, standbys=1)
     play.demand()
     play.demand(1.0, a=1)

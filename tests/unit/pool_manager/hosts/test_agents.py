@@ -145,7 +145,7 @@ async def test_an_agent_that_ends_is_started_again(rig: Rig) -> None:
 
 
 async def test_an_agent_that_was_ended_stays_so(rig: Rig) -> None:
-    """Its record goes, so that nobody adopts it."""
+    """Its record is removed, so that no later server adopts it."""
     await rig.ensure(rig.keeper)
     await rig.keeper.end()
     rig.keeper.exited("was killed by SIGKILL")

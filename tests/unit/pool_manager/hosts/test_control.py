@@ -63,7 +63,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_replica_is_identified_by_its_token(rig: Rig) -> None:
-    """Each gets its own connections, with what it said; a token of nobody is refused."""
+    """Each gets its own connections, with their HELLO; an unknown token is refused."""
     one, two = rig.control.register("one", "a" * 64), rig.control.register("two", "b" * 64)
 
     stranger = rig.dial(token="a" * 63)

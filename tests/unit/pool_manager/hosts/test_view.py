@@ -1,4 +1,4 @@
-"""Tests of what is told of a host that is up."""
+"""Tests of the problems that are shown of a host that is up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled models, fetched from their build: what is believed and what is not."""
+"""Compiled models, fetched from their build: checks of its description and files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ DESCRIPTION: dict[str, Any] = {
 
 
 def text(**changes: Any) -> bytes:
-    """Return an honest description with `changes`: `compiled__files__0__name`."""
+    """Return a correct description with `changes`: `compiled__files__0__name`."""
     data = copy.deepcopy(DESCRIPTION)
     data["compiled"] = json.loads(json.dumps(data["compiled"]))
     for path, value in changes.items():

@@ -118,7 +118,7 @@ async def test_a_malformed_outcome_ends_the_link(rig: Rig, result: dict[str, Any
 
 
 async def test_an_unrequested_outcome_ends_the_link(rig: Rig) -> None:
-    """It would change what the manager believes of the replica."""
+    """It would change the manager's record of the replica."""
     link = await loaded(rig)
 
     with capture_logs():

@@ -60,7 +60,7 @@ async def test_a_refused_change_changes_nothing(store: HostStore, database: Data
 async def test_a_change_refused_by_the_database_is_not_in_memory(
     store: HostStore, database: Database
 ) -> None:
-    """A host that could not be stored is not there, and no subscriber heard of it."""
+    """A host that could not be stored is not there, and no subscriber was called."""
     seen: list[str] = []
     store.subscribe(lambda name, _: seen.append(name))
     await database.close()

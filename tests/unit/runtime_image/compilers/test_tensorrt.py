@@ -55,7 +55,7 @@ def compiler(libraries: Libraries, gpu: Any = lambda: GPU) -> TensorRtCompiler:
 
 
 def test_the_platform_names_gpu_and_versions() -> None:
-    """TensorRT's libraries are opened for everybody, its own first."""
+    """TensorRT's libraries are opened for the whole process, its own first."""
     libraries = Libraries()
 
     platform = compiler(libraries).platform("onnx-1.31.1/cuda-sm90-570.86.15/cpu-x86_64-0")

@@ -314,7 +314,7 @@ def test_a_swap_that_fails_changes_nothing(
     scene: Scene, harm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another key, a changed file, too little memory, or another model: the engine keeps its
-    session, and the reason is told."""
+    session, and the outcome has the reason."""
     engine, _ = scene.load(None)
     compiled = scene.compiled
     reasons = {

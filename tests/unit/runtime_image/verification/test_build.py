@@ -117,8 +117,8 @@ def compiling_instead(model: Path) -> Callable[..., CompileOutput]:
 def test_a_full_disk_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, reason: str
 ) -> None:
-    """Compilers do not name it. Whoever reads the reason can tell it from a defect of the model,
-    and it is asked for before the files that filled the disk are removed."""
+    """Compilers do not report it. The reason distinguishes it from a defect of the model, and the
+    free space is read before the files that filled the disk are removed."""
     spec = compiling.spec(models.affine(folder, offset=1))
     scratch = folder.parent / "scratch"
 
@@ -175,7 +175,7 @@ def test_an_order_that_does_not_fit_is_refused(
 
 
 def test_a_build_without_an_order_is_refused(folder: Path) -> None:
-    """The manager asked for a build but said nothing of what."""
+    """The manager requested a build without an order."""
     described, _ = build(replace(compiling.spec(models.add_one(folder)), build=None), folder)
 
     assert described == {"why_not": "there is nothing to compile"}

@@ -72,7 +72,7 @@ def test_a_call_follows_the_last_replica(api: AdminApi, runs: ColdRuns) -> None:
 
 
 def test_other_answers_are_no_cold_starts(api: AdminApi, runs: ColdRuns) -> None:
-    """A warm answer means that somebody else woke it; a refusal counts by its code."""
+    """A warm answer means that another caller woke it; a refusal counts by its code."""
     api.on("GET", REPLICAS, state())
     refusal = {"type": "urn:fngate:problem:queue_full", "code": "queue_full"}
     api.on("POST", CALL, Canned({}), Canned(refusal, 503), Canned({"code": "own"}, 500))
@@ -107,7 +107,7 @@ def test_the_remaining_time_bounds_the_wait_for_sleep(api: AdminApi, runs: ColdR
 
 
 def test_a_function_that_does_not_sleep_is_given_up(api: AdminApi, runs: ColdRuns) -> None:
-    """The error tells the states of its replicas."""
+    """The error names the states of its replicas."""
     api.on("GET", REPLICAS, state(("digits", "serve", "draining")))
     with pytest.raises(Conflict, match="did not fall asleep within 60 s: draining"):
         runs.once()

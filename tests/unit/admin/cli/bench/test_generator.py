@@ -107,7 +107,7 @@ def test_an_open_load_measures_from_planned_starts() -> None:
 
 
 def test_calls_that_wait_too_long_are_never_sent() -> None:
-    """A rate above what the connections allow is told by the calls that were not sent."""
+    """A rate above what the connections allow shows in the count of unsent calls."""
     free = threading.Event()
 
     def script(_: int) -> bytes:
@@ -123,7 +123,7 @@ def test_calls_that_wait_too_long_are_never_sent() -> None:
 
 
 def test_a_server_that_goes_away_ends_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The calls before count, and the reason is told."""
+    """Earlier calls count, and the reason is reported."""
     monkeypatch.setattr(generator, "AWAY_S", 0.3)
     servers: list[Target] = []
 

@@ -1,4 +1,4 @@
-"""Which calls count, and what is told of them."""
+"""Plan, tally and result of a load: which calls count."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_plan_and_its_request_survive_encoding() -> None:
 
 @pytest.mark.parametrize(("asked", "count"), [(1, 1), (2, 2), (64, 5)])
 def test_processes_share_a_load(asked: int, count: int) -> None:
-    """Connections, calls and rate add up to the whole; nobody is left without a connection."""
+    """Connections, calls and rate add up to the whole; each process has a connection."""
     shares = PLAN.split(asked)
 
     assert len(shares) == count
@@ -105,7 +105,7 @@ def test_kinds_of_errors_are_bounded() -> None:
 
 
 def test_results_of_processes_add_up() -> None:
-    """Counts add up, times do not; the busiest process is told, and a reason survives JSON."""
+    """Counts add up, times do not; the busiest process is reported, and a reason survives JSON."""
     first = LoadResult(array("d", [1.0]), array("d"), 2.0, 1, 2.0, {"429": 1}, 1, 1, 1, 0.5, 0.1)
     second = LoadResult(
         array("d", [2.0]), array("d"), 1.5, 2, 2.5, {"429": 2, "timeout": 1}, busy=0.9, stopped="x"

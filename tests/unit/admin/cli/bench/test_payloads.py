@@ -113,7 +113,7 @@ def test_unsuitable_inputs_are_refused(
 
 
 def test_a_key_without_read_may_send_a_file(api: AdminApi) -> None:
-    """The public description does; other refusals are told."""
+    """The public description suffices; other refusals are reported."""
     api.on("GET", "/fn/f", Canned({"signature": TENSORS}))
     api.on(
         "GET",

@@ -1,4 +1,4 @@
-"""The processes of a load begin together, end together, and outlive nobody."""
+"""The processes of a load begin together and end together, at the latest with their parent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_load_without_a_server_is_unreachable() -> None:
 def test_tls_is_checked_and_carries_large_bodies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A certificate that nobody vouches for is refused; a trusted one does."""
+    """An untrusted certificate is refused; a trusted one is accepted."""
     file = tmp_path / "certificate.pem"
     file.write_bytes(certificate())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -110,7 +110,7 @@ def certificate() -> bytes:
 
 @pytest.mark.parametrize("calls", [0, 5])
 def test_ctrl_c_keeps_the_figures_so_far(calls: int) -> None:
-    """Before the load there is nothing; within it, calls on their way are told apart."""
+    """Before the load there are no figures; within it, calls in flight are counted apart."""
     free = threading.Event()
 
     def script(number: int) -> bytes:

@@ -106,7 +106,7 @@ def test_a_later_refusal_keeps_earlier_figures(
 def test_a_first_call_has_a_time_limit(
     api: AdminApi, fnctl: Callable[..., Result], limit: str, code: int, text: str
 ) -> None:
-    """The server is there, and the function is slow: the error says so."""
+    """The error names the time limit: the server answers, but the function is slow."""
     answered = threading.Event()
     api.on("POST", "/fn/f", Canned({}, before=lambda: bool(answered.wait(10))))
     try:
@@ -154,7 +154,7 @@ def test_figures_are_printed_and_written(
 
 
 def test_a_load_of_refusals_is_a_failure(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Errors are shown by code; without any answer the exit code tells."""
+    """Errors are shown by code; without any expected answer the exit code is 1."""
     refusal = {"type": "urn:fngate:problem:queue_full", "code": "queue_full"}
     api.on("POST", "/fn/f", Canned({}, headers=CLOSE), Canned(refusal, 429, headers=CLOSE))
 

@@ -42,7 +42,7 @@ ANSWER: dict[str, Any] = {
 
 
 def test_costs_by_function(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Functions with device time, energy and money; what has no counter or price is said."""
+    """Functions with device time, energy and money; time without a counter or price is noted."""
     api.on("GET", COST, Canned(ANSWER))
     result = fnctl("cost")
 

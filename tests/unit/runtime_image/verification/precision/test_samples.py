@@ -172,7 +172,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch
 
 
 def test_unknown_archives_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
-    """What is no archive, too large a file, and another compression are named."""
+    """The refusal names another format, a file that is too large, and another compression."""
     (tmp_path / "s.npz").write_bytes(b"no archive")
     with pytest.raises(SamplesError, match=r"s\.npz: expected an archive .* got 10 bytes"):
         read(tmp_path / "s.npz", signature())
