@@ -186,6 +186,9 @@ class HostConnection:
         except (Unreachable, OSError, asyncssh.Error) as error:
             self.reason = str(error) or type(error).__name__
             is_refusal = isinstance(error, Unreachable) and error.is_refusal
+        except Exception as error:  # without another try the host would stay away for ever
+            self.reason = f"{type(error).__name__}: {error}"
+            log.exception("an SSH connection failed", host=self.name)
         finally:
             if link is not None:
                 self._rtt_s = link.rtt_s
