@@ -183,12 +183,9 @@ class HostConnection:
             self.reason = self._logged_reason = ""
             self._up.set()
             await self._serve(link)
-        except (Unreachable, OSError, asyncssh.Error) as error:
-            self.reason = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - or the host would stay away for ever
+            self.reason = self._described(error)
             is_refusal = isinstance(error, Unreachable) and error.is_refusal
-        except Exception as error:  # without another try the host would stay away for ever
-            self.reason = f"{type(error).__name__}: {error}"
-            log.exception("an SSH connection failed", host=self.name)
         finally:
             if link is not None:
                 self._rtt_s = link.rtt_s
@@ -201,6 +198,12 @@ class HostConnection:
         if was_up and self._on_down is not None:
             self._on_down(self.reason)
         return is_refusal
+
+    def _described(self, error: Exception) -> str:
+        if isinstance(error, Unreachable | OSError | asyncssh.Error):
+            return str(error) or type(error).__name__
+        log.error("an SSH connection failed", host=self.name, exc_info=error)
+        return f"{type(error).__name__}: {error}"
 
     async def _serve(self, link: Link) -> None:
         """Establish listeners, inform the owner, and measure until the connection ends.

@@ -117,6 +117,7 @@ class Hosts:
         present = self._members.get(host.name)
         if present is not None and _login(present.host) == _login(host):
             present.update(host)
+            self.stocking.touch()
             return
         # Imported here, as servers without other hosts need neither asyncssh nor docker.
         from pool_manager.hosts.remote_host import RemoteHost
