@@ -15,7 +15,7 @@ import structlog
 from hosts.commands import Completed
 from hosts.errors import ConnectionLost, Unreachable
 from hosts.link import Link, Timing
-from hosts.listening import Forward, Listener
+from hosts.listening import PAUSE_S, Forward, Listener
 from hosts.login import Login, log_in
 from hosts.splice import End, attach
 from registry.tasks import Tasks
@@ -61,6 +61,7 @@ class HostConnection:
         self._up = asyncio.Event()
         self._rtt_s = 0.0
         self._listeners: dict[str, Listener] = {}
+        self._paused: set[str] = set()
         self._forwards: dict[Path, Forward] = {}
 
     def open(self) -> None:
@@ -121,7 +122,7 @@ class HostConnection:
         closed to others than those who may connect, and not writable for them.
         """
         link = self._here()
-        listener = Listener(path, mode, accept, self._tasks, self._forget)
+        listener = Listener(path, mode, accept, self._tasks, self._forget, self._flooded)
         await link.listen(listener)
         listener.generation = self.generation
         self._listeners[path] = listener
@@ -254,6 +255,30 @@ class HostConnection:
             del self._listeners[listener.path]
             if self._link is not None and not self._link.is_lost:
                 await self._link.stop_listening(listener.path)
+
+    def _flooded(self, listener: Listener) -> None:
+        if listener.path not in self._paused:
+            self._paused.add(listener.path)
+            self._tasks.spawn(f"pause:{listener.path}", self._pause(listener))
+
+    async def _pause(self, listener: Listener) -> None:
+        """Close a flooded listener for PAUSE_S; its connections stay. A new login ends the pause:
+        it establishes all listeners."""
+        log.warning("too many connections from a host", host=self.name, path=listener.path)
+        link = self._link
+        try:
+            while link is not None and link is self._link and not link.is_lost:
+                try:
+                    await link.stop_listening(listener.path)
+                    await asyncio.sleep(PAUSE_S)
+                    if link is self._link and self._listeners.get(listener.path) is listener:
+                        await link.listen(listener)
+                    return
+                except OSError as error:
+                    log.warning("a listener is closed", host=self.name, reason=str(error))
+                    await asyncio.sleep(PAUSE_S)
+        finally:
+            self._paused.discard(listener.path)
 
     async def _end(self) -> None:
         for forward in self._forwards.values():
