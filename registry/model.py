@@ -15,6 +15,8 @@ NAMESPACE = "default"
 """The only namespace at present; nevertheless part of every key."""
 LOCAL_HOST = "local"
 """Name of the machine that the server runs on."""
+HOSTS_MAX = 100
+"""Max hosts beside it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from gateway.problems import ACCEPTED, CREATED, OK, json_answer
 from pool_manager.hosts.view import HostView
 from pool_manager.manager import Manager
 from registry.errors import BadRequest, Conflict, Unknown
-from registry.model import LOCAL_HOST, Host
+from registry.model import HOSTS_MAX, LOCAL_HOST, Host
 from registry.names import is_name
-from registry.store.hosts import HOSTS_MAX, HostStore
+from registry.store.hosts import HostStore
 from registry.tasks import Tasks
 
 REQUEST_MAX = 64 * 1024

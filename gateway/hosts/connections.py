@@ -18,14 +18,13 @@ from gateway.hosts.data_link import Route
 from gateway.hosts.greeting import DIAL_S
 from hosts.errors import Unreachable
 from registry.exchange import HostRoute
+from registry.model import HOSTS_MAX
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
 UNUSED_S: Final = 60.0
 """Seconds after the last endpoint of a host before its connections are closed."""
-HOSTS_MAX: Final = 64
-"""Max hosts that one process is connected to."""
 
 
 class Connection(Protocol):

@@ -25,7 +25,7 @@ from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
 from registry.errors import BadRequest, DriverError, Unknown
 from registry.exchange import HostRoute
-from registry.model import LOCAL_HOST, Host
+from registry.model import HOSTS_MAX, LOCAL_HOST, Host
 from registry.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-HOSTS_MAX: Final = 1000
-"""Max hosts beside this machine."""
 LABEL: Final = "host"
 """Label that every host has: its name."""
 EVENTS_OF_HOSTS: Final = (
@@ -117,6 +115,7 @@ class Hosts:
         present = self._members.get(host.name)
         if present is not None and _login(present.host) == _login(host):
             present.update(host)
+            self.stocking.touch()
             return
         # Imported here, as servers without other hosts need neither asyncssh nor docker.
         from pool_manager.hosts.remote_host import RemoteHost

@@ -174,10 +174,14 @@ class RemoteHost:
         return self.reason or self._connection.reason or "the host has not answered yet"
 
     async def _on_up(self) -> None:
-        """Join the host in the background: the connection waits for this call."""
+        """Join the host in the background: the connection waits for this call. Its listener is
+        created after it, in a folder that the host may have lost: made here."""
         if self._has_successor:
             return
         self._stop_joining()
+        if self._folders is not None:
+            with contextlib.suppress(DriverError):  # joining says it
+                await self._folders.prepare()
         self._joining = self._tasks.spawn("join", self._keep_joining())
 
     def _on_down(self, reason: str) -> None:

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from gateway.hosts import connections
 from gateway.hosts.connections import UNUSED_S, HostConnections
 from registry.exchange import HostRoute
+from registry.model import HOSTS_MAX
 from registry.tasks import Tasks
 from tests.support.remote_peers import UnixHost, UnixHosts
 
@@ -156,6 +157,15 @@ async def test_the_number_of_hosts_is_limited(
 
     assert {each.name for each in under.hosts.made} == {"gpu2 calls", "gpu2 bodies"}
     assert [each["host"] for each in logs] == ["gpu3"]
+
+
+async def test_all_hosts_that_a_server_may_have_are_connected_to(under: Under) -> None:
+    """A replica on a host without connections would never be called."""
+    ways = {f"gpu{number}": WAY for number in range(HOSTS_MAX)}
+
+    under.connections.update(ways, NOW)
+
+    assert [under.connections.route(host) for host in ways]
 
 
 async def test_a_connection_that_is_down_is_named(
