@@ -17,6 +17,7 @@ from runtime_image.contract.compiled import (
     FOLDER,
     TIMING_CACHE,
     BuildOrder,
+    CompiledFile,
     CompiledModel,
     CompilerName,
     OutputParity,
@@ -144,16 +145,16 @@ def _own_range(tensor: TensorSpec, rows: int) -> ShapeRange:
     return ShapeRange(tensor.name, tuple(first), tuple(full), tuple(full))
 
 
-def order_of(target: Target, timing_key: str = "", delay_s: float = 0.0) -> BuildOrder:
-    """Return what a build gets. `timing_key` is that of the compiler's measurements that it gets,
-    "" for none."""
+def order_of(target: Target, earlier: Compiled | None = None, delay_s: float = 0.0) -> BuildOrder:
+    """Return what a build gets: of the `earlier` one, the compiler's measurements."""
+    timing = earlier.timing_cache if earlier is not None else None
     return BuildOrder(
         compiler=target.compiler,
         ranges=target.ranges,
         tolerance=TOLERANCE,
         keeps_ordinary=target.keeps_ordinary,
-        timing_key=timing_key,
-        timing_cache=bool(timing_key),
+        timing_key=earlier.timing_key if earlier is not None else "",
+        timing_cache=CompiledFile(TIMING_CACHE, timing.size, timing.sha256) if timing else None,
         delay_s=delay_s,
     )
 

@@ -332,7 +332,7 @@ class Builds:
         )
         earlier = next(like, None)
         timing = earlier.timing_cache if earlier else None
-        order = order_of(target, earlier.timing_key if earlier else "", self._delay_s)
+        order = order_of(target, earlier, self._delay_s)
         spec = pool_spec(deployed, bundle, self._manager.driver)
         bound = binding(deployed, bundle)
         assert isinstance(bound.spec, ModelSpec)

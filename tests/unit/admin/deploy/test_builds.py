@@ -21,7 +21,7 @@ from registry.compilation import Compiled, TargetState
 from registry.errors import BuildFailed, BuildGivenUp, Refused, StoreUnavailable
 from registry.model import BundleFile
 from registry.store.builds import Decide
-from runtime_image.contract.compiled import OTHER_KEY
+from runtime_image.contract.compiled import OTHER_KEY, TIMING_CACHE, CompiledFile
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import Optimisation
 from tests.support.builds import ScriptedBuilds, built
@@ -480,7 +480,8 @@ async def test_later_builds_get_the_measurements(tmp_path: Path) -> None:
         assert binding.compiled == (timing,)
         assert isinstance(binding.spec, ModelSpec)
         assert binding.spec.build is not None
-        assert (binding.spec.build.timing_cache, binding.spec.build.timing_key) == (True, "t1")
+        described = CompiledFile(TIMING_CACHE, timing.size, timing.sha256)
+        assert (binding.spec.build.timing_cache, binding.spec.build.timing_key) == (described, "t1")
         target = side.state("letters")[0]
         assert side.builds.estimate_s(target) == 2.5 * len(OTHER) / len(MODEL)
 
