@@ -4,7 +4,7 @@ the state of builds. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Final
 
@@ -30,6 +30,8 @@ TOLERANCE: Final = 0.01
 has 10 bits of mantissa; differences of 0.1 % to 0.5 % are usual after many layers."""
 NOT_PROFILED: Final = "no deploy has measured this model on a device"
 NO_COMPILER: Final = 'there is no compiler for the device "{kind}"'
+
+_TIMING_PATH: Final = f"{FOLDER}/{TIMING_CACHE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,15 @@ class Compiled:
     @property
     def timing_cache(self) -> BundleFile | None:
         """File with the compiler's measurements, None if the build made none."""
-        name = f"{FOLDER}/{TIMING_CACHE}"
-        return next((file for file in self.files if file.path == name), None)
+        return next((file for file in self.files if file.path == _TIMING_PATH), None)
+
+    @property
+    def served(self) -> tuple[CompiledModel, tuple[BundleFile, ...]]:
+        """What replicas get, and its files: all but the compiler's measurements, which may have
+        dozens of MiB and which no session reads."""
+        described = tuple(one for one in self.model.files if one.name != TIMING_CACHE)
+        files = tuple(one for one in self.files if one.path != _TIMING_PATH)
+        return replace(self.model, files=described), files
 
 
 @dataclass(frozen=True, slots=True)
