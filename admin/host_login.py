@@ -1,4 +1,4 @@
-"""Logins to hosts before they are stored: the host's key, and what is missing there.
+"""Logins to hosts before they are stored: host keys, and checks of requirements.
 
 asyncssh takes a fifth of a second to import, a fifth of a server's start. Servers without other
 hosts do not need it: so the code of logins is imported with the first login, in a thread.

@@ -94,7 +94,8 @@ def _shown(one: TargetState) -> BuildState:
 
 def build_row(one: TargetState | str, estimate_s: float | None) -> dict[str, Any] | None:
     """Return the state of a build as lists have it, None for a function that is not compiled. A
-    text says why nothing is. `began_s` in Unix seconds, null if it has not begun."""
+    text is the reason why nothing is compiled. `began_s` in Unix seconds, null if it has not
+    begun."""
     if one == "":
         return None
     if isinstance(one, str):
@@ -307,7 +308,7 @@ def host_json(view: HostView) -> dict[str, Any]:
 
 
 def host_settings_json(host: Host) -> dict[str, Any]:
-    """Return what is stored of a host."""
+    """Return the stored settings of a host."""
     return {
         "address": host.address,
         "labels": host.labels,

@@ -1,4 +1,4 @@
-"""Judges what was found on a host: a check each, with the line that mends it. Pure."""
+"""Turns findings about a host into checks, each with its remedy. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ KEYS: Final = "~/.ssh/authorized_keys"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a host: `found` is what there is, `remedy` the line that mends it ("" if ok)."""
+    """A check of a host: `found` is the present state, `remedy` the line that fixes it ("" if
+    ok)."""
 
     name: str
     is_ok: bool
@@ -37,7 +38,7 @@ class Check:
 
 
 class EngineState(Enum):
-    """State of the container engine's socket; UNKNOWN: the host does not say why it is closed."""
+    """State of the container engine's socket; UNKNOWN: the reason why it is closed is not known."""
 
     UNKNOWN = auto()
     ABSENT = auto()
@@ -48,7 +49,7 @@ class EngineState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Container engine. `error` is why it told nothing, `machine` the processor it runs on."""
+    """Container engine. `error`: why its state is unknown; `machine`: the processor it runs on."""
 
     state: EngineState = EngineState.UNKNOWN
     error: str = ""
@@ -70,7 +71,7 @@ class Gpus:
 
 @dataclass(slots=True)
 class Findings:
-    """What was found on a host. `machine`: the processor of this machine, whose images go there.
+    """Findings about a host. `machine`: the processor of this machine, whose images go there.
 
     `forwards_there`: a socket of the host can be reached from here; `forwards_here`: a socket there
     can be served from here. `free`: free bytes by folder. `is_noisy`: the login's
@@ -104,7 +105,7 @@ class Findings:
 
 
 def judge(found: Findings) -> list[Check]:
-    """Return all checks of a host, in the order in which they should be mended."""
+    """Return all checks of a host, in the order in which they should be fixed."""
     checks = [
         _commands(found),
         _sftp(found),
@@ -122,7 +123,7 @@ def judge(found: Findings) -> list[Check]:
 
 
 def shown(text: str) -> str:
-    """Return what a host sent as one short line without control characters."""
+    """Return text of a host as one short line without control characters."""
     line = "".join(sign if sign.isprintable() else " " for sign in text[: 2 * SHOWN_MAX])
     return " ".join(line.split())[:SHOWN_MAX]
 
@@ -156,15 +157,15 @@ def _sftp(found: Findings) -> Check:
     if found.has_sftp:
         return Check(name, True, "open")
     if not found.runs_commands:
-        return Check(name, False, found.sftp_error, "first mend SSH commands")
+        return Check(name, False, found.sftp_error, "first fix SSH commands")
     return Check(name, False, found.sftp_error, _sshd("Subsystem sftp internal-sftp"))
 
 
 def _forwarding(found: Findings) -> Check:
-    """Judge by the directions that work; TCP tells the settings of one direction apart."""
+    """Judge by the directions that work; TCP distinguishes the settings of one direction."""
     name = "SSH forwarding of sockets"
     if not found.has_sftp and not found.runs_commands:
-        return Check(name, False, "not tried", "first mend SSH commands")
+        return Check(name, False, "not tried", "first fix SSH commands")
     if found.forwards_there and found.forwards_here:
         return Check(name, True, "in both directions")
     if found.forwards_there:
@@ -224,7 +225,7 @@ def _logins(found: Findings) -> Check:
 def _home(found: Findings) -> Check:
     name = "home folder"
     if not found.has_sftp:
-        return Check(name, False, "not known", "first mend SFTP")
+        return Check(name, False, "not known", "first fix SFTP")
     if found.home_error:
         remedy = f"mkhomedir_helper {found.user}, or chown it to {found.user}"
         return Check(name, False, f"{found.home}: {found.home_error}", remedy)
@@ -238,8 +239,8 @@ def _home(found: Findings) -> Check:
 def _disk(found: Findings) -> Check:
     name = "disk"
     if not found.free:
-        # Not all servers tell it.
-        return Check(name, found.has_sftp, "the free space is not known", "first mend SFTP")
+        # Not all servers report it.
+        return Check(name, found.has_sftp, "the free space is not known", "first fix SFTP")
     text = ", ".join(f"{free / GIB:.1f} GiB free in {at}" for at, free in found.free.items())
     full = [at for at, free in found.free.items() if free < FREE_MIN]
     if not full:

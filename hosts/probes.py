@@ -1,4 +1,4 @@
-"""What a host lacks: its SSH server's settings, disk, container engine and NVIDIA software.
+"""Probes of a host: its SSH server's settings, disk, container engine and NVIDIA software.
 
 OpenSSH says "open failed" and nothing more for a socket that is absent, closed, or forbidden by any
 of six settings. The setting is found by what works beside it: a command, SFTP, a socket forwarded
@@ -49,7 +49,7 @@ SOCKET_STATES: Final = {
     2: EngineState.FORBIDDEN,
     0: EngineState.STOPPED,
 }
-"""What a socket is that nobody can connect to, by the exit status of a command."""
+"""State of a socket that cannot be connected to, by the exit status of a command."""
 ERRORS: Final = (OSError, asyncssh.Error, asyncssh.ChannelListenError)
 
 
@@ -256,7 +256,7 @@ async def _engine(link: Link, found: Findings) -> None:
 
 
 async def _socket_state(link: Link, found: Findings) -> EngineState:
-    """Return why nobody can connect to the engine's socket."""
+    """Return why the engine's socket cannot be connected to."""
     path = shlex.quote(found.engine)
     try:
         done = await _shell(link, f"test -S {path} || exit 1; test -w {path} || exit 2", STEP_S)

@@ -138,12 +138,12 @@ class OtherHosts(Protocol):
     HostDown for a host that was removed."""
 
     def adopt(self, record: ReplicaRecord) -> None:
-        """Know the host of a replica, before anything is done with it."""
+        """Record the host of a replica, before any other operation on it."""
 
     def forget(self, id: str) -> None:
         """Forget a replica that was released or given up."""
 
-    def knows(self, host: str) -> bool:
+    def has_host(self, host: str) -> bool:
         """Whether there is such a host."""
 
     def threads_per_slot(self, host: str) -> int:
@@ -184,7 +184,7 @@ class NoHosts:
     def forget(self, id: str) -> None:
         """Do nothing."""
 
-    def knows(self, host: str) -> bool:  # noqa: ARG002 - there is none
+    def has_host(self, host: str) -> bool:  # noqa: ARG002 - there is none
         """Return False."""
         return False
 

@@ -9,7 +9,7 @@ from pool_manager.hosts.view import HostView
 
 
 class HostChanges:
-    """Compares hosts with what they were. `wall` returns Unix seconds."""
+    """Compares hosts with their last states. `wall` returns Unix seconds."""
 
     def __init__(self, hosts: list[HostView], wall: Callable[[], float]) -> None:
         self._states = {host.name: (host.state, host.reason) for host in hosts}

@@ -9,8 +9,8 @@ UNREACHABLE  Its control connection is lost. Its replicas may serve on; their nu
 DRAINING     No replica is placed there, and those that run there drain.
 GONE         It was unreachable for `host_lost_s`: nothing there takes calls any more.
 
-`host_lost_s` is longer than the time after which a replica that hears no manager refuses calls.
-It counts from the entry into JOINING or UNREACHABLE, which is never before the last message of the
+`host_lost_s` is longer than the time after which a replica without a manager refuses calls. It
+counts from the entry into JOINING or UNREACHABLE, which is never before the last message of the
 manager to a replica. A host that is removed has no state of its own: it drains, and its record is
 removed when none of its replicas is left.
 """

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+MEMBERS_MAX: Final = 2 * HOSTS_MAX
+"""Max hosts beside this machine: all stored ones, and as many that are being removed."""
 LABEL: Final = "host"
 """Label that every host has: its name."""
 EVENTS_OF_HOSTS: Final = (
@@ -110,8 +112,8 @@ class Hosts:
     def _open(self, host: Host) -> None:
         if self._settings is None:
             raise DriverError(f"host {host.name}: this server can have no other hosts")
-        if len(self._members) >= HOSTS_MAX and host.name not in self._members:
-            raise BadRequest(f"expected at most {HOSTS_MAX} hosts")
+        if len(self._members) >= MEMBERS_MAX and host.name not in self._members:
+            raise BadRequest(f"expected at most {MEMBERS_MAX} hosts")
         present = self._members.get(host.name)
         if present is not None and _login(present.host) == _login(host):
             present.update(host)
@@ -228,5 +230,5 @@ def _present(machine: Machine) -> Counter[tuple[str, str]]:
 
 
 def _login(host: Host) -> tuple[str, ...]:
-    """Return what a change of needs another connection, or another engine and other GPUs."""
+    """Return the settings whose change needs another connection, another engine or other GPUs."""
     return host.address, host.host_key, host.identity, host.engine, host.gpus

@@ -1,8 +1,8 @@
 """One other host: its connection, and everything that is opened over it.
 
 The SSH connection comes and goes (`hosts.connection`). Each time it is up, the host is *joined*:
-folders, engine, images, control socket, replicas, agent. What was opened stays over breaks; only a
-host that is joined gets commands. A step that fails is tried again as long as the connection is up.
+folders, engine, images, control socket, replicas, agent. Opened parts stay over breaks; only a host
+that is joined gets commands. A step that fails is tried again as long as the connection is up.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = structlog.get_logger()
 JOIN_RETRY_S: Final = (1.0, 60.0)
 """Shortest and longest pause between two tries to join a host whose connection is up."""
 END_S: Final = 10.0
-"""Time limit of what is ended on a host when the server closes."""
+"""Time limit of the steps on a host when the server closes."""
 
 
 class RemoteHost:
@@ -223,7 +223,7 @@ class RemoteHost:
             pause_s = min(2 * pause_s, longest_s)
 
     async def _join(self) -> None:
-        """Open what is not open yet, compare what runs with the records, and report the host."""
+        """Open missing parts, compare running replicas with the records, and report the host."""
         folders, facts = await self._open_folders()
         await self._listen(folders)
         try:
@@ -245,7 +245,7 @@ class RemoteHost:
         await self.files.refresh()
         is_late = await self._find_gpus(running, is_patient=False)
         # With only its engine away until now, starts may have begun since the list was read, and
-        # EngineBack tells what has ended.
+        # EngineBack names the replicas that still run.
         self._report_up(frozenset(self.records if self.is_joined else running))
         self._tasks.spawn("leftovers", self._remove_leftovers(folders))
         if is_late:
@@ -301,10 +301,12 @@ class RemoteHost:
             self._is_listening = True
 
     async def _without_leftovers(self, driver: DockerDriver, running: set[str]) -> set[str]:
-        """End what runs without a record of this server; return the rest."""
+        """End containers without a record of this server; return the others."""
         leftovers = running - self.records.keys()
         if leftovers:
-            log.info("leftovers are ended", host=self.name, replicas=sorted(leftovers))
+            log.info(
+                "replicas without a record are ended", host=self.name, replicas=sorted(leftovers)
+            )
         for id in leftovers:
             await driver.release(id)
         return running & self.records.keys()
@@ -438,7 +440,12 @@ class RemoteHost:
                 raise
             except DriverError as error:
                 # Files of other users in its data folder: they take disk space, nothing else.
-                log.warning("folders are left", host=self.name, replica=id, reason=error.message)
+                log.warning(
+                    "folders of a replica could not be removed",
+                    host=self.name,
+                    replica=id,
+                    reason=error.message,
+                )
             self.records.pop(id, None)
 
     async def unpin_others(self, ids: Collection[str]) -> None:
@@ -475,7 +482,7 @@ class RemoteHost:
         return self.engine.driver is not None
 
     def fill(self, view: HostView) -> HostView:
-        """Return the view of this host with what is known here; the rest is the machine's."""
+        """Return the view of this host with the facts known here; the machine adds the others."""
         report, stock = self.agent.reports.last, self.files.stock if self.files else {}
         disk_free_mib = report.disk_free_mib if report else None
         wrong = complaint(disk_free_mib, self.agent.reports.clock_offset_s)

@@ -82,7 +82,7 @@ async def test_a_reader_sees_hosts_without_their_logins() -> None:
         assert await view.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
 
 
-async def test_the_page_of_an_unknown_host_says_so() -> None:
+async def test_the_page_of_an_unknown_host_shows_the_error() -> None:
     """A host that was removed leaves a page with a way back."""
     async with hosts(path="#/host/gpu9") as (_, view):
         await view.page.get_by_text("There is no such host.").wait_for()

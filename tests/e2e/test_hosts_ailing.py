@@ -14,7 +14,7 @@ from tests.support.caller import Answer, Caller
 from tests.support.container_server import ContainerServer, container_server
 from tests.support.fleet.fleet import Fleet, open_fleet
 from tests.support.fleet.host import Host, Plan
-from tests.support.fleet.served import hosts, is_whole, join, leave, until_host
+from tests.support.fleet.served import hosts, is_host_ready, join, leave, until_host
 from tests.support.leaks import Leaks
 from tests.support.nvml.board import Gpu
 from tests.support.sshd import SFTP
@@ -112,7 +112,7 @@ def phases_ms(answer: Answer) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
-async def test_a_clock_two_minutes_ahead_is_told_and_harms_nothing(
+async def test_a_clock_two_minutes_ahead_is_reported_and_harmless(
     server: ContainerServer, caller: Caller, fleet: Fleet
 ) -> None:
     """Calls are answered, no phase of a cold start is measured with two clocks, and the difference
@@ -137,7 +137,7 @@ async def test_a_clock_two_minutes_ahead_is_told_and_harms_nothing(
     assert "120 s ahead" in text.stdout, text.stdout
 
 
-async def test_a_full_disk_is_told_and_the_other_host_works(
+async def test_a_full_disk_is_reported_and_the_other_host_works(
     server: ContainerServer, caller: Caller, fleet: Fleet, sound: Host
 ) -> None:
     """What needs room there is refused with the reason; what runs there and on others goes on."""
@@ -166,7 +166,7 @@ async def test_a_full_disk_is_told_and_the_other_host_works(
     assert f"host {NARROW}: up: its disk is full" in str(ready)
 
 
-async def test_a_dead_engine_is_told_and_what_runs_there_serves_on(
+async def test_a_dead_engine_is_reported_and_its_replicas_serve_on(
     server: ContainerServer, caller: Caller, fleet: Fleet, sound: Host, restarts: None
 ) -> None:
     """Replicas on the host answer without its engine, new ones go elsewhere, and it heals."""
@@ -182,7 +182,7 @@ async def test_a_dead_engine_is_told_and_what_runs_there_serves_on(
     await deploy(caller, "elsewhere", SOUND)
     await answers(caller, "elsewhere")
     await asyncio.to_thread(host.dockerd.start)
-    await until_host(caller, NARROW, lambda one: is_whole(one) and not one["reason"])
+    await until_host(caller, NARROW, lambda one: is_host_ready(one) and not one["reason"])
     await answers(caller, "warm")
     await deploy(caller, "after", NARROW)
     await answers(caller, "after")

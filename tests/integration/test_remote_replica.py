@@ -352,7 +352,7 @@ def test_a_slow_reader_slows_the_server(web: RemoteReplica) -> None:
     assert resident_mib < 40
 
 
-def test_a_server_that_answers_early_is_heard(web: RemoteReplica) -> None:
+def test_an_early_answer_of_a_server_arrives(web: RemoteReplica) -> None:
     """An answer arrives although the server closes before it has read the request."""
     gateway = web.gateway()
     channel = gateway.open(1)

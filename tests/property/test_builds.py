@@ -279,7 +279,7 @@ STEPS = st.lists(
 )
 @settings(max_examples=amount(40, 800), deadline=None, derandomize=True)
 @pytest.mark.slow
-def test_builds_are_in_nobodys_way(
+def test_builds_delay_no_pool_and_no_standby(
     functions: list[PoolSpec],
     steps: list[tuple[str, int, int]],
     standbys: int,

@@ -318,7 +318,7 @@ TestHosts.settings = settings(
 )
 
 
-def test_the_histories_have_what_they_are_about() -> None:
+def test_the_histories_contain_the_rare_events() -> None:
     """The histories above contain what is rare, so that their promises mean something; some of it
     is too rare for a small dose."""
     rare = ["hang", "short break", "failed release"] if IS_FULL else []

@@ -58,7 +58,7 @@ class HostDetail(HostRow):
 
 
 class HostCheck(msgspec.Struct):
-    """One thing that a host needs. `todo` is the remedy, "" if none is needed."""
+    """Check of one requirement of a host. `todo` is the remedy, "" if none is needed."""
 
     level: Literal["ok", "fail"]
     name: str

@@ -264,7 +264,7 @@ class Generator:
 
 def _waited_s() -> float:
     """Return the seconds that this thread was ready to run and waited for a processor
-    (proc_pid_schedstat(5)); 0 where the system does not tell."""
+    (proc_pid_schedstat(5)); 0 where the system does not report it."""
     try:
         return int(Path("/proc/self/schedstat").read_text("ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

@@ -203,7 +203,7 @@ def _write(child: _Child, data: bytes) -> None:
 
 @contextmanager
 def _started(plan: LoadPlan, request: bytes, dial: Dial | None) -> Iterator[_Child]:
-    """Run a process; at the end of the block it is gone."""
+    """Run a process until the end of the block."""
     with _sockets(plan, dial) as fd:
         # A group of its own: Ctrl-C of the terminal must not end it before its result. A session of
         # its own would have its own share of the processors, too (sched(7), autogroups).

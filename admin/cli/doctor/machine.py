@@ -202,8 +202,8 @@ def access(client: Client) -> Check:
 
 
 def host(client: Client, name: str) -> list[Check]:
-    """Return what the server finds on one of its hosts when it logs in there now, below what it
-    knows of the host: whether it is up, and whether its agent reports GPUs and disk."""
+    """Return the checks of one of the server's hosts: its present state and that of its agent, then
+    the results of a new login."""
     from admin.client.client import ApiError, Unreachable
 
     if name == LOCAL_HOST:

@@ -97,8 +97,9 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
     """Measure a function's latency and throughput.
 
     Calls it with every combination of batch and concurrency. Each connection sends its next call
-    after the answer to the last one; with --rate, calls start at their times, whatever the answers
-    do. Errors are counted by kind, and no latency has them. Ctrl-C ends it with what was measured.
+    after the answer to the last one; with --rate, calls start at planned times, independent of
+    answers. Errors are counted by kind and have no latency. Ctrl-C ends it and prints the figures
+    so far.
 
     The function's sample is sent, its tensors in the binary form; --input FILE is sent unchanged,
     unless --batch or --json-inputs is given. A server function gets its first sample.

@@ -270,14 +270,14 @@ def rm(
             session.remark(f"waiting for {replicas(left)} of {name}; Ctrl-C leaves it draining")
             shown = left
         time.sleep(POLL_S)
-        answer = _look(session, name)
+        answer = _removal_state(session, name)
     text = f"{name} is removed" if answer.get("removed") else f"{name} is draining"
     session.answer(answer, lambda: text)
     session.next("fnctl host ls")
 
 
-def _look(session: Session, name: str) -> dict[str, Any]:
-    """Return what a removal has reached, in the form of its answer."""
+def _removal_state(session: Session, name: str) -> dict[str, Any]:
+    """Return the state of a removal, in the form of its answer."""
     from admin.client.client import ApiError
 
     try:
@@ -393,7 +393,7 @@ def render_added(answer: dict[str, Any]) -> str:
 
 
 def render(items: Sequence[dict[str, Any]]) -> str:
-    """Render the hosts as a table, with what is wrong below it."""
+    """Render the hosts as a table, with their problems below it."""
     rows = [
         (
             get(item, "name"),

@@ -35,8 +35,8 @@ MIB: Final = 2**20
 
 
 def explore(order: Order, clock: Callable[[], float] = time.perf_counter) -> Figures:
-    """Find what the candidates of an original are measured with. Raises LoadError if it cannot be
-    loaded."""
+    """Find the samples and batch sizes with which candidates are measured. Raises LoadError if the
+    original cannot be loaded."""
     until_s = clock() + EXPLORING_SHARE * order.limit_s
     engine = _engine(order)
     try:
@@ -91,14 +91,14 @@ def _engine(order: Order) -> OnnxEngine:
 
 def model_spec(spec: ModelSpec) -> ModelSpec:
     """Return the spec of the bare model: a handler's sample and inputs are not those of its model,
-    and what it does with rows is not known."""
+    and its treatment of rows is not known."""
     if not spec.handler:
         return replace(spec, batch_unproven=False)
     return replace(spec, handler="", sample={}, inputs={}, batching=False, batch_unproven=False)
 
 
 def _why_another(signature: Signature, original: Signature | None) -> str:
-    """Return "" if a candidate takes and gives what the original does."""
+    """Return "" if the inputs and outputs of a candidate are those of the original."""
     if original is None:
         return ""
     got, wanted = _tensors(signature), _tensors(original)

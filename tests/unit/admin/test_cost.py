@@ -45,7 +45,7 @@ def test_a_gpu_that_was_held_too_short_for_a_sample_has_a_counter() -> None:
     assert (found.joules, found.no_counter_s) == (0.0, 0.0)
 
 
-def test_what_has_no_price_is_counted() -> None:
+def test_unpriced_time_is_counted() -> None:
     """Without prices costs are unknown; with some, what has none is said."""
     bare = costs([GPU, SLOT], Prices())["digits"]
     some = costs([GPU, SLOT], Prices("EUR", 0.0, None, {"cuda": 3.6}))["digits"]

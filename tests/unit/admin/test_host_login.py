@@ -95,7 +95,7 @@ async def test_a_changed_key_is_never_accepted() -> None:
         await There([FINE], shows=f"{KEY}=").logins_to().check(pinned, accepts_key=True)
 
 
-async def test_an_examination_tells_of_a_failed_login() -> None:
+async def test_an_examination_reports_a_failed_login() -> None:
     """Instead of an error there is one failed check with the remedy."""
     found = await There([FINE], shows=KEY).logins_to().examine(GPU2)
 

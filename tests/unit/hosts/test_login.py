@@ -61,7 +61,7 @@ def test_the_error_for_a_long_target_is_short(text: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_the_command_by_hand_names_what_was_given() -> None:
+def test_the_command_by_hand_names_the_given_options() -> None:
     """The command to try by hand logs in to the same place."""
     assert Target("gpu1").command() == "ssh gpu1"
     assert Target("::1", "nn", 2222).command("ssh-copy-id") == "ssh-copy-id -p 2222 nn@::1"
@@ -85,7 +85,7 @@ PLACE = ("127.0.0.1", 8080)
         (ValueError("odd"), "by SSH: odd", "ssh nn@gpu1"),
     ],
 )
-def test_a_failed_login_says_what_mends_it(error: Exception, text: str, hint: str) -> None:
+def test_a_failed_login_has_a_remedy(error: Exception, text: str, hint: str) -> None:
     """Each reason for a failed login has its own text and command."""
     told = login_failure(TARGET, error)
 
@@ -150,7 +150,7 @@ def test_configured_files_take_the_place_of_the_usual_ones(home: Path, tmp_path:
 
 
 @pytest.mark.parametrize("content", [None, "@wrong gpu1 ssh-ed25519 AAAA\n", "x" * 200])
-def test_a_file_that_cannot_be_used_is_told(
+def test_an_unusable_known_hosts_file_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
     """A named file that is missing, malformed or endless is an error."""
@@ -162,7 +162,7 @@ def test_a_file_that_cannot_be_used_is_told(
         known_hosts(replace(LOGIN, known_hosts=tmp_path / "k"), [])
 
 
-def test_a_changed_key_is_told_from_an_unknown_one(home: Path) -> None:
+def test_a_changed_key_differs_from_an_unknown_one(home: Path) -> None:
     """A host with another key in the file has changed; one without any is unknown."""
     (home / ".ssh" / "known_hosts").write_text(line("[gpu1]:2222"))
     known, host_key_client = known_hosts(LOGIN, []), HostKeyClient()
@@ -181,7 +181,7 @@ def test_a_changed_key_is_told_from_an_unknown_one(home: Path) -> None:
     assert key.get_fingerprint() in str(unknown)
 
 
-def test_a_file_of_ones_own_is_named_in_what_to_do(tmp_path: Path) -> None:
+def test_a_configured_known_hosts_file_is_named_in_the_remedy(tmp_path: Path) -> None:
     """With --known-hosts, the advised login writes into that file."""
     (tmp_path / "k").touch()
     login = replace(LOGIN, known_hosts=tmp_path / "k")

@@ -143,7 +143,7 @@ async def test_settings_that_do_no_harm_pass(
 
 
 @pytest.mark.slow
-async def test_a_key_without_forwarding_is_told(
+async def test_a_key_without_forwarding_is_reported(
     start: Callable[..., Login], tmp_path: Path
 ) -> None:
     """The remedy names the file of keys, too."""
@@ -237,7 +237,7 @@ async def test_endless_output_of_a_command_ends(
 
 
 @pytest.mark.slow
-async def test_a_socket_that_is_absent_or_silent_is_told(
+async def test_an_absent_or_silent_socket_is_reported(
     start: Callable[..., Login], tmp_path: Path
 ) -> None:
     """No socket, and one on which nothing listens, have a text and a remedy each."""
@@ -321,7 +321,7 @@ async def test_all_checks_together_have_a_limit(
 
 
 @pytest.mark.slow
-async def test_a_shell_that_writes_at_its_start_is_told(
+async def test_a_shell_that_writes_at_its_start_is_reported(
     start: Callable[..., Login], tmp_path: Path
 ) -> None:
     """Text of ~/.bashrc before a command's output spoils what is read from it."""

@@ -39,7 +39,7 @@ def gpu() -> Attribution[str]:
     return made
 
 
-def test_who_holds_a_device_has_its_time_and_energy(gpu: Attribution[str]) -> None:
+def test_the_holder_of_a_device_has_its_time_and_energy(gpu: Attribution[str]) -> None:
     """Energy is split by the seconds since the last sample, between holders and nobody."""
     gpu.sample(GPU, 1_000, 1.0, 0.0)
     gpu.hold("r1", GPU, Holder("a", 1.0), 2.0)
@@ -70,7 +70,7 @@ def test_a_replica_may_change_hands(gpu: Attribution[str]) -> None:
     assert sums(gpu, 5.0) == {None: (3.0, 0.0), "a": (2.0, 0.0)}
 
 
-def test_a_slice_has_its_part_of_what_its_gpu_takes(gpu: Attribution[str]) -> None:
+def test_a_slice_has_its_part_of_the_energy_of_its_gpu(gpu: Attribution[str]) -> None:
     """The counter is that of the whole GPU."""
     for at, millijoules in ((0.0, 0), (10.0, 800_000)):
         gpu.sample(GPU, millijoules, 0.125, at)
@@ -130,7 +130,7 @@ def test_a_counter_that_was_silent_counts_for_the_whole_time() -> None:
 
 
 @pytest.mark.parametrize("after", [2**53, 10**15])
-def test_a_counter_is_believed_up_to_a_power(after: int) -> None:
+def test_a_counter_is_bounded_by_a_power(after: int) -> None:
     """A counter that jumps adds no more than the greatest power for the time that passed."""
     counter = EnergyCounter()
     counter.joules(5, 100.0)

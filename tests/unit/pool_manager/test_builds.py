@@ -193,7 +193,7 @@ async def test_a_shutdown_ends_builds(rig: Rig) -> None:
     ],
     indirect=["rig"],
 )
-async def test_the_reason_of_a_failure_is_told(
+async def test_the_reason_of_a_failure_is_reported(
     rig: Rig, error: type[Exception], reason: str
 ) -> None:
     """A build for which memory or disk did not suffice may succeed another time."""
@@ -289,7 +289,7 @@ async def test_a_replica_without_room_for_both_sessions_serves_on(rig: Rig) -> N
     assert rig.replica().session == "compiled"
 
 
-async def test_missing_files_are_told_and_harm_nothing(rig: Rig) -> None:
+async def test_missing_files_are_reported_and_harmless(rig: Rig) -> None:
     """Of an upgrade they are the outcome; a start goes without them."""
     built = await rig.built()
     rig.models.path(built.files[0].sha256).unlink()

@@ -119,7 +119,7 @@ async def test_names_and_addresses_are_taken_once(server: ServingServer) -> None
         assert (answer.status, answer.problem["code"]) == (409, "conflict")
 
 
-async def test_a_check_tells_of_a_failed_login(server: ServingServer) -> None:
+async def test_a_check_reports_a_failed_login(server: ServingServer) -> None:
     """Checks are answered in the form of doctor, a failed login as one of them."""
     await add(server)
     items = (await server.admin("POST", "/hosts/gpu2/check")).json()["items"]

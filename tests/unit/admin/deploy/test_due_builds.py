@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from admin.deploy import due_builds
-from admin.deploy.due_builds import ATTEMPTS_MAX, Wanted, device_types, next_build, shared
+from admin.deploy.due_builds import ATTEMPTS_MAX, WantedBuild, device_types, next_build, shared
 from pool_manager.builds import Built, Fetched
 from pool_manager.core.state import Device
 from registry.builds import TYPES_MAX, Build, DeviceType, Target
@@ -25,9 +25,9 @@ ROWS = ShapeRange("x", (1, 4), (8, 4), (8, 4))
 TARGET = Target("b", "m.onnx", "", "cpu", "onnxruntime", (ROWS,), keeps_ordinary=True)
 
 
-def wanted(name: str, kind: str = "cpu") -> Wanted:
+def wanted(name: str, kind: str = "cpu") -> WantedBuild:
     deployed = Deployed(function(name), revision(name))
-    return Wanted(deployed, replace(TARGET, bundle=name, device_kind=kind, device=HERE), name)
+    return WantedBuild(deployed, replace(TARGET, bundle=name, device_kind=kind, device=HERE), name)
 
 
 HERE = DeviceType("local", "")

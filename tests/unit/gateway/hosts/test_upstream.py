@@ -227,7 +227,7 @@ async def test_bytes_between_greeting_and_connect_are_refused(
 ) -> None:
     """They cannot be the server's."""
     sidecar.greeting += "x"  # the greeting's frame announces a longer body
-    assert not Greeting(sidecar.greeting).is_whole
+    assert not Greeting(sidecar.greeting).is_complete
     call = proxy.call()
     delivery.submit_exchange(call)
     id = (await link.next(Kind.OPEN)).id
@@ -236,7 +236,7 @@ async def test_bytes_between_greeting_and_connect_are_refused(
     delivery.cancel(call)
 
 
-async def test_a_broken_connection_is_told_from_an_end(
+async def test_a_broken_connection_differs_from_an_end(
     delivery: Delivery, sidecar: RemoteSidecar, link: Channel, proxy: Proxy, hosts: UnixHosts
 ) -> None:
     """The proxy must know: what was sent may have run, what was answered may be lost."""
@@ -294,7 +294,7 @@ async def test_without_the_second_connection_the_exchange_waits(
 
 
 @pytest.mark.parametrize(("answer", "listens"), [(Kind.OPEN, True), (Kind.NOT_STARTED, False)])
-async def test_the_server_can_be_asked_for(
+async def test_the_probe_of_a_server_takes_no_channel(
     delivery: Delivery,
     sidecar: RemoteSidecar,
     link: Channel,

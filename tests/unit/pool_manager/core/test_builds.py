@@ -75,7 +75,7 @@ def test_a_build_takes_a_device_of_its_type() -> None:
     assert launched(begun(play, device_type=new.type)) == [("r1", "g1")]
     assert launched(begun(play, key="b-build", device_type=new.type)) == []
     assert play.machine.pools["b-build"].blocked == (
-        "it takes only what nobody needs: no free device (1 in use)"
+        "a build uses only spare devices: no free device (1 in use)"
     )
     assert launched(begun(play, key="c-build", device_type=DeviceType("far", "L4"))) == []
     assert "no device of kind any" in play.machine.pools["c-build"].blocked
@@ -194,7 +194,7 @@ def test_a_build_waits_while_a_pool_waits_that_could_have_the_device() -> None:
     play.lose("r1")
     assert begun(play) == []
     assert play.machine.pools[BUILD].blocked == (
-        f"it takes only what nobody needs: {A} waits for a device"
+        f"a build uses only spare devices: {A} waits for a device"
     )
 
     assert launched(play.demand(0.5)) == [("r2", "cpu0")]
@@ -217,7 +217,7 @@ def test_a_build_evicts_nothing() -> None:
     assert begun(play) == []
     assert play.tick(60.0) == []
     assert play.machine.pools[BUILD].blocked == (
-        "it takes only what nobody needs: no free device (1 in use)"
+        "a build uses only spare devices: no free device (1 in use)"
     )
 
     play.lose("r1")
@@ -230,7 +230,7 @@ def test_a_build_leaves_the_memory_of_missing_standbys() -> None:
 
     assert begun(play, memory_mib=150.0) == []
     assert play.machine.pools[BUILD].blocked == (
-        "it takes only what nobody needs: the memory is for standbys that are yet to be started"
+        "a build uses only spare devices: the memory is for standbys that are yet to be started"
     )
     assert launched(play.on(events.PoolRemoved(BUILD))) == []
     assert launched(begun(play, memory_mib=140.0)) == [("r2", "cpu0")]
@@ -419,7 +419,7 @@ def test_a_pool_at_its_max_ends_no_build() -> None:
     assert ends(commands) == []
 
 
-def test_what_a_replica_says_of_its_compiled_model() -> None:
+def test_the_session_of_a_replica_is_recorded() -> None:
     """The session is kept; a compiled model that is not used is reported each time."""
     play = Play(PoolSpec(A))
     play.demand(a=1)

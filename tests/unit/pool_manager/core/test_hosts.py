@@ -75,7 +75,7 @@ def test_an_engine_that_is_away_is_an_obstacle() -> None:
     assert HostRecord("gpu2", HostState.JOINING, 0.0).obstacle == "gpu2 has not joined yet"
 
 
-def test_who_can_be_commanded_and_who_is_awaited() -> None:
+def test_which_hosts_are_reachable_or_away() -> None:
     """Hosts that are up or drain can be commanded; those that time makes GONE are away."""
     reachable = {one for one in HostState if HostRecord("a", one, 0.0).is_reachable}
     away = {one for one in HostState if HostRecord("a", one, 0.0).is_away}

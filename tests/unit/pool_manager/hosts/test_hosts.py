@@ -96,7 +96,7 @@ async def test_an_operation_on_a_removed_host_fails_as_on_one_that_is_down() -> 
     fleet = Fleet(FakeDriver(), {})
 
     assert await fleet.list_of(LOCAL_HOST) == set()
-    assert not fleet.knows("gpu2")
+    assert not fleet.has_host("gpu2")
     assert fleet.data_socket("aaaa0001") == ""
     with pytest.raises(HostDown, match="gpu2 was removed"):
         await fleet.list_of("gpu2")

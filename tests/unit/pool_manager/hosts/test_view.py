@@ -17,7 +17,7 @@ from pool_manager.hosts.view import complaint, engine_complaint
         (9e9, 120.0, "its clock is 120 s ahead of this machine's"),
     ],
 )
-def test_a_full_disk_and_another_clock_are_told(
+def test_a_full_disk_and_a_wrong_clock_are_reported(
     free_mib: float | None, offset_s: float | None, expected: str
 ) -> None:
     """Both thresholds, and both at once."""

@@ -101,7 +101,7 @@ class Counted:
         return self._session.run(*args)
 
 
-def test_an_ordinary_session_takes_what_is_outside(scene: Scene) -> None:
+def test_an_ordinary_session_runs_shapes_outside_the_ranges(scene: Scene) -> None:
     """With `keeps_ordinary` runs outside the ranges use the ordinary session, those inside never
     do."""
     engine, reasons = scene.load(replace(scene.compiled, keeps_ordinary=True))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runtime_image.compilers import onnxruntime as compiler
-from runtime_image.compilers.base import Compilation, Made
+from runtime_image.compilers.base import Compilation, CompileOutput
 from runtime_image.contract.compiled import (
     COMPILED_PART,
     FOLDER,
@@ -97,11 +97,11 @@ def test_outputs_beyond_the_tolerance_refuse_the_compiled_model(
     assert len(files) == 2
 
 
-def compiling_instead(model: Path) -> Callable[..., Made]:
+def compiling_instead(model: Path) -> Callable[..., CompileOutput]:
     """Return a `compile` that compiles another model."""
     compile_it = compiler.OnnxRuntimeCompiler.compile
 
-    def compile_other(self: compiler.OnnxRuntimeCompiler, order: Compilation) -> Made:
+    def compile_other(self: compiler.OnnxRuntimeCompiler, order: Compilation) -> CompileOutput:
         return compile_it(self, replace(order, model=model))
 
     return compile_other
@@ -122,7 +122,7 @@ def test_a_full_disk_is_named(
     spec = compiling.spec(models.affine(folder, offset=1))
     scratch = folder.parent / "scratch"
 
-    def compile_(_self: compiler.OnnxRuntimeCompiler, order: Compilation) -> Made:
+    def compile_(_self: compiler.OnnxRuntimeCompiler, order: Compilation) -> CompileOutput:
         (order.target / "model.onnx").write_bytes(b"half")
         raise RuntimeError("cannot be written")
 

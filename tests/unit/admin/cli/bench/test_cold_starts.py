@@ -98,7 +98,7 @@ def test_a_call_has_a_time_limit(api: AdminApi, left_s: float, errors: dict[str,
     assert (runs.found.taken_ms, runs.found.errors) == ([], errors)
 
 
-def test_the_time_that_is_left_bounds_the_way_to_sleep(api: AdminApi, runs: ColdRuns) -> None:
+def test_the_remaining_time_bounds_the_wait_for_sleep(api: AdminApi, runs: ColdRuns) -> None:
     """Nothing is called then, and nothing is wrong."""
     api.on("GET", REPLICAS, state(READY))
     runs.once(4.0)
@@ -122,7 +122,9 @@ def test_a_function_that_does_not_sleep_is_given_up(api: AdminApi, runs: ColdRun
         ({"rate": 0.25}, "0.25 calls/s"),
     ],
 )
-def test_a_function_in_use_is_left_alone(function: dict[str, Any], text: str) -> None:
+def test_a_function_in_use_is_not_put_to_sleep_by_cold_runs(
+    function: dict[str, Any], text: str
+) -> None:
     """`force` overrides other callers, never a minimum of replicas."""
     with pytest.raises(Conflict, match=text):
         check_alone({"name": "digits", **function}, force=False)

@@ -29,7 +29,7 @@ def tally(**changes: object) -> Tally:
     return Tally(plan, 10.0)
 
 
-def test_a_plan_and_its_request_survive_the_way_to_the_process() -> None:
+def test_a_plan_and_its_request_survive_encoding() -> None:
     """The first line has the plan, the request's bytes follow."""
     line, _, request = PLAN.encode(b"POST /\n\n{}").partition(b"\n")
 
@@ -80,7 +80,7 @@ def test_the_window_closes_by_time_or_by_calls() -> None:
     assert tally(each=3).is_open(1e9)
 
 
-def test_an_interrupted_load_tells_what_it_cut() -> None:
+def test_an_interrupted_load_counts_the_calls_that_it_cut() -> None:
     """Counted calls without an end are neither answers nor errors; a window may never open."""
     one = tally()
     one.starts(11.0)

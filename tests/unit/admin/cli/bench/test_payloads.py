@@ -102,7 +102,7 @@ def test_a_server_gets_its_first_sample(api: AdminApi, client: Client) -> None:
         ("tensors", (9,), {"file": Path(__file__)}, "-b"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_unsuitable_inputs_are_refused(
     client: Client, kind: str, batches: tuple[int, ...], source: dict[str, Any], option: str
 ) -> None:
     """The error names the option."""

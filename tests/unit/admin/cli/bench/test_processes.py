@@ -109,7 +109,7 @@ def certificate() -> bytes:
 
 
 @pytest.mark.parametrize("calls", [0, 5])
-def test_ctrl_c_ends_with_what_was_measured(calls: int) -> None:
+def test_ctrl_c_keeps_the_figures_so_far(calls: int) -> None:
     """Before the load there is nothing; within it, calls on their way are told apart."""
     free = threading.Event()
 

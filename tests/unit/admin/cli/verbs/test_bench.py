@@ -82,7 +82,7 @@ def test_a_refused_first_call_ends_it(api: AdminApi, fnctl: Callable[..., Result
     assert "The input does not fit: x: expected FP32" in result.stderr
 
 
-def test_a_later_refusal_keeps_what_was_measured(
+def test_a_later_refusal_keeps_earlier_figures(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
     """As for a function that is removed between two points."""

@@ -65,7 +65,9 @@ def test_a_host_is_added_with_its_options(api: AdminApi, fnctl: Callable[..., Re
     assert "next: fnctl host show gpu2" in result.stderr
 
 
-def test_an_unknown_key_tells_how_to_accept_it(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+def test_the_error_of_an_unknown_key_names_the_option(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
     """The hint is the command with the option that pins the key."""
     problem = {
         "code": "host_refused",
@@ -230,7 +232,7 @@ def test_a_removal_waits_for_the_replicas(
     ]
 
 
-def test_a_removal_by_force_says_so(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+def test_a_removal_by_force_sends_the_option(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """`--force` is sent; without a wait a drain is only begun."""
     api.on(
         "DELETE",

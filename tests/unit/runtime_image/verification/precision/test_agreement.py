@@ -82,7 +82,7 @@ def test_integers_and_strings_must_be_equal(values: tuple[Any, Any]) -> None:
         ([1.0], [1], "output y is not of the original's type"),
     ],
 )
-def test_what_cannot_be_compared_is_broken(original: Any, candidate: Any, reason: str) -> None:
+def test_incomparable_outputs_break_a_candidate(original: Any, candidate: Any, reason: str) -> None:
     """No figure can excuse it, and later samples change nothing."""
     found = compared([(original, candidate), ([1.0], [1.0])])
 

@@ -170,7 +170,7 @@ def retyped(dtype: int) -> onnx.ModelProto:
     return model
 
 
-def test_what_the_tools_cannot_convert_is_named(tmp_path: Path) -> None:
+def test_unconvertible_models_are_named(tmp_path: Path) -> None:
     """Each reason is a sentence for the table."""
     cases = {
         f"over the limit {BYTES_MAX}": claims(graph(), BYTES_MAX),
