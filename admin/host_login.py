@@ -134,7 +134,11 @@ def _refused(error: Unreachable) -> HostRefused:
 
 
 def _hint(error: Unreachable) -> str:
-    return "; ".join(getattr(error, "__notes__", ()))
+    """Return what mends a failed login, with the option of hosts: --identity is that of --ssh."""
+    from hosts.login import KEY_OPTION
+
+    hint = "; ".join(getattr(error, "__notes__", ()))
+    return hint.replace(KEY_OPTION, "--identity-file FILE")
 
 
 def _shown_key(error: Unreachable) -> str:

@@ -64,11 +64,12 @@ class FileCache:
 
     A relative `base` begins at the login's home folder. Methods raise OSError: ConnectionLost if
     the connection broke, NoSpace if the file system is full. `bytes_per_s` is a moving average over
-    transfers.
+    transfers, `partial_bytes` the size of uploads that are not complete, as last listed.
     """
 
     def __init__(self, connection: HostConnection, base: str) -> None:
         self.bytes_per_s = START_BYTES_PER_S
+        self.partial_bytes = 0
         self._connection = connection
         self._base = PurePosixPath(base)
         self._folder = self._base / "files"
@@ -79,7 +80,9 @@ class FileCache:
     async def stock(self) -> dict[str, int]:
         """Return the sizes in bytes of the complete files by their sha256."""
         entries = await self._entries()
-        return {one.name: one.size for one in entries if SHA256.fullmatch(one.name)}
+        stock = {one.name: one.size for one in entries if SHA256.fullmatch(one.name)}
+        self.partial_bytes = sum(one.size for one in entries) - sum(stock.values())
+        return stock
 
     async def ship(
         self, sha256: str, size: int, source: Path, progress: Callable[[int], None]
@@ -119,8 +122,11 @@ class FileCache:
     async def trim(self, limit_bytes: int, kept: Collection[str]) -> None:
         """Remove files until all take at most `limit_bytes`, or only `kept` ones and those in use
         are left. Uploads that no call awaits are removed first."""
+        entries = await self._entries()
         spared = {*kept, *self._shipping, *(f"{name}{PART}" for name in self._shipping)}
-        for one in superfluous(await self._entries(), limit_bytes, spared):
+        for one in superfluous(entries, limit_bytes, spared):
+            if one.name.removesuffix(PART) in self._shipping:  # since a removal before
+                continue
             async with self._sftp(f"removing {one.name}") as sftp:
                 with contextlib.suppress(asyncssh.SFTPNoSuchFile):
                     await sftp.remove(str(self._folder / one.name))

@@ -139,15 +139,15 @@ def _commands(found: Findings) -> Check:
         return Check(name, True, "run")
     if not found.sessions:
         return Check(name, False, "no session is allowed", _sshd("MaxSessions 10"))
+    shell = f"usermod --shell /bin/sh {found.user}"
     if "not available" in found.command_error:
-        remedy = f"give the user a shell: usermod --shell /bin/sh {found.user}"
-        return Check(name, False, found.command_error, remedy)
+        return Check(name, False, found.command_error, f"give the user a shell: {shell}")
     if found.is_noisy:
         remedy = "~/.bashrc of the login, first line: case $- in *i*) ;; *) return ;; esac"
         return Check(name, False, f"the shell writes at its start: {found.command_error}", remedy)
     remedy = (
         f"{CONFIG}: no ForceCommand for {found.user}, then {RELOAD}; {KEYS}: no command= before"
-        " the key"
+        f" the key; if its shell is none: {shell}"
     )
     return Check(name, False, f"another command runs: {found.command_error}", remedy)
 
@@ -255,7 +255,8 @@ def _engine(found: Findings) -> Check:
     closed = {
         EngineState.ABSENT: (
             f"there is no socket {found.engine}",
-            "install Docker, for example apt-get install docker.io; or name its socket: --engine",
+            "install Docker, for example apt-get install docker.io; or name its socket:"
+            " --docker-socket",
         ),
         EngineState.FORBIDDEN: (
             f"{found.user} may not connect to {found.engine}",

@@ -281,7 +281,8 @@ class Link:
         self._opening += 1
         try:
             return await opening
-        except (OSError, asyncssh.Error) as error:
+        # asyncssh asserts that the channel still has its connection, which may have broken.
+        except (OSError, asyncssh.Error, AssertionError) as error:
             return error
         finally:
             self._opening -= 1

@@ -23,6 +23,13 @@ log = structlog.get_logger()
 
 CONNECTIONS_MAX: Final = 1024
 """Connections of a listener or forward at the same time; more are refused."""
+BURST: Final = 2 * CONNECTIONS_MAX
+RATE_S: Final = 100.0
+"""A listener accepts BURST connections without a pause, and RATE_S in a second: many more than all
+replicas of a host make after a break."""
+PAUSE_S: Final = 5.0
+"""Seconds for which a listener is closed that got more: each connection takes time of the event
+loop here, even if it is refused, and any program of the host may open thousands in a second."""
 FORWARD_MODE: Final = 0o600
 Dial = Callable[[str, asyncio.BaseProtocol], Awaitable[asyncio.Transport]]
 
@@ -36,9 +43,12 @@ class Listener:
     accept: Callable[[socket.socket], None]
     tasks: Tasks
     forget: Callable[[Listener], Awaitable[None]]
+    flooded: Callable[[Listener], None]
     generation: int = 0
     """Login on which it was established last."""
     open_connections: int = field(default=0, init=False)
+    _credit: float = field(default=BURST, init=False)
+    _last_s: float = field(default=0.0, init=False)
 
     async def close(self) -> None:
         """Stop listening and remove the socket; its connections stay."""
@@ -46,6 +56,13 @@ class Listener:
 
     def session(self, connection: asyncssh.SSHClientConnection) -> ChannelSession:
         """Return the session of a new connection. Raises asyncssh.ChannelOpenError."""
+        now = asyncio.get_running_loop().time()
+        self._credit = min(BURST, self._credit + RATE_S * (now - self._last_s))
+        self._last_s = now
+        if self._credit < 1:
+            self.flooded(self)
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, "a flood")
+        self._credit -= 1
         if self.open_connections >= CONNECTIONS_MAX:
             raise asyncssh.ChannelOpenError(
                 asyncssh.OPEN_RESOURCE_SHORTAGE, f"more than {CONNECTIONS_MAX} connections"

@@ -40,6 +40,7 @@ CIPHERS: Final = "^aes128-gcm@openssh.com"
 """Put first in the list of preferences: it takes half the CPU of asyncssh's first one."""
 SHOWN_MAX: Final = 200
 """Max characters of wrong input in an error."""
+KEY_OPTION: Final = "--identity FILE"
 HOST_KEY_MAX: Final = 16 * 1024
 """Max characters of a pinned host key."""
 
@@ -81,15 +82,16 @@ class Login:
 
 def parse_target(text: str) -> Target:
     """Parse `[USER@]HOST[:PORT]`; an IPv6 address with a port is in brackets. Raises ValueError."""
+    shown = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
     user, at, rest = text.rpartition("@")
     host, port = _split(rest)
     is_host = WORD.fullmatch(host) or (":" in host and ADDRESS.fullmatch(host))
     if not is_host or (at and not WORD.fullmatch(user)):
-        raise ValueError(f"expected [USER@]HOST[:PORT], got {text!r}")
+        raise ValueError(f"expected [USER@]HOST[:PORT], got {shown!r}")
     if port is None:
         return Target(host, user or None)
     if not port.isdecimal() or not 1 <= int(port[:6]) <= PORT_MAX:
-        raise ValueError(f"expected a port from 1 to {PORT_MAX}, got {port!r} in {text!r}")
+        raise ValueError(f"expected a port from 1 to {PORT_MAX}, got {port[:20]!r} in {shown!r}")
     return Target(host, user or None, int(port))
 
 
@@ -129,19 +131,21 @@ def unreachable_error(text: str, hint: str = "") -> Unreachable:
     return error
 
 
-def login_failure(target: Target, error: Exception) -> Unreachable:
-    """Return the error for a failed login to `target`."""
+def login_failure(target: Target, error: Exception, identity: Path | None = None) -> Unreachable:
+    """Return the error for a failed login to `target`, with the private key `identity` if one was
+    named."""
     by_hand = f"check whether this works: {target.command()}"
     if isinstance(error, asyncssh.PermissionDenied):
         return unreachable_error(
             f"{target} accepts none of your SSH keys: {error}",
-            f"name one with --identity FILE, or: {target.command('ssh-copy-id')}",
+            f"name one with {KEY_OPTION}, or: {target.command('ssh-copy-id')}",
         )
     if isinstance(error, TimeoutError | asyncssh.TimeoutError):
         return unreachable_error(f"{target} does not answer SSH in time", by_hand)
     if isinstance(error, asyncssh.KeyEncryptionError | asyncssh.KeyImportError):
+        file = f" {identity}" if identity else ""
         return unreachable_error(
-            f"the private key cannot be used: {error}", "ssh-add FILE, then again"
+            f"the private key{file} cannot be used: {error}", "ssh-add FILE, then again"
         )
     if isinstance(error, asyncssh.ConfigParseError):
         return unreachable_error(f"~/.ssh/config: {error}", "correct that line of ~/.ssh/config")
@@ -150,6 +154,8 @@ def login_failure(target: Target, error: Exception) -> Unreachable:
             f"the SSH server of {target} ended the connection: {error}", by_hand
         )
     reason = getattr(error, "strerror", None) or error
+    if culprit := getattr(error, "filename", None):  # a key, or the program of ProxyCommand
+        reason = f"{culprit}: {reason}"
     return unreachable_error(f"{target} cannot be reached by SSH: {reason}", by_hand)
 
 
@@ -239,7 +245,7 @@ def host_key_refused(login: Login, known: KnownHosts, host_keys: HostKeyClient) 
         return unreachable_error(
             f"the host key of {target} is not the pinned one: it sent {shown}, pinned is {pinned}."
             " The connection may be intercepted",
-            "ask its operator; if the machine is new, pin its new key",
+            "ask its operator; if the machine is new, pin its new key with --host-key",
         )
     files = ", ".join(map(str, known.files)) or str(USER_FILE)
     if known.has_key:
@@ -361,7 +367,7 @@ async def _connect(
         refusal.is_refusal = True
         raise refusal from error
     except (OSError, TimeoutError, ValueError, asyncssh.Error) as error:
-        failure = login_failure(login.target, error)
+        failure = login_failure(login.target, error, login.identity)
         failure.is_refusal = isinstance(error, asyncssh.PermissionDenied)
         raise failure from error
     return LoggedIn(connection, host_keys, before)
@@ -376,7 +382,7 @@ def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list
         options = asyncssh.SSHClientConnectionOptions(**_given(login))
         return options, _jumps(options, login.target)
     except (OSError, ValueError, asyncssh.Error) as error:
-        raise login_failure(login.target, error) from error
+        raise login_failure(login.target, error, login.identity) from error
 
 
 def _given(login: Login) -> dict[str, Any]:

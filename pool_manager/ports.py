@@ -85,8 +85,8 @@ class Binding:
         found = self.variants.get(device.type) if device is not None else None
         if found is None or not isinstance(self.spec, ModelSpec):
             return self
-        spec = replace(self.spec, compiled=found.model)
-        return replace(self, spec=spec, compiled=found.files)
+        model, files = found.served
+        return replace(self, spec=replace(self.spec, compiled=model), compiled=files)
 
     @property
     def required(self) -> Bundle:

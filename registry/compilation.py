@@ -4,7 +4,7 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Final
 
@@ -17,6 +17,7 @@ from runtime_image.contract.compiled import (
     FOLDER,
     TIMING_CACHE,
     BuildOrder,
+    CompiledFile,
     CompiledModel,
     CompilerName,
     OutputParity,
@@ -29,6 +30,8 @@ TOLERANCE: Final = 0.01
 has 10 bits of mantissa; differences of 0.1 % to 0.5 % are usual after many layers."""
 NOT_PROFILED: Final = "no deploy has measured this model on a device"
 NO_COMPILER: Final = 'there is no compiler for the device "{kind}"'
+
+_TIMING_PATH: Final = f"{FOLDER}/{TIMING_CACHE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,15 @@ class Compiled:
     @property
     def timing_cache(self) -> BundleFile | None:
         """File with the compiler's measurements, None if the build made none."""
-        name = f"{FOLDER}/{TIMING_CACHE}"
-        return next((file for file in self.files if file.path == name), None)
+        return next((file for file in self.files if file.path == _TIMING_PATH), None)
+
+    @property
+    def served(self) -> tuple[CompiledModel, tuple[BundleFile, ...]]:
+        """What replicas get, and its files: all but the compiler's measurements, which may have
+        dozens of MiB and which no session reads."""
+        described = tuple(one for one in self.model.files if one.name != TIMING_CACHE)
+        files = tuple(one for one in self.files if one.path != _TIMING_PATH)
+        return replace(self.model, files=described), files
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +153,16 @@ def _own_range(tensor: TensorSpec, rows: int) -> ShapeRange:
     return ShapeRange(tensor.name, tuple(first), tuple(full), tuple(full))
 
 
-def order_of(target: Target, timing_key: str = "", delay_s: float = 0.0) -> BuildOrder:
-    """Return the order of a build. `timing_key` is that of the compiler's measurements that it
-    gets, "" for none."""
+def order_of(target: Target, earlier: Compiled | None = None, delay_s: float = 0.0) -> BuildOrder:
+    """Return what a build gets: of the `earlier` one, the compiler's measurements."""
+    timing = earlier.timing_cache if earlier is not None else None
     return BuildOrder(
         compiler=target.compiler,
         ranges=target.ranges,
         tolerance=TOLERANCE,
         keeps_ordinary=target.keeps_ordinary,
-        timing_key=timing_key,
-        timing_cache=bool(timing_key),
+        timing_key=earlier.timing_key if earlier is not None else "",
+        timing_cache=CompiledFile(TIMING_CACHE, timing.size, timing.sha256) if timing else None,
         delay_s=delay_s,
     )
 

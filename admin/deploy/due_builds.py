@@ -105,13 +105,19 @@ def begun(build: Build, now_s: float) -> Build:
     )
 
 
+def attempted(build: Build, now_s: float) -> Build:
+    """Return the state at the end of a build, which may have ended before it was seen to run."""
+    return build if build.state == "building" else begun(build, now_s)
+
+
 def resumed(build: Build, now_s: float) -> Build:
     """Return the state after a start of the server; a build that was running counts as given up."""
     return given_up(build, KILLED, now_s) if build.state == "building" else build
 
 
 def interrupted(build: Build) -> Build:
-    """Return the state after an orderly end of the server: the attempt does not count."""
+    """Return the state after an orderly end of the server, or if the model is no longer wanted: the
+    attempt does not count."""
     if build.state != "building":
         return build
     return replace(build, state="waiting", attempts=max(0, build.attempts - 1), began_s=0.0)
@@ -171,6 +177,12 @@ def stale(build: Build, key: str, reason: str) -> Build:
         not_before_s=0.0,
         stale_keys=keys,
     )
+
+
+def lost(build: Build, reason: str) -> Build:
+    """Return the state after files of the compiled model were damaged or removed: a new build is
+    due."""
+    return replace(requested(build, is_urgent=False), reason=reason[:REASON_MAX])
 
 
 def refusal(target: Target, built: Built, build: Build) -> str:

@@ -40,6 +40,7 @@ class HostEngine:
         self._info: dict[str, Any] = {}
         self._machine = Machine("", has_ipv6=False, mountinfo="")
         self._is_forwarded = False
+        self._there = ""
         self.driver: DockerDriver | None = None
         self.exits, self.losses = Exits(), EngineLosses()
         self._sent: set[str] = set()
@@ -54,7 +55,7 @@ class HostEngine:
     ) -> DockerDriver:
         """Return the driver of the engine at the socket `there` of the host, with the runtime image
         for CPU slots. Called at each join."""
-        self._machine = facts.machine
+        self._machine, self._there = facts.machine, there
         if not self._is_forwarded:
             self._socket.unlink(missing_ok=True)
             await connection.forward(self._socket, there)
@@ -82,6 +83,11 @@ class HostEngine:
 
     def _its_machine(self) -> Machine:
         return self._machine
+
+    def named(self, text: str) -> str:
+        """Return an error's text with the engine's socket on the host, not that of this machine
+        which leads there."""
+        return text.replace(self._url, self._there)
 
     async def has_runtime(self, kind: str) -> bool:
         """Return whether the host has the runtime image for devices of a kind."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -39,7 +38,6 @@ class HostFiles:
         self._path = path
         self._transfers = transfers
         self._placing: dict[str, int] = {}
-        self._space = asyncio.Lock()
         self.stock: dict[str, int] = {}
         """Bytes of each file in the cache by sha256, as last known."""
 
@@ -76,13 +74,21 @@ class HostFiles:
             await make(id, below)
             target = self._folders.model_dir(id)
             for file in files:
-                link = self._cache.link(file.sha256, str(target / file.path))
-                await self._do("link files", link)
+                await self._do("link files", self._give(file, str(target / file.path)))
         finally:
             for file in files:
                 self._placing[file.sha256] -= 1
                 if not self._placing[file.sha256]:
                     del self._placing[file.sha256]
+
+    async def _give(self, file: BundleFile, path: str) -> None:
+        """Link a file of the cache to `path`. One that is not there any more is sent again."""
+        try:
+            await self._cache.link(file.sha256, path)
+        except FileNotFoundError:
+            self.stock.pop(file.sha256, None)
+            await self.send([file])
+            await self._cache.link(file.sha256, path)
 
     async def send(self, files: Iterable[BundleFile], what: str = "files") -> None:
         """Send the files that the cache lacks."""
@@ -103,7 +109,7 @@ class HostFiles:
     async def trim(self, limit_mib: int, kept: Collection[str]) -> None:
         """Remove the files used longest ago while the cache is larger than its limit, except those
         of replicas and those in `kept`."""
-        if sum(self.stock.values()) <= limit_mib * MIB:
+        if sum(self.stock.values()) + self._cache.partial_bytes <= limit_mib * MIB:
             return
         spared = {*kept, *self._placing}
         await self._do("trim the cache", self._cache.trim(limit_mib * MIB, spared))

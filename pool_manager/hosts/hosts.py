@@ -19,7 +19,7 @@ from pool_manager.hosts.fleet import Fleet
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.stocking import Stocking
-from pool_manager.hosts.view import HostView
+from pool_manager.hosts.view import HostView, engine_complaint
 from pool_manager.ports import Gpus
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
@@ -117,6 +117,7 @@ class Hosts:
         present = self._members.get(host.name)
         if present is not None and _login(present.host) == _login(host):
             present.update(host)
+            self.stocking.touch()
             return
         # Imported here, as servers without other hosts need neither asyncssh nor docker.
         from pool_manager.hosts.remote_host import RemoteHost
@@ -206,7 +207,7 @@ class Hosts:
         found = HostView(
             record.name,
             state=record.state,
-            reason=record.reason or record.engine_down,
+            reason=record.reason or engine_complaint(record.engine_down),
             since_s=self._wall() - (self._clock() - record.since_s),
             labels={name: text for name, text in record.labels.items() if name != LABEL},
             driver=record.driver,

@@ -170,14 +170,19 @@ class RemoteHost:
 
     @property
     def why_down(self) -> str:
-        """Why the host is not up."""
-        return self.reason or self._connection.reason or "the host has not answered yet"
+        """Why the host is not up, without its name."""
+        reason = self.reason or self._connection.reason or "connected; it is being prepared"
+        return reason.removeprefix(f"{self.name}: ")
 
     async def _on_up(self) -> None:
-        """Join the host in the background: the connection waits for this call."""
+        """Join the host in the background: the connection waits for this call. Its listener is
+        created after it, in a folder that the host may have lost: made here."""
         if self._has_successor:
             return
         self._stop_joining()
+        if self._folders is not None:
+            with contextlib.suppress(DriverError):  # joining says it
+                await self._folders.prepare()
         self._joining = self._tasks.spawn("join", self._keep_joining())
 
     def _on_down(self, reason: str) -> None:
@@ -193,6 +198,7 @@ class RemoteHost:
 
     def _leave(self, reason: str) -> None:
         self.control.set_up(is_up=False)
+        reason = reason.removeprefix(f"{self.name}: ")
         was_joined, self.is_joined, self.reason = self.is_joined, False, ""
         if was_joined:
             log.warning("a host is unreachable", host=self.name, reason=reason)
@@ -205,7 +211,7 @@ class RemoteHost:
             try:
                 await self._join()
             except (FnError, OSError, Unreachable) as error:
-                self.reason = str(error) or type(error).__name__
+                self.reason = self.engine.named(str(error) or type(error).__name__)
             except Exception as error:  # without another try the host would stay away for ever
                 self.reason = repr(error)
                 log.exception("a host could not be joined", host=self.name)
@@ -230,7 +236,7 @@ class RemoteHost:
             if self.is_known and self._connection.is_up and not self.is_joined:
                 # Its replicas can be reached all the same.
                 self._report_up(frozenset(self.records))
-                self._services.emit(events.EngineLost(str(error), self.name))
+                self._services.emit(events.EngineLost(self.engine.named(str(error)), self.name))
             raise
         is_running, has_gpus = AGENT_ID in running, self._may_have_gpus
         await self.agent.ensure(driver, folders, is_running=is_running, has_gpus=has_gpus)
@@ -330,7 +336,7 @@ class RemoteHost:
 
     def _on_engine_lost(self, reason: str) -> None:
         if self.is_up:
-            self.engine_losses.notify(reason)
+            self.engine_losses.notify(self.engine.named(reason))
 
     # Operations
 

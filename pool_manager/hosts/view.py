@@ -49,6 +49,11 @@ class HostView:
     transferred_bytes: int = 0
 
 
+def engine_complaint(reason: str) -> str:
+    """Return what is wrong with a host whose engine is away for a reason; "" for none."""
+    return f"its container engine does not answer: {reason}" if reason else ""
+
+
 def complaint(disk_free_mib: float | None, clock_offset_s: float | None) -> str:
     """Return the problem of a host that is up, as its agent reports it; "" for none."""
     found = []

@@ -52,13 +52,14 @@ class Upgrades:
         if reason := cluster.begin_upgrade(id):
             log.info("a replica is not upgraded", replica=id, reason=reason)
             return UpgradeResult(session="", reason=reason)
+        model, files = compiled.served
         try:
-            await self._launcher.add_files(id, compiled.files)
+            await self._launcher.add_files(id, files)
             control = self._launcher.control(id)
             if control is None:
                 return UpgradeResult(session="", reason="it has ended")
             async with asyncio.timeout(self.limit_s):
-                return await control.upgrade(compiled.model)
+                return await control.upgrade(model)
         except TimeoutError:
             reason = f"it did not answer within {self.limit_s:.0f} s"
         except (FnError, OSError) as error:

@@ -78,13 +78,16 @@ def verified(folder: Path, compiled: CompiledModel) -> Iterator[VerifiedFiles]:
         contents.close()
 
 
-def read_small(folder: Path, name: str, bytes_max: int) -> bytes:
-    """Return a regular file below `folder`/FOLDER, b"" if there is none or it is larger."""
-    with suppress(OSError, Refused), _opened(folder, name) as descriptor:
-        size = os.fstat(descriptor).st_size
-        if size <= bytes_max:
-            with open(descriptor, "rb", closefd=False) as file:
-                return file.read(size)
+def read_small(folder: Path, file: CompiledFile, bytes_max: int) -> bytes:
+    """Return the content of a file below `folder`/FOLDER, b"" if it is larger, or if what is there
+    differs from its description."""
+    with suppress(OSError, Refused), _opened(folder, file.name) as descriptor:
+        if file.size <= bytes_max:
+            with open(descriptor, "rb", closefd=False) as source:
+                content = source.read(file.size + 1)
+            digest = hashlib.sha256(content).hexdigest()
+            if (len(content), digest) == (file.size, file.sha256):
+                return content
     return b""
 
 

@@ -44,6 +44,9 @@ OPTIONS: Final = (
 """Options that change the compiled files; part of the key. No option of precision: the precision is
 that of the model."""
 CONTEXT_FILE: Final = "context.onnx"
+BESIDE_CONTEXT: Final = ""
+"""Path of the engine cache while a context model is written: the provider takes it as relative to
+that model's folder, and logs an error for an absolute one."""
 CONTEXT_MAX: Final = 2**31 - 2**20
 """Max bytes of a model with its engine inside: Protocol Buffers end at 2 GiB."""
 PREFIX: Final = "engine"
@@ -115,7 +118,7 @@ class TensorRtCompiler:
                 str(order.model),
                 order.options,
                 {
-                    **_cache_options(cache),
+                    **_cache_options(BESIDE_CONTEXT),
                     **profiles(order.ranges),
                     "trt_timing_cache_enable": "1",
                     "trt_timing_cache_path": str(cache),
@@ -142,12 +145,12 @@ class TensorRtCompiler:
         self.platform("")
         if form == "context":
             return _open(contents.first, options, profiles(ranges))
-        with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
-            cache = Path(folder)
-            for name in contents.names():
-                (cache / name).write_bytes(Path(contents.path(name)).read_bytes())
+        with tempfile.TemporaryDirectory(dir=Path.home()) as name:
+            cache = Path(name)
+            for file in contents.names():
+                (cache / file).write_bytes(Path(contents.path(file)).read_bytes())
             before = _state(cache)
-            session = _open(str(model), options, {**_cache_options(cache), **profiles(ranges)})
+            session = _open(str(model), options, {**_cache_options(name), **profiles(ranges)})
             if _state(cache) != before:
                 raise CompileError("TensorRT did not use the compiled engines but built new ones")
             return session
@@ -208,10 +211,10 @@ def _engines(cache: Path) -> list[Path]:
     return sorted(path for path in cache.iterdir() if path.suffix in CACHE_SUFFIXES)
 
 
-def _cache_options(cache: Path) -> dict[str, str]:
+def _cache_options(cache: str) -> dict[str, str]:
     return {
         "trt_engine_cache_enable": "1",
-        "trt_engine_cache_path": str(cache),
+        "trt_engine_cache_path": cache,
         "trt_engine_cache_prefix": PREFIX,
     }
 

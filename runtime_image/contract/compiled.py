@@ -72,8 +72,8 @@ class BuildOrder:
     """Order of a build.
 
     `tolerance` bounds the relative difference between the outputs of both sessions. `timing_cache`
-    says that `FOLDER/TIMING_CACHE` is there from an earlier build with the same `timing_key`.
-    `delay_s` is added to the compilation, for trials of the machinery.
+    is the file that an earlier build with this `timing_key` left, None without one. `delay_s` is
+    added to the compilation, for trials of the machinery.
     """
 
     compiler: CompilerName
@@ -81,7 +81,7 @@ class BuildOrder:
     tolerance: float
     keeps_ordinary: bool = False
     timing_key: str = ""
-    timing_cache: bool = False
+    timing_cache: CompiledFile | None = None
     delay_s: float = 0.0
 
 
@@ -140,7 +140,10 @@ def compiled_from_json(data: dict[str, Any]) -> CompiledModel:
 
 def order_from_json(data: dict[str, Any]) -> BuildOrder:
     """Rebuild a build's order from `asdict`. Raises TypeError on unknown or missing fields."""
-    return BuildOrder(**{**data, "ranges": ranges_from_json(data["ranges"])})
+    plain = {**data, "ranges": ranges_from_json(data["ranges"])}
+    if (timing := plain.get("timing_cache")) is not None:
+        plain["timing_cache"] = CompiledFile(**timing)
+    return BuildOrder(**plain)
 
 
 def ranges_from_json(data: Any) -> tuple[ShapeRange, ...]:

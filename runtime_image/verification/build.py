@@ -22,7 +22,6 @@ from runtime_image.contract.compiled import (
     COMPILED_PART,
     FILES_MAX,
     FOLDER,
-    TIMING_CACHE,
     BuildDescribed,
     BuildOrder,
     CompiledFile,
@@ -205,8 +204,8 @@ def _compile(place: Place, order: BuildOrder, scratch: Path, timing_key: str) ->
     target = scratch / FOLDER
     target.mkdir(parents=True)
     cache = b""
-    if order.timing_cache and order.timing_key == timing_key:
-        cache = read_small(place.folder, TIMING_CACHE, TIMING_CACHE_MAX)
+    if order.timing_cache is not None and order.timing_key == timing_key:
+        cache = read_small(place.folder, order.timing_cache, TIMING_CACHE_MAX)
     bytes_max = files_max(_bundle_bytes(place.folder))
     compilation = Compilation(
         place.model,

@@ -150,6 +150,7 @@ async def test_a_full_disk_is_reported_and_the_other_host_works(
     try:
         shown = await until_host(caller, NARROW, lambda one: one["disk_free_mib"] < 16)
         text = await asyncio.to_thread(server.fnctl, "host", "ls")
+        ready = (await caller.get("/readyz")).json()
         await answers(caller, "elsewhere")
         await answers(caller, "before")
     finally:
@@ -162,6 +163,7 @@ async def test_a_full_disk_is_reported_and_the_other_host_works(
 
     assert "disk" in shown["reason"], shown
     assert "disk" in text.stdout, text.stdout
+    assert f"host {NARROW}: up: its disk is full" in str(ready)
 
 
 async def test_a_dead_engine_is_reported_and_its_replicas_serve_on(
@@ -175,6 +177,7 @@ async def test_a_dead_engine_is_reported_and_its_replicas_serve_on(
     await asyncio.to_thread(host.dockerd.kill)
     shown = await until_host(caller, NARROW, lambda one: "engine" in one["reason"])
     text = await asyncio.to_thread(server.fnctl, "host", "ls")
+    ready = (await caller.get("/readyz")).json()
     await answers(caller, "warm")
     await deploy(caller, "elsewhere", SOUND)
     await answers(caller, "elsewhere")
@@ -188,6 +191,9 @@ async def test_a_dead_engine_is_reported_and_its_replicas_serve_on(
 
     assert NARROW in text.stdout
     assert shown["reason"] in text.stdout
+    assert shown["reason"].startswith("its container engine does not answer: ")
+    assert str(server.data) not in shown["reason"], "a socket of this machine"
+    assert f"host {NARROW}: up: its container engine does not answer" in str(ready)
 
 
 async def test_an_sshd_with_two_sessions_is_enough(

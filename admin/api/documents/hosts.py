@@ -28,7 +28,7 @@ class HostRow(msgspec.Struct):
     replicas: int
     disk_free_mib: int | None
     cached_files: int
-    cached_mib: int
+    cached_mib: float
     images: int
     clock_offset_s: float | None
     transfer: str

@@ -52,6 +52,15 @@ def test_a_malformed_target_is_refused(text: str) -> None:
         parse_target(text)
 
 
+@pytest.mark.parametrize("text", ["h:" + "9" * 50_000, "a b" * 50_000])
+def test_the_error_for_a_long_target_is_short(text: str) -> None:
+    """The refused text is shown only as far as a reader needs it."""
+    with pytest.raises(ValueError, match="expected") as caught:
+        parse_target(text)
+
+    assert len(str(caught.value)) < 500
+
+
 def test_the_command_by_hand_names_the_given_options() -> None:
     """The command to try by hand logs in to the same place."""
     assert Target("gpu1").command() == "ssh gpu1"
@@ -72,6 +81,7 @@ PLACE = ("127.0.0.1", 8080)
         (asyncssh.ConfigParseError("line 3"), "~/.ssh/config: line 3", "correct that line"),
         (asyncssh.ConnectionLost("gone"), "ended the connection: gone", "ssh nn@gpu1"),
         (ConnectionRefusedError(111, "Connection refused"), ": Connection refused", "ssh nn@gpu1"),
+        (FileNotFoundError(2, "No such file", "/k"), "SSH: /k: No such file", "ssh nn@gpu1"),
         (ValueError("odd"), "by SSH: odd", "ssh nn@gpu1"),
     ],
 )
@@ -81,6 +91,13 @@ def test_a_failed_login_has_a_remedy(error: Exception, text: str, hint: str) -> 
 
     assert text in str(told)
     assert hint in told.__notes__[0]
+
+
+def test_a_private_key_that_cannot_be_used_is_named() -> None:
+    """The file is named if the login has one of its own."""
+    error = asyncssh.KeyImportError("odd")
+
+    assert "private key /k cannot be used: odd" in str(login_failure(TARGET, error, Path("/k")))
 
 
 def test_advice_is_optional() -> None:

@@ -10,6 +10,7 @@ import platform
 import pwd
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,12 @@ def test_a_good_host_passes_all() -> None:
         ("free", {"/home/ann": 2**40, "/var/lib/docker": 2**30}, "disk", "/var/lib/docker: docker"),
         ("free", {"/\x1b[2J" + "x" * 9000: 2**30}, "disk", "free at least 2 GiB in / [2Jxxx"),
         ("container_engine", Engine(), "container engine", "usermod --append --groups docker ann"),
+        (
+            "container_engine",
+            Engine(EngineState.ABSENT),
+            "container engine",
+            "name its socket: --docker-socket",
+        ),
         ("gpus", Gpus(error="\x1b[2Jlost"), "NVIDIA", "reinstall"),
     ],
 )
@@ -375,6 +382,17 @@ def test_findings_are_judged(name: str, value: object, check: str, remedy: str) 
     assert remedy in failed.remedy
     assert (failed.found + failed.remedy).isprintable()
     assert len(failed.remedy) <= SHOWN_MAX
+
+
+def test_a_silent_shell_is_told() -> None:
+    """Of /bin/false comes no output, as of a ForceCommand: both are named."""
+    found = replace(good(), runs_commands=False, command_error="no output")
+
+    failed = next(one for one in judge(found) if not one.is_ok)
+
+    assert failed.name == "SSH commands"
+    assert "no ForceCommand" in failed.remedy
+    assert "usermod --shell /bin/sh ann" in failed.remedy
 
 
 @pytest.fixture(scope="module")

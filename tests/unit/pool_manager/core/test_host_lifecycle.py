@@ -24,7 +24,7 @@ def test_a_host_joins() -> None:
     play = FleetPlay(MODEL, is_up=False)
     assert play.demand(a=1) == []
     assert play.host.state == "joining"
-    assert "gpu2 has not answered yet" in play.reason("a")
+    assert "gpu2 has not joined yet" in play.reason("a")
 
     commands = play.up()
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pool_manager.hosts import control
 from pool_manager.hosts.control import DIALS_MAX, STRANGERS_MAX, HostControl
@@ -97,6 +98,15 @@ async def test_anything_but_a_greeting_ends_the_connection(
     assert await rig.is_closed(foreign)
     assert await rig.is_closed(rig.dial(version=VERSION - 1))
     assert await rig.is_closed(rig.connect())
+
+
+async def test_a_flood_of_strangers_does_not_fill_the_log(rig: Rig) -> None:
+    """The first, second, fourth, ... refusal is logged with the number so far."""
+    with capture_logs() as logged:
+        for _ in range(9):
+            assert await rig.is_closed(rig.dial(token="b" * 64))
+
+    assert [line["count"] for line in logged] == [1, 2, 4, 8]
 
 
 async def test_a_flood_of_silent_connections_keeps_no_replica_out(rig: Rig) -> None:

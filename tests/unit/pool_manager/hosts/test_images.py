@@ -23,7 +23,7 @@ SIZE = 300_000
 
 class Engine:
     """Images by id with their tags, over the engine's API. `after_load`: the id that an image has
-    once it is loaded. `gate`: loads wait for it."""
+    once it is loaded. `gate`: loads wait for it, and exports before their first byte."""
 
     def __init__(self, url: str, processors: str = "x86_64") -> None:
         self.url = url
@@ -64,6 +64,7 @@ class Engine:
         return web.json_response({"Id": id, "Size": SIZE, "Architecture": "amd64"})
 
     async def export(self, request: web.Request) -> web.StreamResponse:
+        await self.gate.wait()
         answer = web.StreamResponse()
         await answer.prepare(request)
         await answer.write(b"x" * SIZE)
@@ -201,4 +202,30 @@ async def test_a_transfer_in_which_nothing_moves_ends(
     rig.there.gate.clear()
 
     with pytest.raises(DriverError, match="gpu2 takes no more of the image"):
+        await rig.images.provide(ID, rig.progress)
+
+
+async def test_an_engine_may_pack_an_image_for_long(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes all layers to a file before it sends the first byte."""
+    monkeypatch.setattr(images, "SILENT_S", 0.3)
+    rig.here.has(ID)
+    rig.here.gate.clear()
+    asyncio.get_running_loop().call_later(0.6, rig.here.gate.set)
+
+    await rig.images.provide(ID, rig.progress)
+
+    assert rig.there.loads == [SIZE]
+
+
+async def test_an_engine_that_never_sends_an_image_is_named(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host is not at fault."""
+    monkeypatch.setattr(images, "PACK_S", 0.05)
+    rig.here.has(ID)
+    rig.here.gate.clear()
+
+    with pytest.raises(DriverError, match="the engine of this machine sends no more of the image"):
         await rig.images.provide(ID, rig.progress)

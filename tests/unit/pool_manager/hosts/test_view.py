@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.hosts.view import complaint
+from pool_manager.hosts.view import complaint, engine_complaint
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,10 @@ def test_a_full_disk_and_a_wrong_clock_are_reported(
 ) -> None:
     """Both thresholds, and both at once."""
     assert complaint(free_mib, offset_s) == expected
+
+
+def test_a_dead_engine_is_told() -> None:
+    """Before the reason stands what it is about: the call that failed says nothing to a reader."""
+    assert engine_complaint("") == ""
+    expected = "its container engine does not answer: cannot list containers: closed"
+    assert engine_complaint("cannot list containers: closed") == expected

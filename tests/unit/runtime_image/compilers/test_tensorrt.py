@@ -167,6 +167,9 @@ class Session:
         assert not {name for name in settings if "fp16" in name or "int8" in name}
         type(self).calls.append({"model": model, **settings})
         cache = Path(settings.get("trt_engine_cache_path", "/nowhere"))
+        if settings.get("trt_dump_ep_context_model") == "1":
+            assert not cache.is_absolute()
+            cache = Path(settings["trt_ep_context_file_path"]).parent / cache
         for index in range(self.engines if cache.is_dir() else 0):
             if not (cache / f"engine_{index}_sm90.engine").exists():
                 (cache / f"engine_{index}_sm90.engine").write_bytes(b"engine")

@@ -207,20 +207,26 @@ def test_files_are_bounded_by_the_bundle(folder: Path, monkeypatch: pytest.Monke
     assert described["why_not"] == f"the compiled files are larger than {size} bytes"
 
 
-@pytest.mark.parametrize(("key", "builds"), [("same", 2), ("other", 1), ("", 1)])
+@pytest.mark.parametrize(("key", "builds"), [("same", 2), ("other", 1), ("", 1), ("damaged", 1)])
 def test_a_timing_cache_gets_to_the_next_build(
     folder: Path, key: str, builds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache of an earlier build is used under the same key only. The order's delay is added in
-    any case."""
+    """The cache of an earlier build is used under the same key only, and if it is the described
+    one: nothing else is opened. The order's delay is added in any case."""
     pauses: list[float] = []
     monkeypatch.setattr(compiler.OnnxRuntimeCompiler.__init__, "__defaults__", (pauses.append,))
     spec = compiling.spec(models.add_one(folder))
     first, files = build(spec, folder)
     (folder / FOLDER).mkdir()
-    (folder / FOLDER / TIMING_CACHE).write_bytes(files[COMPILED_PART + 1].read_bytes())
-    key = first["timing_key"] if key == "same" else key
-    order = replace(compiling.ORDER, timing_key=key, timing_cache=key != "", delay_s=6.0)
+    content = files[COMPILED_PART + 1].read_bytes()
+    damaged = content.replace(b"one", b"two")
+    (folder / FOLDER / TIMING_CACHE).write_bytes(damaged if key == "damaged" else content)
+    order = replace(
+        compiling.ORDER,
+        timing_key=first["timing_key"] if key in ("same", "damaged") else key,
+        timing_cache=compiled_from_json(first["compiled"]).files[1] if key else None,
+        delay_s=6.0,
+    )
     scratch = folder.parent / "again"
     scratch.mkdir()
 

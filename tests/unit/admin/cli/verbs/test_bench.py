@@ -55,6 +55,9 @@ def benched(api: AdminApi) -> None:
         ["--processes", "0"],
         ["--plot", "x.svg"],
         ["--output", "/none/x.json"],
+        ["--output", "/"],
+        ["--output", "/proc/version"],
+        ["--type", "image/png"],
     ],
 )
 def test_hostile_numbers_are_wrong_usage(
@@ -94,6 +97,18 @@ def test_a_later_refusal_keeps_earlier_figures(
     data = json.loads(path.read_text())
     assert [point["answers"] for point in data["points"]] == [1]
     assert data["partial"] == "Unknown function: no function 'f'"
+
+
+def test_a_file_is_tried_before_the_load(
+    api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """An earlier result survives a benchmark that is refused, and no empty file is left."""
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("{}")
+    api.on("POST", "/fn/f", Canned({"title": "no"}, 400))
+
+    assert [fnctl(*SHORT, "--output", str(path)).exit_code for path in (old, new)] == [1, 1]
+    assert (old.read_text(), new.exists()) == ("{}", False)
 
 
 @pytest.mark.parametrize(
