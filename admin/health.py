@@ -89,8 +89,8 @@ class Health:
         return [f"engine: {reason}"] if reason else []
 
     def _hosts(self) -> list[str]:
-        """Report other hosts that are lost, or have something wrong. What is wrong with this
-        machine is reported by the other methods."""
+        """Report other hosts that are lost or have a problem; the other methods report this
+        machine."""
         return [
             f"host {one.name}: {one.state}: {one.reason or 'no reason given'}"
             for one in self._manager.hosts()

@@ -134,7 +134,7 @@ def _refused(error: Unreachable) -> HostRefused:
 
 
 def _hint(error: Unreachable) -> str:
-    """Return what mends a failed login, with the option of hosts: --identity is that of --ssh."""
+    """Return the remedy for a failed login; the option of hosts replaces that of --ssh."""
     from hosts.login import KEY_OPTION
 
     hint = "; ".join(getattr(error, "__notes__", ()))

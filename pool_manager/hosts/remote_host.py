@@ -349,10 +349,8 @@ class RemoteHost:
             raise HostDown(f"host {self.name} is not up: {self.why_down}")
         try:
             yield driver
-        except HostDown:
-            raise
         except EngineDown as error:
-            if self._connection.is_up:
+            if isinstance(error, HostDown) or self._connection.is_up:
                 raise
             raise HostDown(f"host {self.name} is not up: {self.why_down}") from error
 
@@ -455,8 +453,7 @@ class RemoteHost:
         return HostRoute(host.address, host.host_key, host.identity, epoch)
 
     def data_socket(self, id: str) -> str:
-        """Return the path there at which gateways connect to a replica; "" before the first
-        join."""
+        """Return the path on the host for gateways' connections; "" before the first join."""
         return self._folders.data_socket(id) if self._folders is not None else ""
 
     @property

@@ -50,7 +50,7 @@ class HostView:
 
 
 def engine_complaint(reason: str) -> str:
-    """Return what is wrong with a host whose engine is away for a reason; "" for none."""
+    """Return the problem of a host whose engine is away for a reason; "" for none."""
     return f"its container engine does not answer: {reason}" if reason else ""
 
 

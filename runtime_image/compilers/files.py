@@ -79,8 +79,8 @@ def verified(folder: Path, compiled: CompiledModel) -> Iterator[VerifiedFiles]:
 
 
 def read_small(folder: Path, file: CompiledFile, bytes_max: int) -> bytes:
-    """Return the content of a file below `folder`/FOLDER, b"" if it is larger, or if what is there
-    differs from its description."""
+    """Return the content of a file below `folder`/FOLDER, b"" if it is too large or differs from
+    its description."""
     with suppress(OSError, Refused), _opened(folder, file.name) as descriptor:
         if file.size <= bytes_max:
             with open(descriptor, "rb", closefd=False) as source:

@@ -1,7 +1,7 @@
 """Simulated hosts: processes, links that break, messages that are late or lost.
 
 The machine gets only events, some of them late. A process takes calls for as long as it has had
-contact to its manager within `ORPHAN_S`, whatever the machine believes.
+contact to its manager within `ORPHAN_S`, also if the machine has given it up.
 """
 
 from __future__ import annotations

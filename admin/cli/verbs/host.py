@@ -142,7 +142,7 @@ def ls(session: Session) -> None:
     session.answer({"items": items}, lambda: render(items))
     if len(items) < 2:
         session.next("fnctl host add USER@MACHINE")
-    elif ailing := next((get(one, "name") for one in items if _ails(one)), ""):
+    elif ailing := next((get(one, "name") for one in items if _has_problem(one)), ""):
         session.next(f"fnctl doctor --host {ailing}")
 
 
@@ -157,7 +157,7 @@ def show(session: Session, name: Name) -> None:
     """
     answer = session.client.host(name)
     session.answer(answer, lambda: render_host(answer, time.time()))  # noqa: TID251 - shown ages
-    if _ails(answer):
+    if _has_problem(answer):
         session.next(f"fnctl doctor --host {name}")
 
 
@@ -353,8 +353,8 @@ def explain(session: Session, error: Any, *, may_accept: bool) -> None:
         error.add_note(hint)
 
 
-def _ails(host: dict[str, Any]) -> bool:
-    """Return whether the checks of another host may tell what is wrong with it."""
+def _has_problem(host: dict[str, Any]) -> bool:
+    """Return whether checks of the host may find its problem: it is another one, and has one."""
     is_away = get(host, "state") in ("unreachable", "gone", "joining")
     return bool(get(host, "address")) and (is_away or bool(get(host, "reason") or agent_of(host)))
 
