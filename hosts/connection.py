@@ -82,6 +82,12 @@ class HostConnection:
         return self._link is not None and not self._link.is_lost
 
     @property
+    def why_down(self) -> str:
+        """Why the connection is not up, also before `on_down` has got it."""
+        lost = "" if self._link is None else self._link.there.reason_lost()
+        return lost or self.reason or "it broke"
+
+    @property
     def rtt_s(self) -> float:
         """Seconds of a round trip, as last measured; 0 before the first login."""
         return self._rtt_s if self._link is None else self._link.rtt_s
@@ -149,7 +155,7 @@ class HostConnection:
 
     def _here(self) -> Link:
         if self._link is None or self._link.is_lost:
-            raise ConnectionLost(f"no SSH connection to {self.name}: {self.reason}")
+            raise ConnectionLost(f"no SSH connection to {self.name}: {self.why_down}")
         return self._link
 
     async def _keep(self) -> None:

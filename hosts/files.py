@@ -165,7 +165,7 @@ class FileCache:
             raise FileNotFoundError(f"{name}: {doing}: {error}") from error
         except asyncssh.Error as error:
             if not self._connection.is_up:
-                raise ConnectionLost(f"{name}: {doing}: {self._connection.reason}") from error
+                raise ConnectionLost(f"{name}: {doing}: {self._connection.why_down}") from error
             raise OSError(f"{name}: {doing}: {error}") from error
         except TimeoutError as error:
             raise TimeoutError(f"{name}: {doing}: no answer within {limit_s:g} s") from error

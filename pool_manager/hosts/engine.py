@@ -78,6 +78,8 @@ class HostEngine:
             self.driver.engine_losses.subscribe(self.losses.notify)
         else:
             await self.driver.add_image("cpu", image)
+        if self.driver.images is not None:  # those that an earlier server has sent
+            self._sent |= await self.driver.images.pinned()
         self._info = await self.driver.info()
         return self.driver
 

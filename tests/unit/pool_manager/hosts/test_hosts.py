@@ -108,7 +108,7 @@ class Pins:
     def __init__(self, name: str = "", *, is_up: bool = True) -> None:
         self.name, self.is_up = name, is_up
         self.kept: list[Collection[str]] = []
-        self.find = self.pull = self.pin = lambda: None
+        self.find = self.pull = self.pin = self.pinned = lambda: None
 
     async def unpin_others(self, ids: Collection[str]) -> None:
         self.kept.append(ids)
