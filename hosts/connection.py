@@ -13,7 +13,7 @@ import asyncssh
 import structlog
 
 from hosts.commands import Completed
-from hosts.errors import ConnectionLost, Unreachable
+from hosts.errors import ConnectionLost, Unreachable, shown
 from hosts.link import Link, Timing
 from hosts.listening import Forward, Listener
 from hosts.login import Login, log_in
@@ -184,7 +184,8 @@ class HostConnection:
             self._up.set()
             await self._serve(link)
         except (Unreachable, OSError, asyncssh.Error) as error:
-            self.reason = str(error) or type(error).__name__
+            text = str(error) if isinstance(error, Unreachable) else shown(error)
+            self.reason = text or type(error).__name__
             is_refusal = isinstance(error, Unreachable) and error.is_refusal
         finally:
             if link is not None:
