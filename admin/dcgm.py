@@ -43,7 +43,8 @@ def _free_mib(reading: Reading) -> float | None:
 
 
 def _last_xid(view: GpuView) -> float:
-    return float(next(reversed(view.xids), 0))
+    """Return the last error that has a number: those that are counted together have 0, as none."""
+    return float(next(filter(None, reversed(view.xids)), 0))
 
 
 MEMORY: Final = (

@@ -41,7 +41,10 @@ class CostRoutes:
         # The history has no more: a longer span would show the sum of a shorter one.
         from_s = since_s(query.get("since", DEFAULT), to_s)
         from_s = max(from_s, bucket_of(to_s - store.settings.history_keep_s))
-        found = costs(await store.device_times.list(from_s, to_s, function), self._prices)
+        # Of all functions: whether a GPU has an energy counter shows in all that was counted of it.
+        found = costs(await store.device_times.list(from_s, to_s), self._prices)
+        if function:
+            found = {name: one for name, one in found.items() if name == function}
         whole = total(found.values())
         if by == "key":
             found = costs_by_key(found, await store.usage.busy(from_s, to_s, function))

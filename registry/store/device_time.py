@@ -36,19 +36,16 @@ class DeviceTimes:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def list(
-        self, from_s: int, to_s: float, name: str = "", namespace: str = NAMESPACE
-    ) -> list[DeviceTime]:
-        """Return the use in the hours that begin in a span (Unix seconds), of one function or of
-        all. A device without a known model has its kind by its id."""
+    async def list(self, from_s: int, to_s: float, namespace: str = NAMESPACE) -> list[DeviceTime]:
+        """Return the use in the hours that begin in a span (Unix seconds). A device without a known
+        model has its kind by its id."""
         rows = await self._database.read(
             "SELECT u.name, coalesce(m.kind, iif(u.device LIKE '%cpu:%', 'cpu', 'cuda')),"
             " coalesce(m.model, ''), coalesce(m.part, 1.0), sum(u.waking_s), sum(u.idle_s),"
             " sum(u.busy_s), sum(u.held_s), sum(u.joules)"
             " FROM device_use u LEFT JOIN device_models m ON m.device = u.device"
             " WHERE u.bucket_s = ? AND u.at_s BETWEEN ? AND ? AND u.namespace IN (?, '')"
-            " AND (? = '' OR u.name = ?)"
             " GROUP BY 1, 2, 3, 4 ORDER BY 8 DESC, 1, 2, 3, 4 LIMIT ?",
-            (HOUR_S, from_s, to_s, namespace, name, name, ROWS_MAX),
+            (HOUR_S, from_s, to_s, namespace, ROWS_MAX),
         )
         return [DeviceTime(*row) for row in rows]

@@ -85,6 +85,13 @@ def test_values_have_the_names_and_units_of_the_exporter() -> None:
         assert [one for one, _ in rows] == [labels | more]
 
 
+def test_errors_that_are_counted_together_do_not_hide_the_last_one() -> None:
+    """They have the number 0, which would say that there was no error."""
+    found = samples(occupancy(READING, xids={31: 1, 79: 1, 0: 5}))
+
+    assert [value for _, value in found["DCGM_FI_DEV_XID_ERRORS"]] == [79]
+
+
 def test_a_missing_value_has_no_sample() -> None:
     """A GPU that reports nothing has only the last error, which is none."""
     found = samples(occupancy(Reading("GPU-b", "1")))

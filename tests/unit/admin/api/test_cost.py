@@ -75,6 +75,18 @@ async def test_costs_by_function_and_by_key(tmp_path) -> None:  # type: ignore[n
     assert functions["total"]["cost"] == pytest.approx(6.15)
 
 
+async def test_one_function_has_the_figures_that_it_has_among_all(server: ServingServer) -> None:
+    """A function that held a GPU between two samples has 0 J of it, not a GPU without a counter."""
+    await add(server, "brief", 0.5)
+    await add(server, "long", 1800.0, 1.8e6)
+    among = (await server.admin("GET", "/cost")).json()["items"]
+    alone = (await server.admin("GET", "/cost?function=brief")).json()
+
+    assert alone["items"] == [one for one in among if one["function"] == "brief"]
+    assert (alone["total"]["joules"], alone["total"]["no_counter_s"]) == (0.0, 0.0)
+    assert (await server.admin("GET", "/cost?function=other")).json()["items"] == []
+
+
 async def test_a_span_is_no_longer_than_the_history(server: ServingServer) -> None:
     """The beginning says from when on the sums are."""
     found = (await server.admin("GET", "/cost?since=300d")).json()
