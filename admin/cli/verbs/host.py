@@ -79,7 +79,7 @@ Accept = Annotated[
     typer.Option("--accept-host-key", help="Pin the key that it shows now, if none is known."),
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for its replicas.")]
-Unchecked = Annotated[bool, typer.Option("--unchecked", help="Do not log in first.")]
+Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the login and its checks.")]
 
 
 @app.command("add")
@@ -223,7 +223,7 @@ def change(  # noqa: PLR0913 - typer takes one parameter per option
 ) -> None:
     """Change the login or the limits of a host.
 
-    '' as --identity-file or --host-key is the default.
+    An empty --identity-file or --host-key ('') restores the default.
 
     \b
     Examples:
