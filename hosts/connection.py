@@ -13,7 +13,7 @@ import asyncssh
 import structlog
 
 from hosts.commands import Completed
-from hosts.errors import ConnectionLost, Unreachable
+from hosts.errors import ConnectionLost, Unreachable, shown
 from hosts.link import Link, Timing
 from hosts.listening import PAUSE_S, Forward, Listener
 from hosts.login import Login, log_in
@@ -80,6 +80,12 @@ class HostConnection:
     def is_up(self) -> bool:
         """Whether a login stands; False before any channel reports the end of the connection."""
         return self._link is not None and not self._link.is_lost
+
+    @property
+    def why_down(self) -> str:
+        """Why the connection is not up, also before `on_down` has got it."""
+        lost = "" if self._link is None else self._link.there.reason_lost()
+        return lost or self.reason or "it broke"
 
     @property
     def rtt_s(self) -> float:
@@ -149,7 +155,7 @@ class HostConnection:
 
     def _here(self) -> Link:
         if self._link is None or self._link.is_lost:
-            raise ConnectionLost(f"no SSH connection to {self.name}: {self.reason}")
+            raise ConnectionLost(f"no SSH connection to {self.name}: {self.why_down}")
         return self._link
 
     async def _keep(self) -> None:
@@ -201,8 +207,10 @@ class HostConnection:
         return is_refusal
 
     def _described(self, error: Exception) -> str:
-        if isinstance(error, Unreachable | OSError | asyncssh.Error):
+        if isinstance(error, Unreachable):
             return str(error) or type(error).__name__
+        if isinstance(error, OSError | asyncssh.Error):
+            return shown(error) or type(error).__name__
         log.error("an SSH connection failed", host=self.name, exc_info=error)
         return f"{type(error).__name__}: {error}"
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, cast
 import asyncssh
 
 from hosts.connection import HostConnection
-from hosts.errors import ConnectionLost, NoSpace
+from hosts.errors import ConnectionLost, NoSpace, shown
 from hosts.link import FAR_S
 
 SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -162,11 +162,11 @@ class FileCache:
             async with asyncio.timeout(limit_s):
                 yield await self._connection.sftp()
         except asyncssh.SFTPNoSuchFile as error:
-            raise FileNotFoundError(f"{name}: {doing}: {error}") from error
+            raise FileNotFoundError(f"{name}: {doing}: {shown(error)}") from error
         except asyncssh.Error as error:
             if not self._connection.is_up:
-                raise ConnectionLost(f"{name}: {doing}: {self._connection.reason}") from error
-            raise OSError(f"{name}: {doing}: {error}") from error
+                raise ConnectionLost(f"{name}: {doing}: {self._connection.why_down}") from error
+            raise OSError(f"{name}: {doing}: {shown(error)}") from error
         except TimeoutError as error:
             raise TimeoutError(f"{name}: {doing}: no answer within {limit_s:g} s") from error
 

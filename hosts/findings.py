@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
+from hosts.errors import shown
+
 SESSIONS: Final = 5
 """Sessions that are tried at the same time: SFTP and four commands."""
 SESSIONS_MIN: Final = 2
@@ -19,8 +21,6 @@ FREE_MIN: Final = 2 * GIB
 """Bytes that must be free for files and images."""
 HOME_MAX: Final = 60
 """Max characters of the home folder: below it are sockets, whose paths have at most 107."""
-SHOWN_MAX: Final = 300
-"""Max characters of a text that a host sent."""
 CONFIG: Final = "/etc/ssh/sshd_config"
 RELOAD: Final = "systemctl reload ssh"
 KEYS: Final = "~/.ssh/authorized_keys"
@@ -120,12 +120,6 @@ def judge(found: Findings) -> list[Check]:
     if found.has_commands_beside_sftp:
         checks.append(_gpus(found))
     return [replace(one, found=shown(one.found), remedy=shown(one.remedy)) for one in checks]
-
-
-def shown(text: str) -> str:
-    """Return text of a host as one short line without control characters."""
-    line = "".join(sign if sign.isprintable() else " " for sign in text[: 2 * SHOWN_MAX])
-    return " ".join(line.split())[:SHOWN_MAX]
 
 
 def _sshd(settings: str) -> str:

@@ -17,7 +17,7 @@ from asyncssh.constants import MSG_IGNORE
 
 from hosts.channel import ChannelSession, ChannelTransport
 from hosts.commands import CommandSession, Completed, start_command
-from hosts.errors import ConnectionLost
+from hosts.errors import ConnectionLost, shown
 from hosts.listening import Listener
 from hosts.login import LoggedIn
 from registry.tasks import Tasks
@@ -292,7 +292,7 @@ class Link:
         if self.is_lost:
             reason = self.there.reason_lost()
             return ConnectionLost(f"the SSH connection to {self._name} broke: {reason}")
-        text = f"{self._name}: {what}: {error}"
+        text = f"{self._name}: {what}: {shown(error)}"
         if isinstance(error, asyncssh.ChannelOpenError):
             return ConnectionRefusedError(text)
         return OSError(text)

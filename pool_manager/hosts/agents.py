@@ -163,8 +163,10 @@ class AgentKeeper:
                 # The end that was reported may be that of the one before.
                 if await self._runs(driver):
                     return
-                self._why = why
-                self._changed()
+                if self._why != why:
+                    self._why = why
+                    log.warning("an agent has ended", host=self._host, how=why)
+                    self._changed()
                 if await self._start():
                     return
             self._pause_s = min(2 * self._pause_s, AGAIN_S[1])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from hosts.errors import ConnectionLost
 from hosts.files import FileCache
 from pool_manager.hosts.folders import HostFolders
-from pool_manager.hosts.transfers import MIB, Transfers
+from pool_manager.hosts.transfers import MIB, Progress, Transfers
 from registry.errors import DriverError, HostDown
 from registry.model import BundleFile
 
@@ -99,7 +98,7 @@ class HostFiles:
         done = 0
         with self._transfers.of(what, total) as progress:
             for one in missing.values():
-                advance = partial(_advance, progress, done)
+                advance = _Advance(progress, done)
                 ship = self._cache.ship(one.sha256, one.size, self._path(one.sha256), advance)
                 await self._do("send files", ship)
                 done += one.size
@@ -124,5 +123,15 @@ class HostFiles:
             raise DriverError(f"cannot {doing} on host {self._host}: {error}") from error
 
 
-def _advance(progress: Callable[[int, int], None], before: int, sent: int) -> None:
-    progress(before + sent, 0)
+class _Advance:
+    """Progress of one file of a transfer, of which `before` bytes are done. What it begins with was
+    there before."""
+
+    def __init__(self, progress: Progress, before: int) -> None:
+        self._progress = progress
+        self._before = before
+        self._has_begun = False
+
+    def __call__(self, there: int) -> None:
+        self._progress(self._before + there, is_sent=self._has_begun)
+        self._has_begun = True

@@ -175,7 +175,8 @@ class FleetImages:
     def __init__(self, local: Images, hosts: Mapping[str, RemoteHost]) -> None:
         self._local = local
         self._hosts = hosts
-        self.find, self.pull, self.pin = local.find, local.pull, local.pin
+        self.find, self.pull = local.find, local.pull
+        self.pin, self.pinned = local.pin, local.pinned
 
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove the pins from all images except those with these ids."""

@@ -80,6 +80,7 @@ class Hosts:
         self.fleet = Fleet(driver, self._members)
         self._local = driver
         self._seen: dict[str, tuple[object, ...]] = {}
+        self._began_s = clock()
         self._is_open = False
         self.changed = Subscribers[[str]]()
         """Notified with the name of each host whose view changed, also after its removal."""
@@ -208,7 +209,8 @@ class Hosts:
             record.name,
             state=record.state,
             reason=record.reason or engine_complaint(record.engine_down),
-            since_s=self._wall() - (self._clock() - record.since_s),
+            # The record of this machine is older than any clock.
+            since_s=self._wall() - (self._clock() - max(record.since_s, self._began_s)),
             labels={name: text for name, text in record.labels.items() if name != LABEL},
             driver=record.driver,
             cpu_slots=present[record.name, "slots"],

@@ -196,10 +196,20 @@ async def _load(session: ClientSession, pieces: AsyncIterator[bytes], host: str)
             text = said.decode("utf-8", "replace")
             if answer.status != OK or '"error"' in text:
                 raise DriverError(
-                    f"the engine of host {host} refuses an image: {text.strip()[:SAID_MAX]}"
+                    f"the engine of host {host} refuses an image: {_reason(text)[:SAID_MAX]}"
                 )
     except (ClientError, OSError) as error:
         raise EngineDown(f"an image could not be sent to host {host}: {error}") from error
+
+
+def _reason(said: str) -> str:
+    """Return the error of an engine's answer: the last line of JSON, or a message of another
+    status."""
+    with contextlib.suppress(msgspec.DecodeError, IndexError):
+        last = msgspec.json.decode(said.splitlines()[-1])
+        if isinstance(last, dict) and (found := last.get("error") or last.get("message")):
+            return str(found)
+    return said.strip()
 
 
 def _session(url: str, *, total_s: float | None = CALL_S) -> ClientSession:

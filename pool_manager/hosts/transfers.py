@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 MIB = 2**20
+
+
+class Progress(Protocol):
+    """Receiver of a transfer's progress."""
+
+    def __call__(self, done_bytes: int, total: int = 0, *, is_sent: bool = True) -> None:
+        """Show the bytes done so far and in all (0: as known). Not `is_sent`: what is new among
+        those done was there before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +35,7 @@ class Transfer:
 
 
 class Transfers:
-    """The transfers to one host, in the order of their begin. `total_bytes` counts what was sent,
+    """The transfers to one host, in the order of their begin. `total_bytes` counts what was sent;
     `on_change` is called when a transfer begins or ends."""
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
@@ -35,15 +44,15 @@ class Transfers:
         self.total_bytes = 0
 
     @contextmanager
-    def of(self, what: str, total_bytes: int = 0) -> Iterator[Callable[[int, int], None]]:
-        """Show a transfer while the block runs; it yields a receiver of the bytes done so far and
-        in all (0: as known)."""
+    def of(self, what: str, total_bytes: int = 0) -> Iterator[Progress]:
+        """Show a transfer while the block runs; it yields a receiver of its progress."""
         one = Transfer(what, total_bytes)
         self._running[one] = None
         self._on_change()
 
-        def progress(done_bytes: int, total: int = 0) -> None:
-            self.total_bytes += max(0, done_bytes - one.done_bytes)
+        def progress(done_bytes: int, total: int = 0, *, is_sent: bool = True) -> None:
+            if is_sent:
+                self.total_bytes += max(0, done_bytes - one.done_bytes)
             one.done_bytes = done_bytes
             one.total_bytes = total or one.total_bytes
 

@@ -71,6 +71,25 @@ async def test_a_host_has_a_page_with_its_checks(scheme: Scheme) -> None:
         assert await view.faults() == []
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+async def test_checks_have_room_for_their_text(width: int) -> None:
+    """On a phone the text of a check stands below its name, else beside it; the remedy is below."""
+    async with hosts(path="#/host/gpu2", width=width) as (_, view):
+        await view.page.get_by_role("button", name="Check").click()
+        failed = view.page.locator(".host-checks li").nth(1)
+        await failed.wait_for()
+        parts = (".state", ".host-check-name", ".host-check-found", ".host-check-todo")
+        boxes = [await failed.locator(part).bounding_box() for part in parts]
+        state, name, found, todo = [box for box in boxes if box]
+
+    assert state["x"] < name["x"]
+    assert found["width"] >= 200
+    assert todo["x"] == found["x"]
+    assert todo["y"] >= found["y"] + found["height"]
+    assert (found["y"] > name["y"]) == (width == 360)
+    assert (found["x"] == name["x"]) == (width == 360)
+
+
 async def test_a_reader_sees_hosts_without_their_logins() -> None:
     """A key with the scope read asks for neither settings nor checks; nothing widens a phone's
     page."""

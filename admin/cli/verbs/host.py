@@ -16,6 +16,9 @@ GIB_MIB: Final = 1024
 FILES_MAX_GIB: Final = 2**20
 KEY_BEGIN: Final = "AAAA"
 """Begin of every public key in base64: the length of the name of its type."""
+AWAY: Final = ("unreachable", "gone", "joining")
+"""States in which the server cannot command the replicas of a host."""
+DRAINS_LATER: Final = "it drains when it is up"
 POLL_S: Final = 1.0
 """Seconds between two looks at a host that drains."""
 
@@ -176,10 +179,7 @@ def drain(
       fnctl host drain gpu2 --undo
     """
     answer = session.client.change_host(name, {"draining": not undo})
-    count = int(answer.get("replicas") or 0)
-    left = f", {replicas(count)} left" if count and not undo else ""
-    text = "takes replicas again" if undo else f"is draining{left}"
-    session.answer(answer, lambda: f"{name} {text}")
+    session.answer(answer, lambda: f"{name} {render_drain(answer, undo=undo)}")
     session.next(f"fnctl host show {name}")
 
 
@@ -355,7 +355,7 @@ def explain(session: Session, error: Any, *, may_accept: bool) -> None:
 
 def _has_problem(host: dict[str, Any]) -> bool:
     """Return whether checks of the host may find its problem: it is another one, and has one."""
-    is_away = get(host, "state") in ("unreachable", "gone", "joining")
+    is_away = get(host, "state") in AWAY
     return bool(get(host, "address")) and (is_away or bool(get(host, "reason") or agent_of(host)))
 
 
@@ -390,6 +390,16 @@ def render_added(answer: dict[str, Any]) -> str:
     if key := get(answer, "settings", "host_key"):
         lines.append(f"  its key is pinned: {key}")
     return "\n".join(lines)
+
+
+def render_drain(host: dict[str, Any], *, undo: bool) -> str:
+    """Render what a change of the drain means for a host."""
+    if (state := get(host, "state")) in AWAY:
+        return f"is {state}; {'it takes replicas when it is up' if undo else DRAINS_LATER}"
+    if undo:
+        return "takes replicas again"
+    count = int(host.get("replicas") or 0)
+    return f"is draining, {replicas(count)} left" if count else "is draining"
 
 
 def render(items: Sequence[dict[str, Any]]) -> str:
@@ -428,10 +438,11 @@ def render_host(host: dict[str, Any], now_s: float) -> str:
     if limit := settings.get("files_mib"):
         cache += f" of {_mib(limit)}"
     offset, free = host.get("clock_offset_s"), host.get("disk_free_mib")
+    later = f", {DRAINS_LATER}" if settings.get("draining") and state in AWAY else ""
     pairs = [
         ("name", get(host, "name")),
         ("address", get(host, "address")),
-        ("state", f"{state} for {lasts}" if lasts else state),
+        ("state", (f"{state} for {lasts}" if lasts else state) + later),
         ("reason", reason),
         ("labels", labels_of(host)),
         ("driver", " ".join(filter(None, (get(host, "driver"), get(host, "engine_version"))))),

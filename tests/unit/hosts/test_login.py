@@ -6,7 +6,8 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from hosts.errors import Unreachable
+from hosts.commands import Completed
+from hosts.errors import SHOWN_MAX, Unreachable
 from hosts.login import (
     HostKeyClient,
     KnownHosts,
@@ -189,6 +190,32 @@ def test_a_configured_known_hosts_file_is_named_in_the_remedy(tmp_path: Path) ->
     error = host_key_refused(login, known_hosts(login, []), HostKeyClient())
 
     assert f"ssh -o UserKnownHostsFile={tmp_path / 'k'} -p 2222 nn@gpu1" in error.__notes__[0]
+
+
+HOSTILE = "\x1b[2Jbye\x07\n\u202e" + "A" * 200_000
+"""Text of a host: clears the screen, writes backwards, and has no end."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncssh.DisconnectError(11, HOSTILE),
+        asyncssh.PermissionDenied(HOSTILE),
+        asyncssh.ProtocolError(HOSTILE),
+        OSError(HOSTILE),
+    ],
+)
+def test_what_a_host_says_is_one_short_line(error: Exception) -> None:
+    """A host chooses the text with which it ends a connection: it is shown to people, and kept with
+    each event."""
+    lost = HostKeyClient()
+    lost.connection_lost(error)
+    output = Completed(1, b"", HOSTILE.encode()).text()
+
+    for text in (str(login_failure(TARGET, error)), lost.lost_reason, output):
+        assert "bye" in text
+        assert text.isprintable()
+        assert len(text) < SHOWN_MAX + 100
 
 
 def test_the_reason_of_an_end_is_kept() -> None:

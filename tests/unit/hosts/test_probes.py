@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from hosts import probes
-from hosts.errors import Unreachable
-from hosts.findings import SHOWN_MAX, Check, Engine, EngineState, Findings, Gpus, judge
+from hosts.errors import SHOWN_MAX, Unreachable
+from hosts.findings import Check, Engine, EngineState, Findings, Gpus, judge
 from hosts.login import Login, parse_target
 from hosts.probes import examine
 from tests.support.fleet.fleet import Fleet, open_fleet

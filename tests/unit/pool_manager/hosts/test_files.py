@@ -28,6 +28,7 @@ class Cache:
 
     def __init__(self) -> None:
         self.stored: dict[str, int] = {}
+        self.partial: dict[str, int] = {}
         self.shipped: list[str] = []
         self.links: list[tuple[str, str]] = []
         self.spared: set[str] = set()
@@ -44,6 +45,7 @@ class Cache:
         self.during()
         if self.error:
             raise self.error
+        progress(self.partial.get(sha256, 0))
         progress(size)
         self.shipped.append(sha256)
         self.stored[sha256] = size
@@ -172,3 +174,12 @@ async def test_uploads_that_broke_off_count_towards_the_limit(rig: Rig) -> None:
     rig.cache.partial_bytes = 2 * MIB
     await rig.files.trim(4, [A.sha256])
     assert rig.cache.spared == {A.sha256}
+
+
+async def test_what_was_there_before_is_not_counted_as_sent(rig: Rig) -> None:
+    """An upload goes on where it broke off."""
+    rig.cache.partial[A.sha256] = 2 * MIB
+
+    await rig.files.send([A, B])
+
+    assert rig.transfers.total_bytes == A.size + B.size - 2 * MIB

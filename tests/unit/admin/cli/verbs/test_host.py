@@ -213,6 +213,20 @@ def test_a_host_is_drained_and_labelled(api: AdminApi, fnctl: Callable[..., Resu
     ]
 
 
+def test_a_host_that_is_away_drains_later(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Nothing there can be told to stop: the text does not say that it drains."""
+    away = {**DETAIL, "state": "unreachable", "settings": {**SETTINGS, "draining": True}}
+    api.on("PATCH", f"{HOSTS}/gpu2", Canned(away), Canned(away))
+    api.on("GET", f"{HOSTS}/gpu2", Canned({**away, "since_s": 0}))
+
+    drained, undone = (fnctl("host", "drain", "gpu2", *more).stdout for more in ([], ["--undo"]))
+
+    assert drained == "gpu2 is unreachable; it drains when it is up\n"
+    assert undone == "gpu2 is unreachable; it takes replicas when it is up\n"
+    shown = fnctl("host", "show", "gpu2").stdout
+    assert "state       unreachable, it drains when it is up\n" in shown
+
+
 def test_a_removal_waits_for_the_replicas(
     api: AdminApi, fnctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
