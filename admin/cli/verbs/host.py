@@ -393,7 +393,7 @@ def render_added(answer: dict[str, Any]) -> str:
 
 
 def render_drain(host: dict[str, Any], *, undo: bool) -> str:
-    """Render what a change of the drain means for a host."""
+    """Render the effect of beginning or ending the drain of a host."""
     if (state := get(host, "state")) in AWAY:
         return f"is {state}; {'it takes replicas when it is up' if undo else DRAINS_LATER}"
     if undo:
