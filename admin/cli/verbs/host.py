@@ -112,7 +112,7 @@ def add(  # noqa: PLR0913 - typer takes one parameter per option
     """
     from admin.client.client import ApiError
 
-    if host_key == "":  # of an empty variable: not the wish that any known key will do
+    if host_key == "":  # an empty variable must not accept any known key
         raise typer.BadParameter("expected --host-key 'TYPE KEY', got ''")
     if host_key and accept_host_key:
         raise typer.BadParameter("expected --host-key or --accept-host-key, got both")
