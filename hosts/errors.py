@@ -30,6 +30,6 @@ class NoSpace(OSError):
 
 
 def shown(text: object) -> str:
-    """Return what a host sent, such as an error, as one short line without control characters."""
+    """Return text of a host, such as an error, as one short line without control characters."""
     line = "".join(sign if sign.isprintable() else " " for sign in str(text)[: 2 * SHOWN_MAX])
     return " ".join(line.split())[:SHOWN_MAX]

@@ -154,7 +154,7 @@ def _own_range(tensor: TensorSpec, rows: int) -> ShapeRange:
 
 
 def order_of(target: Target, earlier: Compiled | None = None, delay_s: float = 0.0) -> BuildOrder:
-    """Return what a build gets: of the `earlier` one, the compiler's measurements."""
+    """Return the order of a build, with the compiler's measurements of the `earlier` one."""
     timing = earlier.timing_cache if earlier is not None else None
     return BuildOrder(
         compiler=target.compiler,

@@ -23,7 +23,7 @@ VERSION_MAX: Final = 80
 """Max characters of an engine's version."""
 CORES_MAX: Final = 1024
 MEMORY_MAX: Final = 2**50
-"""Max cores, and bytes of memory, that are believed of a host."""
+"""Max plausible cores, and bytes of memory, of a host."""
 
 
 class HostEngine:
@@ -154,7 +154,7 @@ class HostEngine:
 
 
 def _number(value: object, most: int) -> float:
-    """Return a number that an engine told, within 0 and `most`; 0 for anything else."""
+    """Return a number of an engine's answer, within 0 and `most`; 0 for anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
         return 0.0
     return max(0.0, min(float(most), value))

@@ -124,8 +124,8 @@ class HostFiles:
 
 
 class _Advance:
-    """Progress of one file of a transfer, of which `before` bytes are done. What it begins with was
-    there before."""
+    """Progress of one file of a transfer, of which `before` bytes are done. Its first value counts
+    bytes that were there before."""
 
     def __init__(self, progress: Progress, before: int) -> None:
         self._progress = progress

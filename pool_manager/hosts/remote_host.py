@@ -279,7 +279,7 @@ class RemoteHost:
 
     async def _find_late_gpus(self) -> None:
         """Find the GPUs of a host that is up already, and report it again."""
-        with contextlib.suppress(EngineDown):  # the next join sees to it
+        with contextlib.suppress(EngineDown):  # the next join does it
             while await self._find_gpus(await self.list(), is_patient=True):
                 pass
         self._announce_again()

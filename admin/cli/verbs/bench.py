@@ -36,9 +36,11 @@ Concurrency = Annotated[
     str, typer.Option("-c", "--concurrency", metavar=Numbers, help="Calls at once.")
 ]
 Seconds = Annotated[float, typer.Option(metavar="S", help="Seconds of each point.")]
-Warmup = Annotated[float, typer.Option(metavar="S", help="Seconds before them, not counted.")]
+Warmup = Annotated[
+    float, typer.Option(metavar="S", help="Seconds of warm-up before each point, not counted.")
+]
 Requests = Annotated[int, typer.Option(metavar="N", help="Max counted calls of each point.")]
-Total = Annotated[float, typer.Option(metavar="S", help="Max seconds of everything.")]
+Total = Annotated[float, typer.Option(metavar="S", help="Max seconds of the whole benchmark.")]
 Timeout = Annotated[float, typer.Option(metavar="S", help="Max seconds of one call.")]
 Rate = Annotated[
     float,
@@ -48,7 +50,9 @@ Arrivals = Annotated[Gaps, typer.Option(help="Gaps between calls of an open load
 Cold = Annotated[
     int, typer.Option(metavar="N", help="First put the function to sleep and call it, N times.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Put it to sleep even if others use it.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Put the function to sleep even if others call it.")
+]
 Input = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Input to send (default: the sample).")
 ]
@@ -63,7 +67,7 @@ Output = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the figures to FILE, as JSON.")
 ]
 Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE.png", help="Draw them (needs fngate[bench]).")
+    Path | None, typer.Option(metavar="FILE.png", help="Draw the figures (needs fngate[bench]).")
 ]
 
 

@@ -82,7 +82,7 @@ Accept = Annotated[
     typer.Option("--accept-host-key", help="Pin the key that it shows now, if none is known."),
 ]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait for its replicas.")]
-Unchecked = Annotated[bool, typer.Option("--unchecked", help="Do not log in first.")]
+Unchecked = Annotated[bool, typer.Option("--unchecked", help="Skip the login and its checks.")]
 
 
 @app.command("add")
@@ -112,7 +112,7 @@ def add(  # noqa: PLR0913 - typer takes one parameter per option
     """
     from admin.client.client import ApiError
 
-    if host_key == "":  # of an empty variable: not the wish that any known key will do
+    if host_key == "":  # an empty variable must not accept any known key
         raise typer.BadParameter("expected --host-key 'TYPE KEY', got ''")
     if host_key and accept_host_key:
         raise typer.BadParameter("expected --host-key or --accept-host-key, got both")
@@ -223,7 +223,7 @@ def change(  # noqa: PLR0913 - typer takes one parameter per option
 ) -> None:
     """Change the login or the limits of a host.
 
-    '' as --identity-file or --host-key is the default.
+    An empty --identity-file or --host-key ('') restores the default.
 
     \b
     Examples:
@@ -393,7 +393,7 @@ def render_added(answer: dict[str, Any]) -> str:
 
 
 def render_drain(host: dict[str, Any], *, undo: bool) -> str:
-    """Render what a change of the drain means for a host."""
+    """Render the effect of beginning or ending the drain of a host."""
     if (state := get(host, "state")) in AWAY:
         return f"is {state}; {'it takes replicas when it is up' if undo else DRAINS_LATER}"
     if undo:

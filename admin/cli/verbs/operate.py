@@ -41,7 +41,9 @@ NowOption = Annotated[
 ]
 BuildWait = Annotated[
     int,
-    typer.Option("--wait", min=0, max=86_400, metavar="SECONDS", help="Max time to follow it."),
+    typer.Option(
+        "--wait", min=0, max=86_400, metavar="SECONDS", help="Max seconds to follow the build."
+    ),
 ]
 
 

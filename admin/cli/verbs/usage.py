@@ -34,7 +34,7 @@ OnlyFunction = Annotated[
         metavar="[FUNCTION]", help="Only of this function.", autocompletion=function_names
     ),
 ]
-Grouping = Annotated[By, typer.Option(help="What is listed.")]
+Grouping = Annotated[By, typer.Option(help="Grouping of the rows.")]
 Since = Annotated[
     str, typer.Option(help="Hours or days until now, or the first day (UTC): 24h, 7d, 2026-11-01.")
 ]

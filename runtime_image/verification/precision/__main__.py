@@ -31,8 +31,8 @@ TEXT_MAX: Final = 500
 def main(path: str) -> None:
     """Limit this process, do the work and print its result."""
     order = from_json(json.loads(Path(path).read_text()))
-    # In a container, files in /tmp count as memory, too: the kernel shall end this process, not the
-    # trial (proc(5)).
+    # In a container, files in /tmp count as memory, too: the kernel should end this process and
+    # not the trial (proc(5)).
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     lower_limit(resource.RLIMIT_CORE, 0)

@@ -139,9 +139,7 @@ async def test_an_unexpected_error_is_a_failed_login(
     assert logged[1]["reason"] == "KeyError: 'a defect'"
 
 
-async def test_a_break_is_told_with_its_reason_at_once(
-    connection: HostConnection, far: Sshd
-) -> None:
+async def test_a_break_has_its_reason_at_once(connection: HostConnection, far: Sshd) -> None:
     """Who meets it first, as a transfer does, says no less than `on_down`."""
     assert connection._link is not None
     lost = connection._link.there.host_keys.lost

@@ -205,7 +205,7 @@ HOSTILE = "\x1b[2Jbye\x07\n\u202e" + "A" * 200_000
         OSError(HOSTILE),
     ],
 )
-def test_what_a_host_says_is_one_short_line(error: Exception) -> None:
+def test_texts_of_hosts_are_one_short_line(error: Exception) -> None:
     """A host chooses the text with which it ends a connection: it is shown to people, and kept with
     each event."""
     lost = HostKeyClient()

@@ -415,7 +415,7 @@ def test_findings_are_judged(name: str, value: object, check: str, remedy: str) 
     assert len(failed.remedy) <= SHOWN_MAX
 
 
-def test_a_silent_shell_is_told() -> None:
+def test_a_silent_shell_is_reported() -> None:
     """Of /bin/false comes no output, as of a ForceCommand: both are named."""
     found = replace(good(), runs_commands=False, command_error="no output")
 

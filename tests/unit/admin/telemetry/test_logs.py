@@ -251,7 +251,7 @@ def test_lines_for_people(pipe: tuple[int, int]) -> None:
     assert fourth == "[warning  ] access events left out         count=1"
 
 
-def test_a_line_for_people_has_what_only_some_requests_have(pipe: tuple[int, int]) -> None:
+def test_a_text_line_has_optional_fields(pipe: tuple[int, int]) -> None:
     """The host of a replica that is not on this machine; method and first byte of an exchange."""
     other = structs.replace(EVENT, host="gpu2")
     exchange = structs.replace(LEFT, method="GET", first_byte_ms=1.5)

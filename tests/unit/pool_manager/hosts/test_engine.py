@@ -1,4 +1,4 @@
-"""What the engine of a host tells about its machine."""
+"""Figures of a host's machine in its engine's answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def engine(folder: Path, **info: Any) -> HostEngine:
         (1.5, [], (1, 0)),
     ],
 )
-def test_absurd_figures_are_not_believed(
+def test_implausible_figures_are_not_used(
     tmp_path: Path, cores: Any, memory: Any, expected: tuple[int, float]
 ) -> None:
     """Each core is a device: a number that cannot be one must not become as many."""

@@ -176,7 +176,7 @@ async def test_uploads_that_broke_off_count_towards_the_limit(rig: Rig) -> None:
     assert rig.cache.spared == {A.sha256}
 
 
-async def test_what_was_there_before_is_not_counted_as_sent(rig: Rig) -> None:
+async def test_bytes_that_were_there_are_not_counted_as_sent(rig: Rig) -> None:
     """An upload goes on where it broke off."""
     rig.cache.partial[A.sha256] = 2 * MIB
 

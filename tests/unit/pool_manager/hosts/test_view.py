@@ -24,8 +24,8 @@ def test_a_full_disk_and_a_wrong_clock_are_reported(
     assert complaint(free_mib, offset_s) == expected
 
 
-def test_a_dead_engine_is_told() -> None:
-    """Before the reason stands what it is about: the call that failed says nothing to a reader."""
+def test_a_dead_engine_is_reported() -> None:
+    """The reason begins with its subject: the name of a failed call means nothing to a reader."""
     assert engine_complaint("") == ""
     expected = "its container engine does not answer: cannot list containers: closed"
     assert engine_complaint("cannot list containers: closed") == expected

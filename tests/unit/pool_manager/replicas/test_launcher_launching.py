@@ -637,7 +637,7 @@ class Elsewhere(NoHosts):
         return HostControl("gpu2", Tasks("gpu2")).register(record.id, record.token)
 
 
-async def test_who_leaves_the_line_of_another_host_never_starts(
+async def test_a_start_that_leaves_the_queue_of_a_host_never_begins(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each host has its own line."""

@@ -53,7 +53,7 @@ export function ChecksPanel({ name }: { name: string }) {
           ))}
         </ul>
       ) : (
-        <p className="panel-body muted">The server logs in and looks at SSH, disk, Docker and GPUs.</p>
+        <p className="panel-body muted">The server logs in and checks SSH, disk, Docker and GPUs.</p>
       )}
     </section>
   );

@@ -49,7 +49,7 @@ def test_a_number_is_finite_and_within_its_range(value: float) -> None:
         check_number("--seconds", value, 0, 10)
 
 
-def test_a_large_limit_is_told_in_full() -> None:
+def test_a_large_limit_is_shown_in_full() -> None:
     """As the option is given: without an exponent."""
     with pytest.raises(BadPlan, match=r"expected a number from 1 to 10000000, got 123456789$"):
         check_number("--requests", 123456789, 1, 10_000_000)

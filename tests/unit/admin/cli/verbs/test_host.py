@@ -214,7 +214,7 @@ def test_a_host_is_drained_and_labelled(api: AdminApi, fnctl: Callable[..., Resu
 
 
 def test_a_host_that_is_away_drains_later(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Nothing there can be told to stop: the text does not say that it drains."""
+    """Its replicas cannot be stopped: the text does not say that it drains."""
     away = {**DETAIL, "state": "unreachable", "settings": {**SETTINGS, "draining": True}}
     api.on("PATCH", f"{HOSTS}/gpu2", Canned(away), Canned(away))
     api.on("GET", f"{HOSTS}/gpu2", Canned({**away, "since_s": 0}))
