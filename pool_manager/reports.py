@@ -249,7 +249,9 @@ class Publisher:
             if self._machine.pools[key].spec.role != "serve":
                 continue
             pools[key] = self.endpoints(key)
-            self._journal.state(key, pools[key], self._bindings[key])
+            # Replicas that an earlier manager left of a function that is gone have no binding.
+            if binding := self._bindings.get(key):
+                self._journal.state(key, pools[key], binding)
         if not self._workers:
             # The first worker gets all pools when it registers. This saves thousands of messages
             # at a start.

@@ -135,7 +135,7 @@ class AgentKeeper:
     def _receive(self, record: ReplicaRecord) -> None:
         if record.token != self._token:
             self._token = record.token
-            connections = self._control.register(AGENT_ID, record.token)
+            connections = self._control.register(AGENT_ID, record.token, is_agent=True)
             self.reports.open(record.token, connections, self._tasks, self._pool.ping_s)
 
     def exited(self, how: str) -> None:

@@ -85,9 +85,9 @@ class HostControl:
                 found = one
         return found
 
-    def register(self, id: str, token: str) -> ReplicaConnections:
-        """Return the connections of a replica from now on."""
-        found = self._by_id[id] = ReplicaConnections(self, id, token)
+    def register(self, id: str, token: str, *, is_agent: bool = False) -> ReplicaConnections:
+        """Return the connections of a replica, or of the agent, from now on."""
+        found = self._by_id[id] = ReplicaConnections(self, id, token, is_agent=is_agent)
         return found
 
     def forget(self, connections: ReplicaConnections) -> None:
@@ -121,14 +121,20 @@ class HostControl:
 
 
 class ReplicaConnections:
-    """The connections of one replica on another host; a `ControlConnections`."""
+    """The connections of one replica on another host; a `ControlConnections`.
+
+    Each answer to a replica prolongs its lease. So it gets none before its host is up: the time
+    after which its host is gone, and another one may be started, goes on until then. The agent is
+    needed before.
+    """
 
     is_remote = True
 
-    def __init__(self, control: HostControl, id: str, token: str) -> None:
+    def __init__(self, control: HostControl, id: str, token: str, *, is_agent: bool) -> None:
         self.id = id
         self.token = token.encode()
         self._control = control
+        self._is_agent = is_agent
         self._waiting: deque[tuple[socket.socket, Hello]] = deque()
         self._came = asyncio.Event()
 
@@ -141,9 +147,12 @@ class ReplicaConnections:
 
     async def accept(self) -> tuple[socket.socket, Hello | None]:
         """Return the next connection and its HELLO."""
-        while not self._waiting:
-            self._came.clear()
-            await self._came.wait()
+        while not (self._waiting and (self.is_up or self._is_agent)):
+            if self._waiting:
+                await self.wait_up()
+            else:
+                self._came.clear()
+                await self._came.wait()
         return self._waiting.popleft()
 
     @property

@@ -171,7 +171,8 @@ class RemoteHost:
     @property
     def why_down(self) -> str:
         """Why the host is not up, without its name."""
-        reason = self.reason or self._connection.reason or "connected; it is being prepared"
+        begun = "it is being joined" if self._connection.is_up else "the host has not answered yet"
+        reason = self.reason or self._connection.reason or begun
         return reason.removeprefix(f"{self.name}: ")
 
     async def _on_up(self) -> None:
@@ -316,9 +317,8 @@ class RemoteHost:
 
     def update(self, host: Host) -> None:
         """Apply changed settings that need no other login."""
-        is_other = host.cpu_slots != self.host.cpu_slots
-        self.host = host
-        if is_other:
+        before, self.host = self.host, host
+        if before.cpu_slots != host.cpu_slots:
             self._announce_again()
 
     def _announce_again(self) -> None:

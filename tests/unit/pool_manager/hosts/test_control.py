@@ -50,6 +50,7 @@ class Rig:
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     made = Rig()
+    made.control.set_up(is_up=True)
     yield made
     made.control.close()
     await made.tasks.close()
@@ -150,9 +151,29 @@ async def test_an_earlier_registration_cannot_forget_a_later_one(rig: Rig) -> No
     sock.close()
 
 
+async def test_no_replica_is_answered_before_its_host_is_up(rig: Rig) -> None:
+    """An answer would prolong its lease, while the time goes on after which its host is gone and
+    another replica may be started. The agent is answered: joining needs its report."""
+    rig.control.set_up(is_up=False)
+    connections = rig.control.register("one", "a" * 64)
+    agent = rig.control.register("agent", "b" * 64, is_agent=True)
+    rig.dial(token="a" * 64)
+    rig.dial(token="b" * 64)
+    accepting = asyncio.create_task(connections.accept())
+
+    (await agent.accept())[0].close()
+    await until(lambda: bool(connections._waiting))
+    await asyncio.sleep(0)
+    assert not accepting.done()
+
+    rig.control.set_up(is_up=True)
+    (await accepting)[0].close()
+
+
 async def test_a_host_goes_up_and_down(rig: Rig) -> None:
     """Connections know whether their host can be reached; after the end none is taken."""
     connections = rig.control.register("one", "a" * 64)
+    rig.control.set_up(is_up=False)
     assert not connections.is_up
     rig.control.set_up(is_up=True)
     await connections.wait_up()

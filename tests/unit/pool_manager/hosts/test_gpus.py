@@ -78,7 +78,9 @@ class Agent:
 
     async def dial(self, token: str) -> BlockingLink:
         """Begin to report."""
-        self.reports.open(token, self.control.register("agent", token), self.tasks, 60.0)
+        self.reports.open(
+            token, self.control.register("agent", token, is_agent=True), self.tasks, 60.0
+        )
         ours, theirs = socket.socketpair()
         ours.settimeout(30)
         self.control.accept(theirs)

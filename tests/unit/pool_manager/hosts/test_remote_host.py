@@ -47,6 +47,15 @@ async def host(far: Sshd, tmp_path: Path) -> AsyncIterator[RemoteHost]:
     await tasks.close()
 
 
+async def test_a_host_that_is_being_joined_has_answered(host: RemoteHost) -> None:
+    """Sending an image may take minutes."""
+    seen = {host.why_down}
+    await until(lambda: seen.add(host.why_down) or "no runtime image" in host.reason)
+
+    assert "it is being joined" in seen
+    assert "no runtime image" in host.why_down
+
+
 async def test_a_host_that_lost_its_files_gets_its_folders_again(
     far: Sshd, host: RemoteHost
 ) -> None:
