@@ -298,6 +298,9 @@ def _gpus(found: Findings) -> Check:
     text = "; ".join(gpus.found)
     if gpus.has_toolkit or found.container_engine.has_nvidia:
         return Check(name, True, text)
+    if not found.container_engine.version:
+        unknown = f"{text}; whether the container toolkit is installed is not known"
+        return Check(name, False, unknown, "first mend the checks above")
     return Check(
         name,
         False,

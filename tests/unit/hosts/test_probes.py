@@ -455,6 +455,29 @@ def test_findings_are_judged(name: str, value: object, check: str, remedy: str) 
     assert len(failed.remedy) <= SHOWN_MAX
 
 
+@pytest.mark.parametrize(
+    ("engine", "found", "remedy"),
+    [
+        (Engine(EngineState.FORBIDDEN), "toolkit is installed is not known", "first mend"),
+        (Engine(EngineState.OPEN, error="no answer"), "is not known", "first mend"),
+        (
+            Engine(EngineState.OPEN, version="24", api="1.43", machine="x86_64"),
+            "no NVIDIA container toolkit for H100, 550",
+            "apt-get install nvidia-container-toolkit",
+        ),
+    ],
+)
+def test_a_toolkit_is_missing_only_if_the_engine_says_so(
+    engine: Engine, found: str, remedy: str
+) -> None:
+    """Its programs may lie outside of PATH, where only the engine's runtimes show it."""
+    check = judge(replace(good(), container_engine=engine, gpus=Gpus(("H100, 550",))))[-1]
+
+    assert (check.name, check.is_ok) == ("NVIDIA", False)
+    assert found in check.found
+    assert remedy in check.remedy
+
+
 def test_a_silent_shell_is_told() -> None:
     """Of /bin/false comes no output, as of a ForceCommand: both are named."""
     found = replace(good(), runs_commands=False, command_error="no output")
