@@ -330,6 +330,8 @@ def parse_labels(items: Sequence[str], expected: str) -> tuple[dict[str, str], l
     removed = []
     for item in items:
         key, equals, value = item.partition("=")
+        if key in found:
+            raise typer.BadParameter(f"expected each label once, got {key} twice")
         if key.endswith("-") and not equals:
             removed.append(key[:-1])
         elif key and value:

@@ -121,6 +121,7 @@ def test_failed_checks_are_printed(api: AdminApi, fnctl: Callable[..., Result]) 
     [
         ["add", "gpu2", "--label", "zone"],
         ["add", "gpu2", "--label", "zone-"],
+        ["add", "gpu2", "--label", "zone=a", "--label", "zone=b"],
         ["add", "gpu2", "--host-key", ""],
         ["add", "gpu2", "--host-key", "", "--accept-host-key"],
         ["add", "gpu2", "--files-gib", "99999999999999999999"],
