@@ -28,8 +28,8 @@ KEYS: Final = "~/.ssh/authorized_keys"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a host: `found` is the present state, `remedy` the line that fixes it ("" if
-    ok)."""
+    """A check of a host: `found` is the present state, `remedy` the line that fixes it, or that
+    would make more of an ok one possible ("" for neither)."""
 
     name: str
     is_ok: bool
@@ -62,11 +62,13 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """NVIDIA GPUs as "NAME, DRIVER"; none if the driver is not installed."""
+    """NVIDIA GPUs as "NAME, DRIVER"; none if the driver is not installed. `cards`: number of cards
+    then."""
 
     found: tuple[str, ...] = ()
     error: str = ""
     has_toolkit: bool = False
+    cards: int = 0
 
 
 @dataclass(slots=True)
@@ -284,12 +286,21 @@ def _gpus(found: Findings) -> Check:
     name = "NVIDIA"
     gpus = found.gpus
     if gpus.error:
-        return Check(name, False, gpus.error, "reinstall the NVIDIA driver until nvidia-smi works")
+        remedy = "modprobe nvidia; if nvidia-smi still fails: reinstall the NVIDIA driver, reboot"
+        return Check(name, False, gpus.error, remedy)
+    if not gpus.found and gpus.cards:
+        # Not a failure: it may be the card of a screen, and the host runs replicas without it.
+        text = f"{gpus.cards} NVIDIA cards without a driver: CPU slots only"
+        remedy = "for its GPUs: apt-get install nvidia-driver nvidia-container-toolkit, then reboot"
+        return Check(name, True, text, remedy)
     if not gpus.found:
         return Check(name, True, "no NVIDIA driver: CPU slots only")
     text = "; ".join(gpus.found)
     if gpus.has_toolkit or found.container_engine.has_nvidia:
         return Check(name, True, text)
+    if not found.container_engine.version:
+        unknown = f"{text}; whether the container toolkit is installed is not known"
+        return Check(name, False, unknown, "first mend the checks above")
     return Check(
         name,
         False,

@@ -38,8 +38,17 @@ ANSWER_MAX: Final = 1024 * 1024
 CLOSED_PORT: Final = 1
 """TCP port of the host itself on which nothing listens (tcpmux)."""
 NO_SMI: Final = 127
+CARDS: Final = "/sys/bus/pci/devices"
+"""Folder with a folder for each PCI device: its vendor and its class, as Linux shows them."""
+NO_DRIVER: Final = (
+    "for d in {cards}/*; do"
+    """ case "$(cat "$d/vendor" "$d/class" 2>/dev/null | tr -d '\\n')" in"""
+    " 0x10de0x03*) echo card;; esac;"
+    f" done; exit {NO_SMI}"
+)
+"""Script without nvidia-smi: a line for each display controller (0x03) of NVIDIA (0x10de)."""
 SMI: Final = (
-    f"command -v nvidia-smi >/dev/null || exit {NO_SMI};"
+    "command -v nvidia-smi >/dev/null || {{ {no_driver}; }};"
     " nvidia-smi --query-gpu=name,driver_version --format=csv,noheader"
 )
 TOOLKIT: Final = "nvidia-container-runtime-hook nvidia-container-runtime nvidia-ctk"
@@ -271,9 +280,10 @@ async def _socket_state(link: Link, found: Findings) -> EngineState:
 
 async def _gpus(link: Link) -> Gpus:
     try:
-        done = await _shell(link, SMI, SMI_S)
+        no_driver = NO_DRIVER.format(cards=shlex.quote(CARDS))
+        done = await _shell(link, SMI.format(no_driver=no_driver), SMI_S)
         if done.exit_status == NO_SMI:
-            return Gpus()
+            return Gpus(cards=done.stdout.count(b"card"))
         if done.exit_status:
             return Gpus(error=f"nvidia-smi: {done.text() or f'exit status {done.exit_status}'}")
         programs = " || ".join(f"command -v {name}" for name in TOOLKIT.split())

@@ -19,7 +19,7 @@ from pool_manager.manager import Manager
 from registry.errors import BadRequest, Conflict, Unknown
 from registry.model import HOSTS_MAX, LOCAL_HOST, Host
 from registry.names import is_name
-from registry.store.hosts import HostStore
+from registry.store.hosts import HostStore, check_host
 from registry.tasks import Tasks
 
 REQUEST_MAX = 64 * 1024
@@ -122,6 +122,7 @@ class HostRoutes:
         after = replace(before, **changes)
         await load_logins()
         login_of(after)
+        check_host(after)
         if LOGIN_FIELDS & changes.keys() and not _is_yes(
             "unchecked", request.query.get("unchecked", "")
         ):

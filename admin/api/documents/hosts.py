@@ -58,7 +58,8 @@ class HostDetail(HostRow):
 
 
 class HostCheck(msgspec.Struct):
-    """Check of one requirement of a host. `todo` is the remedy, "" if none is needed."""
+    """Check of one requirement of a host. `todo` is the remedy, "" for none; a check that is ok
+    may have one."""
 
     level: Literal["ok", "fail"]
     name: str

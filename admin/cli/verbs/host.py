@@ -330,6 +330,8 @@ def parse_labels(items: Sequence[str], expected: str) -> tuple[dict[str, str], l
     removed = []
     for item in items:
         key, equals, value = item.partition("=")
+        if key in found:
+            raise typer.BadParameter(f"expected each label once, got {key} twice")
         if key.endswith("-") and not equals:
             removed.append(key[:-1])
         elif key and value:
@@ -383,12 +385,16 @@ def devices_of(host: dict[str, Any], wanted: str) -> str:
 
 
 def render_added(answer: dict[str, Any]) -> str:
-    """Render a new host with its checks."""
-    count = len(answer.get("checks") or ())
+    """Render a new host with its checks, and the remedies of those that passed nevertheless."""
+    checks = answer.get("checks") or ()
+    count = len(checks)
     checked = f", {count} checks passed" if count else ", unchecked"
     lines = [f"{get(answer, 'name')} is added ({get(answer, 'address')}{checked})"]
     if key := get(answer, "settings", "host_key"):
         lines.append(f"  its key is pinned: {key}")
+    for one in checks:
+        if todo := get(one, "todo"):
+            lines += [f"  {get(one, 'name')}: {get(one, 'found')}", f"    -> {todo}"]
     return "\n".join(lines)
 
 

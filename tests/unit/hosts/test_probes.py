@@ -364,6 +364,46 @@ async def test_a_shell_that_writes_at_its_start_is_reported(
     assert "~/.bashrc" in found[0].remedy
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("devices", "found", "remedy"),
+    [
+        ((), "no NVIDIA driver: CPU slots only", ""),
+        ((("0x8086", "0x030000"), ("0x10de", "0x040300")), "no NVIDIA driver", ""),
+        (
+            (("0x10de", "0x030200"), ("0x10de", "0x030000"), ("0x10de", "0x040300")),
+            "2 NVIDIA cards without a driver: CPU slots only",
+            "apt-get install nvidia-driver",
+        ),
+    ],
+)
+async def test_cards_without_a_driver_are_reported(
+    start: Callable[..., Login],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    devices: tuple[tuple[str, str], ...],
+    found: str,
+    remedy: str,
+) -> None:
+    """A host with a card but no driver passes, since it may be that of a screen; the line that
+    makes its GPUs usable is there. A card's sound device, and other makers' cards, do not count."""
+    cards = tmp_path / "pci devices"
+    for number, (vendor, kind) in enumerate(devices):
+        (cards / str(number)).mkdir(parents=True)
+        (cards / str(number) / "vendor").write_text(f"{vendor}\n")
+        (cards / str(number) / "class").write_text(f"{kind}\n")
+    monkeypatch.setattr(probes, "CARDS", str(cards))
+    login = start(f"SetEnv HOME={tmp_path} PATH=/usr/bin:/bin")
+
+    async with stand_in(tmp_path, http(GOOD)) as engine:
+        check = (await examine(login, engine))[-1]
+
+    assert (check.name, check.is_ok) == ("NVIDIA", True)
+    assert found in check.found
+    assert remedy in check.remedy
+    assert bool(check.remedy) == bool(remedy)
+
+
 def good() -> Findings:
     return Findings(
         engine=ENGINE,
@@ -413,6 +453,29 @@ def test_findings_are_judged(name: str, value: object, check: str, remedy: str) 
     assert remedy in failed.remedy
     assert (failed.found + failed.remedy).isprintable()
     assert len(failed.remedy) <= SHOWN_MAX
+
+
+@pytest.mark.parametrize(
+    ("engine", "found", "remedy"),
+    [
+        (Engine(EngineState.FORBIDDEN), "toolkit is installed is not known", "first mend"),
+        (Engine(EngineState.OPEN, error="no answer"), "is not known", "first mend"),
+        (
+            Engine(EngineState.OPEN, version="24", api="1.43", machine="x86_64"),
+            "no NVIDIA container toolkit for H100, 550",
+            "apt-get install nvidia-container-toolkit",
+        ),
+    ],
+)
+def test_a_toolkit_is_missing_only_if_the_engine_says_so(
+    engine: Engine, found: str, remedy: str
+) -> None:
+    """Its programs may lie outside of PATH, where only the engine's runtimes show it."""
+    check = judge(replace(good(), container_engine=engine, gpus=Gpus(("H100, 550",))))[-1]
+
+    assert (check.name, check.is_ok) == ("NVIDIA", False)
+    assert found in check.found
+    assert remedy in check.remedy
 
 
 def test_a_silent_shell_is_reported() -> None:

@@ -102,6 +102,9 @@ async def test_a_host_is_changed(server: ServingServer) -> None:
     changed = (await server.admin("PATCH", "/hosts/gpu2", {"draining": True})).json()
     assert changed["settings"]["draining"] is True
 
+    relative = {"address": "127.0.0.1:2", "identity": "key"}
+    refused = await server.admin("PATCH", "/hosts/gpu2", relative)
+    assert (refused.status, refused.problem["code"]) == (400, "bad_request"), "before a login"
     login = {"address": "127.0.0.1:2"}
     assert (await server.admin("PATCH", "/hosts/gpu2", login)).status == 422
     answer = await server.admin("PATCH", "/hosts/gpu2?unchecked=true", login)

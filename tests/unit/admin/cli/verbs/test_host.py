@@ -86,6 +86,19 @@ def test_the_error_of_an_unknown_key_names_the_option(
     )
 
 
+def test_a_passed_check_with_a_remedy_is_printed(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """The line that makes more of the host usable is shown where the host is added."""
+    cards = {"level": "ok", "name": "NVIDIA", "found": "2 cards", "todo": "apt-get install driver"}
+    api.on("POST", HOSTS, Canned({**DETAIL, "checks": [CHECKS[0], cards]}, 201))
+
+    assert fnctl("host", "add", "nn@gpu2").stdout == (
+        "gpu2 is added (nn@gpu2, 2 checks passed)\n"
+        "  NVIDIA: 2 cards\n    -> apt-get install driver\n"
+    )
+
+
 def test_failed_checks_are_printed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """All checks are shown as doctor does, and the remedy is the hint."""
     problem = {
@@ -108,6 +121,7 @@ def test_failed_checks_are_printed(api: AdminApi, fnctl: Callable[..., Result]) 
     [
         ["add", "gpu2", "--label", "zone"],
         ["add", "gpu2", "--label", "zone-"],
+        ["add", "gpu2", "--label", "zone=a", "--label", "zone=b"],
         ["add", "gpu2", "--host-key", ""],
         ["add", "gpu2", "--host-key", "", "--accept-host-key"],
         ["add", "gpu2", "--files-gib", "99999999999999999999"],
