@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-from runtime_image.contract.compiled import CompilerName, ShapeRange
+from runtime_image.contract.compiled import CompilerName, OutputParity, ShapeRange
 
 TYPES_MAX: Final = 8
 """Max types of devices that one model is compiled for: a bound of builds and of files."""
@@ -91,7 +91,8 @@ class Build:
     without being asked. failed: another attempt would end the same. done: there is a compiled
     model. `attempts` counts builds that began since the last request. `reason` says why the last
     attempt ended, or why replicas do not use its result. `not_before_s`: pause after an attempt.
-    `is_urgent`: an operator asked for it now. `stale_keys` are those of compiled models that
+    `is_urgent`: an operator asked for it now. `parity` is the worst agreement of each output if
+    that is why the last attempt failed. `stale_keys` are those of compiled models that
     replicas refused, as other versions or devices had replaced those that they were made for.
     """
 
@@ -103,3 +104,4 @@ class Build:
     not_before_s: float = 0.0
     is_urgent: bool = False
     stale_keys: tuple[str, ...] = ()
+    parity: tuple[OutputParity, ...] = ()

@@ -21,7 +21,7 @@ from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.due_builds import Wanted
 from admin.pool_sync import PoolSync, binding, pool_spec
 from admin.store import Store
-from pool_manager.builds import Built
+from pool_manager.builds import PARITY, Built
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
@@ -262,18 +262,15 @@ class Builds:
                 self.outcomes["done"] += 1
                 await self._publish(wanted, due_builds.result(wanted.target, outcome, now_s))
                 return
-            outcome = BuildFailed(why)
+            outcome = BuildFailed(why, detail={PARITY: outcome.described.get("parity", [])})
         if isinstance(outcome, ShuttingDown):
             await self._change(wanted.digest, due_builds.interrupted)
             return
         failed = isinstance(outcome, BuildFailed)
         self.outcomes["failed" if failed else "given_up"] += 1
-        ended = due_builds.failed if failed else due_builds.given_up
-        reason = outcome.message
-        await self._change(
-            wanted.digest, lambda build: ended(due_builds.attempted(build, now_s), reason, now_s)
-        )
-        self._note(wanted.digest, f"{'not compiled' if failed else GIVEN_UP}: {reason}")
+        ended = partial(due_builds.ended, error=outcome, now_s=now_s)
+        await self._change(wanted.digest, ended)
+        self._note(wanted.digest, f"{'not compiled' if failed else GIVEN_UP}: {outcome.message}")
 
     async def _outcome(self, wanted: Wanted) -> Built | FnError | None:
         """Follow a build in the pool manager; None if it was withdrawn, or found no device."""

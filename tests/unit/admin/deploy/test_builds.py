@@ -13,6 +13,7 @@ import pytest
 
 from admin.deploy import due_builds
 from admin.deploy.builds import STORE_S, Builds
+from admin.views import build_json
 from pool_manager.core.state import Device
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.manager import Manager
@@ -234,7 +235,16 @@ async def test_a_failure_is_not_repeated(tmp_path: Path) -> None:
         bound = side.script.asked[1][1]
         side.script.end(built(bound, differs=0.5))
         await until(lambda: side.state()[1].state == "failed")
-        assert side.state()[1].reason == "output y differs by 0.5, more than 0.01"
+        build = side.state()[1]
+        assert build.reason == "output y differs by 0.5, more than 0.01"
+        assert [(one["output"], one["relative_difference"]) for one in build.parity] == [("y", 0.5)]
+        shown = build_json(side.states()[0], None, 0.0)
+        assert shown is not None
+        assert shown["parity"] == list(build.parity)
+
+        await side.builds.prepare("digits", now=False)
+        await side.begun(3)
+        assert side.state()[1].parity == ()
 
 
 async def test_a_killed_server_builds_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pool_manager.builds import Built, Fetched
 from pool_manager.core.state import Device
 from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.catalog import Deployed
+from registry.errors import BuildFailed
 from runtime_image.contract.compiled import (
     BuildDescribed,
     CompiledModel,
@@ -155,7 +156,7 @@ def test_a_request_ends_with_its_build() -> None:
     """An urgent build that failed, is done, or was given up for good is not urgent any more."""
     running = due_builds.begun(Build(is_urgent=True, attempts=2), 100.0)
 
-    assert not due_builds.failed(running, "why", 101.0).is_urgent
+    assert not due_builds.failed(running, BuildFailed("why"), 101.0).is_urgent
     assert not due_builds.done(running, 101.0).is_urgent
     assert not due_builds.given_up(running, "why", 101.0).is_urgent
     assert due_builds.given_up(replace(running, attempts=1), "why", 101.0).is_urgent
