@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from runtime_image.contract.compiled import CompilerName, OutputParity, ShapeRange
@@ -61,16 +62,34 @@ class Target:
     @property
     def group(self) -> str:
         """Digest in hex of all fields but the type of device."""
-        fields = asdict(self)
-        del fields["device"]
-        text = json.dumps([*fields.values()], sort_keys=True)
+        ranges = [
+            {
+                "input": one.input,
+                "largest": one.largest,
+                "smallest": one.smallest,
+                "usual": one.usual,
+            }
+            for one in self.ranges
+        ]
+        fields = [self.bundle, self.model, self.base, self.device_kind, self.compiler, ranges]
+        text = json.dumps([*fields, self.keeps_ordinary])
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def digest(self) -> str:
         """The group and a digest of the type of device: the key of builds and compiled models."""
-        text = json.dumps([self.device.host, self.device.model])
-        return f"{self.group}:{hashlib.sha256(text.encode()).hexdigest()[:TYPE_DIGITS]}"
+        return digest_of(self.group, self.device)
+
+
+def digest_of(group: str, device: DeviceType) -> str:
+    """Return the digest of a target by its group and type of device."""
+    return f"{group}:{_type_digest(device)}"
+
+
+@functools.lru_cache(maxsize=256)
+def _type_digest(device: DeviceType) -> str:
+    text = json.dumps([device.host, device.model])
+    return hashlib.sha256(text.encode()).hexdigest()[:TYPE_DIGITS]
 
 
 def group_of(digest: str) -> str:

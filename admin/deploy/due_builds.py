@@ -51,20 +51,18 @@ class Wanted:
 def next_build(
     wanted: Iterable[Wanted],
     builds: Mapping[str, Build],
-    compiled: Collection[str],
     free: Collection[Free],
     now_s: float,
 ) -> Wanted | None:
-    """Return the build to begin, None if none is due.
+    """Return the build to begin among targets without a compiled model, None if none is due.
 
-    `builds` and `compiled` are known states and present results by digest. Urgent builds come first
+    `builds` are known states by digest. Urgent builds come first
     and may wait for a device; then those with the fewest attempts, then by name.
     """
     found = [
         (not build.is_urgent, build.attempts, one.deployed.revision.key, one)
         for one in wanted
-        if one.digest not in compiled
-        and is_due(build := builds.get(one.digest, Build()), now_s)
+        if is_due(build := builds.get(one.digest, Build()), now_s)
         and (build.is_urgent or (one.target.device_kind, one.target.device) in free)
     ]
     return min(found, key=lambda entry: entry[:3])[-1] if found else None

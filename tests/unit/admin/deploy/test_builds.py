@@ -326,6 +326,26 @@ async def test_each_type_of_device_has_its_compiled_model(tmp_path: Path) -> Non
         assert len(side.states()) == 1
 
 
+async def test_compiled_functions_cost_nothing(tmp_path: Path) -> None:
+    """Where all types of device have a compiled model, the devices of no function are looked at,
+    and no digest is made; a new type of device is noticed all the same."""
+    async with server(tmp_path) as side:
+        side.script.devices = [CPU]
+        await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: side.script.upgraded == [(KEY, "k1")])
+        looks, side.script.looks = side.clock.asked, 0
+
+        await until(lambda: side.clock.asked > looks + 2 * LOOKS)
+        assert side.builds.waiting() == 0
+        assert side.script.looks == 0
+
+        side.script.devices = [CPU, OLD_CPU]
+        await side.begun(2, number=1)
+
+
 async def test_a_host_gets_what_another_one_has_built(tmp_path: Path) -> None:
     """Devices of the same model share a compiled model without a build. If a replica there needs
     another key, it is built there, once, and the first host keeps its own."""

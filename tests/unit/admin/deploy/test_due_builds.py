@@ -36,7 +36,7 @@ A, B, GPU = wanted("a"), wanted("b"), wanted("g", "cuda")
 
 
 def chosen(builds: dict[str, Build], *, free: str = "cpu", now_s: float = 100.0) -> str:
-    found = next_build([A, B, GPU], builds, {"done"}, {(free, HERE)}, now_s)
+    found = next_build([A, B, GPU], builds, {(free, HERE)}, now_s)
     return found.digest if found else ""
 
 
@@ -45,8 +45,7 @@ def test_a_free_device_is_used() -> None:
     assert chosen({}) == "a"
     assert chosen({}, free="cuda") == "g"
     assert chosen({}, free="none") == ""
-    assert next_build([A], {}, {"a"}, {("cpu", HERE)}, 0.0) is None
-    assert next_build([A], {}, set(), {("cpu", DeviceType("far", ""))}, 0.0) is None
+    assert next_build([A], {}, {("cpu", DeviceType("far", ""))}, 0.0) is None
 
 
 def test_the_types_of_devices() -> None:
