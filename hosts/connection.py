@@ -13,9 +13,9 @@ import asyncssh
 import structlog
 
 from hosts.commands import Completed
-from hosts.errors import ConnectionLost, Unreachable
+from hosts.errors import ConnectionLost, Unreachable, shown
 from hosts.link import Link, Timing
-from hosts.listening import Forward, Listener
+from hosts.listening import PAUSE_S, Forward, Listener
 from hosts.login import Login, log_in
 from hosts.splice import End, attach
 from registry.tasks import Tasks
@@ -61,6 +61,7 @@ class HostConnection:
         self._up = asyncio.Event()
         self._rtt_s = 0.0
         self._listeners: dict[str, Listener] = {}
+        self._paused: set[str] = set()
         self._forwards: dict[Path, Forward] = {}
 
     def open(self) -> None:
@@ -79,6 +80,12 @@ class HostConnection:
     def is_up(self) -> bool:
         """Whether a login stands; False before any channel reports the end of the connection."""
         return self._link is not None and not self._link.is_lost
+
+    @property
+    def why_down(self) -> str:
+        """Why the connection is not up, also before `on_down` has got it."""
+        lost = "" if self._link is None else self._link.there.reason_lost()
+        return lost or self.reason or "it broke"
 
     @property
     def rtt_s(self) -> float:
@@ -121,7 +128,7 @@ class HostConnection:
         closed to others than those who may connect, and not writable for them.
         """
         link = self._here()
-        listener = Listener(path, mode, accept, self._tasks, self._forget)
+        listener = Listener(path, mode, accept, self._tasks, self._forget, self._flooded)
         await link.listen(listener)
         listener.generation = self.generation
         self._listeners[path] = listener
@@ -148,7 +155,7 @@ class HostConnection:
 
     def _here(self) -> Link:
         if self._link is None or self._link.is_lost:
-            raise ConnectionLost(f"no SSH connection to {self.name}: {self.reason}")
+            raise ConnectionLost(f"no SSH connection to {self.name}: {self.why_down}")
         return self._link
 
     async def _keep(self) -> None:
@@ -183,8 +190,8 @@ class HostConnection:
             self.reason = self._logged_reason = ""
             self._up.set()
             await self._serve(link)
-        except (Unreachable, OSError, asyncssh.Error) as error:
-            self.reason = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - or the host would stay away for ever
+            self.reason = self._described(error)
             is_refusal = isinstance(error, Unreachable) and error.is_refusal
         finally:
             if link is not None:
@@ -198,6 +205,14 @@ class HostConnection:
         if was_up and self._on_down is not None:
             self._on_down(self.reason)
         return is_refusal
+
+    def _described(self, error: Exception) -> str:
+        if isinstance(error, Unreachable):
+            return str(error) or type(error).__name__
+        if isinstance(error, OSError | asyncssh.Error):
+            return shown(error) or type(error).__name__
+        log.error("an SSH connection failed", host=self.name, exc_info=error)
+        return f"{type(error).__name__}: {error}"
 
     async def _serve(self, link: Link) -> None:
         """Establish listeners, inform the owner, and measure until the connection ends.
@@ -248,6 +263,30 @@ class HostConnection:
             del self._listeners[listener.path]
             if self._link is not None and not self._link.is_lost:
                 await self._link.stop_listening(listener.path)
+
+    def _flooded(self, listener: Listener) -> None:
+        if listener.path not in self._paused:
+            self._paused.add(listener.path)
+            self._tasks.spawn(f"pause:{listener.path}", self._pause(listener))
+
+    async def _pause(self, listener: Listener) -> None:
+        """Close a flooded listener for PAUSE_S; its connections stay. A new login ends the pause:
+        it establishes all listeners."""
+        log.warning("too many connections from a host", host=self.name, path=listener.path)
+        link = self._link
+        try:
+            while link is not None and link is self._link and not link.is_lost:
+                try:
+                    await link.stop_listening(listener.path)
+                    await asyncio.sleep(PAUSE_S)
+                    if link is self._link and self._listeners.get(listener.path) is listener:
+                        await link.listen(listener)
+                    return
+                except OSError as error:
+                    log.warning("a listener is closed", host=self.name, reason=str(error))
+                    await asyncio.sleep(PAUSE_S)
+        finally:
+            self._paused.discard(listener.path)
 
     async def _end(self) -> None:
         for forward in self._forwards.values():

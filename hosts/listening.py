@@ -23,6 +23,13 @@ log = structlog.get_logger()
 
 CONNECTIONS_MAX: Final = 1024
 """Connections of a listener or forward at the same time; more are refused."""
+BURST: Final = 2 * CONNECTIONS_MAX
+RATE_S: Final = 100.0
+"""A listener accepts BURST connections without a pause, and RATE_S in a second: many more than all
+replicas of a host make after a break."""
+PAUSE_S: Final = 5.0
+"""Seconds for which a listener is closed that got more: each connection takes time of the event
+loop here, even if it is refused, and any program of the host may open thousands in a second."""
 FORWARD_MODE: Final = 0o600
 Dial = Callable[[str, asyncio.BaseProtocol], Awaitable[asyncio.Transport]]
 
@@ -36,9 +43,12 @@ class Listener:
     accept: Callable[[socket.socket], None]
     tasks: Tasks
     forget: Callable[[Listener], Awaitable[None]]
+    flooded: Callable[[Listener], None]
     generation: int = 0
     """Login on which it was established last."""
     open_connections: int = field(default=0, init=False)
+    _credit: float = field(default=BURST, init=False)
+    _last_s: float = field(default=0.0, init=False)
 
     async def close(self) -> None:
         """Stop listening and remove the socket; its connections stay."""
@@ -46,6 +56,13 @@ class Listener:
 
     def session(self, connection: asyncssh.SSHClientConnection) -> ChannelSession:
         """Return the session of a new connection. Raises asyncssh.ChannelOpenError."""
+        now = asyncio.get_running_loop().time()
+        self._credit = min(BURST, self._credit + RATE_S * (now - self._last_s))
+        self._last_s = now
+        if self._credit < 1:
+            self.flooded(self)
+            raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, "a flood")
+        self._credit -= 1
         if self.open_connections >= CONNECTIONS_MAX:
             raise asyncssh.ChannelOpenError(
                 asyncssh.OPEN_RESOURCE_SHORTAGE, f"more than {CONNECTIONS_MAX} connections"
@@ -103,7 +120,7 @@ class Forward:
         self._dial = dial
         self._tasks = tasks
         self._server: asyncio.Server | None = None
-        self._near: set[_Near] = set()
+        self._local_ends: set[_LocalEnd] = set()
         self._failure = ""
 
     async def start(self) -> None:
@@ -115,7 +132,7 @@ class Forward:
             listening.bind(str(self._local))
             self._local.chmod(FORWARD_MODE)
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(lambda: _Near(self), sock=listening)
+            self._server = await loop.create_unix_server(lambda: _LocalEnd(self), sock=listening)
         except BaseException:
             listening.close()
             raise
@@ -125,36 +142,36 @@ class Forward:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for near in list(self._near):
-            near.abort()
+        for end in list(self._local_ends):
+            end.abort()
         with contextlib.suppress(OSError):
             remove_socket(self._local)
 
-    def opened(self, near: _Near) -> None:
+    def opened(self, end: _LocalEnd) -> None:
         """Connect to the host, or refuse the connection."""
-        self._near.add(near)
-        if len(self._near) > CONNECTIONS_MAX:
-            near.abort()
+        self._local_ends.add(end)
+        if len(self._local_ends) > CONNECTIONS_MAX:
+            end.abort()
         else:
-            self._tasks.spawn(f"forward:{self.remote}", self._join(near))
+            self._tasks.spawn(f"forward:{self.remote}", self._join(end))
 
-    def closed(self, near: _Near) -> None:
+    def closed(self, end: _LocalEnd) -> None:
         """Forget a connection."""
-        self._near.discard(near)
+        self._local_ends.discard(end)
 
-    async def _join(self, near: _Near) -> None:
+    async def _join(self, end: _LocalEnd) -> None:
         far = End()
         try:
             await self._dial(self.remote, far)
         except OSError as error:
             self._log(error)
-            near.abort()
+            end.abort()
             return
         except BaseException:
-            near.abort()
+            end.abort()
             raise
         self._failure = ""
-        near.join(far)
+        end.join(far)
 
     def _log(self, error: OSError) -> None:
         """Log a failure once, and never a lost SSH connection, which is logged as such: a client
@@ -165,7 +182,7 @@ class Forward:
             log.info("a forwarded connection failed", remote=self.remote, error=text)
 
 
-class _Near(End):
+class _LocalEnd(End):
     def __init__(self, forward: Forward) -> None:
         super().__init__()
         self._forward = forward

@@ -59,6 +59,9 @@ class Images(Protocol):
         """Keep an image from being pruned. `is_pulled`: a deploy has pulled it, so that `prune` may
         remove it later."""
 
+    async def pinned(self) -> frozenset[str]:
+        """Return the ids of the images that this server has pinned."""
+
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove this server's pins from all images except those with these ids, which get theirs
         again if they have lost it."""

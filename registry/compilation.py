@@ -1,5 +1,5 @@
-"""Compiled models as the server knows them: what is compiled for a revision, what a build made, and
-the state of builds. Pure."""
+"""Compiled models on the server's side: targets of revisions, results and states of builds.
+Pure."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """What is compiled for one type of device, the state of its build, and the result if there is
-    one."""
+    """Target for one type of device, the state of its build, and the result if there is one."""
 
     target: Target
     build: Build
@@ -81,7 +80,7 @@ class TargetState:
 
 
 def target_of(deployed: Deployed, compiler: CompilerName) -> Target | str:
-    """Return what is compiled for a revision, or the reason why nothing is, "" if its manifest
+    """Return the target of a revision, or the reason why nothing is compiled, "" if its manifest
     does not ask for it.
 
     `compiler` is the server's: "onnxruntime" compiles for the CPU, and GPUs always have TensorRT.
@@ -169,7 +168,7 @@ def order_of(target: Target, earlier: Compiled | None = None, delay_s: float = 0
 
 
 def estimate_s(target: Target, bundle: Bundle, done: list[tuple[Compiled, int]]) -> float | None:
-    """Return how long a build will probably take, None if no earlier one tells.
+    """Return how long a build will probably take, None without earlier ones.
 
     `done` are the earlier results with the sizes of their bundles in bytes. Builds of the same
     model count alone if there are any; else the time per byte of all with the same compiler.

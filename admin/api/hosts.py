@@ -17,9 +17,9 @@ from gateway.problems import ACCEPTED, CREATED, OK, json_answer
 from pool_manager.hosts.view import HostView
 from pool_manager.manager import Manager
 from registry.errors import BadRequest, Conflict, Unknown
-from registry.model import LOCAL_HOST, Host
+from registry.model import HOSTS_MAX, LOCAL_HOST, Host
 from registry.names import is_name
-from registry.store.hosts import HOSTS_MAX, HostStore
+from registry.store.hosts import HostStore
 from registry.tasks import Tasks
 
 REQUEST_MAX = 64 * 1024
@@ -91,10 +91,11 @@ class HostRoutes:
         wanted = _decode(body, HostRequest)
         given = msgspec.structs.asdict(wanted)
         accepts_key = given.pop("accept_host_key")
-        name = wanted.name or _derived_name(wanted.address)
-        host = Host(**{**given, "name": name}, added_s=round(self._wall(), 3))
+        host = Host(**given, added_s=round(self._wall(), 3))
         await load_logins()
         login_of(host)
+        if not host.name:
+            host = replace(host, name=_derived_name(host.address))
         self._hosts.check_new(host)
         checks: list[dict[str, str]] = []
         if not _is_yes("unchecked", request.query.get("unchecked", "")):

@@ -1,7 +1,7 @@
 """Compiles models in the background, one at a time, and publishes the results to the pools.
 
-`admin.deploy.due_builds` decides. A build is begun while a device is free, and the pool manager
-gives it up as soon as somebody waits for the device. Its state is stored before and after.
+`admin.deploy.due_builds` decides. A build begins when a device is free, and the pool manager ends
+it as soon as a function waits for the device. Its state is stored before and after.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 
 from admin.deploy import due_builds
 from admin.deploy.compiled_models import CompiledModels
-from admin.deploy.due_builds import Wanted
+from admin.deploy.due_builds import WantedBuild
 from admin.pool_sync import PoolSync, binding, pool_spec
 from admin.store import Store
 from pool_manager.builds import PARITY, Built
@@ -57,7 +57,7 @@ the ordinary and the compiled session."""
 
 class Builds:
     """Background builds of one server. `wall` returns Unix seconds; `delay_s` is added to each
-    build, for trials of the machinery."""
+    build, for tests."""
 
     def __init__(  # noqa: PLR0913 - a period for tests beside the collaborators
         self,
@@ -188,15 +188,15 @@ class Builds:
                     self._compiling.setdefault(target.group, []).append((one, target))
         return self._compiling
 
-    def _wanted(self, group: str) -> list[Wanted]:
+    def _wanted(self, group: str) -> list[WantedBuild]:
         """Return the targets of a group that the traffic uses, on all types of device."""
         return [
-            Wanted(deployed, one, digest_of(group, one.device))
+            WantedBuild(deployed, one, digest_of(group, one.device))
             for deployed, target in self._groups().get(group, ())
             for one in self._targets(deployed, target)
         ]
 
-    def _pending(self) -> list[Wanted]:
+    def _pending(self) -> list[WantedBuild]:
         """Return the targets without a compiled model, on all types of device.
 
         Asked for every second: where all types of device there are have one, the devices of each
@@ -205,7 +205,7 @@ class Builds:
         builds, types = self._store.builds, defaultdict[str, set[DeviceType]](set)
         for occupancy in self._manager.occupancies():
             types[occupancy.device.kind].add(occupancy.device.type)
-        found: list[Wanted] = []
+        found: list[WantedBuild] = []
         for group, [(_, target), *_] in self._groups().items():
             there = {one.target.device for one in builds.compiled_in(group)}
             if not types[target.device_kind] <= there:
@@ -221,7 +221,7 @@ class Builds:
         types = due_builds.device_types(devices, target.device_kind)
         return [replace(target, device=one) for one in types]
 
-    def _next(self) -> Wanted | None:
+    def _next(self) -> WantedBuild | None:
         wanted = self._pending()
         if not wanted or self._wall() < self._not_before_s:
             return None
@@ -252,7 +252,7 @@ class Builds:
                         await self._news.wait()
 
     async def _share(self) -> None:
-        """Use what was compiled on another host with the same model of device."""
+        """Use the result of a build on another host with the same model of device."""
         builds = self._store.builds
         wanted = self._pending() if self._wall() >= self._not_before_s else []
         for one in wanted:
@@ -266,7 +266,7 @@ class Builds:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
 
-    async def _build(self, wanted: Wanted) -> None:
+    async def _build(self, wanted: WantedBuild) -> None:
         """Run one build to its end, and store the outcome."""
         self._running = wanted.digest
         outcome = await self._outcome(wanted)
@@ -289,7 +289,7 @@ class Builds:
         await self._change(wanted.digest, ended)
         self._note(wanted.digest, f"{'not compiled' if failed else GIVEN_UP}: {outcome.message}")
 
-    async def _outcome(self, wanted: Wanted) -> Built | FnError | None:
+    async def _outcome(self, wanted: WantedBuild) -> Built | FnError | None:
         """Follow a build in the pool manager; None if it was withdrawn, or found no device."""
         spec, bound = self._order(wanted)
         work: asyncio.Task[Built | FnError] = self._tasks.spawn(
@@ -335,7 +335,7 @@ class Builds:
         except FnError as error:
             return error
 
-    def _order(self, wanted: Wanted) -> tuple[PoolSpec, Binding]:
+    def _order(self, wanted: WantedBuild) -> tuple[PoolSpec, Binding]:
         """Return pool and binding of a build. It gets the compiler's measurements of the newest
         build with the same compiler on the same model of device."""
         deployed, target = wanted.deployed, wanted.target
@@ -369,7 +369,7 @@ class Builds:
             compiled=(timing,) if timing else (),
         )
 
-    async def _publish(self, wanted: Wanted, compiled: Compiled) -> None:
+    async def _publish(self, wanted: WantedBuild, compiled: Compiled) -> None:
         """Store a compiled model, and have all replicas of its revisions use it."""
         done = partial(due_builds.done, now_s=self._wall())
         await self._store.builds.put(compiled, done)
@@ -432,7 +432,7 @@ class Builds:
         there. Blocking."""
         blobs = self._store.blobs
         blobs.remove_damaged(compiled.files)
-        return {file.sha256 for file in compiled.files if not blobs.is_whole(file)}
+        return {file.sha256 for file in compiled.files if not blobs.is_stored(file)}
 
     async def _drop_lost(self, compiled: Compiled, lost: set[str], reason: str) -> None:
         """Have a compiled model built again whose files with these sha256 are lost, and with it

@@ -1,8 +1,8 @@
 """Decides which model is compiled next, and how a build's state changes. Pure.
 
-A build that was given up says nothing about the model and is tried again, up to ATTEMPTS_MAX times.
-One that failed would fail again until bundle, shapes or compiler change, which makes it another
-target, or until an operator asks for it.
+A build that was given up, for a reason other than the model, is tried again, up to ATTEMPTS_MAX
+times. One that failed would fail again until bundle, shapes or compiler change, which makes it
+another target, or until an operator asks for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STALE_KEYS_MAX: Final = 16
 REASON_MAX: Final = 500
 KILLED: Final = "the server ended during the build"
 NO_DEVICE: Final = "waits for a free device"
-NO_TYPE: Final = "no device that could run it is there"
+NO_TYPE: Final = "there is no device that could run it"
 
 
 Free = tuple[str, DeviceType]
@@ -39,7 +39,7 @@ Free = tuple[str, DeviceType]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBuild:
     """A target that the traffic of a revision would use on one type of device, with the target's
     digest."""
 
@@ -49,11 +49,11 @@ class Wanted:
 
 
 def next_build(
-    wanted: Iterable[Wanted],
+    wanted: Iterable[WantedBuild],
     builds: Mapping[str, Build],
     free: Collection[Free],
     now_s: float,
-) -> Wanted | None:
+) -> WantedBuild | None:
     """Return the build to begin among targets without a compiled model, None if none is due.
 
     `builds` are known states by digest. Urgent builds come first
@@ -134,7 +134,7 @@ def ended(build: Build, error: FnError, now_s: float) -> Build:
 
 
 def given_up(build: Build, reason: str, now_s: float) -> Build:
-    """Return the state after an attempt that said nothing about the model."""
+    """Return the state after an attempt that ended for a reason other than the model."""
     is_last = build.attempts >= ATTEMPTS_MAX
     lost_s = max(0.0, now_s - build.began_s) if build.began_s else 0.0
     pause_s = min(max(PAUSE_RATIO * lost_s, PAUSE_MIN_S), PAUSE_MAX_S)
@@ -200,9 +200,8 @@ def lost(build: Build, reason: str) -> Build:
 def refusal(target: Target, built: Built, build: Build) -> str:
     """Return why the result of a build is not used, "" if it is.
 
-    The replica judges itself; what it says is checked against what it was asked for. Replicas on
-    devices of this type have refused a key before: replacing the compiled model in turns would
-    compile for ever.
+    The replica's report is checked against its order. Replicas on devices of this type have refused
+    a key before: replacing the compiled model in turns would compile for ever.
     """
     model = built.compiled
     if (model.compiler, model.ranges) != (target.compiler, target.ranges):
@@ -221,7 +220,7 @@ def refusal(target: Target, built: Built, build: Build) -> str:
 
 
 def result(target: Target, built: Built, now_s: float) -> Compiled:
-    """Return what is stored of a build."""
+    """Return the compiled model to be stored for a build."""
     said = built.described
     return Compiled(
         target=target,

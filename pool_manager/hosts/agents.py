@@ -80,19 +80,22 @@ class AgentKeeper:
         self, driver: DockerDriver, folders: HostFolders, *, is_running: bool, has_gpus: bool
     ) -> None:
         """Adopt the agent if it runs and this server has its record; else start one. What prevents
-        that is stated by `reason`. Raises EngineDown."""
+        that is stated by `reason`, and it is tried again. Raises EngineDown."""
         self._place = driver, folders, has_gpus
         record = await asyncio.to_thread(self._read)
         if is_running and record is not None:
             self._receive(record)
             self._why = ""
             return
-        await self._start()
+        if not await self._start():
+            self._restart_soon(self._why, is_steady=False)
 
-    async def _start(self) -> None:
+    async def _start(self) -> bool:
+        """Start an agent in place of one that may be there; False if that failed."""
+        is_started = True
         async with self._starting:
             if self._place is None:
-                return  # ended meanwhile
+                return True  # ended meanwhile
             driver, folders, has_gpus = self._place
             try:
                 await self._remove(driver, folders)
@@ -100,9 +103,11 @@ class AgentKeeper:
             except EngineDown:
                 raise
             except (DriverError, OSError) as error:
+                is_started = False
                 self._why = f"its agent cannot be started: {error}"
                 log.warning("an agent cannot be started", host=self._host, reason=self._why)
         self._changed()
+        return is_started
 
     async def _launch(self, driver: DockerDriver, folders: HostFolders, *, has_gpus: bool) -> None:
         record = agent_record(self._host, self._pool, has_gpus=has_gpus)
@@ -136,25 +141,35 @@ class AgentKeeper:
     def exited(self, how: str) -> None:
         """Handle the end of a container of the agent: unless another one runs, one is started after
         a pause."""
+        log.info("an agent's container has ended", host=self._host, how=how)
+        is_steady = self._clock() - self._begun_s > STEADY_S
+        self._restart_soon(f"its agent {how}", is_steady=is_steady)
+
+    def _restart_soon(self, why: str, *, is_steady: bool) -> None:
         if self._place is None or (self._restarting and not self._restarting.done()):
             return
-        log.info("an agent's container has ended", host=self._host, how=how)
-        self._restarting = self._tasks.spawn("agent", self._restart(how))
+        self._pause_s = AGAIN_S[0] if is_steady else min(2 * self._pause_s, AGAIN_S[1])
+        self._restarting = self._tasks.spawn("agent", self._restart(why))
 
-    async def _restart(self, how: str) -> None:
-        is_old = self._clock() - self._begun_s > STEADY_S
-        self._pause_s = AGAIN_S[0] if is_old else min(2 * self._pause_s, AGAIN_S[1])
-        await asyncio.sleep(self._pause_s)
-        if self._place is None:
-            return
-        driver, _, _ = self._place
-        with contextlib.suppress(DriverError):  # the next join sees to it
-            # The end that was reported may be that of the one before.
-            if not await self._runs(driver):
-                self._why = f"its agent {how}"
-                log.warning("an agent has ended", host=self._host, how=how)
-                self._changed()
-                await self._start()
+    async def _restart(self, why: str) -> None:
+        """Start an agent unless one runs; again after a growing pause while that fails, also if the
+        engine is away: its connection may stand, so that no join would see to it."""
+        while True:
+            await asyncio.sleep(self._pause_s)
+            if self._place is None:
+                return
+            driver, _, _ = self._place
+            with contextlib.suppress(DriverError):
+                # The end that was reported may be that of the one before.
+                if await self._runs(driver):
+                    return
+                if self._why != why:
+                    self._why = why
+                    log.warning("an agent has ended", host=self._host, how=why)
+                    self._changed()
+                if await self._start():
+                    return
+            self._pause_s = min(2 * self._pause_s, AGAIN_S[1])
 
     async def _runs(self, driver: DockerDriver) -> bool:
         async with self._starting:  # what is being started is not in the list yet

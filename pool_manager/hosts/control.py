@@ -39,6 +39,7 @@ class HostControl:
         self._strangers: dict[socket.socket, asyncio.Task[None]] = {}
         self._is_up = asyncio.Event()
         self._is_closed = False
+        self._refusals = 0
 
     def accept(self, sock: socket.socket) -> None:
         """Take over a new connection, and find its replica in the background."""
@@ -59,7 +60,7 @@ class HostControl:
             hello = await read_hello(sock, HELLO_S)
         except (LinkError, OSError) as error:
             sock.close()
-            log.warning("a greeting was refused", host=self._host, reason=str(error))
+            self._log_refusal(str(error))
             return
         finally:
             self._strangers.pop(sock, None)
@@ -67,9 +68,14 @@ class HostControl:
         if connections is None:
             sock.close()
             # Regular after a break: the replica was released meanwhile, and ends.
-            log.info("a greeting with an unknown token", host=self._host)
+            self._log_refusal("its token is unknown")
         else:
             connections.add(sock, hello)
+
+    def _log_refusal(self, reason: str) -> None:
+        self._refusals += 1
+        if self._refusals & (self._refusals - 1) == 0:  # a flood must not fill the log
+            log.info("a greeting was refused", host=self._host, reason=reason, count=self._refusals)
 
     def _find(self, token: str) -> ReplicaConnections | None:
         given = token.encode("utf-8", "replace")

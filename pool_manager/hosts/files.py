@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from hosts.errors import ConnectionLost
 from hosts.files import FileCache
 from pool_manager.hosts.folders import HostFolders
-from pool_manager.hosts.transfers import MIB, Transfers
+from pool_manager.hosts.transfers import MIB, Progress, Transfers
 from registry.errors import DriverError, HostDown
 from registry.model import BundleFile
 
@@ -39,7 +37,6 @@ class HostFiles:
         self._path = path
         self._transfers = transfers
         self._placing: dict[str, int] = {}
-        self._space = asyncio.Lock()
         self.stock: dict[str, int] = {}
         """Bytes of each file in the cache by sha256, as last known."""
 
@@ -76,13 +73,21 @@ class HostFiles:
             await make(id, below)
             target = self._folders.model_dir(id)
             for file in files:
-                link = self._cache.link(file.sha256, str(target / file.path))
-                await self._do("link files", link)
+                await self._do("link files", self._give(file, str(target / file.path)))
         finally:
             for file in files:
                 self._placing[file.sha256] -= 1
                 if not self._placing[file.sha256]:
                     del self._placing[file.sha256]
+
+    async def _give(self, file: BundleFile, path: str) -> None:
+        """Link a file of the cache to `path`. One that is not there any more is sent again."""
+        try:
+            await self._cache.link(file.sha256, path)
+        except FileNotFoundError:
+            self.stock.pop(file.sha256, None)
+            await self.send([file])
+            await self._cache.link(file.sha256, path)
 
     async def send(self, files: Iterable[BundleFile], what: str = "files") -> None:
         """Send the files that the cache lacks."""
@@ -93,7 +98,7 @@ class HostFiles:
         done = 0
         with self._transfers.of(what, total) as progress:
             for one in missing.values():
-                advance = partial(_advance, progress, done)
+                advance = _Advance(progress, done)
                 ship = self._cache.ship(one.sha256, one.size, self._path(one.sha256), advance)
                 await self._do("send files", ship)
                 done += one.size
@@ -103,7 +108,7 @@ class HostFiles:
     async def trim(self, limit_mib: int, kept: Collection[str]) -> None:
         """Remove the files used longest ago while the cache is larger than its limit, except those
         of replicas and those in `kept`."""
-        if sum(self.stock.values()) <= limit_mib * MIB:
+        if sum(self.stock.values()) + self._cache.partial_bytes <= limit_mib * MIB:
             return
         spared = {*kept, *self._placing}
         await self._do("trim the cache", self._cache.trim(limit_mib * MIB, spared))
@@ -118,5 +123,15 @@ class HostFiles:
             raise DriverError(f"cannot {doing} on host {self._host}: {error}") from error
 
 
-def _advance(progress: Callable[[int, int], None], before: int, sent: int) -> None:
-    progress(before + sent, 0)
+class _Advance:
+    """Progress of one file of a transfer, of which `before` bytes are done. What it begins with was
+    there before."""
+
+    def __init__(self, progress: Progress, before: int) -> None:
+        self._progress = progress
+        self._before = before
+        self._has_begun = False
+
+    def __call__(self, there: int) -> None:
+        self._progress(self._before + there, is_sent=self._has_begun)
+        self._has_begun = True

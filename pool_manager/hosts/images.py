@@ -21,6 +21,8 @@ from registry.errors import DriverError, EngineDown
 
 RUNTIME: Final = "fngate/runtime"
 """Repository of the tags of runtime images that this server has sent: KIND.OWNER."""
+PACK_S: Final = 600.0
+"""Max seconds until the first byte of an image: its engine writes all layers to a file before."""
 SILENT_S: Final = 60.0
 """Max seconds of a transfer in which nothing moves; the other engine unpacks at the end."""
 UNPACK_S: Final = 600.0
@@ -115,9 +117,10 @@ class HostImages:
 
     async def _stream(self, id: str, size: int, progress: Progress) -> None:
         now_s = asyncio.get_running_loop().time
+        sent = 0
         try:
             async with AsyncExitStack() as stack:
-                limit = await stack.enter_async_context(asyncio.timeout(SILENT_S))
+                limit = await stack.enter_async_context(asyncio.timeout(PACK_S))
                 source = await stack.enter_async_context(_session(self._source, total_s=None))
                 target = await stack.enter_async_context(_session(self._target, total_s=None))
                 url = f"http://engine/images/{quote(id, safe=':')}/get"
@@ -126,17 +129,18 @@ class HostImages:
                     raise DriverError(f"the engine of this machine does not export {id[:19]}")
 
                 async def pieces() -> AsyncIterator[bytes]:
-                    sent = 0
+                    nonlocal sent
                     async for piece in export.content.iter_chunked(PIECE):
+                        limit.reschedule(now_s() + SILENT_S)
                         yield piece
                         sent += len(piece)
                         progress(sent, size)
-                        limit.reschedule(now_s() + SILENT_S)
                     limit.reschedule(now_s() + UNPACK_S)
 
                 await _load(target, pieces(), self._host)
         except TimeoutError:
-            raise DriverError(f"host {self._host} takes no more of the image {id[:19]}") from None
+            who = f"host {self._host} takes" if sent else "the engine of this machine sends"
+            raise DriverError(f"{who} no more of the image {id[:19]}") from None
         except (ClientError, OSError) as error:
             raise DriverError(
                 f"the engine of this machine does not export {id[:19]}: {error}"
@@ -192,10 +196,20 @@ async def _load(session: ClientSession, pieces: AsyncIterator[bytes], host: str)
             text = said.decode("utf-8", "replace")
             if answer.status != OK or '"error"' in text:
                 raise DriverError(
-                    f"the engine of host {host} does not take an image: {text.strip()[:SAID_MAX]}"
+                    f"the engine of host {host} refuses an image: {_reason(text)[:SAID_MAX]}"
                 )
     except (ClientError, OSError) as error:
         raise EngineDown(f"an image could not be sent to host {host}: {error}") from error
+
+
+def _reason(said: str) -> str:
+    """Return the error of an engine's answer: the last line of JSON, or a message of another
+    status."""
+    with contextlib.suppress(msgspec.DecodeError, IndexError):
+        last = msgspec.json.decode(said.splitlines()[-1])
+        if isinstance(last, dict) and (found := last.get("error") or last.get("message")):
+            return str(found)
+    return said.strip()
 
 
 def _session(url: str, *, total_s: float | None = CALL_S) -> ClientSession:

@@ -15,10 +15,10 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.core.machine import Machine
-from pool_manager.core.stocking import FileSet, Stockroom, stock_targets
+from pool_manager.core.stocking import FileSet, HostSpace, stock_targets
 from pool_manager.hosts.transfers import MIB
 from pool_manager.ports import Binding
-from registry.errors import DriverError
+from registry.errors import DriverError, HostDown
 from registry.model import BundleFile
 from registry.tasks import Tasks
 
@@ -34,50 +34,58 @@ AGAIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A file set that replicas need, and its files."""
+class CachedSet:
+    """A file set that replicas need, and its files. `optional` are groups of files that replicas
+    are given, too, by the host that each is for, "" for all."""
 
     files: FileSet
     members: tuple[BundleFile, ...]
+    optional: tuple[tuple[str, tuple[BundleFile, ...]], ...] = ()
+
+    def groups(self, host: str) -> list[tuple[BundleFile, ...]]:
+        """Return the files that a host should have, those that a start needs first."""
+        return [self.members, *(group for name, group in self.optional if name in ("", host))]
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
     """A host that is up, with the bytes of the files that it has by sha256."""
 
-    room: Stockroom
+    room: HostSpace
     stock: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """For one host: the file sets that it has, those that are to be sent, and the sha256 of all
-    files that it should keep."""
+    """For one host: the file sets that it has, the groups of files that are to be sent, and the
+    sha256 of all files that it should keep."""
 
     complete: frozenset[str]
-    missing: tuple[str, ...]
+    missing: tuple[tuple[BundleFile, ...], ...]
     kept: frozenset[str]
 
 
 def plan(
-    wanted: Sequence[Kept], rooms: Sequence[Stockroom], caches: Sequence[Cache]
+    wanted: Sequence[CachedSet], rooms: Sequence[HostSpace], caches: Sequence[Cache]
 ) -> dict[str, HostPlan]:
     """Return the plan of each host in `caches`; `rooms` are all hosts, also those that are away."""
-    members = {one.files.files: one.members for one in wanted}
+    sets = {one.files.files: one for one in wanted}
     targets: dict[str, list[str]] = {}
     for host, files in stock_targets([one.files for one in wanted], rooms):
         targets.setdefault(host, []).append(files)
     plans = {}
     for cache in caches:
         name, stock = cache.room.record.name, cache.stock
-        complete = frozenset(
-            files for files, those in members.items() if all(one.sha256 in stock for one in those)
-        )
-        own = targets.get(name, ())
-        kept = frozenset(one.sha256 for files in own for one in members[files])
-        missing = tuple(files for files in own if files not in complete)
+        complete = frozenset(files for files, one in sets.items() if _has(stock, one.members))
+        own = [group for files in targets.get(name, ()) for group in sets[files].groups(name)]
+        kept = frozenset(file.sha256 for group in own for file in group)
+        missing = tuple(group for group in own if not _has(stock, group))
         plans[name] = HostPlan(complete, missing, kept)
     return plans
+
+
+def _has(stock: Mapping[str, int], files: Collection[BundleFile]) -> bool:
+    return all(one.sha256 in stock for one in files)
 
 
 class Stocking:
@@ -108,6 +116,9 @@ class Stocking:
         """Plan if something has changed. The plan is made in a thread: it compares the files of all
         pools with those of all hosts. `bindings` are those of pools by key."""
         now = self._clock()
+        for name in [name for name, end_s in self._paused_s.items() if now >= end_s]:
+            del self._paused_s[name]
+            self._is_due = True
         if not self._is_due or now < self._next_s or not self._hosts:
             return
         self._is_due, self._next_s = False, now + PLAN_S
@@ -122,27 +133,25 @@ class Stocking:
             record = machine.cluster.hosts.get(name)
             if record is None:
                 continue
-            room = Stockroom(replace(record), host.host.files_mib * MIB, kinds.get(name, ()))
+            room = HostSpace(replace(record), host.host.files_mib * MIB, kinds.get(name, ()))
             rooms.append(room)
             if host.is_up and host.files is not None:
                 caches.append(Cache(room, dict(host.files.stock)))
         self._tasks.spawn("stocking", self._carry_out(wanted, rooms, caches))
 
     async def _carry_out(
-        self, wanted: list[Kept], rooms: list[Stockroom], caches: list[Cache]
+        self, wanted: list[CachedSet], rooms: list[HostSpace], caches: list[Cache]
     ) -> None:
         plans = await asyncio.to_thread(plan, wanted, rooms, caches)
-        members = {one.files.files: one.members for one in wanted}
         for name, one in plans.items():
             host = self._hosts.get(name)
             if host is None or host.files is None or not host.is_up:
                 continue
             speed = host.files.bytes_per_s
             self._report(events.HostStocked(name, one.complete, host.engine.images, speed))
-            if name not in self._busy and self._clock() >= self._paused_s.get(name, 0.0):
+            if name not in self._busy and name not in self._paused_s:
                 self._busy.add(name)
-                sets = [members[files] for files in one.missing]
-                self._tasks.spawn(f"files of {name}", self._stock(host, sets, one.kept))
+                self._tasks.spawn(f"files of {name}", self._stock(host, one.missing, one.kept))
 
     def _report(self, event: events.HostStocked) -> None:
         if self._said.get(event.host) != event:
@@ -150,35 +159,47 @@ class Stocking:
             self._emit(event)
 
     async def _stock(
-        self, host: RemoteHost, sets: Sequence[Sequence[BundleFile]], kept: Collection[str]
+        self, host: RemoteHost, groups: Sequence[Sequence[BundleFile]], kept: Collection[str]
     ) -> None:
+        """Trim the cache, which makes room, then send files. A group that cannot be sent does not
+        keep the others back."""
         assert host.files is not None
+        failure: DriverError | None = None
         try:
-            for files in sets:
-                await host.files.send(files)
+            await host.files.trim(host.host.files_mib, kept)
+            for files in groups:
+                try:
+                    await host.files.send(files)
+                except HostDown:
+                    raise
+                except DriverError as error:
+                    failure = failure or error
             await host.files.trim(host.host.files_mib, kept)
         except DriverError as error:
-            log.warning("files are not sent ahead", host=host.name, reason=error.message)
-            self._paused_s[host.name] = self._clock() + AGAIN_S
+            failure = failure or error
         finally:
             self._busy.discard(host.name)
-            if sets:
+            if groups:
                 self.touch()
+        if failure is not None:
+            log.warning("files are not sent ahead", host=host.name, reason=failure.message)
+            self._paused_s[host.name] = self._clock() + AGAIN_S
 
 
-def _wanted(machine: Machine, bindings: Mapping[str, Binding]) -> Iterable[Kept]:
+def _wanted(machine: Machine, bindings: Mapping[str, Binding]) -> Iterable[CachedSet]:
     """Yield the files of all pools that serve."""
     for key, pool in machine.pools.items():
         spec, binding = pool.spec, bindings.get(key)
         if binding is None or not spec.files or spec.role != "serve":
             continue
-        required = binding.required
+        required, prepared = binding.required, binding.prepared
+        compiled = ((type.host, one.files) for type, one in binding.variants.items())
         files = FileSet(
             spec.files,
-            required.size,
+            required.size + sum(one.size for one in prepared),
             spec.file_hosts,
             spec.labels,
             spec.driver,
             spec.device_kind,
         )
-        yield Kept(files, required.files)
+        yield CachedSet(files, required.files, (("", prepared), *compiled))

@@ -85,6 +85,7 @@ class Launcher:
         self._releases: set[str] = set()
         self.starts = StartGate(settings.starts_at_once, clock, wiring.turn)
         self._remote_starts: dict[str, StartGate] = {}
+        self._entered: dict[str, StartGate] = {}
         self._turn = wiring.turn
         self.read_ahead = ReadAhead(settings.read_ahead_mib)
 
@@ -315,8 +316,10 @@ class Launcher:
 
     async def _enter(self, id: str, host: str = LOCAL_HOST) -> bool:
         """Wait until a start is admitted; False if the replica is to be released instead."""
-        gate = self._gate(host)
-        return id not in self._releases and await gate.enter(id)
+        if id in self._releases:
+            return False
+        gate = self._entered[id] = self._gate(host)
+        return await gate.enter(id)
 
     def _gate(self, host: str) -> StartGate:
         """Return the gate of a host: its starts take the time of its own cores."""
@@ -413,9 +416,9 @@ class Launcher:
             return self._hosts.connections(record)
         return LocalConnections(self.folders.listen_control(record.id), record.id)
 
-    def knows(self, host: str) -> bool:
+    def has_host(self, host: str) -> bool:
         """Whether there is such another host."""
-        return self._hosts.knows(host)
+        return self._hosts.has_host(host)
 
     def control(self, id: str) -> Control | None:
         """Return the control link of a replica, None once its release has begun."""
@@ -492,5 +495,6 @@ class Launcher:
 
     def _end_start(self, id: str) -> None:
         """End a start that is over or cancelled."""
-        self._gate(self._host_of(id)).leave(id)
+        if gate := self._entered.pop(id, None):
+            gate.leave(id)
         self.read_ahead.cancel(id)

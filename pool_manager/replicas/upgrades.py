@@ -40,8 +40,8 @@ class Upgrades:
         return {id: task.result() for id, task in work.items()}
 
     def on_loaded(self, replica: Replica | None, compiled: Compiled) -> None:
-        """Upgrade a replica that has become ready without the compiled model of its revision, and
-        without a word about it: it got its model before that one was there."""
+        """Upgrade a replica that has become ready without the compiled model of its revision and
+        without a reason: it was bound before the compiled model was stored."""
         if replica is None or replica.role != "serve" or not replica.is_ready:
             return
         if replica.session not in ("", "none", "compiled") and not replica.not_compiled:

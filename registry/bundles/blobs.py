@@ -211,7 +211,7 @@ class BlobStore:
             raise unavailable(error) from error
         return True
 
-    def is_whole(self, file: BundleFile) -> bool:
+    def is_stored(self, file: BundleFile) -> bool:
         """Return whether a file's blob is stored with its size. Raises StoreUnavailable."""
         return self.has(file.sha256) and self.size(file.sha256) == file.size
 

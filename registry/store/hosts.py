@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from registry.errors import BadRequest, Conflict, Unknown
-from registry.model import LOCAL_HOST, Host
+from registry.model import HOSTS_MAX, LOCAL_HOST, Host
 from registry.names import HOST_LABEL, check_labels, check_name, nearest
 from registry.store.database import Database
 from registry.store.records import decode_record, encode_record
 
-HOSTS_MAX: Final = 100
 ADDRESS_MAX: Final = 320
 """Max characters of [USER@]HOST[:PORT]: a host name has at most 253 (RFC 1035)."""
 PATH_MAX: Final = 4096
@@ -136,6 +135,11 @@ def check_host(host: Host) -> None:
     _check_text("identity", host.identity, PATH_MAX)
     _check_text("gpus", host.gpus, GPUS_MAX)
     _check_text("engine", host.engine, SOCKET_MAX)
+    if host.identity and not host.identity.startswith(("/", "~")):
+        raise BadRequest(
+            "identity: expected the absolute path of a private key on the server's machine, got"
+            f" {host.identity[:80]!r}"
+        )
     if not host.address:
         raise BadRequest("address: expected [USER@]HOST[:PORT], got nothing")
     if not host.engine.startswith("/"):

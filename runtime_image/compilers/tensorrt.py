@@ -1,6 +1,6 @@
 """TensorRT by ONNX Runtime's provider.
 
-Written against ONNX Runtime 1.31 and TensorRT 10. No GPU was there: it has not run on one.
+Written against ONNX Runtime 1.31 and TensorRT 10. It has not run on a GPU yet.
 
 The library is loaded only after the driver has shown a GPU: without one, TensorRT's runtime ends
 the process with a segmentation fault.
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
-from runtime_image.compilers.base import Compilation, CompileError, Made
-from runtime_image.compilers.files import Contents
+from runtime_image.compilers.base import Compilation, CompileError, CompileOutput
+from runtime_image.compilers.files import VerifiedFiles
 from runtime_image.compilers.gpu import NoGpu, architecture, first_gpu
 from runtime_image.compilers.keys import Platform
 from runtime_image.contract.compiled import (
@@ -98,10 +98,10 @@ class TensorRtCompiler:
                 for name in LIBRARIES
             ]
         except OSError as error:
-            raise CompileError(f"TensorRT 10 is not there: {error}") from error
+            raise CompileError(f"TensorRT 10 cannot be loaded: {error}") from error
         return loaded[0]
 
-    def compile(self, order: Compilation) -> Made:
+    def compile(self, order: Compilation) -> CompileOutput:
         """Build engines for all parts of the graph that TensorRT takes.
 
         The whole graph as one node becomes one file; else the engines are kept as a cache.
@@ -135,7 +135,7 @@ class TensorRtCompiler:
     def open(
         self,
         form: Form,
-        contents: Contents,
+        contents: VerifiedFiles,
         model: Path,
         ranges: tuple[ShapeRange, ...],
         options: Any,
@@ -192,7 +192,7 @@ def form_of(assigned: list[str], context_bytes: int) -> Form:
     return "context" if whole else "cache"
 
 
-def _kept(form: Form, cache: Path, target: Path) -> Made:
+def _kept(form: Form, cache: Path, target: Path) -> CompileOutput:
     """Move the files of a form from `cache` to `target`. Raises CompileError if there are too
     many."""
     wanted = [cache / CONTEXT_FILE] if form == "context" else _engines(cache)
@@ -204,7 +204,7 @@ def _kept(form: Form, cache: Path, target: Path) -> Made:
     for timing in cache.glob(f"*{TIMING_SUFFIX}"):
         names.append(timing.rename(target / TIMING_CACHE).name)
         break
-    return Made(form, tuple(names))
+    return CompileOutput(form, tuple(names))
 
 
 def _engines(cache: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Compiled models: what a build makes of a model for one kind of device, and how it is asked for.
+"""Compiled models: orders and results of builds, which compile a model for one kind of device.
 
 A build is a replica with the role "build". It loads the model as a serving replica would, sends
 LOADED, compiles, compares the outputs of both, and then answers FETCH like a trial.
@@ -69,7 +69,7 @@ class CompiledModel:
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """What a build compiles a model with.
+    """Order of a build.
 
     `tolerance` bounds the relative difference between the outputs of both sessions. `timing_cache`
     is the file that an earlier build with this `timing_key` left, None without one. `delay_s` is
@@ -102,7 +102,7 @@ class BuildDescribed(TypedDict):
     compiled: NotRequired[dict[str, Any]]
     """`CompiledModel` as JSON; file `n` is sent for FETCH with aux `COMPILED_PART + n`."""
     timing_key: NotRequired[str]
-    """What the timing cache is valid for; the cache is the file named `TIMING_CACHE`, if any."""
+    """Key of the timing cache; the cache is the file named `TIMING_CACHE`, if any."""
     parity: NotRequired[list[OutputParity]]
     samples: NotRequired[int]
     build_s: NotRequired[float]

@@ -101,7 +101,9 @@ async def test_an_image_is_pulled_and_pinned(
     assert names(engine, found.id) == {reference, f"{PINNED}:{tag}", f"{PULLED}:{tag}"}
     await images.unpin_others([found.id])
     assert f"{PINNED}:{tag}" in names(engine, found.id)
+    assert await images.pinned() == {found.id}
     await images.unpin_others([])
+    assert await images.pinned() == frozenset()
     assert names(engine, found.id) == {reference, f"{PULLED}:{tag}"}
     await images.unpin_others([found.id, f"sha256:{64 * '0'}"])
     assert f"{PINNED}:{tag}" in names(engine, found.id)

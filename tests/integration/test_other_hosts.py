@@ -244,7 +244,8 @@ async def test_the_disk_of_a_host_is_full(machine: Machine, place: Place) -> Non
 async def test_an_image_is_sent_once_for_starts_together(
     machine: Machine, place: Place, engine: str
 ) -> None:
-    """Two starts that need the same image, which the host lacks, wait for one transfer."""
+    """Two starts that need the same image, which the host lacks, wait for one transfer. A later
+    manager knows that the image is there."""
     size = 5 * 2**20
     with connected(engine) as client, pool_settings() as settings:
         file = io.BytesIO()
@@ -263,6 +264,9 @@ async def test_an_image_is_sent_once_for_starts_together(
                         group.create_task(there.engine.send(image, "test"))
                 assert size <= one.view.transferred_bytes - before < 2 * size
                 assert image in one.view.images
+            async with house(settings, place) as one:
+                assert image in one.view.images
+                [there] = one.manager._hosts.members()
                 with connected(machine.engine_url) as own:
                     [tag] = own.images.get(image).tags
                     assert tag.endswith(f":{image[7:]}.{there.owner}")
@@ -272,7 +276,9 @@ async def test_an_image_is_sent_once_for_starts_together(
             client.images.remove(image, force=True)
 
 
-async def test_strangers_at_the_control_socket_are_refused(machine: Machine, place: Place) -> None:
+async def test_unknown_peers_at_the_control_socket_are_refused(
+    machine: Machine, place: Place
+) -> None:
     """A HELLO with an unknown token, and what is no HELLO, end the connection at once."""
     with pool_settings() as settings:
         async with house(settings, place) as one:

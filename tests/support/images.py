@@ -70,6 +70,10 @@ class FakeImages:
         if is_pulled:
             self.pulled.add(id)
 
+    async def pinned(self) -> frozenset[str]:
+        """Return the pins."""
+        return frozenset(self.pins)
+
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Keep these pins only."""
         await self._turn()

@@ -71,6 +71,11 @@ class DockerImages:
 
         await self._engine.call("tag an image", work)
 
+    async def pinned(self) -> frozenset[str]:
+        """Return the ids of the images that this server has pinned."""
+        found = await self._engine.call("list images", lambda c: self._own(c, PINNED))
+        return frozenset(id for id, _ in found)
+
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove this server's pins from all images except those with these ids. One of these that
         was removed by hand and pulled again gets its pin again."""

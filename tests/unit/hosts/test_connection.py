@@ -6,14 +6,16 @@ import asyncio
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from hosts import connection as module
 from hosts.connection import HostConnection, back_off_s
 from hosts.errors import ConnectionLost, Unreachable
 from hosts.link import COMMANDS_MAX, Timing
-from hosts.login import Login, Target
+from hosts.login import LoggedIn, Login, Target
 from registry.tasks import Tasks
 from tests.support.operator import until
 from tests.support.sshd import SFTP, Sshd
@@ -52,7 +54,7 @@ class Attempts:
 async def test_failures_in_a_row_are_counted(
     login: Login, far: Sshd, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each failed login lengthens the wait, and the reason is told to those who wait."""
+    """Each failed login lengthens the wait, and waiting callers get the reason."""
     far.stop()
     attempts = Attempts(monkeypatch, 4)
     there = HostConnection(login, tasks, name="gpu2")
@@ -114,7 +116,63 @@ async def test_refused_keys_are_not_tried_again_soon(
     assert len(attempts.failures) == 1
 
 
-async def test_a_break_is_told_and_mended(
+async def test_an_unexpected_error_is_a_failed_login(
+    login: Login, far: Sshd, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What asyncssh raises for a defect of its own or of the server does not end the tries."""
+    errors = [KeyError("a defect")]
+    log_in = module.log_in
+
+    async def failing(*arguments: Any, **options: Any) -> LoggedIn:
+        if errors:
+            raise errors.pop()
+        return await log_in(*arguments, **options)
+
+    monkeypatch.setattr(module, "log_in", failing)
+    there = HostConnection(login, tasks, name="gpu2", timing=FAST)
+    there.open()
+    with capture_logs() as logged:
+        await there.wait_up(WAIT_S)
+    await there.close()
+
+    assert [line["event"] for line in logged] == ["an SSH connection failed", "no SSH connection"]
+    assert logged[1]["reason"] == "KeyError: 'a defect'"
+
+
+async def test_a_break_is_told_with_its_reason_at_once(
+    connection: HostConnection, far: Sshd
+) -> None:
+    """Who meets it first, as a transfer does, says no less than `on_down`."""
+    assert connection._link is not None
+    lost = connection._link.there.host_keys.lost
+    far.stop()
+    await lost.wait()
+
+    with pytest.raises(ConnectionLost, match=r"no SSH connection to gpu2: .+"):
+        await connection.sftp()
+
+
+async def test_a_break_while_a_channel_opens_is_an_error_of_the_host(
+    connection: HostConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncssh then fails an assertion; callers know nothing but OSError."""
+    assert connection._link is not None
+    there = connection._link.there.connection
+
+    async def breaking(*_arguments: Any, **_options: Any) -> None:
+        there.abort()
+        raise AssertionError
+
+    for method in ("create_unix_connection", "create_session"):
+        monkeypatch.setattr(there, method, breaking)
+
+    with pytest.raises(ConnectionLost):
+        await connection.dial("/nowhere", asyncio.Protocol())
+    with pytest.raises(ConnectionLost):
+        await connection.run("true", timeout_s=WAIT_S)
+
+
+async def test_a_break_is_reported_and_followed_by_a_login(
     login: Login, far: Sshd, tasks: Tasks, tmp_path: Path
 ) -> None:
     """on_up comes after each login, on_down with the reason of each break."""

@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,38 @@ async def test_a_flood_of_connections_has_a_limit(
     assert arrived == b"next"
 
 
+async def test_a_flooded_listener_is_closed_for_a_while(
+    connection: HostConnection,
+    tmp_path: Path,
+    accepts: Accepts,
+    dial: Callable[[], asyncio.Future[Streams]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its socket is gone, so that a flood costs nothing here; connections that stand stay, and it
+    serves again after the pause."""
+    monkeypatch.setattr("hosts.connection.PAUSE_S", 0.5)
+    path = tmp_path / "ctl.sock"
+    listener = await connection.listen(str(path), accepts)
+    _, far_writer = await dial()
+    reader, writer = await accepts.one()
+    listener._credit = 2.0
+    for _ in range(20):
+        with suppress(OSError):
+            await dial()
+    await until(lambda: not path.exists())
+
+    assert accepts.next.qsize() < 10
+    far_writer.write(b"question")
+    assert await reader.readexactly(8) == b"question"
+    await until(path.exists)
+    accepts.close()
+    await until(lambda: mode(path) == 0o666)
+    await dial()
+    _, other = await accepts.one()
+    for one in (writer, other):
+        one.transport.abort()
+
+
 async def test_no_descriptors_left_refuses_one_connection(
     connection: HostConnection,
     tmp_path: Path,
@@ -281,8 +314,8 @@ async def test_a_forward_needs_a_path_of_its_own(
 async def test_failures_of_a_forward_are_logged_once(
     connection: HostConnection, server: FarServer, far: Sshd, tmp_path: Path
 ) -> None:
-    """A client that tries for ever fills no log: one line for a socket that nobody serves, none
-    while the SSH connection is down."""
+    """A client that tries for ever fills no log: one line for an unserved socket, none while the
+    SSH connection is down."""
     local = tmp_path / "local.sock"
     await connection.forward(local, str(tmp_path / "absent.sock"))
 

@@ -118,9 +118,9 @@ async def server(folder: Path, clock: Callable[[], float] | None = None) -> Asyn
             await builds.close()
 
 
-async def test_a_deploy_says_what_becomes_of_the_model(tmp_path: Path) -> None:
-    """That a build will begin, that an earlier one made the compiled model, or why there is none;
-    nothing if none is asked for."""
+async def test_a_deploy_reports_the_state_of_the_compiled_model(tmp_path: Path) -> None:
+    """A build will begin, an earlier one has made the compiled model, or a reason why there is
+    none; nothing if none is requested."""
     async with server(tmp_path) as side:
         first = await side.deploy()
         await side.begun()
@@ -166,7 +166,7 @@ async def test_a_model_is_compiled_after_its_deploy(tmp_path: Path) -> None:
         assert side.operator.store.builds.referenced_blobs() == set()
 
 
-async def test_functions_that_do_not_ask_are_left_alone(tmp_path: Path) -> None:
+async def test_functions_without_a_compiler_have_no_builds(tmp_path: Path) -> None:
     """Without engine = "auto" there is no build, and `prepare` says why."""
     async with server(tmp_path) as side:
         await side.deploy(manifest="schema = 1")
@@ -375,7 +375,7 @@ async def test_a_host_gets_what_another_one_has_built(tmp_path: Path) -> None:
 
 
 async def test_a_type_without_devices(tmp_path: Path) -> None:
-    """Where no device could run a function, its build waits and says so."""
+    """Where no device could run a function, its build waits with that reason."""
     async with server(tmp_path) as side:
         await side.deploy()
         target = side.state()[0]

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from gateway.hosts import connections
 from gateway.hosts.connections import UNUSED_S, HostConnections
 from registry.exchange import HostRoute
+from registry.model import HOSTS_MAX
 from registry.tasks import Tasks
 from tests.support.remote_peers import UnixHost, UnixHosts
 
@@ -156,6 +157,16 @@ async def test_the_number_of_hosts_is_limited(
 
     assert {each.name for each in under.hosts.made} == {"gpu2 calls", "gpu2 bodies"}
     assert [each["host"] for each in logs] == ["gpu3"]
+
+
+async def test_all_hosts_of_a_full_store_are_connected(under: Under) -> None:
+    """The limit of connections is above that of stored hosts, also after one was replaced."""
+    hosts = {f"h{number}": WAY for number in range(HOSTS_MAX)}
+    under.connections.update(hosts, NOW)
+    del hosts["h0"]
+    under.connections.update({**hosts, "new": WAY}, NOW)
+
+    assert all(under.connections.route(name) for name in [*hosts, "new"])
 
 
 async def test_a_connection_that_is_down_is_named(

@@ -30,11 +30,13 @@ class Driver:
         self.running: ReplicaRecord | None = None
         self.started: list[ReplicaRecord] = []
         self.came = asyncio.Event()
+        self.refused = asyncio.Event()
         self.error: Exception | None = None
         self.has_gpus = True
 
     async def start(self, record: ReplicaRecord, run_dir: Path, log: Path) -> None:
         if self.error:
+            self.refused.set()
             raise self.error
         if record.device_kind == "cuda" and not self.has_gpus:
             raise DriverError("no NVIDIA container toolkit")
@@ -47,6 +49,9 @@ class Driver:
         self.running = None
 
     async def list(self) -> set[str]:
+        if isinstance(self.error, EngineDown):
+            self.refused.set()
+            raise self.error
         return {AGENT_ID} if self.running else set()
 
 
@@ -144,8 +149,23 @@ async def test_an_agent_that_ends_is_started_again(rig: Rig) -> None:
     assert rig.driver.started[0].token != rig.driver.started[1].token
 
 
+async def test_an_agent_is_started_when_the_engine_is_back(rig: Rig) -> None:
+    """An engine that is restarted ends its containers and then does not answer; the connection to
+    the host stands, so that it is not joined again."""
+    await rig.ensure(rig.keeper)
+    rig.driver.running, rig.driver.error = None, EngineDown("away")
+    rig.driver.came.clear()
+    rig.keeper.exited("was killed by SIGTERM")
+    await rig.driver.refused.wait()
+
+    rig.driver.error = None
+    await rig.driver.came.wait()
+
+    assert len(rig.driver.started) == 2
+
+
 async def test_an_agent_that_was_ended_stays_so(rig: Rig) -> None:
-    """Its record goes, so that nobody adopts it."""
+    """Its record is removed, so that no later server adopts it."""
     await rig.ensure(rig.keeper)
     await rig.keeper.end()
     rig.keeper.exited("was killed by SIGKILL")
@@ -167,10 +187,13 @@ async def test_without_gpus_for_containers_an_agent_still_reports(rig: Rig) -> N
 
 
 async def test_an_agent_that_cannot_be_started_does_not_keep_a_host_out(rig: Rig) -> None:
-    """Only an engine that does not answer does."""
+    """Only an engine that does not answer does. It is tried again."""
     rig.driver.error = DriverError("no room")
     await rig.ensure(rig.keeper)
     assert rig.keeper.reason == "its agent cannot be started: no room"
+    rig.driver.error = None
+    await rig.driver.came.wait()
+    assert len(rig.driver.started) == 1
 
     rig.driver.error = EngineDown("away")
     with pytest.raises(EngineDown):

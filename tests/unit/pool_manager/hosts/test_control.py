@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from pool_manager.hosts import control
 from pool_manager.hosts.control import DIALS_MAX, STRANGERS_MAX, HostControl
@@ -62,8 +63,8 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_replica_is_known_by_its_token(rig: Rig) -> None:
-    """Each gets its own connections, with what it said; a token of nobody is refused."""
+async def test_a_replica_is_identified_by_its_token(rig: Rig) -> None:
+    """Each gets its own connections, with their HELLO; an unknown token is refused."""
     one, two = rig.control.register("one", "a" * 64), rig.control.register("two", "b" * 64)
 
     stranger = rig.dial(token="a" * 63)
@@ -79,14 +80,14 @@ async def test_a_replica_is_known_by_its_token(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "\udcff", "é", "a" * 65])
-async def test_odd_tokens_are_refused(rig: Rig, token: str) -> None:
+async def test_malformed_tokens_are_refused(rig: Rig, token: str) -> None:
     """Whatever is no token of a replica ends the connection."""
     rig.control.register("one", "a" * 64)
 
     assert await rig.is_closed(rig.dial(token=token))
 
 
-async def test_what_is_no_greeting_ends_the_connection(
+async def test_anything_but_a_greeting_ends_the_connection(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other programs, other versions, and those who say nothing in time."""
@@ -97,6 +98,15 @@ async def test_what_is_no_greeting_ends_the_connection(
     assert await rig.is_closed(foreign)
     assert await rig.is_closed(rig.dial(version=VERSION - 1))
     assert await rig.is_closed(rig.connect())
+
+
+async def test_a_flood_of_strangers_does_not_fill_the_log(rig: Rig) -> None:
+    """The first, second, fourth, ... refusal is logged with the number so far."""
+    with capture_logs() as logged:
+        for _ in range(9):
+            assert await rig.is_closed(rig.dial(token="b" * 64))
+
+    assert [line["count"] for line in logged] == [1, 2, 4, 8]
 
 
 async def test_a_flood_of_silent_connections_keeps_no_replica_out(rig: Rig) -> None:

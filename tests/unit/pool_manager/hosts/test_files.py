@@ -24,9 +24,11 @@ class Cache:
     """Stand-in for the cache on the host."""
 
     bytes_per_s = 1e6
+    partial_bytes = 0
 
     def __init__(self) -> None:
         self.stored: dict[str, int] = {}
+        self.partial: dict[str, int] = {}
         self.shipped: list[str] = []
         self.links: list[tuple[str, str]] = []
         self.spared: set[str] = set()
@@ -43,11 +45,14 @@ class Cache:
         self.during()
         if self.error:
             raise self.error
+        progress(self.partial.get(sha256, 0))
         progress(size)
         self.shipped.append(sha256)
         self.stored[sha256] = size
 
     async def link(self, sha256: str, target: str) -> None:
+        if sha256 not in self.stored:
+            raise FileNotFoundError(sha256)
         self.links.append((sha256, target))
 
     async def trim(self, limit_bytes: int, kept: Collection[str]) -> None:
@@ -144,3 +149,37 @@ async def test_files_are_added_to_a_replica_that_runs(rig: Rig) -> None:
     ]
     assert "-delete" not in rig.commands[1]
     assert "mkdir -p /b/models/one/w" in rig.commands[1]
+
+
+async def test_a_file_that_is_not_there_any_more_is_sent_again(rig: Rig) -> None:
+    """A user may have emptied the cache, or a trim that began before the start."""
+    await rig.files.place("one", [A, B])
+    del rig.cache.stored[A.sha256]
+
+    await rig.files.place("two", [A, B])
+
+    assert rig.cache.shipped == [A.sha256, B.sha256, A.sha256]
+    assert rig.cache.links[-2:] == [
+        (A.sha256, "/b/models/two/m.onnx"),
+        (B.sha256, "/b/models/two/w/x.bin"),
+    ]
+
+
+async def test_uploads_that_broke_off_count_towards_the_limit(rig: Rig) -> None:
+    """Nothing else would ever remove them."""
+    await rig.files.send([A])
+    await rig.files.trim(4, [A.sha256])
+    assert rig.cache.spared == set()
+
+    rig.cache.partial_bytes = 2 * MIB
+    await rig.files.trim(4, [A.sha256])
+    assert rig.cache.spared == {A.sha256}
+
+
+async def test_what_was_there_before_is_not_counted_as_sent(rig: Rig) -> None:
+    """An upload goes on where it broke off."""
+    rig.cache.partial[A.sha256] = 2 * MIB
+
+    await rig.files.send([A, B])
+
+    assert rig.transfers.total_bytes == A.size + B.size - 2 * MIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ SIZE = 300_000
 
 class Engine:
     """Images by id with their tags, over the engine's API. `after_load`: the id that an image has
-    once it is loaded. `gate`: loads wait for it."""
+    once it is loaded. `gate`: loads wait for it, and exports before their first byte."""
 
     def __init__(self, url: str, processors: str = "x86_64") -> None:
         self.url = url
@@ -64,6 +65,7 @@ class Engine:
         return web.json_response({"Id": id, "Size": SIZE, "Architecture": "amd64"})
 
     async def export(self, request: web.Request) -> web.StreamResponse:
+        await self.gate.wait()
         answer = web.StreamResponse()
         await answer.prepare(request)
         await answer.write(b"x" * SIZE)
@@ -71,7 +73,8 @@ class Engine:
 
     async def load(self, request: web.Request) -> web.Response:
         if self.refusal:
-            return web.json_response({"error": self.refusal})
+            detail = {"errorDetail": {"message": self.refusal}, "error": self.refusal}
+            return web.Response(text=f'{{"status": "Loading"}}\r\n{json.dumps(detail)}\r\n')
         await self.gate.wait()
         self.loads.append(len(await request.read()))
         self.ids.add(self.after_load)
@@ -160,7 +163,7 @@ async def test_starts_together_wait_for_one_transfer(rig: Rig) -> None:
     assert rig.there.tags == {f"fngate/pinned:{'a' * 64}.owner": ID}
 
 
-async def test_what_cannot_be_sent_says_why(rig: Rig) -> None:
+async def test_an_image_that_cannot_be_sent_has_a_reason(rig: Rig) -> None:
     """Of the image, of the host's processors, of its engine and of how it keeps images."""
     with pytest.raises(DriverError, match="this machine has no image"):
         await rig.images.provide(ID, rig.progress)
@@ -170,7 +173,7 @@ async def test_what_cannot_be_sent_says_why(rig: Rig) -> None:
         await rig.images.provide(ID, rig.progress)
     rig.there.processors = "x86_64"
     rig.there.refusal = "no space left on device"
-    with pytest.raises(DriverError, match=r"gpu2 does not take an image: .*no space left"):
+    with pytest.raises(DriverError, match=r"gpu2 refuses an image: no space left on device$"):
         await rig.images.provide(ID, rig.progress)
     rig.there.refusal, rig.there.after_load = "", OTHER
     with pytest.raises(DriverError, match=r"gpu2 stores the image .* under another id"):
@@ -201,4 +204,30 @@ async def test_a_transfer_in_which_nothing_moves_ends(
     rig.there.gate.clear()
 
     with pytest.raises(DriverError, match="gpu2 takes no more of the image"):
+        await rig.images.provide(ID, rig.progress)
+
+
+async def test_an_engine_may_pack_an_image_for_long(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes all layers to a file before it sends the first byte."""
+    monkeypatch.setattr(images, "SILENT_S", 0.3)
+    rig.here.has(ID)
+    rig.here.gate.clear()
+    asyncio.get_running_loop().call_later(0.6, rig.here.gate.set)
+
+    await rig.images.provide(ID, rig.progress)
+
+    assert rig.there.loads == [SIZE]
+
+
+async def test_an_engine_that_never_sends_an_image_is_named(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host is not at fault."""
+    monkeypatch.setattr(images, "PACK_S", 0.05)
+    rig.here.has(ID)
+    rig.here.gate.clear()
+
+    with pytest.raises(DriverError, match="the engine of this machine sends no more of the image"):
         await rig.images.provide(ID, rig.progress)

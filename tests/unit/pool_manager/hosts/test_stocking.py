@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pool_manager.core import events
 from pool_manager.core.hosts import HostRecord, HostState
-from pool_manager.core.stocking import FileSet, Stockroom
-from pool_manager.hosts.stocking import Cache, Kept, plan
-from registry.model import BundleFile
+from pool_manager.core.machine import Machine
+from pool_manager.core.state import Device, PoolSpec
+from pool_manager.core.stocking import FileSet, HostSpace
+from pool_manager.hosts.stocking import AGAIN_S, PLAN_S, Cache, CachedSet, Stocking, plan
+from pool_manager.ports import Binding
+from registry.errors import DriverError, HostDown
+from registry.model import Bundle, BundleFile
+from registry.tasks import Tasks
+from runtime_image.contract.model import ModelSpec
+from tests.support.modelled import Clock
+from tests.support.operator import until
 
 A, B, SHARED = (BundleFile(name, 10, name * 64) for name in "abc")
 
 
-def kept(name: str, *files: BundleFile, hosts: int = 1) -> Kept:
-    return Kept(FileSet(name, sum(one.size for one in files), hosts), files)
+def kept(name: str, *files: BundleFile, hosts: int = 1) -> CachedSet:
+    return CachedSet(FileSet(name, sum(one.size for one in files), hosts), files)
 
 
-def room(name: str, limit: int = 100, state: HostState = HostState.UP) -> Stockroom:
-    return Stockroom(HostRecord(name, state, 0.0), limit, {"cpu"})
+def room(name: str, limit: int = 100, state: HostState = HostState.UP) -> HostSpace:
+    return HostSpace(HostRecord(name, state, 0.0), limit, {"cpu"})
 
 
 def test_a_set_is_complete_with_all_of_its_files() -> None:
@@ -33,7 +49,7 @@ def test_a_set_is_complete_with_all_of_its_files() -> None:
     assert plans["gpu2"].missing == ()
     assert plans["gpu2"].kept == {A.sha256, SHARED.sha256}
     assert plans["gpu3"].complete == {"two"}
-    assert plans["gpu3"].missing == ("one",)
+    assert plans["gpu3"].missing == ((A, SHARED),)
     assert plans["gpu3"].kept == {A.sha256, SHARED.sha256}
 
 
@@ -57,3 +73,96 @@ def test_a_host_without_room_gets_nothing() -> None:
     rooms = [room("gpu2", limit=9)]
 
     assert plan([kept("one", A)], rooms, [Cache(rooms[0], {})])["gpu2"].missing == ()
+
+
+def test_optional_files_are_sent_after_the_others() -> None:
+    """A set is complete without them; those for one host are for that host alone."""
+    one = replace(kept("one", A, hosts=2), optional=(("", (B,)), ("gpu3", (SHARED,))))
+    rooms = [room("gpu2"), room("gpu3")]
+
+    plans = plan([one], rooms, [Cache(rooms[0], {A.sha256: 10}), Cache(rooms[1], {})])
+
+    assert plans["gpu2"].complete == {"one"}
+    assert plans["gpu2"].missing == ((B,),)
+    assert plans["gpu2"].kept == {A.sha256, B.sha256}
+    assert plans["gpu3"].missing == ((A,), (B,), (SHARED,))
+
+
+class There:
+    """Stand-in for a host and its files."""
+
+    def __init__(self) -> None:
+        self.name, self.is_up = "gpu2", True
+        self.host = SimpleNamespace(files_mib=1000)
+        self.engine = SimpleNamespace(images=frozenset())
+        self.files = self
+        self.stock: dict[str, int] = {}
+        self.bytes_per_s = 1e6
+        self.done: list[str] = []
+        self.errors: dict[str, Exception] = {}
+
+    async def send(self, files: Collection[BundleFile]) -> None:
+        for file in files:
+            self.done.append(file.path)
+            if error := self.errors.get(file.path):
+                raise error
+            self.stock[file.sha256] = file.size
+
+    async def trim(self, limit_mib: int, kept: Collection[str]) -> None:
+        self.done.append("trim")
+
+
+class Rig:
+    """Stocking of one host for a function of each of A and B."""
+
+    def __init__(self) -> None:
+        self.there, self.clock, self.tasks = There(), Clock(), Tasks("rig")
+        hosts: Any = {"gpu2": self.there}
+        self.stocking = Stocking(hosts, lambda _event: None, self.tasks, self.clock)
+        self.machine = Machine([], lambda: "id")
+        self.bindings: dict[str, Binding] = {}
+        slot = Device("gpu2/cpu:0", "cpu", host="gpu2")
+        for event in (
+            events.HostDefined("gpu2", (), is_draining=False),
+            events.HostUp("gpu2", 1, (slot,), frozenset()),
+        ):
+            self.machine.handle(event, 0.0)
+        for file in (A, B):
+            spec = PoolSpec(f"default/{file.path}@1", files=file.path)
+            bundle = Bundle("m", (file,))
+            model = ModelSpec(f"{file.path}@1", model=file.path)
+            self.machine.handle(events.PoolDefined(spec), 0.0)
+            self.bindings[spec.key] = Binding(model, bundle, "default", file.path, 1)
+
+    async def tick(self, after_s: float) -> list[str]:
+        """Return what is done at the next tick, `after_s` later."""
+        self.clock.now += after_s
+        self.stocking.tick(self.machine, self.bindings)
+        await until(lambda: not len(self.tasks))
+        done, self.there.done = self.there.done, []
+        return done
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    made = Rig()
+    yield made
+    await made.tasks.close()
+
+
+async def test_a_file_that_cannot_be_sent_does_not_keep_the_others_back(rig: Rig) -> None:
+    """It may be too large for the disk, or faulty here. It is sent again after a pause, also if
+    nothing else happens; and the cache is trimmed before, which may make the room."""
+    rig.there.errors[A.path] = DriverError("no space on gpu2")
+    assert await rig.tick(PLAN_S) == ["trim", "a", "b", "trim"]
+    assert await rig.tick(PLAN_S) == []
+    del rig.there.errors[A.path]
+
+    assert await rig.tick(AGAIN_S) == ["trim", "a", "trim"]
+
+
+async def test_a_host_that_is_down_gets_nothing_more(rig: Rig) -> None:
+    """Each further transfer would have to wait for its time limit."""
+    rig.there.errors[A.path] = HostDown("the connection to gpu2 is lost")
+
+    assert await rig.tick(PLAN_S) == ["trim", "a"]

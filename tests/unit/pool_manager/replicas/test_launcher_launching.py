@@ -17,12 +17,15 @@ from pool_manager.core.commands import Launch
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.ports import Binding, GpuView, ServerContainer
+from pool_manager.hosts.control import HostControl
+from pool_manager.ports import Binding, ControlConnections, GpuView, NoHosts, ServerContainer
 from pool_manager.read_ahead import ReadAhead
+from pool_manager.replicas import launcher
 from pool_manager.replicas.run_folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
 from registry.errors import BadBundle, DriverError
 from registry.model import Bundle, BundleFile
+from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ENGINE, ServerSpec
@@ -622,6 +625,44 @@ async def test_a_release_takes_a_start_out_of_the_line(narrow: Stage) -> None:
 
     assert bundles.asked.empty()
     assert list(narrow.launcher.folders.read_records()) == ["aaaa0001"]
+
+
+class Elsewhere(NoHosts):
+    """Another host, on which nothing ever starts."""
+
+    def threads_per_slot(self, host: str) -> int:
+        return 1
+
+    def connections(self, record: ReplicaRecord) -> ControlConnections:
+        return HostControl("gpu2", Tasks("gpu2")).register(record.id, record.token)
+
+
+async def test_who_leaves_the_line_of_another_host_never_starts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each host has its own line."""
+    monkeypatch.setattr(launcher, "REMOTE_STARTS", 1)
+    stage.launcher._hosts = Elsewhere()
+    placed, started = asyncio.Event(), []
+
+    async def place(record: ReplicaRecord, files: object) -> None:
+        placed.set()
+
+    async def start(record: ReplicaRecord, *rest: object) -> None:
+        started.append(record.id)
+
+    monkeypatch.setattr(stage.driver, "place_files", place)
+    monkeypatch.setattr(stage.driver, "start", start)
+    await stage.launcher._gate("gpu2").enter("aaaa0001")
+    command = Launch(ID, KEY, "gpu2/cpu:0", "serve", {}, "gpu2")
+    stage.launcher.launch(command, binding(), "cpu")
+    await placed.wait()
+    await asyncio.sleep(0)
+
+    stage.launcher.release(ID)
+    await stage.released(ID)
+
+    assert started == []
 
 
 async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -402,7 +402,7 @@ async def test_a_bundle_is_materialised_without_damaged_prepared_files(
 
 
 async def test_files_are_added_to_a_folder_that_is_in_use(store: BlobStore, tmp_path: Path) -> None:
-    """They replace files of the same paths; who has one of these open keeps it."""
+    """They replace files of the same paths; a process that has one of these open keeps it."""
     whole = await laid_out(store)
     for content in (b"graph", b"weights", b"other"):
         await put(store, content)

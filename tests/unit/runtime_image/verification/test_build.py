@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runtime_image.compilers import onnxruntime as compiler
-from runtime_image.compilers.base import Compilation, Made
+from runtime_image.compilers.base import Compilation, CompileOutput
 from runtime_image.contract.compiled import (
     COMPILED_PART,
     FOLDER,
@@ -97,11 +97,11 @@ def test_outputs_beyond_the_tolerance_refuse_the_compiled_model(
     assert len(files) == 2
 
 
-def compiling_instead(model: Path) -> Callable[..., Made]:
+def compiling_instead(model: Path) -> Callable[..., CompileOutput]:
     """Return a `compile` that compiles another model."""
     compile_it = compiler.OnnxRuntimeCompiler.compile
 
-    def compile_other(self: compiler.OnnxRuntimeCompiler, order: Compilation) -> Made:
+    def compile_other(self: compiler.OnnxRuntimeCompiler, order: Compilation) -> CompileOutput:
         return compile_it(self, replace(order, model=model))
 
     return compile_other
@@ -117,12 +117,12 @@ def compiling_instead(model: Path) -> Callable[..., Made]:
 def test_a_full_disk_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, reason: str
 ) -> None:
-    """Compilers do not name it. Whoever reads the reason can tell it from a defect of the model,
-    and it is asked for before the files that filled the disk are removed."""
+    """Compilers do not report it. The reason distinguishes it from a defect of the model, and the
+    free space is read before the files that filled the disk are removed."""
     spec = compiling.spec(models.affine(folder, offset=1))
     scratch = folder.parent / "scratch"
 
-    def compile_(_self: compiler.OnnxRuntimeCompiler, order: Compilation) -> Made:
+    def compile_(_self: compiler.OnnxRuntimeCompiler, order: Compilation) -> CompileOutput:
         (order.target / "model.onnx").write_bytes(b"half")
         raise RuntimeError("cannot be written")
 
@@ -175,7 +175,7 @@ def test_an_order_that_does_not_fit_is_refused(
 
 
 def test_a_build_without_an_order_is_refused(folder: Path) -> None:
-    """The manager asked for a build but said nothing of what."""
+    """The manager requested a build without an order."""
     described, _ = build(replace(compiling.spec(models.add_one(folder)), build=None), folder)
 
     assert described == {"why_not": "there is nothing to compile"}
