@@ -134,7 +134,7 @@ def build_json(
         "ranges": [_range_json(range) for range in target.ranges] if target else [],
         "outside": _outside(target) if target else None,
         "form": compiled.model.form if compiled else None,
-        "parity": list(compiled.parity) if compiled else [],
+        "parity": list(compiled.parity if compiled else build.parity),
         "samples": compiled.samples if compiled else 0,
         "ordinary_ms": compiled.ordinary_ms if compiled else {},
         "compiled_ms": compiled.compiled_ms if compiled else {},

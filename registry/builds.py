@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final, Literal
 
-from runtime_image.contract.compiled import CompilerName, ShapeRange
+from runtime_image.contract.compiled import CompilerName, OutputParity, ShapeRange
 
 TYPES_MAX: Final = 8
 """Max types of devices that one model is compiled for: a bound of builds and of files."""
@@ -61,16 +62,34 @@ class Target:
     @property
     def group(self) -> str:
         """Digest in hex of all fields but the type of device."""
-        fields = asdict(self)
-        del fields["device"]
-        text = json.dumps([*fields.values()], sort_keys=True)
+        ranges = [
+            {
+                "input": one.input,
+                "largest": one.largest,
+                "smallest": one.smallest,
+                "usual": one.usual,
+            }
+            for one in self.ranges
+        ]
+        fields = [self.bundle, self.model, self.base, self.device_kind, self.compiler, ranges]
+        text = json.dumps([*fields, self.keeps_ordinary])
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def digest(self) -> str:
         """The group and a digest of the type of device: the key of builds and compiled models."""
-        text = json.dumps([self.device.host, self.device.model])
-        return f"{self.group}:{hashlib.sha256(text.encode()).hexdigest()[:TYPE_DIGITS]}"
+        return digest_of(self.group, self.device)
+
+
+def digest_of(group: str, device: DeviceType) -> str:
+    """Return the digest of a target by its group and type of device."""
+    return f"{group}:{_type_digest(device)}"
+
+
+@functools.lru_cache(maxsize=256)
+def _type_digest(device: DeviceType) -> str:
+    text = json.dumps([device.host, device.model])
+    return hashlib.sha256(text.encode()).hexdigest()[:TYPE_DIGITS]
 
 
 def group_of(digest: str) -> str:
@@ -91,7 +110,8 @@ class Build:
     without being asked. failed: another attempt would end the same. done: there is a compiled
     model. `attempts` counts builds that began since the last request. `reason` says why the last
     attempt ended, or why replicas do not use its result. `not_before_s`: pause after an attempt.
-    `is_urgent`: an operator asked for it now. `stale_keys` are those of compiled models that
+    `is_urgent`: an operator asked for it now. `parity` is the worst agreement of each output if
+    that is why the last attempt failed. `stale_keys` are those of compiled models that
     replicas refused, as other versions or devices had replaced those that they were made for.
     """
 
@@ -103,3 +123,4 @@ class Build:
     not_before_s: float = 0.0
     is_urgent: bool = False
     stale_keys: tuple[str, ...] = ()
+    parity: tuple[OutputParity, ...] = ()

@@ -81,9 +81,10 @@ def shapes(build: dict[str, Any]) -> str:
 
 
 def parity(build: dict[str, Any]) -> str:
-    """Render the worst agreement of the compiled with the ordinary model; "" if unknown."""
+    """Render the worst agreement of the compiled with the ordinary model; "" if unknown, or if it
+    is the reason of a failure."""
     found = build.get("parity") or []
-    if not found:
+    if not found or get(build, "state") == "failed":
         return ""
     worst = max(found, key=lambda one: float(one["relative_difference"]))
     return (

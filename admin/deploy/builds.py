@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,12 +21,12 @@ from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.due_builds import WantedBuild
 from admin.pool_sync import PoolSync, binding, pool_spec
 from admin.store import Store
-from pool_manager.builds import Built
+from pool_manager.builds import PARITY, Built
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.subscribers import Subscribers
-from registry.builds import Build, BuildEnd, DeviceType, Target, group_of
+from registry.builds import Build, BuildEnd, DeviceType, Target, digest_of, group_of
 from registry.catalog import Deployed
 from registry.compilation import Compiled, TargetState, estimate_s, order_of
 from registry.errors import (
@@ -81,7 +81,7 @@ class Builds:
         self._news = asyncio.Event()
         self._changed = Subscribers[[str]]()
         self._running = self._waits_for = ""
-        self._compiling: list[tuple[Deployed, Target]] = []
+        self._compiling: dict[str, list[tuple[Deployed, Target]]] = {}
         self._catalog_version = -1
         self._not_before_s = 0.0
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -122,13 +122,8 @@ class Builds:
 
     def waiting(self) -> int:
         """Return the number of functions whose model waits to be compiled for a type of device."""
-        compiled = self._store.builds.compiled
-        waiting = {
-            one.deployed.revision.key
-            for one in self._current()
-            if compiled(one.digest) is None and self._state(one.digest).state == "waiting"
-        }
-        return len(waiting)
+        states = ((one, self._state(one.digest).state) for one in self._pending())
+        return len({one.deployed.revision.key for one, state in states if state == "waiting"})
 
     async def prepare(self, name: str, *, now: bool) -> None:
         """Ask for the compiled models of a function, also after builds that failed or were given
@@ -182,18 +177,43 @@ class Builds:
     def _state(self, digest: str) -> Build:
         return self._store.builds.build(digest) or Build()
 
-    def _current(self) -> list[WantedBuild]:
-        """Return the targets of all revisions with the traffic, on all types of device."""
+    def _groups(self) -> dict[str, list[tuple[Deployed, Target]]]:
+        """Return all revisions with the traffic that are compiled, by the group of their target."""
         catalog = self._store.catalog
         if self._catalog_version != catalog.version:
             self._catalog_version = catalog.version
-            found = [(one, self._models.target(one)) for one in catalog.all()]
-            self._compiling = [(one, to) for one, to in found if isinstance(to, Target)]
+            self._compiling = {}
+            for one in catalog.all():
+                if isinstance(target := self._models.target(one), Target):
+                    self._compiling.setdefault(target.group, []).append((one, target))
+        return self._compiling
+
+    def _wanted(self, group: str) -> list[WantedBuild]:
+        """Return the targets of a group that the traffic uses, on all types of device."""
         return [
-            WantedBuild(deployed, one, one.digest)
-            for deployed, target in self._compiling
+            WantedBuild(deployed, one, digest_of(group, one.device))
+            for deployed, target in self._groups().get(group, ())
             for one in self._targets(deployed, target)
         ]
+
+    def _pending(self) -> list[WantedBuild]:
+        """Return the targets without a compiled model, on all types of device.
+
+        Asked for every second: where all types of device there are have one, the devices of each
+        function are not looked at.
+        """
+        builds, types = self._store.builds, defaultdict[str, set[DeviceType]](set)
+        for occupancy in self._manager.occupancies():
+            types[occupancy.device.kind].add(occupancy.device.type)
+        found: list[WantedBuild] = []
+        for group, [(_, target), *_] in self._groups().items():
+            there = {one.target.device for one in builds.compiled_in(group)}
+            if not types[target.device_kind] <= there:
+                found += [one for one in self._wanted(group) if one.target.device not in there]
+        return found
+
+    def _is_wanted(self, digest: str) -> bool:
+        return any(one.digest == digest for one in self._wanted(group_of(digest)))
 
     def _targets(self, deployed: Deployed, target: Target) -> list[Target]:
         """Return a revision's target on each type of device that may run it."""
@@ -202,14 +222,13 @@ class Builds:
         return [replace(target, device=one) for one in types]
 
     def _next(self) -> WantedBuild | None:
-        wanted = self._current()
+        wanted = self._pending()
         if not wanted or self._wall() < self._not_before_s:
             return None
         there_are = (one.device for one in self._manager.occupancies() if one.state == "free")
         free = {(one.kind, one.type) for one in there_are}
-        builds = self._store.builds
-        there = {one.target.digest for one in builds.all_compiled()}
-        return due_builds.next_build(wanted, builds.all_builds(), there, free, self._wall())
+        builds = self._store.builds.all_builds()
+        return due_builds.next_build(wanted, builds, free, self._wall())
 
     async def _build_for_ever(self) -> None:
         while True:
@@ -235,10 +254,8 @@ class Builds:
     async def _share(self) -> None:
         """Use the result of a build on another host with the same model of device."""
         builds = self._store.builds
-        wanted = self._current() if self._wall() >= self._not_before_s else []
+        wanted = self._pending() if self._wall() >= self._not_before_s else []
         for one in wanted:
-            if builds.compiled(one.digest) is not None:
-                continue
             build = self._state(one.digest)
             found = due_builds.shared(one.target, build, builds.compiled_in(one.target.group))
             if found is not None:
@@ -262,18 +279,15 @@ class Builds:
                 self.outcomes["done"] += 1
                 await self._publish(wanted, due_builds.result(wanted.target, outcome, now_s))
                 return
-            outcome = BuildFailed(why)
+            outcome = BuildFailed(why, detail={PARITY: outcome.described.get("parity", [])})
         if isinstance(outcome, ShuttingDown):
             await self._change(wanted.digest, due_builds.interrupted)
             return
         failed = isinstance(outcome, BuildFailed)
         self.outcomes["failed" if failed else "given_up"] += 1
-        ended = due_builds.failed if failed else due_builds.given_up
-        reason = outcome.message
-        await self._change(
-            wanted.digest, lambda build: ended(due_builds.attempted(build, now_s), reason, now_s)
-        )
-        self._note(wanted.digest, f"{'not compiled' if failed else GIVEN_UP}: {reason}")
+        ended = partial(due_builds.ended, error=outcome, now_s=now_s)
+        await self._change(wanted.digest, ended)
+        self._note(wanted.digest, f"{'not compiled' if failed else GIVEN_UP}: {outcome.message}")
 
     async def _outcome(self, wanted: WantedBuild) -> Built | FnError | None:
         """Follow a build in the pool manager; None if it was withdrawn, or found no device."""
@@ -286,7 +300,7 @@ class Builds:
             while not (await asyncio.wait({work}, timeout=self._look_s))[0]:
                 waited_s += self._look_s
                 build = self._state(wanted.digest)
-                if not any(one.digest == wanted.digest for one in self._current()):
+                if not self._is_wanted(wanted.digest):
                     await self._change(wanted.digest, due_builds.interrupted)
                     return None
                 if build.state == "building":
@@ -310,7 +324,10 @@ class Builds:
 
     def _is_asked_for(self) -> bool:
         """Return whether an operator waits for a build."""
-        return any(self._state(one.digest).is_urgent for one in self._current())
+        urgent = [
+            digest for digest, one in self._store.builds.all_builds().items() if one.is_urgent
+        ]
+        return any(map(self._is_wanted, urgent))
 
     async def _in_manager(self, spec: PoolSpec, bound: Binding) -> Built | FnError:
         try:
@@ -451,6 +468,6 @@ class Builds:
         self._changed_for(digest)
 
     def _changed_for(self, digest: str) -> None:
-        for one in self._current():
+        for one in self._wanted(group_of(digest)):
             if one.digest == digest:
                 self._changed.notify(one.deployed.function.name)

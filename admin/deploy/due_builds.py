@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pool_manager.builds import Built
+from pool_manager.builds import PARITY, Built
 from pool_manager.core.state import Device
 from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.catalog import Deployed
 from registry.compilation import TOLERANCE, Compiled
+from registry.errors import BuildFailed, FnError
 from registry.model import LOCAL_HOST
 
 ATTEMPTS_MAX: Final = 3
@@ -50,20 +51,18 @@ class WantedBuild:
 def next_build(
     wanted: Iterable[WantedBuild],
     builds: Mapping[str, Build],
-    compiled: Collection[str],
     free: Collection[Free],
     now_s: float,
 ) -> WantedBuild | None:
-    """Return the build to begin, None if none is due.
+    """Return the build to begin among targets without a compiled model, None if none is due.
 
-    `builds` and `compiled` are known states and present results by digest. Urgent builds come first
+    `builds` are known states by digest. Urgent builds come first
     and may wait for a device; then those with the fewest attempts, then by name.
     """
     found = [
         (not build.is_urgent, build.attempts, one.deployed.revision.key, one)
         for one in wanted
-        if one.digest not in compiled
-        and is_due(build := builds.get(one.digest, Build()), now_s)
+        if is_due(build := builds.get(one.digest, Build()), now_s)
         and (build.is_urgent or (one.target.device_kind, one.target.device) in free)
     ]
     return min(found, key=lambda entry: entry[:3])[-1] if found else None
@@ -101,13 +100,14 @@ def is_due(build: Build, now_s: float) -> bool:
 def begun(build: Build, now_s: float) -> Build:
     """Return the state of a build that a replica has begun."""
     return replace(
-        build, state="building", attempts=build.attempts + 1, began_s=now_s, ended_s=0.0, reason=""
+        build,
+        state="building",
+        attempts=build.attempts + 1,
+        began_s=now_s,
+        ended_s=0.0,
+        reason="",
+        parity=(),
     )
-
-
-def attempted(build: Build, now_s: float) -> Build:
-    """Return the state at the end of a build, which may have ended before it was seen to run."""
-    return build if build.state == "building" else begun(build, now_s)
 
 
 def resumed(build: Build, now_s: float) -> Build:
@@ -121,6 +121,16 @@ def interrupted(build: Build) -> Build:
     if build.state != "building":
         return build
     return replace(build, state="waiting", attempts=max(0, build.attempts - 1), began_s=0.0)
+
+
+def ended(build: Build, error: FnError, now_s: float) -> Build:
+    """Return the state after an attempt without a compiled model, which may have ended before it
+    was seen to run."""
+    if build.state != "building":
+        build = begun(build, now_s)
+    if isinstance(error, BuildFailed):
+        return failed(build, error, now_s)
+    return given_up(build, error.message, now_s)
 
 
 def given_up(build: Build, reason: str, now_s: float) -> Build:
@@ -143,10 +153,12 @@ def postponed(build: Build, now_s: float) -> Build:
     return replace(build, reason=NO_DEVICE, not_before_s=now_s + POSTPONED_S)
 
 
-def failed(build: Build, reason: str, now_s: float) -> Build:
+def failed(build: Build, error: BuildFailed, now_s: float) -> Build:
     """Return the state after an attempt that would end the same again."""
-    text = reason[:REASON_MAX]
-    return replace(build, state="failed", reason=text, ended_s=now_s, is_urgent=False)
+    text, parity = error.message[:REASON_MAX], tuple(error.detail.get(PARITY, ()))
+    return replace(
+        build, state="failed", reason=text, ended_s=now_s, is_urgent=False, parity=parity
+    )
 
 
 def done(build: Build, now_s: float) -> Build:

@@ -80,7 +80,7 @@ class ScriptedBuilds:
         self.devices: list[Device] = []
         self.asked: list[tuple[PoolSpec, Binding]] = []
         self.upgraded: list[tuple[str, str]] = []
-        self.cancelled = 0
+        self.cancelled = self.looks = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
@@ -115,7 +115,8 @@ class ScriptedBuilds:
             self._ends[-1].set_result(result)
 
     def suitable(self, key: str) -> list[Device]:
-        """Return the devices."""
+        """Return the devices; counted in `looks`."""
+        self.looks += 1
         return self.devices or self._manager.suitable(key)
 
     def occupancies(self) -> list[Occupancy]:

@@ -82,6 +82,7 @@ def test_shapes_and_agreement() -> None:
         "largest relative difference 0.002 (output b), cosine 0.999999, over 12 samples"
     )
     assert (shapes({}), parity({})) == ("", "")
+    assert parity({**DONE, "state": "failed"}) == ""
 
 
 def test_each_type_of_device_has_its_facts() -> None:

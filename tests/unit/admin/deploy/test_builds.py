@@ -13,6 +13,7 @@ import pytest
 
 from admin.deploy import due_builds
 from admin.deploy.builds import STORE_S, Builds
+from admin.views import build_json
 from pool_manager.core.state import Device
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.manager import Manager
@@ -234,7 +235,16 @@ async def test_a_failure_is_not_repeated(tmp_path: Path) -> None:
         bound = side.script.asked[1][1]
         side.script.end(built(bound, differs=0.5))
         await until(lambda: side.state()[1].state == "failed")
-        assert side.state()[1].reason == "output y differs by 0.5, more than 0.01"
+        build = side.state()[1]
+        assert build.reason == "output y differs by 0.5, more than 0.01"
+        assert [(one["output"], one["relative_difference"]) for one in build.parity] == [("y", 0.5)]
+        shown = build_json(side.states()[0], None, 0.0)
+        assert shown is not None
+        assert shown["parity"] == list(build.parity)
+
+        await side.builds.prepare("digits", now=False)
+        await side.begun(3)
+        assert side.state()[1].parity == ()
 
 
 async def test_a_killed_server_builds_again(tmp_path: Path) -> None:
@@ -314,6 +324,26 @@ async def test_each_type_of_device_has_its_compiled_model(tmp_path: Path) -> Non
         assert side.keys() == {CPU.type: "k1"}
         side.script.devices = [CPU]
         assert len(side.states()) == 1
+
+
+async def test_compiled_functions_cost_nothing(tmp_path: Path) -> None:
+    """Where all types of device have a compiled model, the devices of no function are looked at,
+    and no digest is made; a new type of device is noticed all the same."""
+    async with server(tmp_path) as side:
+        side.script.devices = [CPU]
+        await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: side.script.upgraded == [(KEY, "k1")])
+        looks, side.script.looks = side.clock.asked, 0
+
+        await until(lambda: side.clock.asked > looks + 2 * LOOKS)
+        assert side.builds.waiting() == 0
+        assert side.script.looks == 0
+
+        side.script.devices = [CPU, OLD_CPU]
+        await side.begun(2, number=1)
 
 
 async def test_a_host_gets_what_another_one_has_built(tmp_path: Path) -> None:

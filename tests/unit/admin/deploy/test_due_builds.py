@@ -13,6 +13,7 @@ from pool_manager.builds import Built, Fetched
 from pool_manager.core.state import Device
 from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.catalog import Deployed
+from registry.errors import BuildFailed
 from runtime_image.contract.compiled import (
     BuildDescribed,
     CompiledModel,
@@ -35,7 +36,7 @@ A, B, GPU = wanted("a"), wanted("b"), wanted("g", "cuda")
 
 
 def chosen(builds: dict[str, Build], *, free: str = "cpu", now_s: float = 100.0) -> str:
-    found = next_build([A, B, GPU], builds, {"done"}, {(free, HERE)}, now_s)
+    found = next_build([A, B, GPU], builds, {(free, HERE)}, now_s)
     return found.digest if found else ""
 
 
@@ -44,8 +45,7 @@ def test_a_free_device_is_used() -> None:
     assert chosen({}) == "a"
     assert chosen({}, free="cuda") == "g"
     assert chosen({}, free="none") == ""
-    assert next_build([A], {}, {"a"}, {("cpu", HERE)}, 0.0) is None
-    assert next_build([A], {}, set(), {("cpu", DeviceType("far", ""))}, 0.0) is None
+    assert next_build([A], {}, {("cpu", DeviceType("far", ""))}, 0.0) is None
 
 
 def test_the_types_of_devices() -> None:
@@ -155,7 +155,7 @@ def test_a_request_ends_with_its_build() -> None:
     """An urgent build that failed, is done, or was given up for good is not urgent any more."""
     running = due_builds.begun(Build(is_urgent=True, attempts=2), 100.0)
 
-    assert not due_builds.failed(running, "why", 101.0).is_urgent
+    assert not due_builds.failed(running, BuildFailed("why"), 101.0).is_urgent
     assert not due_builds.done(running, 101.0).is_urgent
     assert not due_builds.given_up(running, "why", 101.0).is_urgent
     assert due_builds.given_up(replace(running, attempts=1), "why", 101.0).is_urgent

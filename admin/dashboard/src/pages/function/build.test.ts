@@ -63,6 +63,7 @@ test("the facts name the output that differs most", () => {
   expect(buildFacts({ ...done, compiler: null, form: null, elapsed_s: null, parity: [], ranges: [], outside: null })).toEqual([]);
   const same = [{ output: "a", largest_difference: 0, relative_difference: 0, cosine: 1 }];
   expect(buildFacts({ ...done, parity: same })).toContainEqual(["differs by", "0 (a, 12 samples)"]);
+  expect(buildFacts({ ...done, parity: same, samples: 0 })).toContainEqual(["differs by", "0 (a)"]);
 });
 
 test("times are in the order of the rows", () => {

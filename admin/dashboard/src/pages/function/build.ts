@@ -62,12 +62,17 @@ export function buildFacts(build: BuildDetail): [string, string][] {
     ["took", build.elapsed_s === null ? null : span(build.elapsed_s)],
     [
       "differs by",
-      most ? `${short(most.relative_difference)} (${most.output}, ${build.samples} samples)` : null,
+      most ? `${short(most.relative_difference)} (${most.output}${samplesText(build.samples)})` : null,
     ],
     ["shapes", build.ranges.map(rangeText).join(", ")],
     ["other shapes", build.outside && (build.outside === "ordinary" ? "run uncompiled" : "are refused")],
   ];
   return facts.filter((one): one is [string, string] => Boolean(one[1]));
+}
+
+/** A build that failed states no number. */
+function samplesText(samples: number): string {
+  return samples ? `, ${samples} samples` : "";
 }
 
 function rangeText({ input, smallest, largest }: ShapeRange): string {
