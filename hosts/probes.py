@@ -140,9 +140,11 @@ async def _forwarding(link: Link, found: Findings) -> None:
         if found.has_sftp:
             await _error(_make_folder(link, folder))
     path = f"{folder}/s" if found.has_sftp else folder
-    await _forward(link, found, path)
-    if found.has_sftp:
-        await _error(_remove_folder(link, folder))
+    try:
+        await _forward(link, found, path)
+    finally:  # also if the checks are cancelled: they leave nothing on a host that answers
+        if found.has_sftp:
+            await _error(_remove_folder(link, folder))
     if not found.forwards_there:
         found.forwards_there = await _connects(link, found.engine)
     found.forbids_tcp = await _forbids_tcp(link)

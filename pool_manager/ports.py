@@ -278,7 +278,8 @@ class GpuView:
 
     `foreign_mib` is memory of other programs. `utilization` is the share of the driver's last
     sample period (at most a second) in which anything ran. None: the driver does not report it.
-    `reading` is the whole of what was last read. `part` is the part of its GPU that a slice is, by
+    `reading` is the whole of what was last read, without the values of a moment while the GPU is
+    gone or the driver is silent. `part` is the part of its GPU that a slice is, by
     memory. `xids` counts the GPU's errors since the server's start by XID, the last one last.
     """
 

@@ -449,7 +449,8 @@ async def test_energy_is_that_of_the_function_that_holds_the_gpu(
         for family in text_string_to_metric_families(page)
         for sample in family.samples
     }
-    labels = sorted(["", "0", A, "NVIDIA H200", socket.gethostname(), "local", "nvidia0"])
+    bus = ""  # not set on this board
+    labels = sorted(["0", A, bus, "nvidia0", "NVIDIA H200", socket.gethostname(), "local"])
     assert values["DCGM_FI_DEV_POWER_USAGE", *labels] == 99.5
     assert values["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", *labels] == 3000
     assert values["fngate_device_power_watts", A, "cuda", "local"] == 99.5

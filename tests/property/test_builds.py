@@ -279,6 +279,7 @@ STEPS = st.lists(
 )
 @settings(max_examples=amount(40, 800), deadline=None, derandomize=True)
 @pytest.mark.slow
+@pytest.mark.timeout(amount(120, 900))
 def test_builds_delay_no_pool_and_no_standby(
     functions: list[PoolSpec],
     steps: list[tuple[str, int, int]],

@@ -130,7 +130,7 @@ class Generator:
         return not self._tally.is_open(now_s)
 
     def _poll(self, now_s: float) -> list[tuple[int, int]]:
-        if not self._plan.rate or self._planned:
+        if not self._plan.rate or self._planned or not self._tally.is_open(self._next_s):
             return self._epoll.poll(TICK_S)
         # epoll waits whole milliseconds; select is more precise.
         left_s = min(max(self._next_s - now_s, 0.0), TICK_S)

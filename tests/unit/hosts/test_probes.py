@@ -23,6 +23,7 @@ from hosts.login import Login, parse_target
 from hosts.probes import examine
 from tests.support.fleet.fleet import Fleet, open_fleet
 from tests.support.fleet.host import WORKER, Plan
+from tests.support.operator import until
 from tests.support.sshd import SFTP, Sshd, needs_sshd
 
 ENGINE = "/var/run/docker.sock"
@@ -83,6 +84,13 @@ async def failing(login: Login, folder: Path, answer: bytes | Answer | None = No
         return [one for one in await examine(login, engine) if not one.is_ok]
 
 
+def folders_of_checks() -> set[str]:
+    """Return the names of folders in the home folder and in /tmp that checks have made."""
+    folders = ("/tmp", pwd.getpwuid(os.geteuid()).pw_dir)
+    names = {name for folder in folders for name in os.listdir(folder)}
+    return {name for name in names if name.startswith(".fngate-check-")}
+
+
 FORWARDING = "SSH forwarding of sockets"
 NO_FILES = ["home folder", "disk"]
 
@@ -136,10 +144,33 @@ async def test_settings_that_do_no_harm_pass(
     start: Callable[..., Login], tmp_path: Path, setting: str
 ) -> None:
     """Nothing fails, and no file of the check is left in the home folder or in /tmp."""
+    before = folders_of_checks()
     assert await failing(start(setting), tmp_path) == []
 
-    for folder in ("/tmp", pwd.getpwuid(os.geteuid()).pw_dir):
-        assert not [name for name in os.listdir(folder) if name.startswith(".fngate-check-")]
+    await until(lambda: folders_of_checks() <= before)  # checks of other tests end, too
+
+
+@pytest.mark.slow
+async def test_cancelled_checks_leave_nothing(
+    start: Callable[..., Login], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may leave, or the server may end, while the checks of a host run."""
+    before = folders_of_checks()
+    connecting = asyncio.Event()
+
+    async def never(*_arguments: Any) -> bool:
+        connecting.set()
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(probes, "_connects", never)
+    checks = asyncio.create_task(failing(start(), tmp_path))
+    await connecting.wait()
+    assert folders_of_checks() - before
+    checks.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await checks
+
+    await until(lambda: folders_of_checks() <= before)
 
 
 @pytest.mark.slow

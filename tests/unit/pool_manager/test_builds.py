@@ -142,7 +142,7 @@ async def test_a_call_ends_a_build(rig: Rig) -> None:
     building = asyncio.ensure_future(rig.built())
     await until(lambda: rig.waiting == 1)
     rig.call()
-    with pytest.raises(BuildGivenUp, match=f"given up for {KEY}"):
+    with pytest.raises(BuildGivenUp, match=f"its place is needed for {KEY}"):
         await building
 
     await until(lambda: rig.manager.pool(KEY)[0].state == "warm")  # type: ignore[index]

@@ -110,8 +110,8 @@ def test_a_call_ends_a_build_in_the_same_step(state: str) -> None:
     commands = play.demand(1.0, b=1)
 
     assert commands == [
-        EndBuild(BUILD, "given_up", reason=f"given up for {B}"),
-        Release("r1", f"given up for {B}"),
+        EndBuild(BUILD, "given_up", reason=f"its place is needed for {B}"),
+        Release("r1", f"its place is needed for {B}"),
     ]
     assert play.demand(0.1, a=1, b=1) == []
     assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
@@ -174,7 +174,7 @@ def test_a_build_ends_although_a_victim_is_leaving_already() -> None:
 
     commands = play.on(events.PoolDefined(PoolSpec(B)))
 
-    assert [one.reason for one in ends(commands)] == [f"given up for {B}"]
+    assert [one.reason for one in ends(commands)] == [f"its place is needed for {B}"]
 
 
 HOST_CPU = Device("far/cpu0", "cpu", host="far")
@@ -260,7 +260,7 @@ def test_the_newest_build_ends_for_a_standby_without_room() -> None:
     commands = play.tick(3.0)
 
     assert ends(commands) == [
-        EndBuild("default/b@1-build", "given_up", reason="given up for a standby")
+        EndBuild("default/b@1-build", "given_up", reason="its place is needed for a standby")
     ]
     assert play.tick(3.0) == []
     play.on(events.Released("r3"))

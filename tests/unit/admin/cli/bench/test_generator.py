@@ -148,3 +148,29 @@ def test_a_server_that_is_not_there_is_unconnected() -> None:
         pass
     with pytest.raises(Unconnected, match="refused"):
         run(server.port)
+
+
+def test_the_end_of_an_open_load_costs_no_processor_time() -> None:
+    """After the last planned start the generator waits for answers. Polling without a pause would
+    take the machine from what it measures, and warn of itself."""
+    free = threading.Event()
+    polls = 0
+
+    class Counted(Generator):
+        def _poll(self, now_s: float) -> list[tuple[int, int]]:
+            nonlocal polls
+            polls += 1
+            return super()._poll(now_s)
+
+    def script(_: int) -> bytes:
+        free.wait(0.5)
+        return answer()
+
+    with target(script) as server:
+        plan = LoadPlan("127.0.0.1", server.port, 8, 0.05, rate=100.0, is_poisson=False)
+        with closing(Counted(plan, REQUEST, has_parent=False)) as made:
+            made.connect()
+            found = made.run()
+
+    assert len(found.taken_s) == pytest.approx(4, abs=1)
+    assert polls < 100

@@ -110,6 +110,7 @@ def test_unsuitable_inputs_are_refused(
     with pytest.raises(BadPlan) as caught:
         made(client, described, *batches, **source)
     assert caught.value.option == option
+    assert not str(caught.value).endswith(")")  # as a tuple does
 
 
 def test_a_key_without_read_may_send_a_file(api: AdminApi) -> None:
