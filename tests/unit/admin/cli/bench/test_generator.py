@@ -152,7 +152,7 @@ def test_a_server_that_is_not_there_is_unconnected() -> None:
 
 def test_the_end_of_an_open_load_costs_no_processor_time() -> None:
     """After the last planned start the generator waits for answers. Polling without a pause would
-    take the machine from what it measures, and warn of itself."""
+    take processor time from the server, and cause the note about a busy generator."""
     free = threading.Event()
     polls = 0
 
