@@ -56,7 +56,7 @@ class Cost:
 
 
 def costs(rows: Sequence[DeviceTime], prices: Prices) -> dict[str, Cost]:
-    """Return the costs by function, IDLE for what no function held."""
+    """Return the costs by function, IDLE for the time that no function held."""
     counted = {(row.kind, row.model) for row in rows if row.joules > 0}
     found: dict[str, Cost] = {}
     for row in rows:

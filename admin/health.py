@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from pool_manager.core.state import State
+from pool_manager.core.state import Replica, State
 from pool_manager.manager import Manager
 from registry.store.history import History
 
@@ -89,10 +89,13 @@ class Health:
         return [f"engine: {reason}"] if reason else []
 
     def _hosts(self) -> list[str]:
+        """Report other hosts that are lost or have a problem; the other methods report this
+        machine."""
         return [
             f"host {one.name}: {one.state}: {one.reason or 'no reason given'}"
             for one in self._manager.hosts()
             if one.state in ("unreachable", "gone")
+            or (one.address and one.reason and one.state != "joining")
         ]
 
     def _functions(self) -> list[str]:
@@ -117,7 +120,12 @@ class Health:
 
     def _unreleased(self, now: float) -> list[str]:
         return [
-            f"device {replica.device}: {replica.id} is not released: {replica.why}"
+            f"{_place(replica)}: {replica.id} is not released: {replica.why}"
             for replica in self._manager.replicas()
             if replica.state is State.RELEASING and now - replica.since_s > RELEASE_S
         ]
+
+
+def _place(replica: Replica) -> str:
+    """Return where a replica is; a standby that has not been bound has no device."""
+    return f"device {replica.device}" if replica.device else f"host {replica.host}"

@@ -1,4 +1,4 @@
-"""Logins to hosts before they are stored: the host's key, and what is missing there.
+"""Logins to hosts before they are stored: host keys, and checks of requirements.
 
 asyncssh takes a fifth of a second to import, a fifth of a server's start. Servers without other
 hosts do not need it: so the code of logins is imported with the first login, in a thread.
@@ -134,7 +134,11 @@ def _refused(error: Unreachable) -> HostRefused:
 
 
 def _hint(error: Unreachable) -> str:
-    return "; ".join(getattr(error, "__notes__", ()))
+    """Return the remedy for a failed login; the option of hosts replaces that of --ssh."""
+    from hosts.login import KEY_OPTION
+
+    hint = "; ".join(getattr(error, "__notes__", ()))
+    return hint.replace(KEY_OPTION, "--identity-file FILE")
 
 
 def _shown_key(error: Unreachable) -> str:

@@ -189,7 +189,8 @@ class HostFamilies:
         self._seen = self._hosts()
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the families. Unknown values have no sample, nor has what only other hosts have."""
+        """Yield the families. Unknown values have no sample, nor has the local host for values of
+        connections."""
         hosts = self._seen
         others = [one for one in hosts if one.name != LOCAL_HOST]
         text = "1 while a host is reached, also while it drains; else 0."

@@ -103,7 +103,7 @@ def _served_mib(deployed: Deployed, bundle: Bundle) -> float:
 
 
 def with_hosts(spec: PoolSpec, deployed: Deployed, bundle: Bundle, driver: str) -> PoolSpec:
-    """Return `spec` with what decides on which hosts its replicas may run, and which are better.
+    """Return `spec` with the constraints and preferences of the hosts for its replicas.
 
     A model runs under any driver. A server runs under the driver that its deploy was checked for;
     folders that it mounts are this machine's, unless its manifest names other hosts.
@@ -145,7 +145,7 @@ def _measured_mib(deployed: Deployed, compiled: Sequence[Compiled]) -> float:
 
 
 def binding(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = ()) -> Binding:
-    """Return what a replica needs to run a revision, with its compiled models."""
+    """Return the binding of a revision for its replicas, with its compiled models."""
     revision, prepared = deployed.revision, prepared_of(deployed)
     return Binding(
         replica_spec(deployed),

@@ -60,7 +60,7 @@ def parse_prices(text: str) -> tuple[float | None, dict[str, float]]:
         if not _PRICE.fullmatch(price) or (equals and not name) or float(price) > PRICE_MAX:
             raise ValueError(
                 "expected prices per hour of 0 or more, one for all devices or by kind or name of"
-                f" a GPU, such as 2.50 or cpu=0.04,cuda=2.50,NVIDIA H200=3.9; {item[:60]!r} is none"
+                f" a GPU, such as 2.50 or cpu=0.04,cuda=2.50,NVIDIA H200=3.9; got {item[:60]!r}"
             )
         if not name and by_name:
             # "cuda=2,50" must not be a price of 2, and one of 50 for all others.

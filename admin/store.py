@@ -92,7 +92,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         ring = KeyRing(await keys.list())
         hosts = await HostStore.open(database)
         blobs = BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max)
-        builds = await BuildStore.open(database, blobs.is_whole)
+        builds = await BuildStore.open(database, blobs.is_stored)
         identity = await enter(database, settings, wall())
     remove_partial(settings)
     history, backups = History(database, settings, wall), Backups(settings, database, wall)

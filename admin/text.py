@@ -14,6 +14,8 @@ _STEP: Final = 1024
 _AGES: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 """Colour sequences (ECMA-48, SGR), which inference engines write to their logs."""
+SHORT_MS: Final = 0.001
+"""Shorter times are shown in microseconds."""
 NONE: Final = "-"
 """Cell of a table without a value."""
 
@@ -35,7 +37,9 @@ def number(value: float) -> str:
 
 
 def duration(ms: float) -> str:
-    """Format milliseconds in a fitting unit: 183 ms, 2.4 s, 3.5 min."""
+    """Format milliseconds in a fitting unit: 0.21 us, 183 ms, 2.4 s, 3.5 min."""
+    if 0 < ms < SHORT_MS:
+        return f"{number(ms * 1000)} us"
     if ms < 1000:
         return f"{number(ms)} ms"
     if ms < 120_000:

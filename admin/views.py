@@ -94,7 +94,8 @@ def _shown(one: TargetState) -> BuildState:
 
 def build_row(one: TargetState | str, estimate_s: float | None) -> dict[str, Any] | None:
     """Return the state of a build as lists have it, None for a function that is not compiled. A
-    text says why nothing is. `began_s` in Unix seconds, null if it has not begun."""
+    text is the reason why nothing is compiled. `began_s` in Unix seconds, null if it has not
+    begun."""
     if one == "":
         return None
     if isinstance(one, str):
@@ -299,7 +300,7 @@ def host_json(view: HostView) -> dict[str, Any]:
         "replicas": view.replicas,
         "disk_free_mib": _rounded(view.disk_free_mib),
         "cached_files": view.cached_files,
-        "cached_mib": round(view.cached_mib),
+        "cached_mib": round(view.cached_mib, 3),
         "images": len(view.images),
         "clock_offset_s": None if view.clock_offset_s is None else round(view.clock_offset_s, 3),
         "transfer": view.transfer,
@@ -307,7 +308,7 @@ def host_json(view: HostView) -> dict[str, Any]:
 
 
 def host_settings_json(host: Host) -> dict[str, Any]:
-    """Return what is stored of a host."""
+    """Return the stored settings of a host."""
     return {
         "address": host.address,
         "labels": host.labels,

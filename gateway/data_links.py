@@ -78,7 +78,7 @@ class HeldCall(Call):
 
 
 Bodies = SharedLink | FramedBodies
-"""What is beside a link: shared memory, or on another host nothing but slots that are held."""
+"""Side channel of a link: shared memory, or for another host only slots that are held."""
 
 
 class DataLinks(ReplicaLinks[Bodies]):

@@ -272,7 +272,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         now = monotonic()
         if now - self._logged_s >= UNUSABLE_LOG_S:
             self._logged_s = now
-            log.warning("a connection to a server cannot be had, or not used", replica=link)
+            log.warning("a connection to a server failed", replica=link)
         exchanges = self._dispatcher.exchanges
         self._perform(exchanges.on_not_started(link, id, NotStarted.REFUSED, now))
 

@@ -135,7 +135,7 @@ class ChannelTransport(asyncio.Transport):
     def ended(self) -> None:
         """Deliver the end of the stream when everything before it is delivered."""
         self._has_ended = True
-        self._give_end()
+        self._deliver_end()
 
     def block(self) -> None:
         """Stop writing to the channel."""
@@ -194,7 +194,7 @@ class ChannelTransport(asyncio.Transport):
         # The protocol may have paused or closed again in each of these calls.
         if self._channel is not None and self.is_reading():
             self._channel.resume_reading()
-        self._give_end()
+        self._deliver_end()
         if self._is_closed_there and self.is_reading():
             self._finish(None)
 
@@ -213,7 +213,7 @@ class ChannelTransport(asyncio.Transport):
             protocol.buffer_updated(size)
             view = view[size:]
 
-    def _give_end(self) -> None:
+    def _deliver_end(self) -> None:
         if not self._has_ended or self._is_end_given or self._rest or not self.is_reading():
             return
         self._is_end_given = True

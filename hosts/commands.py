@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncssh
 
-from hosts.errors import ConnectionLost
+from hosts.errors import ConnectionLost, shown
 
 OUTPUT_MAX: Final = 1024 * 1024
 """Max bytes of stdout and stderr together; a command that sends more is ended."""
@@ -26,8 +26,7 @@ class Completed:
 
     def text(self) -> str:
         """Return stderr, else stdout, as one line for an error message."""
-        shown = (self.stderr.strip() or self.stdout.strip()).decode("utf-8", "replace")
-        return " ".join(shown.split())[:500]
+        return shown((self.stderr.strip() or self.stdout.strip()).decode("utf-8", "replace"))
 
 
 class CommandSession(asyncssh.SSHClientSession[bytes]):

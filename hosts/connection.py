@@ -13,7 +13,7 @@ import asyncssh
 import structlog
 
 from hosts.commands import Completed
-from hosts.errors import ConnectionLost, Unreachable
+from hosts.errors import ConnectionLost, Unreachable, shown
 from hosts.link import Link, Timing
 from hosts.listening import PAUSE_S, Forward, Listener
 from hosts.login import Login, log_in
@@ -207,8 +207,10 @@ class HostConnection:
         return is_refusal
 
     def _described(self, error: Exception) -> str:
-        if isinstance(error, Unreachable | OSError | asyncssh.Error):
+        if isinstance(error, Unreachable):
             return str(error) or type(error).__name__
+        if isinstance(error, OSError | asyncssh.Error):
+            return shown(error) or type(error).__name__
         log.error("an SSH connection failed", host=self.name, exc_info=error)
         return f"{type(error).__name__}: {error}"
 

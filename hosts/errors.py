@@ -1,6 +1,12 @@
-"""Errors of connections to other machines. Imports nothing, so that a command starts fast."""
+"""Errors of connections to other machines, and how their texts are shown. Imports little: a command
+that needs it starts fast."""
 
 from __future__ import annotations
+
+from typing import Final
+
+SHOWN_MAX: Final = 300
+"""Max characters of a text that a host sent."""
 
 
 class Unreachable(Exception):
@@ -21,3 +27,9 @@ class ConnectionLost(ConnectionError):
 
 class NoSpace(OSError):
     """The file system of a host has no room for a file; the text has both sizes."""
+
+
+def shown(text: object) -> str:
+    """Return what a host sent, such as an error, as one short line without control characters."""
+    line = "".join(sign if sign.isprintable() else " " for sign in str(text)[: 2 * SHOWN_MAX])
+    return " ".join(line.split())[:SHOWN_MAX]

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, cast
 import asyncssh
 
 from hosts.connection import HostConnection
-from hosts.errors import ConnectionLost, NoSpace
+from hosts.errors import ConnectionLost, NoSpace, shown
 from hosts.link import FAR_S
 
 SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -36,7 +36,7 @@ SPARE: Final = 64 * MIB
 TRANSFERS_MAX: Final = 2
 """Transfers to one host at the same time."""
 ENTRIES_MAX: Final = 100_000
-"""Max files in the cache; a host with more is not believed."""
+"""Max files in the cache; a longer listing is an error."""
 CALL_S: Final = 60.0
 """Max seconds of one SFTP request, and of sending one chunk."""
 SUM_BYTES_PER_S: Final = 10e6
@@ -162,11 +162,11 @@ class FileCache:
             async with asyncio.timeout(limit_s):
                 yield await self._connection.sftp()
         except asyncssh.SFTPNoSuchFile as error:
-            raise FileNotFoundError(f"{name}: {doing}: {error}") from error
+            raise FileNotFoundError(f"{name}: {doing}: {shown(error)}") from error
         except asyncssh.Error as error:
             if not self._connection.is_up:
                 raise ConnectionLost(f"{name}: {doing}: {self._connection.why_down}") from error
-            raise OSError(f"{name}: {doing}: {error}") from error
+            raise OSError(f"{name}: {doing}: {shown(error)}") from error
         except TimeoutError as error:
             raise TimeoutError(f"{name}: {doing}: no answer within {limit_s:g} s") from error
 
@@ -216,8 +216,8 @@ class FileCache:
         async with self._sftp(f"removing {sha256}") as sftp:
             await sftp.remove(str(self._part(sha256)))
         raise OSError(
-            f"{self._connection.name}: {source} did not arrive as it should: another sha256 than"
-            f" {sha256}. Its content here changed, or a disk is faulty"
+            f"{self._connection.name}: {source} arrived with another sha256 than {sha256}: its"
+            " content changed on this machine, or a disk is faulty"
         )
 
     async def _send(
@@ -318,7 +318,7 @@ class FileCache:
 
 
 def superfluous(entries: Sequence[Entry], limit_bytes: int, spared: Collection[str]) -> list[Entry]:
-    """Return what must go, oldest first, so that the rest takes at most `limit_bytes`.
+    """Return the files to remove, oldest first, so that the rest takes at most `limit_bytes`.
 
     Partial uploads go first. A file with several names, or whose number of names is not known, is
     in use.

@@ -1,10 +1,12 @@
-"""Judges what was found on a host: a check each, with the line that mends it. Pure."""
+"""Turns findings about a host into checks, each with its remedy. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
+
+from hosts.errors import shown
 
 SESSIONS: Final = 5
 """Sessions that are tried at the same time: SFTP and four commands."""
@@ -19,8 +21,6 @@ FREE_MIN: Final = 2 * GIB
 """Bytes that must be free for files and images."""
 HOME_MAX: Final = 60
 """Max characters of the home folder: below it are sockets, whose paths have at most 107."""
-SHOWN_MAX: Final = 300
-"""Max characters of a text that a host sent."""
 CONFIG: Final = "/etc/ssh/sshd_config"
 RELOAD: Final = "systemctl reload ssh"
 KEYS: Final = "~/.ssh/authorized_keys"
@@ -28,7 +28,8 @@ KEYS: Final = "~/.ssh/authorized_keys"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a host: `found` is what there is, `remedy` the line that mends it ("" if ok)."""
+    """A check of a host: `found` is the present state, `remedy` the line that fixes it ("" if
+    ok)."""
 
     name: str
     is_ok: bool
@@ -37,7 +38,7 @@ class Check:
 
 
 class EngineState(Enum):
-    """State of the container engine's socket; UNKNOWN: the host does not say why it is closed."""
+    """State of the container engine's socket; UNKNOWN: the reason why it is closed is not known."""
 
     UNKNOWN = auto()
     ABSENT = auto()
@@ -48,7 +49,7 @@ class EngineState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Container engine. `error` is why it told nothing, `machine` the processor it runs on."""
+    """Container engine. `error`: why its state is unknown; `machine`: the processor it runs on."""
 
     state: EngineState = EngineState.UNKNOWN
     error: str = ""
@@ -70,7 +71,7 @@ class Gpus:
 
 @dataclass(slots=True)
 class Findings:
-    """What was found on a host. `machine`: the processor of this machine, whose images go there.
+    """Findings about a host. `machine`: the processor of this machine, whose images go there.
 
     `forwards_there`: a socket of the host can be reached from here; `forwards_here`: a socket there
     can be served from here. `free`: free bytes by folder. `is_noisy`: the login's
@@ -104,7 +105,7 @@ class Findings:
 
 
 def judge(found: Findings) -> list[Check]:
-    """Return all checks of a host, in the order in which they should be mended."""
+    """Return all checks of a host, in the order in which they should be fixed."""
     checks = [
         _commands(found),
         _sftp(found),
@@ -121,12 +122,6 @@ def judge(found: Findings) -> list[Check]:
     return [replace(one, found=shown(one.found), remedy=shown(one.remedy)) for one in checks]
 
 
-def shown(text: str) -> str:
-    """Return what a host sent as one short line without control characters."""
-    line = "".join(sign if sign.isprintable() else " " for sign in text[: 2 * SHOWN_MAX])
-    return " ".join(line.split())[:SHOWN_MAX]
-
-
 def _sshd(settings: str) -> str:
     """Return the remedy by sshd's settings. It takes the first value of each."""
     return f"{CONFIG}: {settings} (before other lines with the same words); then {RELOAD}"
@@ -138,15 +133,15 @@ def _commands(found: Findings) -> Check:
         return Check(name, True, "run")
     if not found.sessions:
         return Check(name, False, "no session is allowed", _sshd("MaxSessions 10"))
+    shell = f"usermod --shell /bin/sh {found.user}"
     if "not available" in found.command_error:
-        remedy = f"give the user a shell: usermod --shell /bin/sh {found.user}"
-        return Check(name, False, found.command_error, remedy)
+        return Check(name, False, found.command_error, f"give the user a shell: {shell}")
     if found.is_noisy:
         remedy = "~/.bashrc of the login, first line: case $- in *i*) ;; *) return ;; esac"
         return Check(name, False, f"the shell writes at its start: {found.command_error}", remedy)
     remedy = (
         f"{CONFIG}: no ForceCommand for {found.user}, then {RELOAD}; {KEYS}: no command= before"
-        " the key"
+        f" the key; if its shell is none: {shell}"
     )
     return Check(name, False, f"another command runs: {found.command_error}", remedy)
 
@@ -156,15 +151,15 @@ def _sftp(found: Findings) -> Check:
     if found.has_sftp:
         return Check(name, True, "open")
     if not found.runs_commands:
-        return Check(name, False, found.sftp_error, "first mend SSH commands")
+        return Check(name, False, found.sftp_error, "first fix SSH commands")
     return Check(name, False, found.sftp_error, _sshd("Subsystem sftp internal-sftp"))
 
 
 def _forwarding(found: Findings) -> Check:
-    """Judge by the directions that work; TCP tells the settings of one direction apart."""
+    """Judge by the directions that work; TCP distinguishes the settings of one direction."""
     name = "SSH forwarding of sockets"
     if not found.has_sftp and not found.runs_commands:
-        return Check(name, False, "not tried", "first mend SSH commands")
+        return Check(name, False, "not tried", "first fix SSH commands")
     if found.forwards_there and found.forwards_here:
         return Check(name, True, "in both directions")
     if found.forwards_there:
@@ -224,7 +219,7 @@ def _logins(found: Findings) -> Check:
 def _home(found: Findings) -> Check:
     name = "home folder"
     if not found.has_sftp:
-        return Check(name, False, "not known", "first mend SFTP")
+        return Check(name, False, "not known", "first fix SFTP")
     if found.home_error:
         remedy = f"mkhomedir_helper {found.user}, or chown it to {found.user}"
         return Check(name, False, f"{found.home}: {found.home_error}", remedy)
@@ -238,8 +233,8 @@ def _home(found: Findings) -> Check:
 def _disk(found: Findings) -> Check:
     name = "disk"
     if not found.free:
-        # Not all servers tell it.
-        return Check(name, found.has_sftp, "the free space is not known", "first mend SFTP")
+        # Not all servers report it.
+        return Check(name, found.has_sftp, "the free space is not known", "first fix SFTP")
     text = ", ".join(f"{free / GIB:.1f} GiB free in {at}" for at, free in found.free.items())
     full = [at for at, free in found.free.items() if free < FREE_MIN]
     if not full:
@@ -254,7 +249,8 @@ def _engine(found: Findings) -> Check:
     closed = {
         EngineState.ABSENT: (
             f"there is no socket {found.engine}",
-            "install Docker, for example apt-get install docker.io; or name its socket: --engine",
+            "install Docker, for example apt-get install docker.io; or name its socket:"
+            " --docker-socket",
         ),
         EngineState.FORBIDDEN: (
             f"{found.user} may not connect to {found.engine}",

@@ -17,7 +17,7 @@ from asyncssh.constants import MSG_IGNORE
 
 from hosts.channel import ChannelSession, ChannelTransport
 from hosts.commands import CommandSession, Completed, start_command
-from hosts.errors import ConnectionLost
+from hosts.errors import ConnectionLost, shown
 from hosts.listening import Listener
 from hosts.login import LoggedIn
 from registry.tasks import Tasks
@@ -47,7 +47,8 @@ class Timing:
 
     The wait after the n-th failure in a row is between half of `back_off_s` x 2^n and all of it, at
     most `back_off_max_s`. A connection that stood for `steady_s` begins a new row. After a refused
-    key the wait is `refused_s`: programs such as fail2ban shut out who fails 5 times in 10 minutes.
+    key the wait is `refused_s`: programs such as fail2ban block clients that fail 5 times in 10
+    minutes.
     """
 
     keepalive_s: float = 2.0
@@ -291,7 +292,7 @@ class Link:
         if self.is_lost:
             reason = self.there.reason_lost()
             return ConnectionLost(f"the SSH connection to {self._name} broke: {reason}")
-        text = f"{self._name}: {what}: {error}"
+        text = f"{self._name}: {what}: {shown(error)}"
         if isinstance(error, asyncssh.ChannelOpenError):
             return ConnectionRefusedError(text)
         return OSError(text)

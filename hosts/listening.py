@@ -120,7 +120,7 @@ class Forward:
         self._dial = dial
         self._tasks = tasks
         self._server: asyncio.Server | None = None
-        self._near: set[_Near] = set()
+        self._local_ends: set[_LocalEnd] = set()
         self._failure = ""
 
     async def start(self) -> None:
@@ -132,7 +132,7 @@ class Forward:
             listening.bind(str(self._local))
             self._local.chmod(FORWARD_MODE)
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(lambda: _Near(self), sock=listening)
+            self._server = await loop.create_unix_server(lambda: _LocalEnd(self), sock=listening)
         except BaseException:
             listening.close()
             raise
@@ -142,36 +142,36 @@ class Forward:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for near in list(self._near):
-            near.abort()
+        for end in list(self._local_ends):
+            end.abort()
         with contextlib.suppress(OSError):
             remove_socket(self._local)
 
-    def opened(self, near: _Near) -> None:
+    def opened(self, end: _LocalEnd) -> None:
         """Connect to the host, or refuse the connection."""
-        self._near.add(near)
-        if len(self._near) > CONNECTIONS_MAX:
-            near.abort()
+        self._local_ends.add(end)
+        if len(self._local_ends) > CONNECTIONS_MAX:
+            end.abort()
         else:
-            self._tasks.spawn(f"forward:{self.remote}", self._join(near))
+            self._tasks.spawn(f"forward:{self.remote}", self._join(end))
 
-    def closed(self, near: _Near) -> None:
+    def closed(self, end: _LocalEnd) -> None:
         """Forget a connection."""
-        self._near.discard(near)
+        self._local_ends.discard(end)
 
-    async def _join(self, near: _Near) -> None:
+    async def _join(self, end: _LocalEnd) -> None:
         far = End()
         try:
             await self._dial(self.remote, far)
         except OSError as error:
             self._log(error)
-            near.abort()
+            end.abort()
             return
         except BaseException:
-            near.abort()
+            end.abort()
             raise
         self._failure = ""
-        near.join(far)
+        end.join(far)
 
     def _log(self, error: OSError) -> None:
         """Log a failure once, and never a lost SSH connection, which is logged as such: a client
@@ -182,7 +182,7 @@ class Forward:
             log.info("a forwarded connection failed", remote=self.remote, error=text)
 
 
-class _Near(End):
+class _LocalEnd(End):
     def __init__(self, forward: Forward) -> None:
         super().__init__()
         self._forward = forward

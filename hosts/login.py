@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 import asyncssh
 
-from hosts.errors import Unreachable
+from hosts.errors import Unreachable, shown
 
 PORT_MAX: Final = 65535
 WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+%~-]*")
@@ -40,6 +40,7 @@ CIPHERS: Final = "^aes128-gcm@openssh.com"
 """Put first in the list of preferences: it takes half the CPU of asyncssh's first one."""
 SHOWN_MAX: Final = 200
 """Max characters of wrong input in an error."""
+KEY_OPTION: Final = "--identity FILE"
 HOST_KEY_MAX: Final = 16 * 1024
 """Max characters of a pinned host key."""
 
@@ -81,15 +82,16 @@ class Login:
 
 def parse_target(text: str) -> Target:
     """Parse `[USER@]HOST[:PORT]`; an IPv6 address with a port is in brackets. Raises ValueError."""
+    given = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
     user, at, rest = text.rpartition("@")
     host, port = _split(rest)
     is_host = WORD.fullmatch(host) or (":" in host and ADDRESS.fullmatch(host))
     if not is_host or (at and not WORD.fullmatch(user)):
-        raise ValueError(f"expected [USER@]HOST[:PORT], got {text!r}")
+        raise ValueError(f"expected [USER@]HOST[:PORT], got {given!r}")
     if port is None:
         return Target(host, user or None)
     if not port.isdecimal() or not 1 <= int(port[:6]) <= PORT_MAX:
-        raise ValueError(f"expected a port from 1 to {PORT_MAX}, got {port!r} in {text!r}")
+        raise ValueError(f"expected a port from 1 to {PORT_MAX}, got {port[:20]!r} in {given!r}")
     return Target(host, user or None, int(port))
 
 
@@ -108,14 +110,14 @@ def _split(rest: str) -> tuple[str, str | None]:
 
 def parse_host_key(text: str) -> str:
     """Return a public key as "TYPE BASE64", without a comment. Raises ValueError."""
-    shown = text if len(text) <= SHOWN_MAX else f"{len(text)} characters"
+    given = text if len(text) <= SHOWN_MAX else f"{len(text)} characters"
     try:
         if len(text) > HOST_KEY_MAX or "\n" in text.strip():
             raise ValueError("too long, or several lines")
         key = asyncssh.import_public_key(text.strip())
     except (ValueError, asyncssh.KeyImportError) as error:
         raise ValueError(
-            f"expected a public host key such as 'ssh-ed25519 AAAA...', got {shown!r}: {error}"
+            f"expected a public host key such as 'ssh-ed25519 AAAA...', got {given!r}: {error}"
         ) from error
     kind, data = key.export_public_key("openssh").decode("ascii").split()[:2]
     return f"{kind} {data}"
@@ -129,28 +131,32 @@ def unreachable_error(text: str, hint: str = "") -> Unreachable:
     return error
 
 
-def login_failure(target: Target, error: Exception) -> Unreachable:
-    """Return the error for a failed login to `target`."""
+def login_failure(target: Target, error: Exception, identity: Path | None = None) -> Unreachable:
+    """Return the error for a failed login to `target`, with the private key `identity` if one was
+    named."""
     by_hand = f"check whether this works: {target.command()}"
     if isinstance(error, asyncssh.PermissionDenied):
         return unreachable_error(
-            f"{target} accepts none of your SSH keys: {error}",
-            f"name one with --identity FILE, or: {target.command('ssh-copy-id')}",
+            f"{target} accepts none of your SSH keys: {shown(error)}",
+            f"name one with {KEY_OPTION}, or: {target.command('ssh-copy-id')}",
         )
     if isinstance(error, TimeoutError | asyncssh.TimeoutError):
         return unreachable_error(f"{target} does not answer SSH in time", by_hand)
     if isinstance(error, asyncssh.KeyEncryptionError | asyncssh.KeyImportError):
+        file = f" {identity}" if identity else ""
         return unreachable_error(
-            f"the private key cannot be used: {error}", "ssh-add FILE, then again"
+            f"the private key{file} cannot be used: {error}", "ssh-add FILE, then again"
         )
     if isinstance(error, asyncssh.ConfigParseError):
         return unreachable_error(f"~/.ssh/config: {error}", "correct that line of ~/.ssh/config")
     if isinstance(error, asyncssh.DisconnectError):
         return unreachable_error(
-            f"the SSH server of {target} ended the connection: {error}", by_hand
+            f"the SSH server of {target} ended the connection: {shown(error)}", by_hand
         )
     reason = getattr(error, "strerror", None) or error
-    return unreachable_error(f"{target} cannot be reached by SSH: {reason}", by_hand)
+    if culprit := getattr(error, "filename", None):  # a key, or the program of ProxyCommand
+        reason = f"{culprit}: {reason}"
+    return unreachable_error(f"{target} cannot be reached by SSH: {shown(reason)}", by_hand)
 
 
 def connection_broken(target: Target, reason: str) -> Unreachable:
@@ -203,7 +209,7 @@ class HostKeyClient(asyncssh.SSHClient):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Record the end of the connection (asyncssh callback)."""
-        self.lost_reason = str(exc) if exc is not None else "the server closed it"
+        self.lost_reason = shown(exc) if exc is not None else "the server closed it"
         self.lost.set()
 
 
@@ -230,26 +236,26 @@ def known_hosts(login: Login, configured: Sequence[str]) -> KnownHosts:
 def host_key_refused(login: Login, known: KnownHosts, host_keys: HostKeyClient) -> Unreachable:
     """Return the error for a refused host key: it changed, or none is known."""
     target = login.target
-    shown = "a key"
+    sent = "a key"
     if host_keys.shown_key is not None:
         key = host_keys.shown_key
-        shown = f"{key.get_algorithm()} {key.get_fingerprint()}"
+        sent = f"{key.get_algorithm()} {key.get_fingerprint()}"
     if login.host_key:
         pinned = asyncssh.import_public_key(login.host_key).get_fingerprint()
         return unreachable_error(
-            f"the host key of {target} is not the pinned one: it sent {shown}, pinned is {pinned}."
+            f"the host key of {target} is not the pinned one: it sent {sent}, pinned is {pinned}."
             " The connection may be intercepted",
-            "ask its operator; if the machine is new, pin its new key",
+            "ask its operator; if the machine is new, pin its new key with --host-key",
         )
     files = ", ".join(map(str, known.files)) or str(USER_FILE)
     if known.has_key:
         return unreachable_error(
-            f"the host key of {target} has CHANGED: it sent {shown}, {files} has another one."
+            f"the host key of {target} has CHANGED: it sent {sent}, {files} has another one."
             " The connection may be intercepted",
             f"ask its operator; if the machine is new: ssh-keygen -R '{known.name}' -f {files}",
         )
     error = unreachable_error(
-        f"the host key of {target} is not known: it sent {shown}, {files} has none for it",
+        f"the host key of {target} is not known: it sent {sent}, {files} has none for it",
         f"compare the key during one login by hand: {_login_once(login)}",
     )
     if host_keys.shown_key is not None:
@@ -361,7 +367,7 @@ async def _connect(
         refusal.is_refusal = True
         raise refusal from error
     except (OSError, TimeoutError, ValueError, asyncssh.Error) as error:
-        failure = login_failure(login.target, error)
+        failure = login_failure(login.target, error, login.identity)
         failure.is_refusal = isinstance(error, asyncssh.PermissionDenied)
         raise failure from error
     return LoggedIn(connection, host_keys, before)
@@ -376,7 +382,7 @@ def _configured(login: Login) -> tuple[asyncssh.SSHClientConnectionOptions, list
         options = asyncssh.SSHClientConnectionOptions(**_given(login))
         return options, _jumps(options, login.target)
     except (OSError, ValueError, asyncssh.Error) as error:
-        raise login_failure(login.target, error) from error
+        raise login_failure(login.target, error, login.identity) from error
 
 
 def _given(login: Login) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a host lacks: its SSH server's settings, disk, container engine and NVIDIA software.
+"""Probes of a host: its SSH server's settings, disk, container engine and NVIDIA software.
 
 OpenSSH says "open failed" and nothing more for a socket that is absent, closed, or forbidden by any
 of six settings. The setting is found by what works beside it: a command, SFTP, a socket forwarded
@@ -49,7 +49,7 @@ SOCKET_STATES: Final = {
     2: EngineState.FORBIDDEN,
     0: EngineState.STOPPED,
 }
-"""What a socket is that nobody can connect to, by the exit status of a command."""
+"""State of a socket that cannot be connected to, by the exit status of a command."""
 ERRORS: Final = (OSError, asyncssh.Error, asyncssh.ChannelListenError)
 
 
@@ -140,9 +140,11 @@ async def _forwarding(link: Link, found: Findings) -> None:
         if found.has_sftp:
             await _error(_make_folder(link, folder))
     path = f"{folder}/s" if found.has_sftp else folder
-    await _forward(link, found, path)
-    if found.has_sftp:
-        await _error(_remove_folder(link, folder))
+    try:
+        await _forward(link, found, path)
+    finally:  # also if the checks are cancelled: they leave nothing on a host that answers
+        if found.has_sftp:
+            await _error(_remove_folder(link, folder))
     if not found.forwards_there:
         found.forwards_there = await _connects(link, found.engine)
     found.forbids_tcp = await _forbids_tcp(link)
@@ -256,7 +258,7 @@ async def _engine(link: Link, found: Findings) -> None:
 
 
 async def _socket_state(link: Link, found: Findings) -> EngineState:
-    """Return why nobody can connect to the engine's socket."""
+    """Return why the engine's socket cannot be connected to."""
     path = shlex.quote(found.engine)
     try:
         done = await _shell(link, f"test -S {path} || exit 1; test -w {path} || exit 2", STEP_S)

@@ -74,7 +74,7 @@ class End(asyncio.Protocol):
     def _is_hung_up(self) -> bool:
         """Whether the other end of a Unix socket is closed, and not only its direction to here.
 
-        Its peer may be a channel whose far end neither sends nor closes: nobody else would end it.
+        Its peer may be a channel whose far end neither sends nor closes: nothing else would end it.
         """
         near = None if self._transport is None else self._transport.get_extra_info("socket")
         if near is None:

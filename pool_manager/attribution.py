@@ -1,8 +1,8 @@
-"""Attribution of the time and the energy of devices to those who hold them. No I/O.
+"""Attribution of the time and the energy of devices to their holders. No I/O.
 
 Every second of a device, and every joule that its counter shows, goes to exactly one owner or is
 split among several: the seconds of all owners of a device add up to the time that passed, their
-joules to what was counted. `None` is the owner of what nobody holds.
+joules to what was counted. `None` is the owner of time without a holder.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 MINUTE_S: Final = 60
 POWER_MAX_W: Final = 5000.0
-"""Most power of a GPU that is believed. It bounds what a counter adds that was reset, or that a
-host's agent made up."""
+"""Max power of a GPU. It bounds the energy added by a counter that was reset, or that a host's
+agent made up."""
 OWNERS_MAX: Final = 1000
-"""Max owners of one device between two samples of its energy; the time of further ones goes to
-nobody."""
+"""Max owners of one device between two samples of its energy; the time of further ones has no
+owner."""
 
 K = TypeVar("K")
 
@@ -179,8 +179,8 @@ def by_minute(start_s: float, end_s: float) -> Iterator[tuple[int, float]]:
 def weights(holders: Collection[Holder[K]]) -> dict[K | None, float]:
     """Return the parts of a device by owner, which add up to 1.
 
-    Who holds a device alone has all of it, whatever its share: what a share leaves free would be
-    free for nobody else at that moment. Holders without a share are standbys, and count only alone.
+    The only holder of a device has all of it, whatever its share: no other function uses the rest
+    at that moment. Holders without a share are standbys, and count only alone.
     """
     shares: dict[K | None, float] = {}
     for holder in holders:
@@ -192,8 +192,8 @@ def weights(holders: Collection[Holder[K]]) -> dict[K | None, float]:
 
 
 def split(amount: float, claims: Mapping[K | None, float]) -> dict[K | None, float]:
-    """Return the parts of an amount in proportion to the claims, which are 0 or more; all for
-    nobody if there are none. The parts add up to the amount."""
+    """Return the parts of an amount in proportion to the claims, which are 0 or more; all without
+    an owner if there are none. The parts add up to the amount."""
     total = sum(claims.values())
     if total <= 0:
         return {None: amount}

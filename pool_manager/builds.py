@@ -1,4 +1,4 @@
-"""Builds that callers wait for: models compiled in the background on devices that nobody needs.
+"""Builds that callers wait for: models compiled in the background on spare devices.
 
 A build is a pool with one replica of the role "build". Its key is the revision's with a suffix, so
 that the pool that serves is another one.
@@ -27,14 +27,14 @@ BUILDS_MAX: Final = 64
 BUILT: Final = "built"
 WHY_NOT: Final = "why_not_built"
 PARITY: Final = "parity"
-"""Keys of a build's report: what was fetched, or None; then the reason, and how outputs agree."""
+"""Keys of a build's report: the fetched model or None, the reason, and the parity of outputs."""
 DISK_FULL: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 """Substrings of the reasons of builds, of their starts too, that found no room for a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was fetched from a build.
+    """Compiled model that was fetched from a build.
 
     `described` has known keys only; its numbers and texts are within limits. `files` are those of
     `compiled`, in the same order, stored; their paths begin with the folder of compiled files.
@@ -132,7 +132,7 @@ class PendingBuilds:
             pending.answer.set_result(Built(fetched, command.device))
             return
         why_not = why_not or "it reported no compiled model"
-        is_given_up = command.outcome == "given_up" or is_given_up_for(command.stage, why_not)
+        is_given_up = command.outcome == "given_up" or may_succeed_again(command.stage, why_not)
         kind = BuildGivenUp if is_given_up else BuildFailed
         detail = {PARITY: parity} if (parity := command.report.get(PARITY)) else {}
         logs = {"log_tail": list(command.log_tail)}
@@ -153,7 +153,7 @@ class PendingBuilds:
                 one.answer.set_exception(ShuttingDown(STOPPING))
 
 
-def is_given_up_for(stage: str, reason: str) -> bool:
+def may_succeed_again(stage: str, reason: str) -> bool:
     """Whether a build that ended for this reason may succeed another time: it ran out of memory or
     of disk, or it was killed from outside."""
     if reason_in(reason) == "memory" or any(text in reason for text in DISK_FULL):

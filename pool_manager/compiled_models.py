@@ -1,4 +1,4 @@
-"""Compiled models of one manager: builds, upgrades of replicas, and what is not used of them."""
+"""Compiled models of one manager: builds, upgrades of replicas, and reports of unused ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from registry.tasks import Tasks
 from runtime_image.contract.compiled import UpgradeResult
 
 COMMANDS: Final = (commands.EndBuild, commands.RecordNotCompiled)
-"""Commands that `CompiledModels.obey` carries out."""
+"""Commands that `CompiledModels.execute` carries out."""
 
 
 class CompiledModels:
@@ -73,7 +73,7 @@ class CompiledModels:
         known = self._machine.devices.get(device)
         return known.type if known is not None else None
 
-    def obey(self, command: Any) -> None:
+    def execute(self, command: Any) -> None:
         """Carry out one of COMMANDS."""
         if isinstance(command, commands.EndBuild):
             self._builds.end(command)
@@ -81,7 +81,8 @@ class CompiledModels:
             self.not_compiled.notify(command.key, found, command.reason)
 
     def observe(self, event: events.Event) -> None:
-        """Note an event that was handled: a replica that became ready may be upgraded."""
+        """Follow an event that the machine has handled: a replica that became ready may be
+        upgraded."""
         if isinstance(event, events.Loaded):
             replica = self._machine.replica(event.id)
             binding = self._bindings.get(replica.pool) if replica is not None else None

@@ -127,7 +127,7 @@ class Manager:
         self._actions = self._table()
 
     def _fetching(self, bundles: Bundles) -> Emit:
-        """Return the receiver of replicas' events: what trials and builds make is fetched first."""
+        """Return the receiver of replicas' events: files of trials and builds are fetched first."""
         find = self._machine.cluster.find
         trials = PreparedFetcher(
             self.submit, bundles, self._tasks, self._settings.run_dir, find, self._bindings
@@ -153,7 +153,7 @@ class Manager:
             commands.WatchEngine: lambda c: self._engine.begin(c.reason, c.host),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.RecordColdStart: self._keep_cold_start,
-            **dict.fromkeys(COMMANDS, self._compiled.obey),
+            **dict.fromkeys(COMMANDS, self._compiled.execute),
         }
 
     async def start(self) -> None:
@@ -206,8 +206,8 @@ class Manager:
         self._hosts.define(host)
 
     def remove_host(self, name: str, *, force: bool = False) -> None:
-        """Begin to remove a host: its replicas drain, then it is forgotten, and `subscribe_hosts`
-        tells. With `force` those of a host that cannot be reached are given up. Raises Unknown."""
+        """Begin to remove a host: it drains, then it is forgotten (`subscribe_hosts`). With
+        `force`, replicas of an unreachable host are given up. Raises Unknown."""
         self._hosts.remove(name, is_forced=force)
 
     def hosts(self) -> list[HostView]:
@@ -249,8 +249,8 @@ class Manager:
             self.remove(spec.key)
 
     async def build(self, spec: PoolSpec, binding: Binding) -> Built:
-        """Compile the model of a revision by `binding.spec.build` on a device that its pool could
-        have and nobody needs. `spec` is the revision's, but for the `memory_mib` of a build.
+        """Compile the model of a revision by `binding.spec.build` on a spare device that its pool
+        may use. `spec` is the revision's, but for the `memory_mib` of a build.
 
         Waits for a device without a limit; a cancelled call ends the build. Raises BuildGivenUp if
         something else needs the device, the memory does not suffice, or the build was killed from

@@ -85,8 +85,8 @@ class Binding:
         found = self.variants.get(device.type) if device is not None else None
         if found is None or not isinstance(self.spec, ModelSpec):
             return self
-        spec = replace(self.spec, compiled=found.model)
-        return replace(self, spec=spec, compiled=found.files)
+        model, files = found.served
+        return replace(self, spec=replace(self.spec, compiled=model), compiled=files)
 
     @property
     def required(self) -> Bundle:
@@ -138,12 +138,12 @@ class OtherHosts(Protocol):
     HostDown for a host that was removed."""
 
     def adopt(self, record: ReplicaRecord) -> None:
-        """Know the host of a replica, before anything is done with it."""
+        """Record the host of a replica, before any other operation on it."""
 
     def forget(self, id: str) -> None:
         """Forget a replica that was released or given up."""
 
-    def knows(self, host: str) -> bool:
+    def has_host(self, host: str) -> bool:
         """Whether there is such a host."""
 
     def threads_per_slot(self, host: str) -> int:
@@ -184,7 +184,7 @@ class NoHosts:
     def forget(self, id: str) -> None:
         """Do nothing."""
 
-    def knows(self, host: str) -> bool:  # noqa: ARG002 - there is none
+    def has_host(self, host: str) -> bool:  # noqa: ARG002 - there is none
         """Return False."""
         return False
 
@@ -278,7 +278,8 @@ class GpuView:
 
     `foreign_mib` is memory of other programs. `utilization` is the share of the driver's last
     sample period (at most a second) in which anything ran. None: the driver does not report it.
-    `reading` is the whole of what was last read. `part` is the part of its GPU that a slice is, by
+    `reading` is the whole of what was last read, without the values of a moment while the GPU is
+    gone or the driver is silent. `part` is the part of its GPU that a slice is, by
     memory. `xids` counts the GPU's errors since the server's start by XID, the last one last.
     """
 

@@ -306,8 +306,8 @@ class UsageMonitor:
             self.flush()
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Pass the sums so far to the recorder, those that are nobody's only once their minute is
-        over: a server without calls then stores something once a minute. `is_last`: pass all."""
+        """Pass the sums so far to the recorder, those without an owner only once their minute is
+        over: a server without calls then writes only once a minute. `is_last`: pass all."""
         self._flushed_s = now = self._clock()
         records = {_key(record): record for record in self._meter.take(now)}
         for one in self._attribution.take(now):

@@ -1,4 +1,4 @@
-"""Frozen data classes: what is compiled for a revision, and the state of its build."""
+"""Frozen data classes: targets of compiled models, and the state of their builds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DeviceType:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is compiled: a model of a bundle, for one type of device, with one set of ranges.
+    """Target of a build: a model of a bundle, for one type of device, with one set of ranges.
 
     `base` is the sha256 of the candidate that replaces the model, "" for the model itself.
     `device` is DeviceType() where the type does not matter.

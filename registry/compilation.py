@@ -1,10 +1,10 @@
-"""Compiled models as the server knows them: what is compiled for a revision, what a build made, and
-the state of builds. Pure."""
+"""Compiled models on the server's side: targets of revisions, results and states of builds.
+Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Final
 
@@ -17,6 +17,7 @@ from runtime_image.contract.compiled import (
     FOLDER,
     TIMING_CACHE,
     BuildOrder,
+    CompiledFile,
     CompiledModel,
     CompilerName,
     OutputParity,
@@ -29,6 +30,8 @@ TOLERANCE: Final = 0.01
 has 10 bits of mantissa; differences of 0.1 % to 0.5 % are usual after many layers."""
 NOT_PROFILED: Final = "no deploy has measured this model on a device"
 NO_COMPILER: Final = 'there is no compiler for the device "{kind}"'
+
+_TIMING_PATH: Final = f"{FOLDER}/{TIMING_CACHE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,20 @@ class Compiled:
     @property
     def timing_cache(self) -> BundleFile | None:
         """File with the compiler's measurements, None if the build made none."""
-        name = f"{FOLDER}/{TIMING_CACHE}"
-        return next((file for file in self.files if file.path == name), None)
+        return next((file for file in self.files if file.path == _TIMING_PATH), None)
+
+    @property
+    def served(self) -> tuple[CompiledModel, tuple[BundleFile, ...]]:
+        """What replicas get, and its files: all but the compiler's measurements, which may have
+        dozens of MiB and which no session reads."""
+        described = tuple(one for one in self.model.files if one.name != TIMING_CACHE)
+        files = tuple(one for one in self.files if one.path != _TIMING_PATH)
+        return replace(self.model, files=described), files
 
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """What is compiled for one type of device, the state of its build, and the result if there is
-    one."""
+    """Target for one type of device, the state of its build, and the result if there is one."""
 
     target: Target
     build: Build
@@ -71,7 +80,7 @@ class TargetState:
 
 
 def target_of(deployed: Deployed, compiler: CompilerName) -> Target | str:
-    """Return what is compiled for a revision, or the reason why nothing is, "" if its manifest
+    """Return the target of a revision, or the reason why nothing is compiled, "" if its manifest
     does not ask for it.
 
     `compiler` is the server's: "onnxruntime" compiles for the CPU, and GPUs always have TensorRT.
@@ -144,22 +153,22 @@ def _own_range(tensor: TensorSpec, rows: int) -> ShapeRange:
     return ShapeRange(tensor.name, tuple(first), tuple(full), tuple(full))
 
 
-def order_of(target: Target, timing_key: str = "", delay_s: float = 0.0) -> BuildOrder:
-    """Return what a build gets. `timing_key` is that of the compiler's measurements that it gets,
-    "" for none."""
+def order_of(target: Target, earlier: Compiled | None = None, delay_s: float = 0.0) -> BuildOrder:
+    """Return what a build gets: of the `earlier` one, the compiler's measurements."""
+    timing = earlier.timing_cache if earlier is not None else None
     return BuildOrder(
         compiler=target.compiler,
         ranges=target.ranges,
         tolerance=TOLERANCE,
         keeps_ordinary=target.keeps_ordinary,
-        timing_key=timing_key,
-        timing_cache=bool(timing_key),
+        timing_key=earlier.timing_key if earlier is not None else "",
+        timing_cache=CompiledFile(TIMING_CACHE, timing.size, timing.sha256) if timing else None,
         delay_s=delay_s,
     )
 
 
 def estimate_s(target: Target, bundle: Bundle, done: list[tuple[Compiled, int]]) -> float | None:
-    """Return how long a build will probably take, None if no earlier one tells.
+    """Return how long a build will probably take, None without earlier ones.
 
     `done` are the earlier results with the sizes of their bundles in bytes. Builds of the same
     model count alone if there are any; else the time per byte of all with the same compiler.

@@ -16,7 +16,7 @@ NAMESPACE = "default"
 LOCAL_HOST = "local"
 """Name of the machine that the server runs on."""
 HOSTS_MAX = 100
-"""Max hosts beside it."""
+"""Max hosts beside the local one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +451,7 @@ class Use:
 
     In device-seconds: `waking_s` starting and loading, `busy_s` running the model, `idle_s` ready
     and not running. Several records of one minute add up. Standbys on a GPU belong to no function:
-    their name is "" and their number 0. So does the time in which nobody holds a device.
+    their name is "" and their number 0. So does the time in which a device has no holder.
 
     `held_s` are the device-seconds that the replicas are charged with: several holders of a device
     split each of its seconds, so that all records of a device add up to the time that passed.

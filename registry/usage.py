@@ -17,8 +17,9 @@ class UsageRow(NamedTuple):
     """Usage of one function with one key, within the hour that begins at `bucket_s` (Unix seconds).
 
     `key_id` is "" without a key. `calls` of /v1 were sent to a server, and `tokens_in` and
-    `tokens_out` are what it said; of these, `unknown` have no known number of tokens. `busy_ms` is
-    the time of all calls, also outside /v1, from being sent until their end, in milliseconds.
+    `tokens_out` are as it reported them; of these, `unknown` have no known number of tokens.
+    `busy_ms` is the time of all calls, also outside /v1, from being sent until their end, in
+    milliseconds.
     """
 
     key_id: str

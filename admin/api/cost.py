@@ -38,7 +38,7 @@ class CostRoutes:
         if function:
             check_name(function)
         to_s, store = self._wall(), self._store
-        # No more than what the history has: the sum would be that of a shorter time.
+        # The history has no more: a longer span would show the sum of a shorter one.
         from_s = since_s(query.get("since", DEFAULT), to_s)
         from_s = max(from_s, bucket_of(to_s - store.settings.history_keep_s))
         found = costs(await store.device_times.list(from_s, to_s, function), self._prices)

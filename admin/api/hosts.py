@@ -91,10 +91,11 @@ class HostRoutes:
         wanted = _decode(body, HostRequest)
         given = msgspec.structs.asdict(wanted)
         accepts_key = given.pop("accept_host_key")
-        name = wanted.name or _derived_name(wanted.address)
-        host = Host(**{**given, "name": name}, added_s=round(self._wall(), 3))
+        host = Host(**given, added_s=round(self._wall(), 3))
         await load_logins()
         login_of(host)
+        if not host.name:
+            host = replace(host, name=_derived_name(host.address))
         self._hosts.check_new(host)
         checks: list[dict[str, str]] = []
         if not _is_yes("unchecked", request.query.get("unchecked", "")):

@@ -32,7 +32,8 @@ def render_precision(report: dict[str, Any] | None) -> str:
     lines += [f"{get(one, 'name')}: {one['why_not']}" for one in candidates if one.get("why_not")]
     calibrated = report.get("calibrated") or 0
     text = f", {calibrated} others calibrated" if calibrated else ""
-    judged = f"{get(report, 'judged')} {_source(report)}{text}"
+    count = int(report.get("judged") or 0)
+    judged = f"{count} {_source(report)}{'' if count == 1 else 's'}{text}"
     return "\n".join([*lines, f"judged by {judged}; tolerance {get(report, 'tolerance')}"])
 
 
@@ -105,4 +106,4 @@ def _share(value: float) -> str:
 
 
 def _source(report: dict[str, Any]) -> str:
-    return "samples" if get(report, "source") == "samples" else "random inputs"
+    return "sample" if get(report, "source") == "samples" else "random input"

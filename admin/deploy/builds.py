@@ -1,7 +1,7 @@
 """Compiles models in the background, one at a time, and publishes the results to the pools.
 
-`admin.deploy.due_builds` decides. A build is begun while a device is free, and the pool manager
-gives it up as soon as somebody waits for the device. Its state is stored before and after.
+`admin.deploy.due_builds` decides. A build begins when a device is free, and the pool manager ends
+it as soon as a function waits for the device. Its state is stored before and after.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
 
 from admin.deploy import due_builds
 from admin.deploy.compiled_models import CompiledModels
-from admin.deploy.due_builds import Wanted
+from admin.deploy.due_builds import WantedBuild
 from admin.pool_sync import PoolSync, binding, pool_spec
 from admin.store import Store
 from pool_manager.builds import Built
@@ -47,6 +48,7 @@ STORE_S: Final = 30.0
 """Seconds without a build after its state could not be stored: it would be repeated for nothing."""
 PATIENCE_S: Final = 30.0
 """Seconds that a build waits for a device that was free, before another one is tried."""
+GIVEN_UP: Final = "its build was given up"
 BUILD_MIB: Final = 1024.0
 BUILD_SESSIONS: Final = 2
 """Memory of a build: `BUILD_MIB` for the compiler, and this many times what a replica takes, for
@@ -55,7 +57,7 @@ the ordinary and the compiled session."""
 
 class Builds:
     """Background builds of one server. `wall` returns Unix seconds; `delay_s` is added to each
-    build, for trials of the machinery."""
+    build, for tests."""
 
     def __init__(  # noqa: PLR0913 - a period for tests beside the collaborators
         self,
@@ -94,8 +96,8 @@ class Builds:
         """Count the builds that an earlier server did not end, and begin to build."""
         builds, now_s = self._store.builds, self._wall()
         for target, build in list(builds.all_builds().items()):
-            if (now := due_builds.resumed(build, now_s)) != build:
-                await builds.put_build(target, now)
+            if build.state == "building":
+                await builds.change(target, partial(due_builds.resumed, now_s=now_s))
         self._unsubscribe = self._manager.subscribe_not_compiled(self._on_not_compiled)
         self._tasks.root("build models", self._build_for_ever())
 
@@ -104,9 +106,8 @@ class Builds:
         self._unsubscribe()
         await self._tasks.close()
         if self.is_running:
-            ended = due_builds.interrupted(self._state(self._running))
             with contextlib.suppress(StoreUnavailable):
-                await self._store.builds.put_build(self._running, ended)
+                await self._store.builds.change(self._running, due_builds.interrupted)
 
     def subscribe(self, receiver: Callable[[str], None]) -> Callable[[], None]:
         """Call `receiver` with the name of each function whose build changed; returns a function
@@ -142,9 +143,14 @@ class Builds:
             raise Refused(f"{deployed.revision.ref} is not compiled: {why}")
         for one in self._targets(deployed, target):
             if self._store.builds.compiled(one.digest) is None:
-                asked = due_builds.requested(self._state(one.digest), is_urgent=now)
-                await self._put(one.digest, asked)
+                await self._change(one.digest, partial(self._requested, one.digest, now))
         self._news.set()
+
+    def _requested(self, digest: str, now: bool, build: Build) -> Build:
+        """Return the state of a build after a request, which its end may have preceded."""
+        if self._store.builds.compiled(digest) is not None:
+            return build
+        return due_builds.requested(build, is_urgent=now)
 
     def states(self, deployed: Deployed) -> list[TargetState] | str:
         """Return the state of a revision for each type of device that may run it, or why it is not
@@ -176,7 +182,7 @@ class Builds:
     def _state(self, digest: str) -> Build:
         return self._store.builds.build(digest) or Build()
 
-    def _current(self) -> list[Wanted]:
+    def _current(self) -> list[WantedBuild]:
         """Return the targets of all revisions with the traffic, on all types of device."""
         catalog = self._store.catalog
         if self._catalog_version != catalog.version:
@@ -184,7 +190,7 @@ class Builds:
             found = [(one, self._models.target(one)) for one in catalog.all()]
             self._compiling = [(one, to) for one, to in found if isinstance(to, Target)]
         return [
-            Wanted(deployed, one, one.digest)
+            WantedBuild(deployed, one, one.digest)
             for deployed, target in self._compiling
             for one in self._targets(deployed, target)
         ]
@@ -195,7 +201,7 @@ class Builds:
         types = due_builds.device_types(devices, target.device_kind)
         return [replace(target, device=one) for one in types]
 
-    def _next(self) -> Wanted | None:
+    def _next(self) -> WantedBuild | None:
         wanted = self._current()
         if not wanted or self._wall() < self._not_before_s:
             return None
@@ -227,7 +233,7 @@ class Builds:
                         await self._news.wait()
 
     async def _share(self) -> None:
-        """Use what was compiled on another host with the same model of device."""
+        """Use the result of a build on another host with the same model of device."""
         builds = self._store.builds
         wanted = self._current() if self._wall() >= self._not_before_s else []
         for one in wanted:
@@ -236,41 +242,40 @@ class Builds:
             build = self._state(one.digest)
             found = due_builds.shared(one.target, build, builds.compiled_in(one.target.group))
             if found is not None:
-                await self._publish(one, found, build)
+                await self._publish(one, found)
 
     @staticmethod
     def _is_cancelled() -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
 
-    async def _build(self, wanted: Wanted) -> None:
+    async def _build(self, wanted: WantedBuild) -> None:
         """Run one build to its end, and store the outcome."""
         self._running = wanted.digest
         outcome = await self._outcome(wanted)
         if outcome is None:
             return
-        build, now_s = self._state(wanted.digest), self._wall()
-        if build.state != "building":  # it ended before it was seen to run
-            build = due_builds.begun(build, now_s)
+        now_s = self._wall()
         if isinstance(outcome, Built):
-            why = due_builds.refusal(wanted.target, outcome, build)
+            why = due_builds.refusal(wanted.target, outcome, self._state(wanted.digest))
             if not why:
                 self.outcomes["done"] += 1
-                await self._publish(wanted, due_builds.result(wanted.target, outcome, now_s), build)
+                await self._publish(wanted, due_builds.result(wanted.target, outcome, now_s))
                 return
             outcome = BuildFailed(why)
-        if isinstance(outcome, BuildFailed):
-            self.outcomes["failed"] += 1
-            await self._put(wanted.digest, due_builds.failed(build, outcome.message, now_s))
-            self._note(wanted.digest, f"not compiled: {outcome.message}")
-        elif isinstance(outcome, ShuttingDown):
-            await self._put(wanted.digest, due_builds.interrupted(build))
-        else:
-            self.outcomes["given_up"] += 1
-            await self._put(wanted.digest, due_builds.given_up(build, outcome.message, now_s))
-            self._note(wanted.digest, f"its build was given up: {outcome.message}")
+        if isinstance(outcome, ShuttingDown):
+            await self._change(wanted.digest, due_builds.interrupted)
+            return
+        failed = isinstance(outcome, BuildFailed)
+        self.outcomes["failed" if failed else "given_up"] += 1
+        ended = due_builds.failed if failed else due_builds.given_up
+        reason = outcome.message
+        await self._change(
+            wanted.digest, lambda build: ended(due_builds.attempted(build, now_s), reason, now_s)
+        )
+        self._note(wanted.digest, f"{'not compiled' if failed else GIVEN_UP}: {reason}")
 
-    async def _outcome(self, wanted: Wanted) -> Built | FnError | None:
+    async def _outcome(self, wanted: WantedBuild) -> Built | FnError | None:
         """Follow a build in the pool manager; None if it was withdrawn, or found no device."""
         spec, bound = self._order(wanted)
         work: asyncio.Task[Built | FnError] = self._tasks.spawn(
@@ -282,6 +287,7 @@ class Builds:
                 waited_s += self._look_s
                 build = self._state(wanted.digest)
                 if not any(one.digest == wanted.digest for one in self._current()):
+                    await self._change(wanted.digest, due_builds.interrupted)
                     return None
                 if build.state == "building":
                     continue
@@ -289,10 +295,12 @@ class Builds:
                 running = next(there, None)
                 self._waits_for = running.waits_for if running else ""
                 if running is not None and running.device:
-                    await self._put(wanted.digest, due_builds.begun(build, self._wall()))
+                    begun = partial(due_builds.begun, now_s=self._wall())
+                    await self._change(wanted.digest, begun)
                     self._note(wanted.digest, f"its build with {wanted.target.compiler} began")
                 elif not build.is_urgent and (waited_s > PATIENCE_S or self._is_asked_for()):
-                    await self._put(wanted.digest, due_builds.postponed(build, self._wall()))
+                    postponed = partial(due_builds.postponed, now_s=self._wall())
+                    await self._change(wanted.digest, postponed)
                     return None
             return work.result()
         finally:
@@ -310,7 +318,7 @@ class Builds:
         except FnError as error:
             return error
 
-    def _order(self, wanted: Wanted) -> tuple[PoolSpec, Binding]:
+    def _order(self, wanted: WantedBuild) -> tuple[PoolSpec, Binding]:
         """Return pool and binding of a build. It gets the compiler's measurements of the newest
         build with the same compiler on the same model of device."""
         deployed, target = wanted.deployed, wanted.target
@@ -324,7 +332,7 @@ class Builds:
         )
         earlier = next(like, None)
         timing = earlier.timing_cache if earlier else None
-        order = order_of(target, earlier.timing_key if earlier else "", self._delay_s)
+        order = order_of(target, earlier, self._delay_s)
         spec = pool_spec(deployed, bundle, self._manager.driver)
         bound = binding(deployed, bundle)
         assert isinstance(bound.spec, ModelSpec)
@@ -344,9 +352,10 @@ class Builds:
             compiled=(timing,) if timing else (),
         )
 
-    async def _publish(self, wanted: Wanted, compiled: Compiled, build: Build) -> None:
+    async def _publish(self, wanted: WantedBuild, compiled: Compiled) -> None:
         """Store a compiled model, and have all replicas of its revisions use it."""
-        await self._store.builds.put(compiled, due_builds.done(build, self._wall()))
+        done = partial(due_builds.done, now_s=self._wall())
+        await self._store.builds.put(compiled, done)
         self._changed_for(wanted.digest)
         for key in self._redefine(wanted.digest):
             self._tasks.spawn(f"upgrade {key}", self._upgrade(key, compiled))
@@ -379,22 +388,21 @@ class Builds:
 
     async def _refused(self, digest: str, compiled: Compiled, reason: str) -> None:
         """Handle a compiled model that a replica does not use: it is built again if its key does
-        not fit or a file of it was damaged."""
+        not fit, or if a file of it was damaged or is gone."""
         is_stale = reason.startswith(OTHER_KEY)
-        damaged: list[str] = []
-        if not is_stale:
-            damaged = await asyncio.to_thread(self._store.blobs.remove_damaged, compiled.files)
-        if self._store.builds.compiled(digest) is not compiled:
-            return
-        build = self._state(digest)
+        lost: set[str] = set()
         try:
+            if not is_stale:
+                lost = await asyncio.to_thread(self._lost, compiled)
+            if self._store.builds.compiled(digest) is not compiled:
+                return
             if is_stale:
-                again = due_builds.stale(build, compiled.model.key, reason)
-                await self._store.builds.drop(digest, again)
-            elif damaged:
-                await self._drop_damaged(compiled, damaged, reason)
+                stale = partial(due_builds.stale, key=compiled.model.key, reason=reason)
+                await self._store.builds.drop(digest, stale)
+            elif lost:
+                await self._drop_lost(compiled, lost, reason)
             else:
-                await self._store.builds.put_build(digest, replace(build, reason=reason))
+                await self._store.builds.change(digest, partial(replace, reason=reason))
         except StoreUnavailable as error:
             log.error("the end of a compiled model cannot be stored", reason=error.message)
             return
@@ -402,19 +410,24 @@ class Builds:
         self._note(digest, f"a replica does not use the compiled model: {reason}")
         self._news.set()
 
-    async def _drop_damaged(self, compiled: Compiled, paths: list[str], reason: str) -> None:
-        """Have a compiled model built again whose files at these paths were removed, and with it
+    def _lost(self, compiled: Compiled) -> set[str]:
+        """Remove the damaged files of a compiled model; return the sha256 of all that are not
+        there. Blocking."""
+        blobs = self._store.blobs
+        blobs.remove_damaged(compiled.files)
+        return {file.sha256 for file in compiled.files if not blobs.is_stored(file)}
+
+    async def _drop_lost(self, compiled: Compiled, lost: set[str], reason: str) -> None:
+        """Have a compiled model built again whose files with these sha256 are lost, and with it
         those of other types of device that share a file."""
         builds = self._store.builds
-        gone = {file.sha256 for file in compiled.files if file.path in paths}
         for one in builds.compiled_in(compiled.target.group):
-            if not gone.isdisjoint(file.sha256 for file in one.files):
-                digest = one.target.digest
-                again = due_builds.requested(self._state(digest), is_urgent=False)
-                await builds.drop(digest, replace(again, reason=reason))
+            if not lost.isdisjoint(file.sha256 for file in one.files):
+                lose = partial(due_builds.lost, reason=reason)
+                await builds.drop(one.target.digest, lose)
 
-    async def _put(self, digest: str, build: Build) -> None:
-        await self._store.builds.put_build(digest, build)
+    async def _change(self, digest: str, decide: Callable[[Build], Build]) -> None:
+        await self._store.builds.change(digest, decide)
         self._changed_for(digest)
 
     def _redefine(self, digest: str) -> list[str]:

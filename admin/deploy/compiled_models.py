@@ -17,8 +17,8 @@ class CompiledModels:
         self.compiler: CompilerName = compiler
 
     def target(self, deployed: Deployed) -> Target | str:
-        """Return what is compiled for a revision on any type of device, or why nothing is, "" if
-        none is asked for."""
+        """Return the target of a revision on any type of device, or why there is none; "" if no
+        compiled model is requested."""
         return target_of(deployed, self.compiler)
 
     def of(self, deployed: Deployed) -> list[Compiled]:
@@ -27,8 +27,8 @@ class CompiledModels:
         return [] if isinstance(target, str) else self._builds.compiled_in(target.group)
 
     def summary(self, deployed: Deployed) -> str:
-        """Return what a deploy says about the compiled model of a revision, "" if none is asked
-        for."""
+        """Return the line of a deploy about the compiled model of a revision, "" if none is
+        requested."""
         target = self.target(deployed)
         if isinstance(target, str):
             return f"no: {target}" if target else ""

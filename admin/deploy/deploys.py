@@ -242,7 +242,7 @@ class Deploys:
         if current is not None and not request.traffic:
             return await self._aside(draft, operation, phase)
         is_same = current is not None and settings_equal(current.revision, draft.revision)
-        if current is not None and is_same and self._verification.is_whole(current):
+        if current is not None and is_same and self._verification.has_candidate(current):
             await phase(SWITCH)
             return await self._keep(current, with_wait(draft, current.profile))
         if current is not None and request.derived_name and not draft.is_meant:
@@ -307,8 +307,8 @@ class Deploys:
         return self._result(deployed, verified.sample, how) | self._compiled(deployed)
 
     def _compiled(self, deployed: Deployed) -> dict[str, Any]:
-        """Return what the result of a deploy says about the compiled model of the revision that has
-        the traffic, {} if none is asked for."""
+        """Return the part of a deploy's result about the compiled model of the revision with the
+        traffic, {} if none is requested."""
         text = self._models.summary(deployed)
         return {"compiled": text} if text else {}
 

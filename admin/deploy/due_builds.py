@@ -1,8 +1,8 @@
 """Decides which model is compiled next, and how a build's state changes. Pure.
 
-A build that was given up says nothing about the model and is tried again, up to ATTEMPTS_MAX times.
-One that failed would fail again until bundle, shapes or compiler change, which makes it another
-target, or until an operator asks for it.
+A build that was given up, for a reason other than the model, is tried again, up to ATTEMPTS_MAX
+times. One that failed would fail again until bundle, shapes or compiler change, which makes it
+another target, or until an operator asks for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STALE_KEYS_MAX: Final = 16
 REASON_MAX: Final = 500
 KILLED: Final = "the server ended during the build"
 NO_DEVICE: Final = "waits for a free device"
-NO_TYPE: Final = "no device that could run it is there"
+NO_TYPE: Final = "there is no device that could run it"
 
 
 Free = tuple[str, DeviceType]
@@ -38,7 +38,7 @@ Free = tuple[str, DeviceType]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBuild:
     """A target that the traffic of a revision would use on one type of device, with the target's
     digest."""
 
@@ -48,12 +48,12 @@ class Wanted:
 
 
 def next_build(
-    wanted: Iterable[Wanted],
+    wanted: Iterable[WantedBuild],
     builds: Mapping[str, Build],
     compiled: Collection[str],
     free: Collection[Free],
     now_s: float,
-) -> Wanted | None:
+) -> WantedBuild | None:
     """Return the build to begin, None if none is due.
 
     `builds` and `compiled` are known states and present results by digest. Urgent builds come first
@@ -105,20 +105,26 @@ def begun(build: Build, now_s: float) -> Build:
     )
 
 
+def attempted(build: Build, now_s: float) -> Build:
+    """Return the state at the end of a build, which may have ended before it was seen to run."""
+    return build if build.state == "building" else begun(build, now_s)
+
+
 def resumed(build: Build, now_s: float) -> Build:
     """Return the state after a start of the server; a build that was running counts as given up."""
     return given_up(build, KILLED, now_s) if build.state == "building" else build
 
 
 def interrupted(build: Build) -> Build:
-    """Return the state after an orderly end of the server: the attempt does not count."""
+    """Return the state after an orderly end of the server, or if the model is no longer wanted: the
+    attempt does not count."""
     if build.state != "building":
         return build
     return replace(build, state="waiting", attempts=max(0, build.attempts - 1), began_s=0.0)
 
 
 def given_up(build: Build, reason: str, now_s: float) -> Build:
-    """Return the state after an attempt that said nothing about the model."""
+    """Return the state after an attempt that ended for a reason other than the model."""
     is_last = build.attempts >= ATTEMPTS_MAX
     lost_s = max(0.0, now_s - build.began_s) if build.began_s else 0.0
     pause_s = min(max(PAUSE_RATIO * lost_s, PAUSE_MIN_S), PAUSE_MAX_S)
@@ -173,12 +179,17 @@ def stale(build: Build, key: str, reason: str) -> Build:
     )
 
 
+def lost(build: Build, reason: str) -> Build:
+    """Return the state after files of the compiled model were damaged or removed: a new build is
+    due."""
+    return replace(requested(build, is_urgent=False), reason=reason[:REASON_MAX])
+
+
 def refusal(target: Target, built: Built, build: Build) -> str:
     """Return why the result of a build is not used, "" if it is.
 
-    The replica judges itself; what it says is checked against what it was asked for. Replicas on
-    devices of this type have refused a key before: replacing the compiled model in turns would
-    compile for ever.
+    The replica's report is checked against its order. Replicas on devices of this type have refused
+    a key before: replacing the compiled model in turns would compile for ever.
     """
     model = built.compiled
     if (model.compiler, model.ranges) != (target.compiler, target.ranges):
@@ -197,7 +208,7 @@ def refusal(target: Target, built: Built, build: Build) -> str:
 
 
 def result(target: Target, built: Built, now_s: float) -> Compiled:
-    """Return what is stored of a build."""
+    """Return the compiled model to be stored for a build."""
     said = built.described
     return Compiled(
         target=target,

@@ -49,7 +49,7 @@ class Rollout:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         compiled_of: CompiledOf = lambda _: (),
     ) -> None:
-        """`pause` is awaited between two looks at a server's calls. `compiled_of` returns the
+        """`pause` is awaited between two polls of a server's calls. `compiled_of` returns the
         compiled models of a revision."""
         self._pause = pause
         self._compiled_of = compiled_of

@@ -110,7 +110,7 @@ class Verification:
             raise ModelRefused(not_onnx(model, error, path)) from error
         onnx_files.check_external(model, locations, {f.path for f in draft.bundle.files})
 
-    def is_whole(self, deployed: Deployed) -> bool:
+    def has_candidate(self, deployed: Deployed) -> bool:
         """Return whether the store has the file that the trial of a revision chose, if it chose
         one, and spare it from the next sweeps. Only another trial can make it again."""
         file = candidate_of(deployed)
@@ -125,7 +125,7 @@ class Verification:
         """
         kind = draft.revision.device.kind
         known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
-        if known is not None and known.profile is not None and self.is_whole(known):
+        if known is not None and known.profile is not None and self.has_candidate(known):
             revision = replace(draft.revision, signature=known.revision.signature)
             check_shapes(revision, known.profile)
             return Verified(revision, known.profile, {})
@@ -233,8 +233,8 @@ class Verification:
 
 
 def check_shapes(revision: Revision, profile: Profile) -> None:
-    """Raise ModelRefused if [runtime.shapes] contradicts the model, or with engine "tensorrt" does
-    not say enough about it."""
+    """Raise ModelRefused if [runtime.shapes] contradicts the model, or is incomplete for engine
+    "tensorrt"."""
     wanted = revision.compilation
     if wanted is None or (wanted.engine == "auto" and not wanted.shapes):
         return

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from pool_manager.hosts.view import HostView
 
+FIGURE: Final = re.compile(r"\d+")
+
 
 class HostChanges:
-    """Compares hosts with what they were. `wall` returns Unix seconds."""
+    """Compares hosts with their last states. `wall` returns Unix seconds."""
 
     def __init__(self, hosts: list[HostView], wall: Callable[[], float]) -> None:
-        self._states = {host.name: (host.state, host.reason) for host in hosts}
+        self._states = {host.name: _essence(host) for host in hosts}
         self._wall = wall
 
     def change(self, name: str, view: HostView | None) -> dict[str, Any] | None:
         """Return the occurrence if the state of a host, or the reason of it, has changed; None if
-        only its figures have. `view` is None for a host that was removed."""
+        only its figures have, also those in its reason. `view` is None for a host that was
+        removed."""
         before = self._states.get(name)
         if view is None:
             if self._states.pop(name, None) is None:
                 return None
             return self._occurrence(name, "removed", "")
-        now = self._states[name] = (view.state, view.reason)
+        now = self._states[name] = _essence(view)
         if now == before:
             return None
-        return self._occurrence(name, "added" if before is None else view.state, view.reason)
+        if before is None:  # it cannot be connected yet
+            return self._occurrence(name, "added", "")
+        return self._occurrence(name, view.state, view.reason)
 
     def _occurrence(self, name: str, change: str, reason: str) -> dict[str, Any]:
         words = {"joining": "is joining", "added": "was added", "removed": "was removed"}
@@ -38,3 +44,9 @@ class HostChanges:
             "reason": reason,
             "text": f"{text}: {reason}" if reason else text,
         }
+
+
+def _essence(view: HostView) -> tuple[str, str]:
+    """Return state and reason without figures: the free space of a full disk changes with each
+    report."""
+    return view.state, FIGURE.sub("0", view.reason)

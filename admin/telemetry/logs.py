@@ -228,11 +228,16 @@ def _human(event: AccessEvent) -> str:
         own = {name: getattr(event, name) for name in _OF_REPLICA}
     parts = [f" {name}={value}" for name, value in own.items()]
     parts += [f" {phase}={ms:.3f}" for phase, ms in (event.phases or {}).items()]
+    host = f" host={event.host}" if event.host else ""
+    method = f" method={event.method}" if event.method else ""
+    if event.first_byte_ms is not None:
+        parts.append(f" first_byte_ms={event.first_byte_ms:.3f}")
     trace = f" trace_id={event.trace_id}" if event.trace_id else ""
     return (
         f"{event.timestamp} [info     ] request                        {event.outcome}{cold}"
         f" status={event.status or '-'} ms={event.ms:.3f} queue_ms={event.queue_ms:.3f}"
         f" function={event.function or '-'} revision={event.revision or '-'}"
-        f" replica={event.replica or '-'} sends={event.sends} bytes_in={event.bytes_in}"
+        f" replica={event.replica or '-'}{host}{method} sends={event.sends}"
+        f" bytes_in={event.bytes_in}"
         f" bytes_out={event.bytes_out}{''.join(parts)} request_id={event.request_id}{trace}\n"
     )

@@ -28,6 +28,7 @@ P = TypeVar("P")
 # The affinity is set before the process starts its threads, which inherit it.
 ON_CORES = "import os, sys; os.sched_setaffinity(0, {cores}); os.execvp(sys.argv[1], sys.argv[1:])"
 GRACE_S = 120.0
+WRK = "wrk"
 
 
 class Refused(Exception):
@@ -109,8 +110,13 @@ def everywhere() -> set[int]:
     return set(os.sched_getaffinity(0))
 
 
+def has_wrk() -> bool:
+    """Return whether loads are made by wrk; else by the generator of `fnctl bench`."""
+    return shutil.which(WRK) is not None
+
+
 def _command(load: Load, folder: Path, *, detailed: bool, own: bool) -> list[str]:
-    path = shutil.which("wrk")
+    path = shutil.which(WRK)
     if path and not (detailed or own or load.each):
         body, script = folder / "body", folder / "script.lua"
         body.write_bytes(load.call.body)

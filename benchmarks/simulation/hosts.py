@@ -14,7 +14,7 @@ from pool_manager.core import commands, events
 from pool_manager.core.hosts import HostRecord, HostState
 from pool_manager.core.placement import ROUND_TRIPS
 from pool_manager.core.state import Device, PoolSpec
-from pool_manager.core.stocking import FileSet, Stockroom, stock_targets
+from pool_manager.core.stocking import FileSet, HostSpace, stock_targets
 
 KEEPALIVE_S = 8.0
 """Time until the loss of a host is noticed: four keepalives of 2 s (SSH)."""
@@ -76,7 +76,7 @@ class HostFleet(Fleet):
         records = [HostRecord(name, HostState.UP, 0.0) for name in self.hosts]
         targets = stock_targets(
             (FileSet(key, size, count) for key, size in self._sizes.items() if size),
-            [Stockroom(one, limit or UNLIMITED, {self._settings.device_kind}) for one in records],
+            [HostSpace(one, limit or UNLIMITED, {self._settings.device_kind}) for one in records],
         )
         for name, key in targets:
             self.hosts[name].files[key] = self._sizes[key]
@@ -162,7 +162,7 @@ class HostFleet(Fleet):
         if not process.dead and not process.running and process.waiting:
             self._run(process)
 
-    # Losses
+    # Power losses
 
     def lose(self, host: Host) -> None:
         """Cut the power of a host: its processes end."""
@@ -174,7 +174,7 @@ class HostFleet(Fleet):
                 self._end(process)
 
 
-class Losses:
+class PowerLosses:
     """Lets hosts lose power at random times, which are drawn from the seed."""
 
     def __init__(

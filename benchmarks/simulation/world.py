@@ -14,7 +14,7 @@ from admin.advice.fleet import Fleet
 from admin.advice.load_model import Function
 from benchmarks.simulation.figures import as_report, spread
 from benchmarks.simulation.functions import population
-from benchmarks.simulation.hosts import HostFleet, Losses
+from benchmarks.simulation.hosts import HostFleet, PowerLosses
 from benchmarks.simulation.settings import Settings
 from pool_manager.core import commands, events
 from pool_manager.core.state import Device, PoolSpec
@@ -44,7 +44,7 @@ class World(simulation.World):
             for event in self.hosts.join():
                 self.feed(event)
             if settings.losses:
-                Losses(settings, self.clock, self.hosts, self.feed).plan()
+                PowerLosses(settings, self.clock, self.hosts, self.feed).plan()
         self.decisions_s.clear()
 
     def local_devices(self) -> list[Device]:

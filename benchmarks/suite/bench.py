@@ -13,7 +13,7 @@ from benchmarks.loading import generator
 from benchmarks.loading.call import Load
 from benchmarks.measuring.record import Case, Figures, interleaved
 from benchmarks.measuring.report import Part, compare
-from benchmarks.measuring.setting import Setting
+from benchmarks.measuring.setting import LeftOut, Setting
 from benchmarks.models import subjects
 from benchmarks.models.subjects import Subject
 from tests.support.process_server import FNCTL
@@ -25,7 +25,10 @@ WANTED = {metric: {OURS: "ratio 0.9 to 1.1"} for metric in (RATE, P50)}
 
 
 def measure(setting: Setting) -> list[Part]:
-    """Rate and latency at 1, 8 and 64 connections, by both, in turns."""
+    """Rate and latency at 1, 8 and 64 connections, by both, in turns. Raises LeftOut without wrk:
+    the built-in load is that of `fnctl bench` itself."""
+    if not generator.has_wrk():
+        raise LeftOut("wrk is not installed, and fnctl bench would be compared with itself")
     subject = subjects.digits()
     parts: list[Part] = []
     with (

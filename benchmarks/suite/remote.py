@@ -59,7 +59,7 @@ UP_S: Final = 30.0
 MIB: Final = 2**20
 
 
-class Way(NamedTuple):
+class Variant(NamedTuple):
     """A pool whose only replica is reached one way. `server`: that of another host."""
 
     pool: str
@@ -133,7 +133,7 @@ def far_sshd(folder: Path) -> Iterator[Sshd]:
 
 def _open(
     stack: ExitStack, runner: asyncio.Runner, folder: Path, servers: Mapping[str, Sshd]
-) -> tuple[dict[str, Way], Delivery]:
+) -> tuple[dict[str, Variant], Delivery]:
     """Start a replica here and one for the hosts; connect a gateway's delivery to them."""
     models.add_one(folder)
     local = stack.enter_context(replica_process(folder, SPEC))
@@ -160,7 +160,7 @@ def _open(
     runner.run(_publish(delivery, Endpoints(1, True, pools, hosts)))
     ways = {}
     for pool, name in zip(pools, (LOCAL, *servers), strict=True):
-        ways[name] = Way(pool, pids.get(name, far.process.pid), servers.get(name), name == FAR)
+        ways[name] = Variant(pool, pids.get(name, far.process.pid), servers.get(name), name == FAR)
     return ways, delivery
 
 
@@ -194,14 +194,14 @@ async def _calls(delivery: Delivery, pool: str, body: bytes, count: int) -> list
 
 
 def _case(
-    runner: asyncio.Runner, delivery: Delivery, way: Way, name: str, size: str
+    runner: asyncio.Runner, delivery: Delivery, way: Variant, name: str, size: str
 ) -> partial[Figures]:
     count = max(4, CALLS[size] // 10) if name == FAR else CALLS[size]
     return partial(_measured, runner, delivery, way, _npy(SIZES[size]), count)
 
 
 def _measured(
-    runner: asyncio.Runner, delivery: Delivery, way: Way, body: bytes, count: int
+    runner: asyncio.Runner, delivery: Delivery, way: Variant, body: bytes, count: int
 ) -> Figures:
     before = {metric: _cpu_ns(pids) for metric, pids in way.processes().items()}
     taken = runner.run(_calls(delivery, way.pool, body, count))

@@ -39,7 +39,8 @@ class Dialer(Protocol):
 class Greeting:
     """The expected first frame: WELCOME with the greeting as its body.
 
-    `buffer` never has room for more than that frame, so that a flood stays with its sender.
+    `buffer` never has room for more than that frame, so that a peer that sends more is slowed by
+    back-pressure.
     """
 
     def __init__(self, greeting: str) -> None:
@@ -51,7 +52,7 @@ class Greeting:
         self._filled = 0
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the frame has arrived and is the expected one."""
         return self._filled == len(self._received)
 
@@ -68,7 +69,7 @@ class Greeting:
         if (body_len, kind, meta_len) != (len(self._expected), Kind.WELCOME, 0):
             raise LinkError("the socket of the replica does not begin with a greeting")
         body = bytes(self._received[HEADER.size :])
-        if self.is_whole and not hmac.compare_digest(body, self._expected):
+        if self.is_complete and not hmac.compare_digest(body, self._expected):
             raise LinkError("the greeting is not that of the replica")
 
     def feed(self, data: bytes) -> bytes:
@@ -133,11 +134,13 @@ class GreetedStream(FrameStream):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio callback: the buffer to receive into."""
-        return super().get_buffer(sizehint) if self._greeting.is_whole else self._greeting.buffer()
+        return (
+            super().get_buffer(sizehint) if self._greeting.is_complete else self._greeting.buffer()
+        )
 
     def buffer_updated(self, nbytes: int) -> None:
         """asyncio callback: bytes were received."""
-        if self._greeting.is_whole:
+        if self._greeting.is_complete:
             super().buffer_updated(nbytes)
             return
         try:
@@ -145,7 +148,7 @@ class GreetedStream(FrameStream):
         except LinkError as error:
             self._refuse(str(error))
             return
-        if self._greeting.is_whole and not self._greeted.done():
+        if self._greeting.is_complete and not self._greeted.done():
             self._greeted.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:

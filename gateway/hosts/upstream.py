@@ -104,7 +104,7 @@ class RemoteUpstream(UpstreamConnection):
         except LinkError as error:
             self._fail(str(error))
             return
-        if self._greeting.is_whole and not self._is_failed:
+        if self._greeting.is_complete and not self._is_failed:
             self.write(self._connect)
             self._is_joined = True
             if self.is_ready:

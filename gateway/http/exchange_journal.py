@@ -250,8 +250,10 @@ class ExchangeJournal:
             time = KeyTime(self.key_id, function.namespace, function.name)
             invoker.key_times.add(time, monotonic() - self._sent_s)
         if self.meter is not None and self._sent_s:
-            is_answered, is_whole = self._receipt is not None, outcome == "ok"
-            self.meter.end(self._status, self._sent_s, is_answered=is_answered, is_whole=is_whole)
+            is_answered, is_complete = self._receipt is not None, outcome == "ok"
+            self.meter.end(
+                self._status, self._sent_s, is_answered=is_answered, is_complete=is_complete
+            )
         if invoker.access_log is None and self.trace is None:
             return
         now = monotonic()

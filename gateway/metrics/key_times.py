@@ -36,7 +36,8 @@ class KeyTimes:
         wall: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """`used` takes the rows, `wall` returns Unix seconds, `call_later` is the event loop's."""
+        """`used` receives the rows, `wall` returns Unix seconds, `call_later` is the event
+        loop's."""
         self._used, self._wall, self._call_later = used, wall, call_later
         self._waiting: list[KeyTime] = []
 

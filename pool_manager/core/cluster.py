@@ -28,15 +28,15 @@ COLD = PoolEndpoints([], "cold", NOBODY_CALLS)
 
 
 class StandbyPlace(NamedTuple):
-    """What a pool of standbys is for: a GPU, or with `device` "" all CPU slots of a host."""
+    """Purpose of a pool of standbys: a GPU, or with `device` "" all CPU slots of a host."""
 
     host: str
     device: str
 
 
 class IdleShape(NamedTuple):
-    """What of an idle pool decides which replicas may be stopped, and does not depend on time:
-    how many it can spare, and its ready replicas with the time until which each is kept."""
+    """Part of the eviction costs of an idle pool that does not depend on time: how many it can
+    spare, and its ready replicas with the time until which each is kept."""
 
     spare: int
     ready: tuple[tuple[str, float], ...]
@@ -238,7 +238,7 @@ class Cluster:
         return ""
 
     def end_upgrade(self, id: str) -> None:
-        """Charge a replica for what is left of its sessions."""
+        """Charge a replica for its remaining sessions."""
         replica = self.find(id)
         if replica is None or replica.extra_mib is None:
             return

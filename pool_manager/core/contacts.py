@@ -1,4 +1,4 @@
-"""What is known of replicas: their adoption, their control links, and hosts without connection."""
+"""Contact with replicas: their adoption, their control links, and hosts without connection."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ FOUND_CONTACTS = {
 
 
 class Contacts:
-    """Adopts replicas, applies their greetings, and what the connection of their host means for
-    them. No other class changes their contact, except that a commanded release ends EXPECTED.
+    """Adopts replicas, and applies their greetings and the changes of their hosts' connections. No
+    other class changes their contact, except that a commanded release ends EXPECTED.
 
     A replica on a host that cannot be reached is sent nothing. What its record implies is commanded
     when it is known again (`_restore_link`), its release when the host is (`find_again`).
@@ -139,9 +139,9 @@ class Contacts:
     def _restore_link(
         self, replica: Replica, now: float, commands: list[Command], *, is_loaded: bool = False
     ) -> None:
-        """The control link of a replica is a new one. Its record says what it must be told, since
-        commands may have been lost with the earlier link; those that it has got are ignored. Only
-        the first link after its host was unreachable begins a time limit anew."""
+        """The control link of a replica is a new one. The commands that its record implies are sent
+        again, since they may have been lost with the earlier link; it ignores those that it has.
+        Only the first link after its host was unreachable begins a time limit anew."""
         pool = self._cluster.pools[replica.pool]
         if replica.contact is Contact.EXPECTED:
             replica.contact = Contact.KNOWN

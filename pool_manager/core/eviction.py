@@ -32,7 +32,7 @@ TRIAL_PREEMPT_AFTER_S = 30.0
 """The same for a trial: a deploy is less urgent than a call."""
 EVICTED, GAVE_WAY = "evicted", "gives way: drained"
 MAKES_ROOM = "finishes its open streams before it makes room"
-GIVEN_UP = "given up"
+GIVEN_UP = "its place is needed"
 """Prefix of the reason of an eviction: of an idle replica, of a busy one, of a busy server, of a
 build. Metrics match the first three."""
 

@@ -1,4 +1,4 @@
-"""The lifecycle of hosts: their connections, engines, drains, removals, and what they mean for
+"""The lifecycle of hosts: their connections, engines, drains and removals, with the effects on
 replicas and placement."""
 
 from __future__ import annotations

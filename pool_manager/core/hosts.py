@@ -3,14 +3,14 @@
 Only `advance_host` changes a host's state, and only along HOST_TRANSITIONS. What a host's states
 mean for its replicas is their `Contact` (`state`).
 
-JOINING      It was added, or the server has just started: it has not answered yet.
+JOINING      It was added, or the server has just started: it is not ready for replicas yet.
 UP           Replicas are placed there.
 UNREACHABLE  Its control connection is lost. Its replicas may serve on; their number is unknown.
 DRAINING     No replica is placed there, and those that run there drain.
 GONE         It was unreachable for `host_lost_s`: nothing there takes calls any more.
 
-`host_lost_s` is longer than the time after which a replica that hears no manager refuses calls.
-It counts from the entry into JOINING or UNREACHABLE, which is never before the last message of the
+`host_lost_s` is longer than the time after which a replica without a manager refuses calls. It
+counts from the entry into JOINING or UNREACHABLE, which is never before the last message of the
 manager to a replica. A host that is removed has no state of its own: it drains, and its record is
 removed when none of its replicas is left.
 """
@@ -132,7 +132,7 @@ class HostRecord:
         cause = f": {self.reason}" if self.reason else ""
         match self.state:
             case HostState.JOINING:
-                return f"{self.name} has not answered yet{cause}"
+                return f"{self.name} has not joined yet{cause}"
             case HostState.UNREACHABLE:
                 return f"{self.name} is unreachable{cause}"
             case HostState.GONE:

@@ -313,8 +313,8 @@ class Ledger:
     def groups(self, need: Need) -> Iterator[DeviceGroup]:
         """Yield the groups of devices that a need may have, as far as kind and host decide; for a
         whole device, only those with an empty one."""
-        is_whole = need.share >= 1.0 and not need.takes_rest
-        for group in (self._with_empty if is_whole else self._groups).values():
+        needs_whole_device = need.share >= 1.0 and not need.takes_rest
+        for group in (self._with_empty if needs_whole_device else self._groups).values():
             if need.kind in ("any", group.kind) and self.admits(group.host, need):
                 yield group
 
@@ -343,7 +343,7 @@ class Ledger:
 
     def refusing(self, need: Need) -> list[str]:
         """Return the hosts that do not admit the need although they have devices of the kind, or
-        may have some, as they have not told any; cached as `fleet` is."""
+        may have some, as their devices are not known yet; cached as `fleet` is."""
         key = need.kind, need.device_type, need.labels, need.driver, False
         if key not in self._refusing:
             there = [host for host, kind in self._groups if need.kind in ("any", kind)]

@@ -15,8 +15,8 @@ ROUND_TRIPS: Final = 4
 """Round trips between the decision and a replica that loads: its folders and links, the creation
 and the start of its container, its HELLO with the answer."""
 IMAGE_BYTES: Final = 8e9
-"""Size assumed for an image that a host lacks; the engine tells it only after the transfer. Images
-with CUDA and a serving framework have 5 to 15 GB."""
+"""Size assumed for an image that a host lacks; the engine reports it only after the transfer.
+Images with CUDA and a serving framework have 5 to 15 GB."""
 SPREAD_S: Final = 5.0
 """Price of a second replica on a host, in seconds of start: less than a model's load from a disk,
 so that a host without the files is not chosen for the spread alone; more than any round trip."""

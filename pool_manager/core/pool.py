@@ -144,7 +144,7 @@ class Pool:
     @property
     def is_exclusive(self) -> bool:
         """Whether a replica must not be doubled while it may still run: its calls may not run
-        twice, or it is a server, whose state nobody knows."""
+        twice, or it is a server, which may have state."""
         spec = self.spec
         return spec.role == "serve" and (spec.is_server or not spec.may_rerun)
 

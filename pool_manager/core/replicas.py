@@ -368,8 +368,8 @@ class ReplicaLifecycle:
     ) -> None:
         """Keep the device charged (quarantined) and retry the release after RELEASE_RETRY_S."""
         replica.why = event.reason
-        # It hears no manager since its loss. A failed release alone proves nothing: the connection
-        # to its host may be what failed.
+        # It has had no manager since its loss. A failed release alone proves nothing: it may be
+        # the connection to its host that failed.
         if now - replica.since_s >= self._cluster.host_lost_s:
             replica.may_run = False
         if replica.is_reachable:

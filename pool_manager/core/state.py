@@ -42,8 +42,8 @@ links to it: when the claimant no longer needs the room, the drain is revoked (`
 Deadlines are not part of the table. A state may last for `state_limit_s`. A Tick after that
 treats an overdue state like any other loss, except for a drain and a release.
 
-The state of a replica on another host is what is known of it; its `Contact` says how well it is
-known. Only a KNOWN replica is listed, used, drained or evicted:
+The state of a replica on another host is the last known one; its `Contact` says how reliable that
+is. Only a KNOWN replica is listed, used, drained or evicted:
 
 KNOWN        Its control link works. Every replica of the local host, and every one that was
              launched or has greeted since its host is up.

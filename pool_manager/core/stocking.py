@@ -27,7 +27,7 @@ class FileSet(NamedTuple):
     device_kind: str = "any"
 
 
-class Stockroom(NamedTuple):
+class HostSpace(NamedTuple):
     """A host as a place for files: room for `limit_bytes` of them, and its kinds of devices."""
 
     record: HostRecord
@@ -35,7 +35,7 @@ class Stockroom(NamedTuple):
     kinds: Collection[str]
 
 
-def stock_targets(wanted: Iterable[FileSet], rooms: Iterable[Stockroom]) -> list[tuple[str, str]]:
+def stock_targets(wanted: Iterable[FileSet], rooms: Iterable[HostSpace]) -> list[tuple[str, str]]:
     """Return which files each host should have, as pairs of host and `FileSet.files`.
 
     (1) The local host has all files and does not count. A host that drains, is removed or gone gets
@@ -66,7 +66,7 @@ def _is_lasting(record: HostRecord) -> bool:
     return not (record.is_local or is_leaving) and record.state in LASTING
 
 
-def _can_run(one: FileSet, room: Stockroom) -> bool:
+def _can_run(one: FileSet, room: HostSpace) -> bool:
     record = room.record
     has_labels = all(record.labels.get(key) == value for key, value in one.labels)
     # The driver of a host that has not answered yet is not known.

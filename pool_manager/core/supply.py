@@ -58,7 +58,7 @@ class Builds:
         need = self._cluster.need(pool)
         device, reason = self._find(need)
         if not device:
-            self._evictor.block(pool, f"it takes only what nobody needs: {reason}", commands)
+            self._evictor.block(pool, f"a build uses only spare devices: {reason}", commands)
             return
         self._evictor.unblock(pool)
         host = self._cluster.ledger.devices[device].host

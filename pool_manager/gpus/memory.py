@@ -12,7 +12,7 @@ from runtime_image.contract.gpus import Reading, Snapshot
 ALL: Final = "all"
 NONE: Final = "none"
 MODEL_MAX: Final = 300
-"""Max length of what is known of a GPU."""
+"""Max characters of the model of a GPU."""
 
 
 SLACK_MIB: Final = 256.0

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -248,6 +248,9 @@ class GpuMonitor:
         gpu = self._seen.get(device)
         if gpu is None:
             return None
+        reading = gpu
+        if self.silence or device in self._health.gone:  # the last values are not those of now
+            reading = replace(gpu, used_mib=None, utilization=None, telemetry=None)
         return GpuView(
             gpu.name,
             gpu.index,
@@ -256,10 +259,10 @@ class GpuMonitor:
             gpu.total_mib,
             gpu.used_mib,
             self._foreign_mib[device],
-            gpu.utilization,
-            gpu,
+            reading.utilization,
+            reading,
             self._parts.get(device, 1.0),
-            self._xids.get(gpu.parent or gpu.uuid, {}),
+            dict(self._xids.get(gpu.parent or gpu.uuid, {})),
         )
 
     def used_mib(self, device: str) -> float | None:

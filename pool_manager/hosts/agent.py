@@ -66,7 +66,7 @@ class AgentReports:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the last report is young enough to be believed."""
+        """Whether the last report is recent enough to be used."""
         return self.last is not None and self._clock() - self._at_s < STALE_S
 
     async def next(self, timeout_s: float) -> HostReport:
@@ -90,7 +90,7 @@ class AgentReports:
 
 
 class _Receiver:
-    """Receiver of what an agent's control link has beside reports: nothing of use."""
+    """Receiver of an agent's control link, which ignores everything but reports."""
 
     def on_event(self, event: events.Event) -> None:
         """LinkReceiver: an agent has no events."""
@@ -99,7 +99,7 @@ class _Receiver:
         """LinkReceiver: the report comes with it."""
 
     def on_link_lost(self, id: str, reason: str, *, is_its_fault: bool) -> None:
-        """LinkReceiver: reports become stale, and its container's end is the driver's to tell."""
+        """LinkReceiver: reports become stale; the driver reports the end of its container."""
 
 
 class RemoteNvml:

@@ -71,37 +71,26 @@ class HostDevices:
         is_patient: bool,
     ) -> bool:
         """Find the GPUs that `setting` allows, unless they are known, and poll them from then on.
-        True if that has to wait: for an image, which is only sent if the caller `is_patient`, or
-        for a report.
-        `why_none` says why there are none. Raises EngineDown."""
+
+        Return True if that has to wait: for a report, or for an image that is missing on the host
+        and is sent only if the caller `is_patient`. `why_none` is the reason why there are none.
+        Raises EngineDown.
+        """
         if self._host in self._gpus or engine.driver is None:
             return False
         try:
-            return await self._find(setting, engine, records, running, is_patient=is_patient)
+            chosen = await self._choose(setting)
+            if not chosen:
+                return self._is_silent
+            if not is_patient and not await engine.has_runtime("cuda"):
+                return True
+            await engine.driver.add_image("cuda", await engine.provide_runtime("cuda"))
+            await self._monitor(chosen, engine.driver, records, running)
         except EngineDown:
             raise
         except DriverError as error:
             self.why_none = error.message
             log.warning("GPUs cannot be used", host=self._host, reason=error.message)
-            return False
-
-    async def _find(
-        self,
-        setting: str,
-        engine: HostEngine,
-        records: Mapping[str, ReplicaRecord],
-        running: Collection[str],
-        *,
-        is_patient: bool,
-    ) -> bool:
-        assert engine.driver is not None
-        chosen = await self._choose(setting)
-        if not chosen:
-            return self._is_silent
-        if not is_patient and not await engine.has_runtime("cuda"):
-            return True
-        await engine.driver.add_image("cuda", await engine.provide_runtime("cuda"))
-        await self._monitor(chosen, engine.driver, records, running)
         return False
 
     async def _choose(self, setting: str) -> list[Reading]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Final
 
 from hosts.connection import HostConnection
+from hosts.errors import shown
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.pairs import Machine
@@ -16,6 +18,12 @@ from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.transfers import MIB, Transfers
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
+
+VERSION_MAX: Final = 80
+"""Max characters of an engine's version."""
+CORES_MAX: Final = 1024
+MEMORY_MAX: Final = 2**50
+"""Max cores, and bytes of memory, that are believed of a host."""
 
 
 class HostEngine:
@@ -40,6 +48,7 @@ class HostEngine:
         self._info: dict[str, Any] = {}
         self._machine = Machine("", has_ipv6=False, mountinfo="")
         self._is_forwarded = False
+        self._there = ""
         self.driver: DockerDriver | None = None
         self.exits, self.losses = Exits(), EngineLosses()
         self._sent: set[str] = set()
@@ -54,7 +63,7 @@ class HostEngine:
     ) -> DockerDriver:
         """Return the driver of the engine at the socket `there` of the host, with the runtime image
         for CPU slots. Called at each join."""
-        self._machine = facts.machine
+        self._machine, self._there = facts.machine, there
         if not self._is_forwarded:
             self._socket.unlink(missing_ok=True)
             await connection.forward(self._socket, there)
@@ -84,6 +93,11 @@ class HostEngine:
 
     def _its_machine(self) -> Machine:
         return self._machine
+
+    def named(self, text: str) -> str:
+        """Return an error's text with the engine's socket on the host, not that of this machine
+        which leads there."""
+        return text.replace(self._url, self._there)
 
     async def has_runtime(self, kind: str) -> bool:
         """Return whether the host has the runtime image for devices of a kind."""
@@ -126,14 +140,21 @@ class HostEngine:
     @property
     def version(self) -> str:
         """The version of the engine, "" if unknown."""
-        return str(self._info.get("ServerVersion") or "")
+        return shown(self._info.get("ServerVersion") or "")[:VERSION_MAX]
 
     @property
     def cores(self) -> int:
-        """The number of the host's cores."""
-        return int(self._info.get("NCPU") or 1)
+        """The number of the host's cores, which are as many devices."""
+        return max(1, int(_number(self._info.get("NCPU"), CORES_MAX)))
 
     @property
     def memory_mib(self) -> float:
         """The size of the host's memory, 0 if unknown."""
-        return float(self._info.get("MemTotal") or 0) / MIB
+        return _number(self._info.get("MemTotal"), MEMORY_MAX) / MIB
+
+
+def _number(value: object, most: int) -> float:
+    """Return a number that an engine told, within 0 and `most`; 0 for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+        return 0.0
+    return max(0.0, min(float(most), value))

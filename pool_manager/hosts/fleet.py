@@ -56,7 +56,7 @@ class Fleet:
         return self._local if host == LOCAL_HOST else self.remote(host)
 
     def adopt(self, record: ReplicaRecord) -> None:
-        """Know the host of a replica: one that is launched, or of an earlier manager."""
+        """Record the host of a replica that is launched or adopted."""
         if record.host != LOCAL_HOST:
             self._host_of[record.id] = record.host
             self.remote(record.host).records[record.id] = record
@@ -71,7 +71,7 @@ class Fleet:
         """Return the control connections of a replica on another host."""
         return self.remote(record.host).control.register(record.id, record.token)
 
-    def knows(self, host: str) -> bool:
+    def has_host(self, host: str) -> bool:
         """Whether there is such a host beside this machine."""
         return host in self._hosts
 
@@ -196,4 +196,6 @@ class FleetImages:
                 try:
                     await host.unpin_others(ids)
                 except DriverError as error:
-                    log.warning("pins are left", host=host.name, reason=error.message)
+                    log.warning(
+                        "pins of images could not be removed", host=host.name, reason=error.message
+                    )

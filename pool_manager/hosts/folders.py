@@ -1,4 +1,4 @@
-"""This server's folders on another host: what they hold, their modes, their end.
+"""This server's folders on another host: their contents, modes and removal.
 
 BASE is `~/.fngate/OWNER` of the login, 0700: other users of the host see nothing of it. Containers
 see single folders below it, so that the modes below say what their users may do.

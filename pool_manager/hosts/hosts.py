@@ -19,7 +19,7 @@ from pool_manager.hosts.fleet import Fleet
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.stocking import Stocking
-from pool_manager.hosts.view import HostView
+from pool_manager.hosts.view import HostView, engine_complaint
 from pool_manager.ports import Gpus
 from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+MEMBERS_MAX: Final = 2 * HOSTS_MAX
+"""Max hosts beside this machine: all stored ones, and as many that are being removed."""
 LABEL: Final = "host"
 """Label that every host has: its name."""
 EVENTS_OF_HOSTS: Final = (
@@ -78,6 +80,7 @@ class Hosts:
         self.fleet = Fleet(driver, self._members)
         self._local = driver
         self._seen: dict[str, tuple[object, ...]] = {}
+        self._began_s = clock()
         self._is_open = False
         self.changed = Subscribers[[str]]()
         """Notified with the name of each host whose view changed, also after its removal."""
@@ -110,8 +113,8 @@ class Hosts:
     def _open(self, host: Host) -> None:
         if self._settings is None:
             raise DriverError(f"host {host.name}: this server can have no other hosts")
-        if len(self._members) >= HOSTS_MAX and host.name not in self._members:
-            raise BadRequest(f"expected at most {HOSTS_MAX} hosts")
+        if len(self._members) >= MEMBERS_MAX and host.name not in self._members:
+            raise BadRequest(f"expected at most {MEMBERS_MAX} hosts")
         present = self._members.get(host.name)
         if present is not None and _login(present.host) == _login(host):
             present.update(host)
@@ -205,8 +208,9 @@ class Hosts:
         found = HostView(
             record.name,
             state=record.state,
-            reason=record.reason or record.engine_down,
-            since_s=self._wall() - (self._clock() - record.since_s),
+            reason=record.reason or engine_complaint(record.engine_down),
+            # The record of this machine is older than any clock.
+            since_s=self._wall() - (self._clock() - max(record.since_s, self._began_s)),
             labels={name: text for name, text in record.labels.items() if name != LABEL},
             driver=record.driver,
             cpu_slots=present[record.name, "slots"],
@@ -228,5 +232,5 @@ def _present(machine: Machine) -> Counter[tuple[str, str]]:
 
 
 def _login(host: Host) -> tuple[str, ...]:
-    """Return what a change of needs another connection, or another engine and other GPUs."""
+    """Return the settings whose change needs another connection, another engine or other GPUs."""
     return host.address, host.host_key, host.identity, host.engine, host.gpus

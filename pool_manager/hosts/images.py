@@ -196,7 +196,7 @@ async def _load(session: ClientSession, pieces: AsyncIterator[bytes], host: str)
             text = said.decode("utf-8", "replace")
             if answer.status != OK or '"error"' in text:
                 raise DriverError(
-                    f"the engine of host {host} does not take an image: {_reason(text)[:SAID_MAX]}"
+                    f"the engine of host {host} refuses an image: {_reason(text)[:SAID_MAX]}"
                 )
     except (ClientError, OSError) as error:
         raise EngineDown(f"an image could not be sent to host {host}: {error}") from error

@@ -1,4 +1,4 @@
-"""Facts of a host that its engine does not tell."""
+"""Facts of a host that its engine does not report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _LINES: Final = 5
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Facts of a host: the login's home folder, whether an NVIDIA driver is installed, the limit on
-    open files that a container can have (0: none), and what the containers of servers need."""
+    open files that a container can have (0: none), and the facts that containers of servers depend
+    on."""
 
     home: str
     has_nvidia: bool

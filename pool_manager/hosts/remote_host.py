@@ -1,8 +1,8 @@
 """One other host: its connection, and everything that is opened over it.
 
 The SSH connection comes and goes (`hosts.connection`). Each time it is up, the host is *joined*:
-folders, engine, images, control socket, replicas, agent. What was opened stays over breaks; only a
-host that is joined gets commands. A step that fails is tried again as long as the connection is up.
+folders, engine, images, control socket, replicas, agent. Opened parts stay over breaks; only a host
+that is joined gets commands. A step that fails is tried again as long as the connection is up.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ log = structlog.get_logger()
 JOIN_RETRY_S: Final = (1.0, 60.0)
 """Shortest and longest pause between two tries to join a host whose connection is up."""
 END_S: Final = 10.0
-"""Time limit of what is ended on a host when the server closes."""
+"""Time limit of the steps on a host when the server closes."""
 
 
 class RemoteHost:
@@ -170,9 +170,9 @@ class RemoteHost:
 
     @property
     def why_down(self) -> str:
-        """Why the host is not up."""
-        begun = "it is being joined" if self._connection.is_up else "the host has not answered yet"
-        return self.reason or self._connection.reason or begun
+        """Why the host is not up, without its name."""
+        reason = self.reason or self._connection.reason or "connected; it is being prepared"
+        return reason.removeprefix(f"{self.name}: ")
 
     async def _on_up(self) -> None:
         """Join the host in the background: the connection waits for this call. Its listener is
@@ -198,6 +198,7 @@ class RemoteHost:
 
     def _leave(self, reason: str) -> None:
         self.control.set_up(is_up=False)
+        reason = reason.removeprefix(f"{self.name}: ")
         was_joined, self.is_joined, self.reason = self.is_joined, False, ""
         if was_joined:
             log.warning("a host is unreachable", host=self.name, reason=reason)
@@ -210,7 +211,7 @@ class RemoteHost:
             try:
                 await self._join()
             except (FnError, OSError, Unreachable) as error:
-                self.reason = str(error) or type(error).__name__
+                self.reason = self.engine.named(str(error) or type(error).__name__)
             except Exception as error:  # without another try the host would stay away for ever
                 self.reason = repr(error)
                 log.exception("a host could not be joined", host=self.name)
@@ -222,7 +223,7 @@ class RemoteHost:
             pause_s = min(2 * pause_s, longest_s)
 
     async def _join(self) -> None:
-        """Open what is not open yet, compare what runs with the records, and report the host."""
+        """Open missing parts, compare running replicas with the records, and report the host."""
         folders, facts = await self._open_folders()
         await self._listen(folders)
         try:
@@ -235,7 +236,7 @@ class RemoteHost:
             if self.is_known and self._connection.is_up and not self.is_joined:
                 # Its replicas can be reached all the same.
                 self._report_up(frozenset(self.records))
-                self._services.emit(events.EngineLost(str(error), self.name))
+                self._services.emit(events.EngineLost(self.engine.named(str(error)), self.name))
             raise
         is_running, has_gpus = AGENT_ID in running, self._may_have_gpus
         await self.agent.ensure(driver, folders, is_running=is_running, has_gpus=has_gpus)
@@ -244,7 +245,7 @@ class RemoteHost:
         await self.files.refresh()
         is_late = await self._find_gpus(running, is_patient=False)
         # With only its engine away until now, starts may have begun since the list was read, and
-        # EngineBack tells what has ended.
+        # EngineBack names the replicas that still run.
         self._report_up(frozenset(self.records if self.is_joined else running))
         self._tasks.spawn("leftovers", self._remove_leftovers(folders))
         if is_late:
@@ -300,10 +301,10 @@ class RemoteHost:
             self._is_listening = True
 
     async def _without_leftovers(self, driver: DockerDriver, running: set[str]) -> set[str]:
-        """End what runs without a record of this server; return the rest."""
+        """End containers without a record of this server; return the others."""
         leftovers = running - self.records.keys()
         if leftovers:
-            log.info("leftovers are ended", host=self.name, replicas=sorted(leftovers))
+            log.info("unknown replicas are ended", host=self.name, replicas=sorted(leftovers))
         for id in leftovers:
             await driver.release(id)
         return running & self.records.keys()
@@ -334,7 +335,7 @@ class RemoteHost:
 
     def _on_engine_lost(self, reason: str) -> None:
         if self.is_up:
-            self.engine_losses.notify(reason)
+            self.engine_losses.notify(self.engine.named(reason))
 
     # Operations
 
@@ -347,10 +348,8 @@ class RemoteHost:
             raise HostDown(f"host {self.name} is not up: {self.why_down}")
         try:
             yield driver
-        except HostDown:
-            raise
         except EngineDown as error:
-            if self._connection.is_up:
+            if isinstance(error, HostDown) or self._connection.is_up:
                 raise
             raise HostDown(f"host {self.name} is not up: {self.why_down}") from error
 
@@ -436,7 +435,7 @@ class RemoteHost:
                 raise
             except DriverError as error:
                 # Files of other users in its data folder: they take disk space, nothing else.
-                log.warning("folders are left", host=self.name, replica=id, reason=error.message)
+                log.warning("folders remain", host=self.name, replica=id, reason=error.message)
             self.records.pop(id, None)
 
     async def unpin_others(self, ids: Collection[str]) -> None:
@@ -453,8 +452,7 @@ class RemoteHost:
         return HostRoute(host.address, host.host_key, host.identity, epoch)
 
     def data_socket(self, id: str) -> str:
-        """Return the path there at which gateways connect to a replica; "" before the first
-        join."""
+        """Return the path on the host for gateways' connections; "" before the first join."""
         return self._folders.data_socket(id) if self._folders is not None else ""
 
     @property
@@ -473,7 +471,7 @@ class RemoteHost:
         return self.engine.driver is not None
 
     def fill(self, view: HostView) -> HostView:
-        """Return the view of this host with what is known here; the rest is the machine's."""
+        """Return the view of this host with the facts known here; the machine adds the others."""
         report, stock = self.agent.reports.last, self.files.stock if self.files else {}
         disk_free_mib = report.disk_free_mib if report else None
         wrong = complaint(disk_free_mib, self.agent.reports.clock_offset_s)

@@ -1,4 +1,4 @@
-"""What hosts need of their owner."""
+"""Services that hosts need from their owner."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.core.machine import Machine
-from pool_manager.core.stocking import FileSet, Stockroom, stock_targets
+from pool_manager.core.stocking import FileSet, HostSpace, stock_targets
 from pool_manager.hosts.transfers import MIB
 from pool_manager.ports import Binding
 from registry.errors import DriverError, HostDown
@@ -34,7 +34,7 @@ AGAIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedSet:
     """A file set that replicas need, and its files. `optional` are groups of files that replicas
     are given, too, by the host that each is for, "" for all."""
 
@@ -51,7 +51,7 @@ class Kept:
 class Cache:
     """A host that is up, with the bytes of the files that it has by sha256."""
 
-    room: Stockroom
+    room: HostSpace
     stock: Mapping[str, int]
 
 
@@ -66,7 +66,7 @@ class HostPlan:
 
 
 def plan(
-    wanted: Sequence[Kept], rooms: Sequence[Stockroom], caches: Sequence[Cache]
+    wanted: Sequence[CachedSet], rooms: Sequence[HostSpace], caches: Sequence[Cache]
 ) -> dict[str, HostPlan]:
     """Return the plan of each host in `caches`; `rooms` are all hosts, also those that are away."""
     sets = {one.files.files: one for one in wanted}
@@ -133,14 +133,14 @@ class Stocking:
             record = machine.cluster.hosts.get(name)
             if record is None:
                 continue
-            room = Stockroom(replace(record), host.host.files_mib * MIB, kinds.get(name, ()))
+            room = HostSpace(replace(record), host.host.files_mib * MIB, kinds.get(name, ()))
             rooms.append(room)
             if host.is_up and host.files is not None:
                 caches.append(Cache(room, dict(host.files.stock)))
         self._tasks.spawn("stocking", self._carry_out(wanted, rooms, caches))
 
     async def _carry_out(
-        self, wanted: list[Kept], rooms: list[Stockroom], caches: list[Cache]
+        self, wanted: list[CachedSet], rooms: list[HostSpace], caches: list[Cache]
     ) -> None:
         plans = await asyncio.to_thread(plan, wanted, rooms, caches)
         for name, one in plans.items():
@@ -186,7 +186,7 @@ class Stocking:
             self._paused_s[host.name] = self._clock() + AGAIN_S
 
 
-def _wanted(machine: Machine, bindings: Mapping[str, Binding]) -> Iterable[Kept]:
+def _wanted(machine: Machine, bindings: Mapping[str, Binding]) -> Iterable[CachedSet]:
     """Yield the files of all pools that serve."""
     for key, pool in machine.pools.items():
         spec, binding = pool.spec, bindings.get(key)
@@ -202,4 +202,4 @@ def _wanted(machine: Machine, bindings: Mapping[str, Binding]) -> Iterable[Kept]
             spec.driver,
             spec.device_kind,
         )
-        yield Kept(files, required.files, (("", prepared), *compiled))
+        yield CachedSet(files, required.files, (("", prepared), *compiled))

@@ -29,7 +29,9 @@ class Transfer:
     def __str__(self) -> str:
         if not self.total_bytes:
             return f"{self.what}: {self.done_bytes // MIB} MiB"
-        return f"{self.what}: {self.done_bytes // MIB} of {self.total_bytes // MIB} MiB"
+        # The size of an image is an estimate: what is sent has headers and padding.
+        total_bytes = max(self.done_bytes, self.total_bytes)
+        return f"{self.what}: {self.done_bytes // MIB} of {total_bytes // MIB} MiB"
 
 
 class Transfers:

@@ -17,9 +17,9 @@ class HostView:
     """One host as the manager sees it; the local machine is one, with `address` "".
 
     `state` is one of `core.hosts.HostState`, since `since_s` (Unix seconds); `reason` says why the
-    host is not up, or what is wrong with it although it is. `driver` and `engine_version` are "" if
-    unknown. `agent` says why there are no reports of GPUs and disks, "" while there are. `gpus` and
-    `cpu_slots` are the numbers of devices. `cached_mib` is the size of the `cached_files` model
+    host is not up, or which problem it has although it is up. `driver` and `engine_version` are ""
+    if unknown. `agent` says why there are no reports of GPUs and disks, "" while there are. `gpus`
+    and `cpu_slots` are the numbers of devices. `cached_mib` is the size of the `cached_files` model
     files, `images` are the ids of the images that this server has put there. `clock_offset_s` is
     the host's wall clock minus this machine's. `transfer` describes the transfers in progress, ""
     for none; `transferred_bytes` counts the bytes of files and images sent since the start of this
@@ -49,8 +49,13 @@ class HostView:
     transferred_bytes: int = 0
 
 
+def engine_complaint(reason: str) -> str:
+    """Return the problem of a host whose engine is away for a reason; "" for none."""
+    return f"its container engine does not answer: {reason}" if reason else ""
+
+
 def complaint(disk_free_mib: float | None, clock_offset_s: float | None) -> str:
-    """Return what is wrong with a host that is up, as its agent reports it; "" for nothing."""
+    """Return the problem of a host that is up, as its agent reports it; "" for none."""
     found = []
     if disk_free_mib is not None and disk_free_mib < DISK_LOW_MIB:
         found.append(f"its disk is full: {disk_free_mib:.0f} MiB are free")

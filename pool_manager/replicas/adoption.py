@@ -42,7 +42,7 @@ async def adopt_all(driver: Driver, launcher: Launcher, emit: Emit) -> None:
 def _adopt_there(id: str, record: ReplicaRecord, launcher: Launcher, emit: Emit) -> None:
     """Adopt a replica on another host, which says later whether it runs. Without a record it is
     ended there when its host is up."""
-    if _speaks_this_link(record) and launcher.knows(record.host):
+    if _speaks_this_link(record) and launcher.has_host(record.host):
         _adopt(id, record, launcher, emit)
     else:
         launcher.folders.remove(id)

@@ -78,8 +78,9 @@ class LinkReceiver(Protocol):
 
 
 @dataclass(slots=True)
-class _Said:
-    """What a replica has said so far. `has_tried`: LOADED or LOAD_FAILED."""
+class _LinkState:
+    """State of one replica's protocol, by its messages so far. `has_tried`: LOADED or LOAD_FAILED
+    has arrived."""
 
     has_greeted: bool = False
     has_tried: bool = False
@@ -135,7 +136,7 @@ class Control:
         self._is_base_due = False
         self._drains = 0
         self._upgrades: deque[asyncio.Future[UpgradeResult]] = deque()
-        self._said = _Said()
+        self._state = _LinkState()
         self._closed = False
 
     def open(self, tasks: Tasks, ping_s: float) -> None:
@@ -151,7 +152,7 @@ class Control:
         loop = asyncio.get_running_loop()
         is_remote = self._connections.is_remote
         credit, last_s = float(DIALS_AT_ONCE), loop.time()
-        while is_remote or not self._said.has_greeted:
+        while is_remote or not self._state.has_greeted:
             sock, hello = await self._connections.accept()
             await self._receive(sock, hello)
             now = loop.time()
@@ -190,8 +191,8 @@ class Control:
         await asyncio.get_running_loop().create_unix_connection(lambda: stream, sock=sock)
         self._take_over(stream, dial)
         self._emit(events.Greeted(self.id, parse_numbers(hello["phases"]), loaded is not None))
-        if not self._said.has_greeted:
-            self._said.has_greeted = True
+        if not self._state.has_greeted:
+            self._state.has_greeted = True
             self._background.append(self._tasks.spawn(f"pings {self.id}", self._ping_always()))
             # It served under an earlier server, whose runs are not counted: ask how many it made
             # before any gateway can connect.
@@ -212,7 +213,7 @@ class Control:
         bound, known = hello["bound"], self._bound
         if known is not None and (bound not in ("", known) or (loaded and not bound)):
             raise LinkError(f"expected a replica of {known!r}, got one of {text(bound, 100)!r}")
-        if self._said.is_loaded and loaded is None:
+        if self._state.is_loaded and loaded is None:
             raise LinkError("expected a replica with a model, got one without")
         return loaded
 
@@ -229,10 +230,10 @@ class Control:
 
     def _update(self, loaded: events.Loaded) -> None:
         """Handle the model that a HELLO states: it is news once."""
-        if not self._said.has_tried:
+        if not self._state.has_tried:
             self._tell_loaded(loaded)
-        elif loaded.refuted and not self._said.is_refuted:
-            self._said.is_refuted = True
+        elif loaded.refuted and not self._state.is_refuted:
+            self._state.is_refuted = True
             self._emit(events.BatchingRefuted(self.id, loaded.refuted))
 
     def _on_lost(self, dial: int, reason: str) -> None:
@@ -290,17 +291,17 @@ class Control:
     @property
     def is_greeted(self) -> bool:
         """Whether the replica has sent HELLO, so that frames can be sent to it."""
-        return self._said.has_greeted
+        return self._state.has_greeted
 
     @property
     def is_answering(self) -> bool:
         """Whether the replica is connected, or has yet to be, and all PINGs but the last were
         answered; the last answer may be on its way."""
-        return self._missed <= 1 and (self._stream is not None or not self._said.has_greeted)
+        return self._missed <= 1 and (self._stream is not None or not self._state.has_greeted)
 
     def bind(self, request: BindRequest) -> None:
         """Send the model to load, and the role."""
-        if self._said.is_loaded:
+        if self._state.is_loaded:
             return
         if self._bound is not None:
             self._bound = request["bound"]
@@ -313,7 +314,7 @@ class Control:
     async def upgrade(self, compiled: CompiledModel) -> UpgradeResult:
         """Send a compiled model whose files are in the replica's model folder; return the outcome,
         which is emitted, too. Raises OSError if the link ends or does not stand."""
-        if self._stream is None or not self._said.is_loaded or len(self._upgrades) >= UPGRADES_MAX:
+        if self._stream is None or not self._state.is_loaded or len(self._upgrades) >= UPGRADES_MAX:
             raise ConnectionError("the replica takes no upgrade now")
         answer: asyncio.Future[UpgradeResult] = asyncio.get_running_loop().create_future()
         self._upgrades.append(answer)
@@ -395,13 +396,15 @@ class Control:
             case Kind.LOADED:
                 self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
             case Kind.LOAD_FAILED:
-                self._expect(not self._said.has_tried, frame)
-                self._said.has_tried = True
+                self._expect(not self._state.has_tried, frame)
+                self._state.has_tried = True
                 self._emit(parse_load_failed(self.id, parse_frame(frame)))
             case Kind.BATCHING_OFF:
-                is_due = self._said.has_tried and not self._said.is_refuted and not self._is_server
+                is_due = (
+                    self._state.has_tried and not self._state.is_refuted and not self._is_server
+                )
                 self._expect(is_due, frame)
-                self._said.is_refuted = True
+                self._state.is_refuted = True
                 self._emit(parse_batching_off(self.id, parse_frame(frame)))
             case Kind.UPGRADED:
                 self._expect(bool(self._upgrades), frame)
@@ -411,8 +414,8 @@ class Control:
                 self._drains -= 1
                 self._emit(events.NotIdle(self.id, frame.aux / 1e3))
             case Kind.FIRST_RUN:
-                self._expect(not self._said.has_run, frame)
-                self._said.has_run = True
+                self._expect(not self._state.has_run, frame)
+                self._state.has_run = True
                 self._emit(events.FirstRun(self.id, frame.aux / 1e3))
             case Kind.REPORT if self._on_report is not None:
                 self._on_report(_report(frame))
@@ -437,7 +440,7 @@ class Control:
         before."""
         if not frame.body and not self._is_base_due:
             return []
-        self._expect(not frame.body or (self._said.has_tried and not self._is_server), frame)
+        self._expect(not frame.body or (self._state.has_tried and not self._is_server), frame)
         before, now = self._runs, {one.rows: one for one in unpack_runs(frame.body)}
         if not before.keys() <= now.keys():
             raise LinkError("malformed PONG: a batch size is missing")
@@ -449,12 +452,12 @@ class Control:
         return [one for one in more if one.runs]
 
     def _tell_loaded(self, loaded: events.Loaded) -> None:
-        if self._said.has_tried:
+        if self._state.has_tried:
             raise LinkError("unexpected LOADED")
         if self._is_server and not (loaded.limit or loaded.report):
             raise LinkError("malformed LOADED: limit 0 of a server")
-        self._said.has_tried = self._said.is_loaded = True
-        self._said.is_refuted = bool(loaded.refuted)
+        self._state.has_tried = self._state.is_loaded = True
+        self._state.is_refuted = bool(loaded.refuted)
         self._emit(loaded)
 
     @staticmethod

@@ -44,8 +44,8 @@ async def reader_at(path: Path) -> AsyncIterator[PartReader]:
 
 @contextlib.asynccontextmanager
 async def reader_of(connection: socket.socket, greeting: str) -> AsyncIterator[PartReader]:
-    """Use a connection to a replica on another host, which proves by `greeting` that it is the one.
-    Raises LinkError if it does not, OSError."""
+    """Use a connection to a replica on another host, which proves by `greeting` that it is the
+    expected one. Raises LinkError if it does not, OSError."""
     with connection:
         reader = PartReader(connection)
         try:
@@ -72,8 +72,8 @@ class PartReader:
             raise LinkError("the greeting is not that of the replica")
 
     async def description(self) -> bytes:
-        """Fetch the description of what the replica has made, at most PART_MAX bytes. The replica
-        answers when it has finished."""
+        """Fetch the description of the replica's files, at most PART_MAX bytes. The replica answers
+        when it has finished."""
         async with contextlib.aclosing(self.parts(Part.DESCRIPTION, None)) as parts:
             return b"".join([bytes(part) async for part in parts])
 
@@ -117,8 +117,8 @@ class PartReader:
 
 
 class NotFetched(NamedTuple):
-    """Why nothing was fetched. `is_accident`: it says nothing about the model, and may succeed
-    another time."""
+    """Reason why nothing was fetched. `is_accident`: it is not the model's fault, so another
+    attempt may succeed."""
 
     reason: str
     is_accident: bool = False
@@ -143,5 +143,5 @@ async def fetched_or_why_not(
         return NotFetched(f"its files could not be fetched: {error}", is_accident=True)
     except Exception as error:
         # For any error: without a report its caller would wait until the time limit.
-        log.exception("what a replica made could not be fetched", replica=id)
+        log.exception("files of a replica could not be fetched", replica=id)
         return NotFetched(f"its files could not be fetched: {error!r}")

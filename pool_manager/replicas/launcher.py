@@ -416,9 +416,9 @@ class Launcher:
             return self._hosts.connections(record)
         return LocalConnections(self.folders.listen_control(record.id), record.id)
 
-    def knows(self, host: str) -> bool:
+    def has_host(self, host: str) -> bool:
         """Whether there is such another host."""
-        return self._hosts.knows(host)
+        return self._hosts.has_host(host)
 
     def control(self, id: str) -> Control | None:
         """Return the control link of a replica, None once its release has begun."""

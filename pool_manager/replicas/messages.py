@@ -1,4 +1,4 @@
-"""Checks of what replicas say on their control links.
+"""Checks of replicas' messages on their control links.
 
 Replicas may run foreign code: numbers, texts and nesting have limits.
 """

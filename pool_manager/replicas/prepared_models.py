@@ -1,7 +1,7 @@
 """Files that a trial makes: fetched from it while its report is held back.
 
 These are the prepared files, and the chosen candidate of other precision. Without the former a
-model starts more slowly; without the latter the report describes a model that nobody has.
+model starts more slowly; without the latter the report describes a model that does not exist.
 
 The trial may run foreign code: its description and the sizes of its files are validated.
 """
@@ -156,14 +156,14 @@ def _times(data: dict[str, Any]) -> SessionTimes:
 
 @dataclass(slots=True)
 class _Held:
-    """A report that is held back. `optimised` is set if candidates were wanted; `is_whole` becomes
+    """A report that is held back. `optimised` is set if candidates were wanted; `is_stored` becomes
     True once its file is stored, `prepares` says whether the trial prepares its model."""
 
     loaded: events.Loaded
     binding: Binding
     prepares: bool
     optimised: Optimised | None
-    is_whole: bool
+    is_stored: bool
     work: asyncio.Task[None] | None = None
 
     @property
@@ -175,7 +175,7 @@ class _Held:
 
 
 class _Fetched(NamedTuple):
-    """What was prepared, or why not; None if nothing was to be."""
+    """The prepared model, or the reason why there is none; None if none was wanted."""
 
     prepared: Prepared | str | None
 
@@ -220,7 +220,7 @@ class PreparedFetcher:
             held = self._held[event.id]
             if held.work is not None:
                 held.work.cancel()
-            if held.is_whole:
+            if held.is_stored:
                 reason = event.reason if isinstance(event, events.Lost) else "it was stopped"
                 self._emit_report(event.id, f"its trial ended while it was prepared: {reason}")
             else:
@@ -228,8 +228,8 @@ class PreparedFetcher:
         self._emit(event)
 
     def _trial_of(self, id: str) -> tuple[ModelSpec, Binding] | None:
-        """Return what a trial was asked for, None for any other replica: no other one may make the
-        server store files."""
+        """Return the binding of a trial, None for any other replica, which may not make the server
+        store files."""
         replica = self._find(id)
         if replica is None or replica.role != "trial":
             return None
@@ -249,9 +249,9 @@ class PreparedFetcher:
                 self._emit(events.Lost(event.id, str(error), stage=STAGE))
                 return
         prepares = spec.prepare and event.report.get(PREPARES) is True
-        is_whole = found is None or found.file is None
-        held = self._held[event.id] = _Held(event, binding, prepares, found, is_whole)
-        if is_whole and not prepares:
+        is_stored = found is None or found.file is None
+        held = self._held[event.id] = _Held(event, binding, prepares, found, is_stored)
+        if is_stored and not prepares:
             self._emit_report(event.id, None)
         else:
             held.work = self._tasks.spawn(f"fetch from {event.id}", self._fetch(event.id, held))
@@ -276,7 +276,7 @@ class PreparedFetcher:
         """Emit the report without prepared files, or the trial's failure if the chosen candidate is
         missing."""
         held = self._held.get(id)
-        if held is None or held.is_whole:
+        if held is None or held.is_stored:
             self._emit_report(id, reason)
             return
         del self._held[id]
@@ -307,5 +307,5 @@ class PreparedFetcher:
             files = TrialFiles(reader, self._bundles, held.binding)
             if held.optimised is not None:
                 held.optimised = await files.candidate(held.optimised)
-                held.is_whole = True
+                held.is_stored = True
             return _Fetched(await files.prepared(held.served) if held.prepares else None)

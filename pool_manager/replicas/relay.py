@@ -135,7 +135,7 @@ class EventRelay:
 
     def _with_start(self, event: events.Greeted) -> events.Greeted:
         """Return the event with the phases of a start on another host. The record keeps them, so
-        that BIND tells them to the replica, which repeats them to a later manager."""
+        that BIND passes them to the replica, which repeats them to a later manager."""
         record = self._remote(event.id)
         if record is None or record.role == "standby" or event.loaded:
             return event

@@ -40,8 +40,8 @@ class Upgrades:
         return {id: task.result() for id, task in work.items()}
 
     def on_loaded(self, replica: Replica | None, compiled: Compiled) -> None:
-        """Upgrade a replica that has become ready without the compiled model of its revision, and
-        without a word about it: it got its model before that one was there."""
+        """Upgrade a replica that has become ready without the compiled model of its revision and
+        without a reason: it was bound before the compiled model was stored."""
         if replica is None or replica.role != "serve" or not replica.is_ready:
             return
         if replica.session not in ("", "none", "compiled") and not replica.not_compiled:
@@ -52,13 +52,14 @@ class Upgrades:
         if reason := cluster.begin_upgrade(id):
             log.info("a replica is not upgraded", replica=id, reason=reason)
             return UpgradeResult(session="", reason=reason)
+        model, files = compiled.served
         try:
-            await self._launcher.add_files(id, compiled.files)
+            await self._launcher.add_files(id, files)
             control = self._launcher.control(id)
             if control is None:
                 return UpgradeResult(session="", reason="it has ended")
             async with asyncio.timeout(self.limit_s):
-                return await control.upgrade(compiled.model)
+                return await control.upgrade(model)
         except TimeoutError:
             reason = f"it did not answer within {self.limit_s:.0f} s"
         except (FnError, OSError) as error:

@@ -211,7 +211,7 @@ class BlobStore:
             raise unavailable(error) from error
         return True
 
-    def is_whole(self, file: BundleFile) -> bool:
+    def is_stored(self, file: BundleFile) -> bool:
         """Return whether a file's blob is stored with its size. Raises StoreUnavailable."""
         return self.has(file.sha256) and self.size(file.sha256) == file.size
 
@@ -230,7 +230,8 @@ class BlobStore:
         )
 
     def remove_damaged(self, files: Collection[BundleFile]) -> list[str]:
-        """Remove those blobs of these files whose content does not match their name. Blocking.
+        """Remove those blobs of these files whose content does not match their name, or that are
+        links: replicas open none. Blocking.
 
         Returns their paths in the bundle; the next upload replaces the blobs. Reads all files.
         """
@@ -238,7 +239,7 @@ class BlobStore:
         with _filesystem():
             for file in files:
                 path = self.path(file.sha256)
-                if path.is_file() and not is_blob(path, file.sha256):
+                if path.is_symlink() or (path.is_file() and not is_blob(path, file.sha256)):
                     log.error("a damaged blob is removed", sha256=file.sha256, path=file.path)
                     path.unlink(missing_ok=True)
                     damaged.append(file.path)

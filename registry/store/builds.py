@@ -12,13 +12,16 @@ from registry.model import BundleFile
 from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record
 
+Decide = Callable[[Build], Build]
+
 
 class BuildStore:
     """Durable storage of builds and compiled models by their target's digest, with a copy in
     memory. Single-threaded but for the database.
 
     Every writing method is one transaction and may raise StoreUnavailable; memory is then as it
-    was.
+    was. `decide` returns a build's next state from its present one, Build() if there is none. It is
+    called within the transaction, so that of two changes at once neither is lost.
     """
 
     def __init__(
@@ -66,27 +69,28 @@ class BuildStore:
         """Return the sha256 of every file of a compiled model; a sweep must keep these blobs."""
         return {file.sha256 for one in self._compiled.values() for file in one.files}
 
-    async def put_build(self, target: str, build: Build) -> None:
-        """Store the state of a target's build."""
+    async def change(self, target: str, decide: Decide) -> None:
+        """Change the state of a target's build."""
         async with self._database.write() as transaction:
-            await _put_build(transaction, target, build)
+            build = await self._decided(transaction, target, decide)
         self._builds[target] = build
 
-    async def put(self, compiled: Compiled, build: Build) -> None:
-        """Store a compiled model, which replaces an earlier one, and the state of its build."""
+    async def put(self, compiled: Compiled, decide: Decide) -> None:
+        """Store a compiled model, which replaces an earlier one, and change the state of its
+        build."""
         target = compiled.target.digest
         async with self._database.write() as transaction:
-            await _put_build(transaction, target, build)
+            build = await self._decided(transaction, target, decide)
             await transaction.query(
                 "INSERT OR REPLACE INTO compiled VALUES (?, ?)", (target, encode_record(compiled))
             )
         self._builds[target], self._compiled[target] = build, compiled
         self._groups.setdefault(group_of(target), {})[target] = compiled
 
-    async def drop(self, target: str, build: Build) -> None:
-        """Remove a target's compiled model, if any, and store the state of its build."""
+    async def drop(self, target: str, decide: Decide) -> None:
+        """Remove a target's compiled model, if any, and change the state of its build."""
         async with self._database.write() as transaction:
-            await _put_build(transaction, target, build)
+            build = await self._decided(transaction, target, decide)
             await transaction.query("DELETE FROM compiled WHERE target = ?", (target,))
         self._builds[target] = build
         self._forget_compiled(target)
@@ -123,8 +127,10 @@ class BuildStore:
         if not there:
             del self._groups[group_of(target)]
 
-
-async def _put_build(transaction: Transaction, target: str, build: Build) -> None:
-    await transaction.query(
-        "INSERT OR REPLACE INTO builds VALUES (?, ?)", (target, encode_record(build))
-    )
+    async def _decided(self, transaction: Transaction, target: str, decide: Decide) -> Build:
+        """Store the next state of a target's build; return it."""
+        build = decide(self._builds.get(target, Build()))
+        await transaction.query(
+            "INSERT OR REPLACE INTO builds VALUES (?, ?)", (target, encode_record(build))
+        )
+        return build

@@ -13,10 +13,10 @@ ROWS_MAX: Final = 50_000
 
 
 class DeviceTime(NamedTuple):
-    """What a function had of all devices of one kind, model and part of a GPU.
+    """Time and energy of a function on all devices of one kind, model and part of a GPU.
 
-    `name` is "" for what no function held. `model` is "" if it is not known. Seconds and joules as
-    in `registry.model.Use`.
+    `name` is "" for time that no function held. `model` is "" if it is not known. Seconds and
+    joules as in `registry.model.Use`.
     """
 
     name: str

@@ -135,6 +135,11 @@ def check_host(host: Host) -> None:
     _check_text("identity", host.identity, PATH_MAX)
     _check_text("gpus", host.gpus, GPUS_MAX)
     _check_text("engine", host.engine, SOCKET_MAX)
+    if host.identity and not host.identity.startswith(("/", "~")):
+        raise BadRequest(
+            "identity: expected the absolute path of a private key on the server's machine, got"
+            f" {host.identity[:80]!r}"
+        )
     if not host.address:
         raise BadRequest("address: expected [USER@]HOST[:PORT], got nothing")
     if not host.engine.startswith("/"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from runtime_image.compilers.files import Contents
+from runtime_image.compilers.files import VerifiedFiles
 from runtime_image.compilers.keys import Platform
 from runtime_image.contract.compiled import CompilerName, Form, ShapeRange
 from runtime_image.contract.errors import LoadError
@@ -33,7 +33,7 @@ class Compilation:
     delay_s: float = 0.0
 
 
-class Made(NamedTuple):
+class CompileOutput(NamedTuple):
     """Result of a compilation: names of the files in `target`, the one to load first."""
 
     form: Form
@@ -41,7 +41,7 @@ class Made(NamedTuple):
 
 
 class Compiler(Protocol):
-    """One compiler. Nothing of it is imported or loaded before it is asked for."""
+    """One compiler. Its libraries are imported and loaded only when it is used."""
 
     name: CompilerName
     device_kind: str
@@ -51,14 +51,14 @@ class Compiler(Protocol):
         """Return what compiled files depend on here; `environment` is the key of ONNX Runtime and
         device. Raises CompileError with the reason why this compiler cannot be used."""
 
-    def compile(self, order: Compilation) -> Made:
+    def compile(self, order: Compilation) -> CompileOutput:
         """Compile a model. Blocks, for TensorRT many minutes; other threads go on. Raises
         CompileError."""
 
     def open(
         self,
         form: Form,
-        contents: Contents,
+        contents: VerifiedFiles,
         model: Path,
         ranges: tuple[ShapeRange, ...],
         options: Any,

@@ -30,7 +30,7 @@ class Refused(LoadError):
     """A file is not the one that was compiled."""
 
 
-class Contents:
+class VerifiedFiles:
     """Verified files by name, each in anonymous memory of this process."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Contents:
 
 
 @contextmanager
-def verified(folder: Path, compiled: CompiledModel) -> Iterator[Contents]:
+def verified(folder: Path, compiled: CompiledModel) -> Iterator[VerifiedFiles]:
     """Yield the contents of all files of `compiled` below `folder`/FOLDER.
 
     Raises Refused if any of them differs from its description, or is no regular file.
@@ -69,7 +69,7 @@ def verified(folder: Path, compiled: CompiledModel) -> Iterator[Contents]:
     files = compiled.files
     if not 0 < len(files) <= FILES_MAX or len({file.name for file in files}) < len(files):
         raise Refused(f"expected 1 to {FILES_MAX} different files, got {len(files)}")
-    contents = Contents()
+    contents = VerifiedFiles()
     try:
         for file in files:
             contents.add(file.name, _copied(folder, file))
@@ -78,13 +78,16 @@ def verified(folder: Path, compiled: CompiledModel) -> Iterator[Contents]:
         contents.close()
 
 
-def read_small(folder: Path, name: str, bytes_max: int) -> bytes:
-    """Return a regular file below `folder`/FOLDER, b"" if there is none or it is larger."""
-    with suppress(OSError, Refused), _opened(folder, name) as descriptor:
-        size = os.fstat(descriptor).st_size
-        if size <= bytes_max:
-            with open(descriptor, "rb", closefd=False) as file:
-                return file.read(size)
+def read_small(folder: Path, file: CompiledFile, bytes_max: int) -> bytes:
+    """Return the content of a file below `folder`/FOLDER, b"" if it is too large or differs from
+    its description."""
+    with suppress(OSError, Refused), _opened(folder, file.name) as descriptor:
+        if file.size <= bytes_max:
+            with open(descriptor, "rb", closefd=False) as source:
+                content = source.read(file.size + 1)
+            digest = hashlib.sha256(content).hexdigest()
+            if (len(content), digest) == (file.size, file.sha256):
+                return content
     return b""
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
-from runtime_image.compilers.base import Compilation, CompileError, Made
-from runtime_image.compilers.files import Contents
+from runtime_image.compilers.base import Compilation, CompileError, CompileOutput
+from runtime_image.compilers.files import VerifiedFiles
 from runtime_image.compilers.keys import Platform
 from runtime_image.contract.compiled import TIMING_CACHE, CompilerName, Form, ShapeRange
 
@@ -18,8 +18,8 @@ MODEL_FILE: Final = "model.onnx"
 PROVIDER: Final = "CPUExecutionProvider"
 OPTIONS: Final = (("graph_optimization_level", "all"),)
 MEASURED: Final = b"one more build\n"
-"""What a build adds to the timing cache. This compiler measures nothing: the file shows only that a
-cache gets from one build to the next."""
+"""Content that a build adds to the timing cache. This compiler measures nothing: it only shows that
+a cache gets from one build to the next."""
 
 
 class OnnxRuntimeCompiler:
@@ -36,7 +36,7 @@ class OnnxRuntimeCompiler:
         """Return versions of ONNX Runtime, and the processor in `environment`."""
         return Platform(environment, ort.get_build_info(), ort.__version__, "", OPTIONS)
 
-    def compile(self, order: Compilation) -> Made:
+    def compile(self, order: Compilation) -> CompileOutput:
         """Compile to one file, after the order's delay."""
         self._pause(order.delay_s)
         try:
@@ -51,12 +51,12 @@ class OnnxRuntimeCompiler:
             reason = str(error).replace(f"{order.target}/", "")
             raise CompileError(reason.replace(f"{order.model.parent}/", "")) from error
         (order.target / TIMING_CACHE).write_bytes(order.timing_cache + MEASURED)
-        return Made("context", (MODEL_FILE, TIMING_CACHE))
+        return CompileOutput("context", (MODEL_FILE, TIMING_CACHE))
 
     def open(
         self,
         form: Form,
-        contents: Contents,
+        contents: VerifiedFiles,
         model: Path,  # noqa: ARG002 - the compiled file holds everything
         ranges: tuple[ShapeRange, ...],  # noqa: ARG002 - it takes any shape
         options: Any,

@@ -1,6 +1,6 @@
 """TensorRT by ONNX Runtime's provider.
 
-Written against ONNX Runtime 1.31 and TensorRT 10. No GPU was there: it has not run on one.
+Written against ONNX Runtime 1.31 and TensorRT 10. It has not run on a GPU yet.
 
 The library is loaded only after the driver has shown a GPU: without one, TensorRT's runtime ends
 the process with a segmentation fault.
@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import onnxruntime as ort
 
-from runtime_image.compilers.base import Compilation, CompileError, Made
-from runtime_image.compilers.files import Contents
+from runtime_image.compilers.base import Compilation, CompileError, CompileOutput
+from runtime_image.compilers.files import VerifiedFiles
 from runtime_image.compilers.gpu import NoGpu, architecture, first_gpu
 from runtime_image.compilers.keys import Platform
 from runtime_image.contract.compiled import (
@@ -44,6 +44,9 @@ OPTIONS: Final = (
 """Options that change the compiled files; part of the key. No option of precision: the precision is
 that of the model."""
 CONTEXT_FILE: Final = "context.onnx"
+BESIDE_CONTEXT: Final = ""
+"""Path of the engine cache while a context model is written: the provider takes it as relative to
+that model's folder, and logs an error for an absolute one."""
 CONTEXT_MAX: Final = 2**31 - 2**20
 """Max bytes of a model with its engine inside: Protocol Buffers end at 2 GiB."""
 PREFIX: Final = "engine"
@@ -95,10 +98,10 @@ class TensorRtCompiler:
                 for name in LIBRARIES
             ]
         except OSError as error:
-            raise CompileError(f"TensorRT 10 is not there: {error}") from error
+            raise CompileError(f"TensorRT 10 cannot be loaded: {error}") from error
         return loaded[0]
 
-    def compile(self, order: Compilation) -> Made:
+    def compile(self, order: Compilation) -> CompileOutput:
         """Build engines for all parts of the graph that TensorRT takes.
 
         The whole graph as one node becomes one file; else the engines are kept as a cache.
@@ -115,7 +118,7 @@ class TensorRtCompiler:
                 str(order.model),
                 order.options,
                 {
-                    **_cache_options(cache),
+                    **_cache_options(BESIDE_CONTEXT),
                     **profiles(order.ranges),
                     "trt_timing_cache_enable": "1",
                     "trt_timing_cache_path": str(cache),
@@ -132,7 +135,7 @@ class TensorRtCompiler:
     def open(
         self,
         form: Form,
-        contents: Contents,
+        contents: VerifiedFiles,
         model: Path,
         ranges: tuple[ShapeRange, ...],
         options: Any,
@@ -142,12 +145,12 @@ class TensorRtCompiler:
         self.platform("")
         if form == "context":
             return _open(contents.first, options, profiles(ranges))
-        with tempfile.TemporaryDirectory(dir=Path.home()) as folder:
-            cache = Path(folder)
-            for name in contents.names():
-                (cache / name).write_bytes(Path(contents.path(name)).read_bytes())
+        with tempfile.TemporaryDirectory(dir=Path.home()) as name:
+            cache = Path(name)
+            for file in contents.names():
+                (cache / file).write_bytes(Path(contents.path(file)).read_bytes())
             before = _state(cache)
-            session = _open(str(model), options, {**_cache_options(cache), **profiles(ranges)})
+            session = _open(str(model), options, {**_cache_options(name), **profiles(ranges)})
             if _state(cache) != before:
                 raise CompileError("TensorRT did not use the compiled engines but built new ones")
             return session
@@ -189,7 +192,7 @@ def form_of(assigned: list[str], context_bytes: int) -> Form:
     return "context" if whole else "cache"
 
 
-def _kept(form: Form, cache: Path, target: Path) -> Made:
+def _kept(form: Form, cache: Path, target: Path) -> CompileOutput:
     """Move the files of a form from `cache` to `target`. Raises CompileError if there are too
     many."""
     wanted = [cache / CONTEXT_FILE] if form == "context" else _engines(cache)
@@ -201,17 +204,17 @@ def _kept(form: Form, cache: Path, target: Path) -> Made:
     for timing in cache.glob(f"*{TIMING_SUFFIX}"):
         names.append(timing.rename(target / TIMING_CACHE).name)
         break
-    return Made(form, tuple(names))
+    return CompileOutput(form, tuple(names))
 
 
 def _engines(cache: Path) -> list[Path]:
     return sorted(path for path in cache.iterdir() if path.suffix in CACHE_SUFFIXES)
 
 
-def _cache_options(cache: Path) -> dict[str, str]:
+def _cache_options(cache: str) -> dict[str, str]:
     return {
         "trt_engine_cache_enable": "1",
-        "trt_engine_cache_path": str(cache),
+        "trt_engine_cache_path": cache,
         "trt_engine_cache_prefix": PREFIX,
     }
 

@@ -1,4 +1,5 @@
-"""Reports of a host's agent: what the manager knows of a machine on which it cannot look itself.
+"""Reports of a host's agent: GPUs, memory, disk and clocks of a machine that the manager cannot
+read.
 
 The agent is a container of the runtime image. Its control link is that of a replica; REPORT has a
 `HostReport` as JSON body.

@@ -1,4 +1,4 @@
-"""Compiled models: what a build makes of a model for one kind of device, and how it is asked for.
+"""Compiled models: orders and results of builds, which compile a model for one kind of device.
 
 A build is a replica with the role "build". It loads the model as a serving replica would, sends
 LOADED, compiles, compares the outputs of both, and then answers FETCH like a trial.
@@ -69,11 +69,11 @@ class CompiledModel:
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """What a build compiles a model with.
+    """Order of a build.
 
     `tolerance` bounds the relative difference between the outputs of both sessions. `timing_cache`
-    says that `FOLDER/TIMING_CACHE` is there from an earlier build with the same `timing_key`.
-    `delay_s` is added to the compilation, for trials of the machinery.
+    is the file that an earlier build with this `timing_key` left, None without one. `delay_s` is
+    added to the compilation, for trials of the machinery.
     """
 
     compiler: CompilerName
@@ -81,7 +81,7 @@ class BuildOrder:
     tolerance: float
     keeps_ordinary: bool = False
     timing_key: str = ""
-    timing_cache: bool = False
+    timing_cache: CompiledFile | None = None
     delay_s: float = 0.0
 
 
@@ -102,7 +102,7 @@ class BuildDescribed(TypedDict):
     compiled: NotRequired[dict[str, Any]]
     """`CompiledModel` as JSON; file `n` is sent for FETCH with aux `COMPILED_PART + n`."""
     timing_key: NotRequired[str]
-    """What the timing cache is valid for; the cache is the file named `TIMING_CACHE`, if any."""
+    """Key of the timing cache; the cache is the file named `TIMING_CACHE`, if any."""
     parity: NotRequired[list[OutputParity]]
     samples: NotRequired[int]
     build_s: NotRequired[float]
@@ -140,7 +140,10 @@ def compiled_from_json(data: dict[str, Any]) -> CompiledModel:
 
 def order_from_json(data: dict[str, Any]) -> BuildOrder:
     """Rebuild a build's order from `asdict`. Raises TypeError on unknown or missing fields."""
-    return BuildOrder(**{**data, "ranges": ranges_from_json(data["ranges"])})
+    plain = {**data, "ranges": ranges_from_json(data["ranges"])}
+    if (timing := plain.get("timing_cache")) is not None:
+        plain["timing_cache"] = CompiledFile(**timing)
+    return BuildOrder(**plain)
 
 
 def ranges_from_json(data: Any) -> tuple[ShapeRange, ...]:

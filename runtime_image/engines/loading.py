@@ -55,6 +55,10 @@ def preload(device_kind: str) -> None:
     from runtime_image.codecs import media
     from runtime_image.engines import onnx, python  # noqa: F401 - imported ahead
 
+    if device_kind == "cuda":
+        # On a CPU only trials of the machinery compile: every standby would pay for them.
+        from runtime_image.compilers import tensorrt  # noqa: F401
+        from runtime_image.engines import compiled  # noqa: F401
     onnx.warm_up(device_kind)
     media.preload()
     gc.collect()

@@ -60,6 +60,9 @@ Fields that change, such as clock rates, would give a new key every time."""
 CPU_INFO_BYTES: Final = 16 * 1024
 """Enough for the first processor; reading all of many processors would take milliseconds."""
 
+NO_FALLBACK: Final = 0
+"""Value of `enable_fallback`. Otherwise ONNX Runtime goes on with the CPU, and prints a line, if a
+provider fails at load or in a run."""
 OPTIMISING_TAKES: Final = 3
 """Max memory of a session whose graph is rewritten at load, as a multiple of its files' size."""
 
@@ -330,7 +333,7 @@ def open_session(
 
         libraries.preload(ort)
     options = session_options(threads, optimise=optimise, prepack=prepack)
-    arguments: dict[str, Any] = {"providers": [provider]}
+    arguments: dict[str, Any] = {"providers": [provider], "enable_fallback": NO_FALLBACK}
     if before_work is not None:
         arguments["disabled_optimizers"] = _none_once_asked(before_work)
     try:

@@ -1,7 +1,7 @@
 """Reports NVIDIA's libraries that a replica here would load: `-m runtime_image.engines.probe`.
 
 For `fnctl doctor`, in a process of its own: a library may end it with a signal. It prints a JSON
-object per part as soon as that is known, so what came before a crash is not lost.
+object per part as soon as that is known, so earlier parts survive a crash.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ ERROR_MAX: Final = 500
 
 
 def packages() -> dict[str, Any]:
-    """Return the installed distributions with their versions; an image installs no metadata of
-    others."""
+    """Return those of PACKAGES that are installed, with their versions."""
     found = {}
     for name in PACKAGES:
         try:

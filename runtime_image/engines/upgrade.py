@@ -149,7 +149,7 @@ class SessionUpgrade:
             return self._is_building
 
     def end(self) -> None:
-        """Prevent further building; wait for the end of what is being built."""
+        """Prevent further building; wait for the end of a session that is being built."""
         if self.abandon():
             self._over.wait()
 

@@ -1,6 +1,6 @@
 """NVIDIA's libraries in this process: driver, CUDA, cuDNN and TensorRT, their versions and files.
 
-Written against their headers; untried, as no GPU was there.
+Written against their headers; not tried on a GPU yet.
 """
 
 from __future__ import annotations

@@ -56,9 +56,9 @@ class Upgrades:
     def start(self, compiled: CompiledModel) -> None:
         """Exchange the session for that of `compiled`, between two runs; report the result."""
         if self._current is not None:
-            self._tell(BUSY)
+            self._finish(BUSY)
         elif compiled.key == self._key:
-            self._tell("")
+            self._finish("")
         else:
             self._start(compiled)
 
@@ -79,7 +79,7 @@ class Upgrades:
             ended=lambda reason: self._post(lambda: self._end(compiled.key, reason)),
         )
         if isinstance(upgrade, str):
-            self._tell(upgrade)
+            self._finish(upgrade)
             return
         self._current = upgrade
         upgrade.start(record.memory_mib)
@@ -93,7 +93,7 @@ class Upgrades:
         self._current = None
         if not reason:
             self._key = key
-        self._tell(reason)
+        self._finish(reason)
 
-    def _tell(self, reason: str) -> None:
+    def _finish(self, reason: str) -> None:
         self._report({"session": self._engine.session, "reason": reason[:REASON_MAX]})

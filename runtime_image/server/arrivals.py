@@ -1,4 +1,4 @@
-"""New connections of gateways on other machines, until their first frame tells what they are."""
+"""New connections of gateways on other machines, until their first frame identifies them."""
 
 from __future__ import annotations
 

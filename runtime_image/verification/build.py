@@ -15,14 +15,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from runtime_image.compilers.base import Compilation, CompileError, Made
+from runtime_image.compilers.base import Compilation, CompileError, CompileOutput
 from runtime_image.compilers.files import read_small
 from runtime_image.compilers.ranges import outside, problem, rows_max
 from runtime_image.contract.compiled import (
     COMPILED_PART,
     FILES_MAX,
     FOLDER,
-    TIMING_CACHE,
     BuildDescribed,
     BuildOrder,
     CompiledFile,
@@ -52,8 +51,8 @@ RUNS_MS_MAX: Final = 2000.0
 """Runs measured for one number of rows, and the max time for all of them. The best one counts."""
 
 
-class Ordinary(NamedTuple):
-    """What the ordinary session showed: its outputs by sample, and milliseconds by rows."""
+class OrdinaryResult(NamedTuple):
+    """Measurements of the ordinary session: its outputs by sample, and milliseconds by rows."""
 
     feeds: list[Feed]
     outputs: list[dict[str, Any]]
@@ -155,7 +154,7 @@ def build(
 
 def _ordinary(
     engine: Engine, place: Place, order: BuildOrder, clock: Callable[[], float]
-) -> Ordinary:
+) -> OrdinaryResult:
     """Run the ordinary session on every sample. Raises LoadError if none can be run."""
     spec, signature = place.spec, engine.signature
     if reason := problem(signature, order.ranges):
@@ -172,7 +171,7 @@ def _ordinary(
             accepted.append(feed)
     if not accepted:
         raise CompileError(failure)
-    return Ordinary(accepted, outputs, _latencies(engine, accepted[0], place, order, clock))
+    return OrdinaryResult(accepted, outputs, _latencies(engine, accepted[0], place, order, clock))
 
 
 def _latencies(
@@ -201,12 +200,12 @@ def _best_ms(engine: Engine, feed: Feed, clock: Callable[[], float]) -> float:
     return round(min(runs), 4)
 
 
-def _compile(place: Place, order: BuildOrder, scratch: Path, timing_key: str) -> Made:
+def _compile(place: Place, order: BuildOrder, scratch: Path, timing_key: str) -> CompileOutput:
     target = scratch / FOLDER
     target.mkdir(parents=True)
     cache = b""
-    if order.timing_cache and order.timing_key == timing_key:
-        cache = read_small(place.folder, TIMING_CACHE, TIMING_CACHE_MAX)
+    if order.timing_cache is not None and order.timing_key == timing_key:
+        cache = read_small(place.folder, order.timing_cache, TIMING_CACHE_MAX)
     bytes_max = files_max(_bundle_bytes(place.folder))
     compilation = Compilation(
         place.model,

@@ -28,7 +28,13 @@ from runtime_image.contract.model import (
     files_max,
 )
 from runtime_image.contract.signature import Signature
-from runtime_image.engines.onnx import PROVIDERS, OnnxEngine, environment_key, session_options
+from runtime_image.engines.onnx import (
+    NO_FALLBACK,
+    PROVIDERS,
+    OnnxEngine,
+    environment_key,
+    session_options,
+)
 from runtime_image.verification import proof
 from runtime_image.verification.measure import Bench, Candidate, Choice, choose
 from runtime_image.verification.swap import NeighbourSwap
@@ -278,7 +284,9 @@ def write_prepared(
     provider = PROVIDERS[device_kind]
     try:
         with bounded_files(bytes_max):
-            session = ort.InferenceSession(str(model), options, providers=[provider])
+            session = ort.InferenceSession(
+                str(model), options, providers=[provider], enable_fallback=NO_FALLBACK
+            )
     except Exception as error:
         raise LoadError(str(error).replace(f"{model.parent}/", "")) from error
     if session.get_providers()[0] != provider:

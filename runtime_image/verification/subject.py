@@ -17,7 +17,7 @@ from runtime_image.verification.trial import analyse, examine
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a trial examines: the spec of the file to serve, the static verdict on its rows, and the
+    """Subject of a trial: the spec of the file to serve, the static verdict on its rows, and the
     table of candidates, None if the function has no [optimise]."""
 
     spec: ModelSpec

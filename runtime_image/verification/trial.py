@@ -132,7 +132,7 @@ def refutation(
     *,
     budget_s: float = BUDGET_S,
 ) -> str:
-    """Return what a comparison of runs shows against joining rows, "" if nothing. Raises
+    """Return how a comparison of runs refutes joining rows, "" if it does not. Raises
     BatchingRefuted if the owner requires batching."""
     coarse = bool(spec.optimised)
     refuted = proof.why_not_batchable(engine, inputs, outputs, coarse=coarse)

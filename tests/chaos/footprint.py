@@ -112,12 +112,18 @@ async def metrics(caller: Caller) -> dict[str, float]:
 
 
 def descriptors(pid: int) -> dict[str, int]:
-    """Count open descriptors by kind: socket, pipe, pidfd, or the path of a file."""
+    """Count open descriptors by kind: socket, pipe, pidfd, or the path of a file.
+
+    Databases are left out, their write-ahead logs are not: SQLite keeps the descriptor of a closed
+    connection for the next one, as closing it would release the locks of other connections.
+    """
     kinds: Counter[str] = Counter()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
             target = str(entry.readlink())
         except OSError:
+            continue
+        if target.endswith(".db"):
             continue
         kinds[re.sub(r":\[\d+\]$", "", target)] += 1
     return dict(sorted(kinds.items()))

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from admin.cost import IDLE
 from gateway.v1.endpoints import ENDPOINTS, BodyForm, Protocol
 from tests.chaos.footprint import memory_kib
 from tests.chaos.ledger import Ledger
@@ -357,7 +358,7 @@ async def _run_all(scene: Scene, numbers: range) -> None:
 
 
 def _check_labels(ledger: Ledger, text: str) -> None:
-    """Only functions that exist are values of labels."""
+    """Only functions that exist are values of labels, and the name for what no function held."""
     found = {
         value
         for family in text_string_to_metric_families(text)
@@ -365,7 +366,7 @@ def _check_labels(ledger: Ledger, text: str) -> None:
         for name, value in sample.labels.items()
         if name == "function"
     }
-    ledger.require(found <= {"awake", "asleep", ""}, f"labels of functions: {found}")
+    ledger.require(found <= {"awake", "asleep", "", IDLE}, f"labels of functions: {found}")
 
 
 def _memory_kib(server: ServerProcess) -> int:

@@ -92,7 +92,7 @@ class Rounds:
         requests = schedule(
             self._chance, self._phases(), self._dose.requests, first, self._dose.leavers
         )
-        tally, kills = await self._under_fire(requests)
+        tally, kills = await self._run_load(requests)
         took_s = time.monotonic() - began
         await self._wait_zero(number)
         last = self._prints[-1] if self._prints else None
@@ -120,7 +120,7 @@ class Rounds:
             return [list(self._subjects)]
         return bursts(self._chance, self._subjects, self._dose.phases)
 
-    async def _under_fire(self, requests: Iterator[Request]) -> tuple[Tally, Kills]:
+    async def _run_load(self, requests: Iterator[Request]) -> tuple[Tally, Kills]:
         dose, ended, tally = self._dose, asyncio.Event(), Tally()
         kills = Kills(dose.starts_max, dose.answers_each)
         killer = killing(

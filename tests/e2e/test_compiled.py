@@ -182,7 +182,7 @@ async def test_a_swap_fails_no_call(caller: Caller) -> None:
 
 async def test_a_killed_server_builds_again(server: ServerProcess, caller: Caller) -> None:
     """The next server counts the build that the crash ended, removes its replica and builds. Then a
-    compiled model of another engine version serves nobody: the ordinary session does, until a new
+    compiled model of another engine version is not used: the ordinary session serves, until a new
     build is done."""
     await asleep(caller, "digits")
     await deploy(caller, "digits", f"{AUTO}[batching]\nmax_size = 2\n")

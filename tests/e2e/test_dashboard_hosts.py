@@ -35,7 +35,7 @@ async def hosts(
 
 
 async def test_devices_are_grouped_by_host() -> None:
-    """The server's own machine is first; a lost host tells why; a removed one goes."""
+    """The server's own machine is first; a lost host shows its reason; a removed one disappears."""
     async with hosts() as (dashboard, view):
         names = view.page.locator(f"{GROUP} h3")
         assert await names.all_inner_texts() == ["local", "gpu2", "gpu3", "gpu4"]
@@ -71,6 +71,25 @@ async def test_a_host_has_a_page_with_its_checks(scheme: Scheme) -> None:
         assert await view.faults() == []
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+async def test_checks_have_room_for_their_text(width: int) -> None:
+    """On a phone the text of a check stands below its name, else beside it; the remedy is below."""
+    async with hosts(path="#/host/gpu2", width=width) as (_, view):
+        await view.page.get_by_role("button", name="Check").click()
+        failed = view.page.locator(".host-checks li").nth(1)
+        await failed.wait_for()
+        parts = (".state", ".host-check-name", ".host-check-found", ".host-check-todo")
+        boxes = [await failed.locator(part).bounding_box() for part in parts]
+        state, name, found, todo = [box for box in boxes if box]
+
+    assert state["x"] < name["x"]
+    assert found["width"] >= 200
+    assert todo["x"] == found["x"]
+    assert todo["y"] >= found["y"] + found["height"]
+    assert (found["y"] > name["y"]) == (width == 360)
+    assert (found["x"] == name["x"]) == (width == 360)
+
+
 async def test_a_reader_sees_hosts_without_their_logins() -> None:
     """A key with the scope read asks for neither settings nor checks; nothing widens a phone's
     page."""
@@ -82,7 +101,7 @@ async def test_a_reader_sees_hosts_without_their_logins() -> None:
         assert await view.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
 
 
-async def test_the_page_of_an_unknown_host_says_so() -> None:
+async def test_the_page_of_an_unknown_host_shows_the_error() -> None:
     """A host that was removed leaves a page with a way back."""
     async with hosts(path="#/host/gpu9") as (_, view):
         await view.page.get_by_text("There is no such host.").wait_for()

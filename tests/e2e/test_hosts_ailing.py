@@ -1,4 +1,4 @@
-"""Tests of hosts with one thing wrong: it is told, and the other hosts work on."""
+"""Tests of hosts with one fault: it is reported, and the other hosts are not affected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.caller import Answer, Caller
 from tests.support.container_server import ContainerServer, container_server
 from tests.support.fleet.fleet import Fleet, open_fleet
 from tests.support.fleet.host import Host, Plan
-from tests.support.fleet.served import hosts, is_whole, join, leave, until_host
+from tests.support.fleet.served import hosts, is_host_ready, join, leave, until_host
 from tests.support.leaks import Leaks
 from tests.support.nvml.board import Gpu
 from tests.support.sshd import SFTP
@@ -112,7 +112,7 @@ def phases_ms(answer: Answer) -> dict[str, float]:
     return {name: float(value) for name, value in found}
 
 
-async def test_a_clock_two_minutes_ahead_is_told_and_harms_nothing(
+async def test_a_clock_two_minutes_ahead_is_reported_and_harmless(
     server: ContainerServer, caller: Caller, fleet: Fleet
 ) -> None:
     """Calls are answered, no phase of a cold start is measured with two clocks, and the difference
@@ -137,7 +137,7 @@ async def test_a_clock_two_minutes_ahead_is_told_and_harms_nothing(
     assert "120 s ahead" in text.stdout, text.stdout
 
 
-async def test_a_full_disk_is_told_and_the_other_host_works(
+async def test_a_full_disk_is_reported_and_the_other_host_works(
     server: ContainerServer, caller: Caller, fleet: Fleet, sound: Host
 ) -> None:
     """What needs room there is refused with the reason; what runs there and on others goes on."""
@@ -150,6 +150,7 @@ async def test_a_full_disk_is_told_and_the_other_host_works(
     try:
         shown = await until_host(caller, NARROW, lambda one: one["disk_free_mib"] < 16)
         text = await asyncio.to_thread(server.fnctl, "host", "ls")
+        ready = (await caller.get("/readyz")).json()
         await answers(caller, "elsewhere")
         await answers(caller, "before")
     finally:
@@ -162,9 +163,10 @@ async def test_a_full_disk_is_told_and_the_other_host_works(
 
     assert "disk" in shown["reason"], shown
     assert "disk" in text.stdout, text.stdout
+    assert f"host {NARROW}: up: its disk is full" in str(ready)
 
 
-async def test_a_dead_engine_is_told_and_what_runs_there_serves_on(
+async def test_a_dead_engine_is_reported_and_its_replicas_serve_on(
     server: ContainerServer, caller: Caller, fleet: Fleet, sound: Host, restarts: None
 ) -> None:
     """Replicas on the host answer without its engine, new ones go elsewhere, and it heals."""
@@ -175,11 +177,12 @@ async def test_a_dead_engine_is_told_and_what_runs_there_serves_on(
     await asyncio.to_thread(host.dockerd.kill)
     shown = await until_host(caller, NARROW, lambda one: "engine" in one["reason"])
     text = await asyncio.to_thread(server.fnctl, "host", "ls")
+    ready = (await caller.get("/readyz")).json()
     await answers(caller, "warm")
     await deploy(caller, "elsewhere", SOUND)
     await answers(caller, "elsewhere")
     await asyncio.to_thread(host.dockerd.start)
-    await until_host(caller, NARROW, lambda one: is_whole(one) and not one["reason"])
+    await until_host(caller, NARROW, lambda one: is_host_ready(one) and not one["reason"])
     await answers(caller, "warm")
     await deploy(caller, "after", NARROW)
     await answers(caller, "after")
@@ -188,6 +191,9 @@ async def test_a_dead_engine_is_told_and_what_runs_there_serves_on(
 
     assert NARROW in text.stdout
     assert shown["reason"] in text.stdout
+    assert shown["reason"].startswith("its container engine does not answer: ")
+    assert str(server.data) not in shown["reason"], "a socket of this machine"
+    assert f"host {NARROW}: up: its container engine does not answer" in str(ready)
 
 
 async def test_an_sshd_with_two_sessions_is_enough(

@@ -82,7 +82,7 @@ def resnet_fp16(box: Box) -> str:
 
 
 def tensorrt(box: Box) -> str:
-    """TensorRT builds while nobody needs the GPU, yields to a call, and never builds in one."""
+    """TensorRT builds on an idle GPU, a call ends the build, and no call builds."""
     box.machine.need_tensorrt()
     from benchmarks.models import graphs
     from benchmarks.models.subjects import npy

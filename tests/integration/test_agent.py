@@ -153,7 +153,7 @@ def test_a_gpu_that_comes_back_is_seen(agent: RemoteReplica, board: Board) -> No
 
 
 def test_a_silent_driver_silences_only_itself(agent: RemoteReplica, board: Board) -> None:
-    """While the driver blocks, the agent answers, and then says so."""
+    """While the driver blocks, the agent answers, and then reports that."""
     link = agent.greeted()
     report_of(link)
     board.hang(True)

@@ -105,7 +105,7 @@ def test_cold_starts_and_pictures(server: ServerProcess, tmp_path: Path) -> None
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_ctrl_c_prints_what_was_measured(server: ServerProcess) -> None:
+def test_ctrl_c_prints_the_figures_so_far(server: ServerProcess) -> None:
     """Exit code 130, a marked table, no process left; a second point is not begun."""
     with started(server, "-c", "2,4", "--seconds", "50", "--warmup", "0") as process:
         until_calls(server, 50)
@@ -145,7 +145,7 @@ def test_a_load_goes_through_ssh(server: ServerProcess, tmp_path: Path) -> None:
     assert point["answers"] > 3
 
 
-def test_a_server_that_goes_away_is_told(server: ServerProcess) -> None:
+def test_a_server_that_goes_away_is_reported(server: ServerProcess) -> None:
     """Exit code 3, with the figures so far. The last test: it kills the server."""
     with started(server, "-c", "2", "--seconds", "50", "--warmup", "0", "--json") as process:
         until_calls(server, 20)

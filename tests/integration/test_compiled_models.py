@@ -101,7 +101,7 @@ async def test_a_build_is_killed_for_a_call(tmp_path: Path) -> None:
             warmed = await manager.warm(KEY)
 
             assert warmed.outcome == "ready"
-            with pytest.raises(BuildGivenUp, match=f"given up for {KEY}"):
+            with pytest.raises(BuildGivenUp, match=f"its place is needed for {KEY}"):
                 await building
         finally:
             await manager.close()

@@ -414,7 +414,7 @@ async def test_energy_is_that_of_the_function_that_holds_the_gpu(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Energy goes to the function from its first hold on, over a driver that was loaded again and a
-    server that was restarted. What nobody holds is idle, and both add up to what was counted."""
+    server that was restarted. Unheld energy is idle, and both add up to what was counted."""
     monkeypatch.setattr(usage, "FLUSH_S", 0.02)
     board.add(Gpu(A, TOTAL_MIB, name="NVIDIA H200"))
     board.sense(A, energy_mj=7_000_000, power_mw=99_500, temperature=41)
@@ -449,7 +449,8 @@ async def test_energy_is_that_of_the_function_that_holds_the_gpu(
         for family in text_string_to_metric_families(page)
         for sample in family.samples
     }
-    labels = sorted(["0", A, "NVIDIA H200", socket.gethostname(), "local"])
+    bus = ""  # not set on this board
+    labels = sorted(["0", A, bus, "nvidia0", "NVIDIA H200", socket.gethostname(), "local"])
     assert values["DCGM_FI_DEV_POWER_USAGE", *labels] == 99.5
     assert values["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", *labels] == 3000
     assert values["fngate_device_power_watts", A, "cuda", "local"] == 99.5

@@ -276,7 +276,9 @@ async def test_an_image_is_sent_once_for_starts_together(
             client.images.remove(image, force=True)
 
 
-async def test_strangers_at_the_control_socket_are_refused(machine: Machine, place: Place) -> None:
+async def test_unknown_peers_at_the_control_socket_are_refused(
+    machine: Machine, place: Place
+) -> None:
     """A HELLO with an unknown token, and what is no HELLO, end the connection at once."""
     with pool_settings() as settings:
         async with house(settings, place) as one:

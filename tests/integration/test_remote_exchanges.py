@@ -239,7 +239,7 @@ async def test_a_client_that_leaves_frees_its_channel(far: Far) -> None:
     await until(lambda: (sockets(pid), sockets()) <= held)
 
 
-async def test_an_answer_that_breaks_off_does_not_look_complete(far: Far) -> None:
+async def test_a_truncated_answer_is_an_error(far: Far) -> None:
     """The end of the SSH connection within an answer is an error, not the end of the stream."""
     await serving(far, raw(2))
     proxy, _ = await begun(far, "/pour")

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -126,8 +126,8 @@ def acknowledged(link: BlockingLink) -> None:
 
 
 def test_a_call_is_served_without_a_descriptor(model: RemoteReplica) -> None:
-    """The replica binds its listener for everybody, greets first, and states no times of another
-    clock."""
+    """The replica binds a listener that every user may connect to, greets first, and states no
+    times of another clock."""
     model.ready()
 
     served(model)
@@ -189,7 +189,11 @@ def test_a_silent_link_is_dialled_again(model: RemoteReplica) -> None:
 
 def test_a_replica_that_was_stopped_runs_nothing_late(root: Path) -> None:
     """Requests that waited in the socket of a stopped process are returned, though PINGs wait
-    beside them; the replica exits with 70."""
+    beside them; the replica exits with 70.
+
+    GOAWAY names the last request that was accepted. Those behind it are refused one by one if the
+    replica reads them before it exits; otherwise the end of the link returns them.
+    """
     with closing(RemoteReplica(root, orphan_s=LEASE_S)) as model:
         link = model.ready()
         data = served(model)
@@ -203,11 +207,14 @@ def test_a_replica_that_was_stopped_runs_nothing_late(root: Path) -> None:
         while time.monotonic() - stopped_s < LEASE_S:
             select.select([], [], [], LEASE_S)
         model.signal(signal.SIGCONT)
-        assert data.next(Kind.GOAWAY)
-        refusals = [data.next(Kind.NOT_STARTED) for _ in range(2)]
+        assert data.next(Kind.GOAWAY).aux < 2
+        refusals = []
+        with suppress(EOFError, ConnectionResetError):
+            while True:
+                refusals.append(data.next(Kind.NOT_STARTED))
 
-        assert {frame.id for frame in refusals} == {2, 3}
-        assert {frame.aux for frame in refusals} == {NotStarted.DRAINING}
+        assert {frame.id for frame in refusals} <= {2, 3}
+        assert {frame.aux for frame in refusals} <= {NotStarted.DRAINING}
         assert model.exit() == 70
         assert model.runs() == 1
 
@@ -345,7 +352,7 @@ def test_a_slow_reader_slows_the_server(web: RemoteReplica) -> None:
     assert resident_mib < 40
 
 
-def test_a_server_that_answers_early_is_heard(web: RemoteReplica) -> None:
+def test_an_early_answer_of_a_server_arrives(web: RemoteReplica) -> None:
     """An answer arrives although the server closes before it has read the request."""
     gateway = web.gateway()
     channel = gateway.open(1)

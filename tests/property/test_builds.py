@@ -1,4 +1,4 @@
-"""Property tests of builds: whatever happens, they are in nobody's way."""
+"""Property tests of builds: in any history, they delay no pool and no standby."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Play:
         assert len(keys) == len(set(keys)), "a build ended twice"
 
     def check_begin(self, build: Launch) -> None:
-        """A build does not begin on a device that somebody waits for, whatever the reason for the
+        """A build does not begin on a device that a pool waits for, whatever the reason for the
         wait: calls, trials and floors without a replica. It leaves the memory of missing
         standbys."""
         device = next(one for one in self.devices if one.id == build.device)
@@ -279,7 +279,8 @@ STEPS = st.lists(
 )
 @settings(max_examples=amount(40, 800), deadline=None, derandomize=True)
 @pytest.mark.slow
-def test_builds_are_in_nobodys_way(
+@pytest.mark.timeout(amount(120, 900))
+def test_builds_delay_no_pool_and_no_standby(
     functions: list[PoolSpec],
     steps: list[tuple[str, int, int]],
     standbys: int,

@@ -208,7 +208,7 @@ class Hosts(Promises):
 
     @rule(pick=picks)
     def kill(self, pick: int) -> None:
-        """A process dies; nobody hears of it if its host cannot be reached."""
+        """A process dies, which is not reported if its host cannot be reached."""
         if one := self.picked(pick):
             self.world.die(one, "exit 1")
 
@@ -318,7 +318,7 @@ TestHosts.settings = settings(
 )
 
 
-def test_the_histories_have_what_they_are_about() -> None:
+def test_the_histories_contain_the_rare_events() -> None:
     """The histories above contain what is rare, so that their promises mean something; some of it
     is too rare for a small dose."""
     rare = ["hang", "short break", "failed release"] if IS_FULL else []

@@ -119,14 +119,14 @@ def overview() -> str:
 
 
 def hosts() -> str:
-    """Who connects to whom if replicas run on other machines."""
+    """Connections between server, hosts and replicas on other machines."""
     text = (
         "The pool manager keeps one SSH connection to each other host: for its Docker engine, "
         "control links, files and images. Each gateway worker keeps two: one for calls, one for "
         "bodies over 64 KiB. Replicas and the agent connect to a socket that SSH forwards to the "
         "pool manager. Nothing but sshd listens on a network port."
     )
-    drawing = Drawing(900, 470, "Who connects to whom with several hosts", text)
+    drawing = Drawing(900, 470, "Connections with several hosts", text)
     drawing.rectangle((150, 20), (250, 430), "group")
     drawing.text((166, 42), "the server's machine: host local", "start", "small")
     drawing.rectangle((560, 20), (320, 430), "group")

@@ -6,6 +6,7 @@ A document is a list of steps. Comments, invisible to readers, annotate the bloc
     <!-- file: PATH -->           write the block below to PATH
     <!-- not run: REASON -->      do not run the block below
     <!-- docker: REASON -->       run the block below where an engine is at hand
+    <!-- docker setup: COMMANDS --> as setup, where an engine is at hand
     <!-- measured: REASON -->     run the block below, and do not compare its output
 
 In a ```console block a line that begins with `$ ` is a command (a `\\` at its end continues it on
@@ -23,7 +24,11 @@ from dataclasses import dataclass, field
 SHELLS = frozenset({"", "console", "sh", "bash", "shell", "zsh", "shell-session"})
 """First words of fences that may contain commands; with "" only if a line begins with `$ `."""
 PROMPT = "$ "
-_COMMENT = re.compile(r"<!-- (setup|file|not run|docker|measured):?\s(.*?)-->", re.DOTALL)
+SETUPS = ("setup", "docker setup")
+"""Kinds of comments with extra commands: without an engine, and with one."""
+_COMMENT = re.compile(
+    r"<!-- (setup|file|not run|docker setup|docker|measured):?\s(.*?)-->", re.DOTALL
+)
 _MARK = "\x1e"
 
 
@@ -106,7 +111,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[Block]:
                 at += 1
             found = _COMMENT.fullmatch("\n".join(lines[begin:at]))
             kind, argument = (found[1], found[2].strip()) if found else ("", "")
-            if kind == "setup":
+            if kind in SETUPS:
                 yield Block("", argument.split("\n"), begin, kind)
                 kind = ""
         elif line.strip():
@@ -120,7 +125,7 @@ def steps(text: str, *, docker: bool = False) -> list[Step]:
 
 
 def _steps_of(block: Block, *, docker: bool) -> Iterator[Step]:
-    if block.kind == "setup" and not docker:
+    if block.kind == SETUPS[docker]:
         yield Step("\n".join(block.lines), block.line, is_hidden=True)
     elif block.kind == "file":
         path = shlex.quote(block.argument)

@@ -32,7 +32,7 @@ class HostLink:
 
 
 class Doubt(NamedTuple):
-    """A replica of `host` may have heard its manager until `since_s`, but not after it."""
+    """A replica of `host` may have had contact to its manager until `since_s`, but not after it."""
 
     host: str
     since_s: float

@@ -74,7 +74,7 @@ class Recorder:
 
 
 class House:
-    """The manager, the gateway's delivery, and what they have said."""
+    """The manager, the gateway's delivery, and their messages."""
 
     def __init__(self, settings: PoolSettings, place: Place) -> None:
         remote = HostSettings(

@@ -1,7 +1,7 @@
-"""What really happens on hosts: processes, links that break, messages that are late or lost.
+"""Simulated hosts: processes, links that break, messages that are late or lost.
 
-The machine is told by events only, some of them late. A process takes calls for as long as it has
-heard its manager within `ORPHAN_S`, whatever the machine believes.
+The machine gets only events, some of them late. A process takes calls for as long as it has had
+contact to its manager within `ORPHAN_S`, also if the machine has given it up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTICE_S = 8.0
 
 @dataclass
 class Process:
-    """A replica's process. `heard_s`: when it last heard its manager. `is_linked`: it has greeted
+    """A replica's process. `heard_s`: its last contact to its manager. `is_linked`: it has greeted
     on the present connection. `is_hung`: the manager has given it up, but it serves on."""
 
     id: str
@@ -57,7 +57,7 @@ class Link:
 @dataclass
 class Processes:
     """All processes and links. `tell` gets the events, each at its time; `knows` says whether the
-    manager has a record of a replica, `epoch` the highest epoch of a host that it was told."""
+    manager has a record of a replica, `epoch` the highest epoch of a host that it has received."""
 
     random: Random
     tell: Callable[[events.Event], None]
@@ -197,7 +197,7 @@ class Processes:
         return greet
 
     def say(self, one: Process, event: events.Event) -> None:
-        """Tell the manager something about a process, perhaps late; it may get lost."""
+        """Send the manager an event about a process, perhaps late; it may get lost."""
         delay_s = self.random.choice([0.0, 0.0, 0.4, 1.5])
         self.send(one.host, lambda: self.after(delay_s, lambda: self.tell(event)))
 

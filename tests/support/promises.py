@@ -245,7 +245,8 @@ class Promises(RuleBasedStateMachine):
         assert self.has_reason(id, commands)
 
     def check_restored(self, command: Drain | Quiesce | Resume | Terminate) -> None:
-        """Over a new link, a replica is told again what its record says, and no more."""
+        """Over a new link, a replica gets again the commands that its record implies, and no
+        others."""
         replica = self.replica(command.id)
         assert not replica.is_unknown
         match command:
@@ -260,7 +261,7 @@ class Promises(RuleBasedStateMachine):
                 assert replica.is_returning or self.before[command.id] == "ready"
 
     def is_repeated(self, command: Drain | Quiesce | Resume | Terminate) -> bool:
-        """Whether a command only repeats what the replica was told before."""
+        """Whether a command only repeats an earlier one to the replica."""
         is_old = self.before[command.id] == "draining" or isinstance(command, Resume)
         return is_old and self.has_new_link(command.id)
 

@@ -41,7 +41,7 @@ class DeployedServer(msgspec.Struct):
 
 
 class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
-    """Result of a deploy or a rollback; empty until it is done. `switch`: what became of the
+    """Result of a deploy or a rollback; empty until it is done. `switch`: the change of the
     traffic. `compiled`: whether there is a compiled model, only if function.toml asks for one.
     `from`: the revision that had it before a rollback."""
 

@@ -281,7 +281,7 @@ class Warmed(msgspec.Struct):
 
 
 class Prepares(msgspec.Struct):
-    """A compiled model was asked for."""
+    """Answer to a request for a compiled model."""
 
     name: str
     revision: str

@@ -158,8 +158,8 @@ class CostSums(Spent, kw_only=True):
 
 
 class CostItem(CostSums, kw_only=True):
-    """Cost of one function, or of one key with its note. `_idle` is what no function holds,
-    `_by_no_key` are functions that were held without any call."""
+    """Cost of one function, or of one key with its note. `_idle` is time that no function held,
+    `_by_no_key` that of functions without any call."""
 
     removed: bool
     key: str | UnsetType = UNSET

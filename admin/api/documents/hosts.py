@@ -28,7 +28,7 @@ class HostRow(msgspec.Struct):
     replicas: int
     disk_free_mib: int | None
     cached_files: int
-    cached_mib: int
+    cached_mib: float
     images: int
     clock_offset_s: float | None
     transfer: str
@@ -58,7 +58,7 @@ class HostDetail(HostRow):
 
 
 class HostCheck(msgspec.Struct):
-    """One thing that a host needs. `todo` is the remedy, "" if none is needed."""
+    """Check of one requirement of a host. `todo` is the remedy, "" if none is needed."""
 
     level: Literal["ok", "fail"]
     name: str

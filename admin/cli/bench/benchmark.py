@@ -49,8 +49,9 @@ Show = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class Outcome:
-    """What was measured. `stopped`: why not everything was, "" if it was. `is_away`: the server did
-    not answer any more; `is_refused`: a later first call, or a cold start, was refused."""
+    """Measured figures. `stopped`: why the benchmark is not complete, "" if it is. `is_away`: the
+    server did not answer any more; `is_refused`: a later first call, or a cold start, was
+    refused."""
 
     cold: ColdStarts | None = None
     points: list[tuple[Point, Figures]] = field(default_factory=list)
@@ -97,7 +98,7 @@ class Benchmark:
 
     def run(self, points: Sequence[Point]) -> Outcome:
         """Measure cold starts and points in order. Ctrl-C, the total limit, a refusal and a server
-        that goes away end it with what was measured.
+        that goes away end it with the figures so far.
 
         Raises ApiError, Conflict or Unreachable if that is nothing.
         """

@@ -32,8 +32,8 @@ TIMEOUT: Final = "timeout"
 @dataclass(slots=True)
 class ColdStarts:
     """Measured cold starts. `taken_ms`: from the call to its answer, on a new connection;
-    `phases_ms`: of each, as its answer tells. `warm`: calls that were answered without a cold
-    start, because somebody else had woken the function. `errors` by what came instead."""
+    `phases_ms`: of each, as stated in its answer. `warm`: calls that were answered without a cold
+    start, because another caller had woken the function. `errors` by kind."""
 
     taken_ms: list[float] = field(default_factory=list)
     phases_ms: list[dict[str, float]] = field(default_factory=list)

@@ -29,8 +29,8 @@ class Broken(Exception):
 
 class _Answer:
     """Callbacks of httptools, and its parser. `status`: of the complete answer, else 0. `is_kept`:
-    the server keeps the connection open. llhttp tells both only within a callback. Interim answers
-    (RFC 9110, 15.2) are passed over."""
+    the server keeps the connection open. llhttp reports both only within a callback. Interim
+    answers (RFC 9110, 15.2) are passed over."""
 
     __slots__ = ("head_status", "is_kept", "parser", "status")
 
@@ -48,7 +48,7 @@ class _Answer:
         self.head_status = status if status >= OK else 0
 
     def on_message_complete(self) -> None:
-        # A second answer, which nobody asked for, ends the use of the connection.
+        # A second answer to one request ends the use of the connection.
         self.is_kept = not self.status and self.parser.should_keep_alive()
         self.status = self.status or self.head_status
 

@@ -14,7 +14,7 @@ BUSY_MAX: Final = 0.9
 STARVED_MAX: Final = 0.1
 """Share of its time that a load generator may wait for a processor."""
 LEAST: Final = {0.5: 1, 0.9: 10, 0.99: 100}
-"""Fewest values from which a quantile is told; with fewer it would be the longest one."""
+"""Fewest values for each quantile; with fewer it would be the largest value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def notes(items: Sequence[Figures]) -> list[str]:
-    """Return what limits the meaning of the figures."""
+    """Return notes about limits of the figures."""
     found = []
     busy = max((one.result.busy for one in items), default=0.0)
     starved = max((one.result.starved for one in items), default=0.0)
@@ -125,9 +125,9 @@ def notes(items: Sequence[Figures]) -> list[str]:
             " which is part of the latencies"
         )
     if warmup := sum(one.result.warmup_errors for one in items):
-        found.append(f"{warmup} calls of the warm-up failed; no figure has them")
+        found.append(f"{warmup} calls of the warm-up failed; they are in no figure")
     if cut := sum(one.result.cut for one in items):
-        found.append(f"{cut} calls were on their way when the load was stopped; no figure has them")
+        found.append(f"{cut} calls were in flight when the load stopped; they are in no figure")
     if unsent := sum(one.result.unsent for one in items):
         found.append(
             f"{unsent} calls were due and not sent, as all connections were busy: the rate is above"

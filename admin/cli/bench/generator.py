@@ -130,7 +130,7 @@ class Generator:
         return not self._tally.is_open(now_s)
 
     def _poll(self, now_s: float) -> list[tuple[int, int]]:
-        if not self._plan.rate or self._planned:
+        if not self._plan.rate or self._planned or not self._tally.is_open(self._next_s):
             return self._epoll.poll(TICK_S)
         # epoll waits whole milliseconds; select is more precise.
         left_s = min(max(self._next_s - now_s, 0.0), TICK_S)
@@ -264,7 +264,7 @@ class Generator:
 
 def _waited_s() -> float:
     """Return the seconds that this thread was ready to run and waited for a processor
-    (proc_pid_schedstat(5)); 0 where the system does not tell."""
+    (proc_pid_schedstat(5)); 0 where the system does not report it."""
     try:
         return int(Path("/proc/self/schedstat").read_text("ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):

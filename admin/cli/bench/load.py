@@ -92,11 +92,11 @@ class LoadResult:
     `taken_s`: latencies of the counted calls with the expected status. `ended_s`: their ends from
     the window's opening on, if the plan is detailed. `window_s`: length of the window; `in_window`:
     expected answers within it, also to calls of the warm-up. `elapsed_s`: from the window's opening
-    to the end of the last counted call. `errors`: counted calls by what came instead of the
-    expected answer. `cut`: counted calls without an end when the load was stopped. `unsent`:
-    planned calls of an open load that were never sent. `busy` and `starved`: largest share of the
-    time in which a process computed, or waited for a processor. `stopped`: why the load ended
-    early, "" if it did not.
+    to the end of the last counted call. `errors`: counted calls without the expected answer, by
+    kind. `cut`: counted calls without an end when the load was stopped. `unsent`: planned calls of
+    an open load that were never sent. `busy` and `starved`: largest share of the time in which a
+    process computed, or waited for a processor. `stopped`: why the load ended early, "" if it did
+    not.
     """
 
     taken_s: array[float]

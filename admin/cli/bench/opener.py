@@ -74,7 +74,7 @@ class Opener:
         return self.taken()
 
     def taken(self) -> list[socket.socket | OSError]:
-        """Return what was opened, or has failed, since the last call."""
+        """Return the connections opened since the last call, and the errors of failed attempts."""
         try:
             count = os.eventfd_read(self.fd)
         except BlockingIOError:
@@ -82,7 +82,8 @@ class Opener:
         return [self._made.get() for _ in range(count)]
 
     def close(self) -> None:
-        """End the threads once their attempts are over, and close what nobody has taken."""
+        """End the threads once their attempts are over, and close connections that were not
+        taken."""
         self._is_closed = True
         for _ in self._threads:
             self._asked.put(0.0)

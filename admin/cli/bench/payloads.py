@@ -124,7 +124,8 @@ def requests(
 
 def _check_plain(source: Source, batches: Sequence[int], what: str, kind: str) -> None:
     if batches and tuple(batches) != (1,):
-        raise BadPlan("-b", f"expected none, as {what} has no tensors with rows, got {batches}")
+        got = ",".join(map(str, batches))
+        raise BadPlan("-b", f"expected none, as {what} has no tensors with rows, got {got}")
     if source.is_json:
         raise BadPlan("--json-inputs", f"expected a function with tensors, got {what}")
     if kind == SERVER and source.file is not None:

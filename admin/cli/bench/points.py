@@ -66,7 +66,7 @@ def parse_numbers(option: str, text: str, most: int) -> tuple[int, ...]:
 def check_number(option: str, value: float, least: float, most: float) -> float:
     """Return `value` if it is a number from `least` to `most`. Raises BadPlan, also for NaN."""
     if not (math.isfinite(value) and least <= value <= most):
-        raise BadPlan(option, f"expected a number from {least:g} to {most:g}, got {value:g}")
+        raise BadPlan(option, f"expected a number from {least:g} to {most:.12g}, got {value:.12g}")
     return value
 
 

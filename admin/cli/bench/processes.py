@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from admin.cli.bench.load import LoadPlan, LoadResult, from_json, merge
-from admin.client.transport import Dial, Unreachable
+from admin.client.transport import ApiError, Dial, Unreachable
 
 MODULE: Final = "admin.cli.bench.generator"
 TICK_S: Final = 0.1
@@ -29,6 +29,8 @@ TOTAL: Final = "the total limit was reached"
 STOP_S: Final = 5.0
 """Max seconds that a stopped process has for its result."""
 READ: Final = 1 << 20
+STDERR_MAX: Final = 4000
+SHOWN_MAX: Final = 500
 
 Report = Callable[[float, int, int], None]
 """Receives the seconds since the load began, its answers and its errors."""
@@ -85,7 +87,8 @@ def run_load(
     """Run a load in one process per plan, until its end, `until_s` (monotonic seconds) or Ctrl-C,
     which yields the result so far; Ctrl-C before the beginning, or twice, is a KeyboardInterrupt.
 
-    `dial` opens the connections in this process. Raises Unreachable.
+    `dial` opens the connections in this process. Raises Unreachable, or ApiError if a process
+    fails.
     """
     with contextlib.ExitStack() as stack:
         interrupts = stack.enter_context(_Interrupts())
@@ -96,7 +99,7 @@ def run_load(
         stopped = _await_results(children, interrupts, report, until_s)
         results = [child.result for child in children if child.result is not None]
         if len(results) < len(children):
-            raise Unreachable("a load generator ended without a result")
+            raise _failed("it ended without a result")
     merged = merge(results)
     return replace(merged, stopped=stopped) if stopped else merged
 
@@ -127,7 +130,7 @@ def _await_results(
             stopped = INTERRUPTED if interrupts.count else TOTAL
             limit_s = _stop(children)
         if now_s > limit_s:
-            raise Unreachable(f"a load generator did not stop within {STOP_S:g} s")
+            raise _failed(f"it did not stop within {STOP_S:g} s")
     return stopped
 
 
@@ -141,7 +144,8 @@ def _stop(children: Sequence[_Child]) -> float:
 
 
 def _read(children: Sequence[_Child]) -> None:
-    """Wait a tick for output of the processes, and take it. Raises Unreachable."""
+    """Wait a tick for output of the processes, and take it. Raises Unreachable, or ApiError if one
+    of them failed."""
     waiting = {
         child.process.stdout.fileno(): child
         for child in children
@@ -152,15 +156,27 @@ def _read(children: Sequence[_Child]) -> None:
         child = waiting[fd]
         data = os.read(fd, READ)
         if not data:
-            assert child.process.stderr is not None
-            said = child.process.stderr.read(4000).decode(errors="replace").strip()
-            raise Unreachable(f"a load generator ended: {said[-500:] or 'without a reason'}")
+            raise _failed(_ending(child.process))
         child.rest += data
         if b"\n" not in data:
             continue
         *lines, child.rest = child.rest.split(b"\n")
         for line in lines:
             _take(child, json.loads(line))
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    """Return why a process ended that has no result: the end of its error output, or its code."""
+    assert process.stderr is not None
+    if said := process.stderr.read(STDERR_MAX).decode(errors="replace").strip():
+        return f"it ended: {said[-SHOWN_MAX:]}"
+    code = process.wait()
+    return f"it was ended by signal {-code}" if code < 0 else f"it ended with code {code}"
+
+
+def _failed(reason: str) -> ApiError:
+    """Return the error of a load generator, which says nothing about the server."""
+    return ApiError(0, {"title": "A load generator failed", "detail": reason})
 
 
 def _take(child: _Child, message: dict[str, Any]) -> None:
@@ -187,7 +203,7 @@ def _write(child: _Child, data: bytes) -> None:
 
 @contextmanager
 def _started(plan: LoadPlan, request: bytes, dial: Dial | None) -> Iterator[_Child]:
-    """Run a process; at the end of the block it is gone."""
+    """Run a process until the end of the block."""
     with _sockets(plan, dial) as fd:
         # A group of its own: Ctrl-C of the terminal must not end it before its result. A session of
         # its own would have its own share of the processors, too (sched(7), autogroups).

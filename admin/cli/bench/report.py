@@ -37,7 +37,7 @@ def render(ref: str, requests: Mapping[int, Request], outcome: Outcome) -> str:
         if one.result.errors
     ]
     if errors:
-        parts.append("\n".join(["errors, which no latency has", *errors]))
+        parts.append("\n".join(["errors, which are in no latency", *errors]))
     return "\n\n".join(parts) or "nothing was measured"
 
 
@@ -57,7 +57,7 @@ def render_cold(cold: ColdStarts) -> str:
     else:
         lines.append("cold starts: none")
     if cold.warm:
-        lines.append(f"  {cold.warm} calls found it warm: somebody else calls it")
+        lines.append(f"  {cold.warm} calls found it warm: another caller uses it")
     lines += [f"  {count} x {kind}" for kind, count in sorted(cold.errors.items())]
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
-"""Checks of the libraries for GPUs: what a replica really loads of CUDA, cuDNN and TensorRT.
+"""Checks of the libraries for GPUs: CUDA, cuDNN and TensorRT as a replica really loads them.
 
-A replica's own code is asked, in a short-lived process or in a container of the gpu image with the
-GPUs. A library that ends that process with a signal is a finding.
+A replica's own code reports them, in a short-lived process or in a container of the gpu image with
+the GPUs. A library that ends that process with a signal is a finding.
 """
 
 from __future__ import annotations

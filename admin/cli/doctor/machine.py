@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from admin.cli.options import TOKEN_FILE
 from admin.text import get, size
+from registry.model import LOCAL_HOST
 
 if TYPE_CHECKING:
     from admin.client.client import Client
@@ -201,10 +202,13 @@ def access(client: Client) -> Check:
 
 
 def host(client: Client, name: str) -> list[Check]:
-    """Return what the server finds on one of its hosts when it logs in there now, below what it
-    knows of the host: whether it is up, and whether its agent reports GPUs and disk."""
+    """Return the checks of one of the server's hosts: its present state and that of its agent, then
+    the results of a new login."""
     from admin.client.client import ApiError, Unreachable
 
+    if name == LOCAL_HOST:
+        text = f"{name} is the machine that the server runs on"
+        return [Check("fail", "host", text, "run there, without --host: fnctl doctor")]
     try:
         known, found = client.host(name), client.check_host(name)
     except Unreachable as error:

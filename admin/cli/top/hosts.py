@@ -52,7 +52,7 @@ def ordered(hosts: Mapping[str, Item]) -> list[Item]:
 
 
 def shares(wanted: Mapping[str, int], room: int) -> dict[str, int]:
-    """Divide `room` lines: who wants few gets them, the others share the rest evenly."""
+    """Divide `room` lines: small demands are met in full, the others share the rest evenly."""
     found: dict[str, int] = {}
     left = max(0, room)
     for at, name in enumerate(sorted(wanted, key=lambda name: wanted[name])):
@@ -67,7 +67,7 @@ def short(id: str) -> str:
 
 
 def heading(host: Item, devices: Mapping[str, Item]) -> tuple[Span, ...]:
-    """Render "gpu2 up 0.4 ms zone=a 3 of 4 in use", with what is being sent, or what is wrong."""
+    """Render "gpu2 up 0.4 ms zone=a 3 of 4 in use", with its transfer or its problem."""
     state, reason = shown(get(host, "state")), shown(get(host, "reason"))
     used = sum(each.get("state") != "free" for each in devices.values())
     rtt = host.get("rtt_ms")

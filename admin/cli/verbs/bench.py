@@ -97,8 +97,9 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
     """Measure a function's latency and throughput.
 
     Calls it with every combination of batch and concurrency. Each connection sends its next call
-    after the answer to the last one; with --rate, calls start at their times, whatever the answers
-    do. Errors are counted by kind, and no latency has them. Ctrl-C ends it with what was measured.
+    after the answer to the last one; with --rate, calls start at planned times, independent of
+    answers. Errors are counted by kind and have no latency. Ctrl-C ends it and prints the figures
+    so far.
 
     The function's sample is sent, its tensors in the binary form; --input FILE is sent unchanged,
     unless --batch or --json-inputs is given. A server function gets its first sample.
@@ -117,8 +118,9 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
     try:
         options = _options(limits, processes, rate, arrivals, cold)
         points = _points(batch, concurrency, options, is_tunnelled=not session.client.is_direct)
-        _check_files(output, plot)
-        bodies = _bodies(session, name, points, (input, media, json_inputs), (cold, force))
+        given = (input, media, json_inputs)
+        _check_files(given, output, plot)
+        bodies = _bodies(session, name, points, given, (cold, force))
         outcome = _run(session, name, bodies, options, points)
         _deliver(session, (name, bodies, options, outcome), output, plot)
     except BadPlan as error:
@@ -158,16 +160,39 @@ def _points(
     return found
 
 
-def _check_files(output: Path | None, plot: Path | None) -> None:
-    """Raise BadPlan for files that could not be written at the end."""
+def _check_files(
+    given: tuple[Path | None, str, bool], output: Path | None, plot: Path | None
+) -> None:
+    """Raise BadPlan for a content type of no file, and for files that could not be written at the
+    end."""
     from admin.cli.bench.plot import check
     from admin.cli.bench.points import BadPlan
 
+    file, media, _ = given
+    if media and file is None:
+        raise BadPlan("--type", f"expected --input FILE with it, got {media!r} alone")
     if plot is not None:
         check(plot)
     for option, path in (("--output", output), ("--plot", plot)):
-        if path is not None and not path.expanduser().parent.is_dir():
-            raise BadPlan(option, f"{path}: its folder does not exist")
+        if path is not None and (reason := _why_not_writable(path.expanduser())):
+            raise BadPlan(option, f"{path}: {reason}")
+
+
+def _why_not_writable(path: Path) -> str:
+    """Return "" if a file can be written, else why not. A file that is there is left as it is, and
+    none is left where none was."""
+    if not path.parent.is_dir():
+        return "its folder does not exist"
+    is_there = path.exists()
+    if is_there and not path.is_file() and not path.is_dir():
+        return ""  # a pipe's reader would take this for the end
+    try:
+        path.open("ab").close()
+        if not is_there:
+            path.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _bodies(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,6 +13,12 @@ from admin.cli.options import Session, connected
 from admin.text import NONE, ago, fields, get, number, size, table
 
 GIB_MIB: Final = 1024
+FILES_MAX_GIB: Final = 2**20
+KEY_BEGIN: Final = "AAAA"
+"""Begin of every public key in base64: the length of the name of its type."""
+AWAY: Final = ("unreachable", "gone", "joining")
+"""States in which the server cannot command the replicas of a host."""
+DRAINS_LATER: Final = "it drains when it is up"
 POLL_S: Final = 1.0
 """Seconds between two looks at a host that drains."""
 
@@ -38,7 +43,7 @@ Labels = Annotated[
     typer.Option("--label", metavar="KEY=VALUE", help="Label of the host; may be repeated."),
 ]
 IdentityFile = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         metavar="FILE",
         help="Private key on the server's machine (default: the keys of the server's user).",
@@ -58,11 +63,19 @@ Gpus = Annotated[
 ]
 Files = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Size of its cache of model files in GiB (default 50)."),
+    typer.Option(
+        min=1,
+        max=FILES_MAX_GIB,
+        metavar="N",
+        help="Size of its cache of model files in GiB (default 50).",
+    ),
 ]
 HostKey = Annotated[
     str | None,
-    typer.Option(metavar="'TYPE KEY'", help="Public key that it must have, as in known_hosts."),
+    typer.Option(
+        metavar="'TYPE KEY'",
+        help="Public key that it must have (default: that of known_hosts).",
+    ),
 ]
 Accept = Annotated[
     bool,
@@ -99,13 +112,15 @@ def add(  # noqa: PLR0913 - typer takes one parameter per option
     """
     from admin.client.client import ApiError
 
+    if host_key == "":  # of an empty variable: not the wish that any known key will do
+        raise typer.BadParameter("expected --host-key 'TYPE KEY', got ''")
     if host_key and accept_host_key:
         raise typer.BadParameter("expected --host-key or --accept-host-key, got both")
     wanted = {
         "address": address,
         **settings(identity_file, docker_socket, cpu_slots, gpus, files_gib, host_key),
         **({"name": name} if name else {}),
-        "labels": parse_labels(label or ())[0],
+        "labels": given_labels(label or ()),
         "accept_host_key": accept_host_key,
     }
     try:
@@ -130,6 +145,8 @@ def ls(session: Session) -> None:
     session.answer({"items": items}, lambda: render(items))
     if len(items) < 2:
         session.next("fnctl host add USER@MACHINE")
+    elif ailing := next((get(one, "name") for one in items if _has_problem(one)), ""):
+        session.next(f"fnctl doctor --host {ailing}")
 
 
 @app.command("show")
@@ -143,7 +160,7 @@ def show(session: Session, name: Name) -> None:
     """
     answer = session.client.host(name)
     session.answer(answer, lambda: render_host(answer, time.time()))  # noqa: TID251 - shown ages
-    if get(answer, "state") in ("unreachable", "gone", "joining"):
+    if _has_problem(answer):
         session.next(f"fnctl doctor --host {name}")
 
 
@@ -162,10 +179,7 @@ def drain(
       fnctl host drain gpu2 --undo
     """
     answer = session.client.change_host(name, {"draining": not undo})
-    count = int(answer.get("replicas") or 0)
-    left = f", {replicas(count)} left" if count and not undo else ""
-    text = "takes replicas again" if undo else f"is draining{left}"
-    session.answer(answer, lambda: f"{name} {text}")
+    session.answer(answer, lambda: f"{name} {render_drain(answer, undo=undo)}")
     session.next(f"fnctl host show {name}")
 
 
@@ -185,7 +199,7 @@ def label(
       fnctl host label gpu2 zone=b disk=nvme
       fnctl host label gpu2 disk-
     """
-    given, removed = parse_labels(labels)
+    given, removed = parse_labels(labels, "KEY=VALUE or KEY-")
     changes = {**given, **dict.fromkeys(removed)}
     answer = session.client.change_host(name, {"labels": changes})
     session.answer(answer, lambda: f"{name}: {labels_of(answer) or 'no labels'}")
@@ -208,6 +222,8 @@ def change(  # noqa: PLR0913 - typer takes one parameter per option
     unchecked: Unchecked = False,
 ) -> None:
     """Change the login or the limits of a host.
+
+    '' as --identity-file or --host-key is the default.
 
     \b
     Examples:
@@ -254,14 +270,14 @@ def rm(
             session.remark(f"waiting for {replicas(left)} of {name}; Ctrl-C leaves it draining")
             shown = left
         time.sleep(POLL_S)
-        answer = _look(session, name)
+        answer = _removal_state(session, name)
     text = f"{name} is removed" if answer.get("removed") else f"{name} is draining"
     session.answer(answer, lambda: text)
     session.next("fnctl host ls")
 
 
-def _look(session: Session, name: str) -> dict[str, Any]:
-    """Return what a removal has reached, in the form of its answer."""
+def _removal_state(session: Session, name: str) -> dict[str, Any]:
+    """Return the state of a removal, in the form of its answer."""
     from admin.client.client import ApiError
 
     try:
@@ -273,7 +289,7 @@ def _look(session: Session, name: str) -> dict[str, Any]:
 
 
 def settings(
-    identity_file: Path | None,
+    identity_file: str | None,
     docker_socket: str | None,
     cpu_slots: int | None,
     gpus: str | None,
@@ -282,7 +298,7 @@ def settings(
 ) -> dict[str, Any]:
     """Return the given options as settings of a host."""
     found = {
-        "identity": None if identity_file is None else str(identity_file),
+        "identity": identity_file,
         "engine": docker_socket,
         "cpu_slots": cpu_slots,
         "gpus": gpus,
@@ -295,12 +311,21 @@ def settings(
 
 def _bare_key(text: str) -> str:
     words = text.split()
-    at = next((at for at, word in enumerate(words) if word.startswith(("ssh-", "ecdsa-"))), 0)
-    return " ".join(words[at : at + 2])
+    data = next((at for at, word in enumerate(words) if word.startswith(KEY_BEGIN)), 1)
+    return " ".join(words[max(0, data - 1) : data + 1])
 
 
-def parse_labels(items: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the labels KEY=VALUE, and the keys of KEY-. Raises typer.BadParameter."""
+def given_labels(items: Sequence[str]) -> dict[str, str]:
+    """Return the labels of a new host. Raises typer.BadParameter."""
+    found, removed = parse_labels(items, "--label KEY=VALUE")
+    if removed:
+        raise typer.BadParameter(f"expected --label KEY=VALUE, got '{removed[0]}-'")
+    return found
+
+
+def parse_labels(items: Sequence[str], expected: str) -> tuple[dict[str, str], list[str]]:
+    """Return the labels KEY=VALUE, and the keys of KEY-. Raises typer.BadParameter, with what was
+    `expected`."""
     found: dict[str, str] = {}
     removed = []
     for item in items:
@@ -310,7 +335,7 @@ def parse_labels(items: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         elif key and value:
             found[key] = value
         else:
-            raise typer.BadParameter(f"expected KEY=VALUE, got {item!r}", param_hint="--label")
+            raise typer.BadParameter(f"expected {expected}, got {item!r}")
     return found, removed
 
 
@@ -326,6 +351,12 @@ def explain(session: Session, error: Any, *, may_accept: bool) -> None:
         hint = f"if that is its key, add --accept-host-key to this command; or: {hint}"
     if hint:
         error.add_note(hint)
+
+
+def _has_problem(host: dict[str, Any]) -> bool:
+    """Return whether checks of the host may find its problem: it is another one, and has one."""
+    is_away = get(host, "state") in AWAY
+    return bool(get(host, "address")) and (is_away or bool(get(host, "reason") or agent_of(host)))
 
 
 def replicas(count: int) -> str:
@@ -361,8 +392,18 @@ def render_added(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def render_drain(host: dict[str, Any], *, undo: bool) -> str:
+    """Render what a change of the drain means for a host."""
+    if (state := get(host, "state")) in AWAY:
+        return f"is {state}; {'it takes replicas when it is up' if undo else DRAINS_LATER}"
+    if undo:
+        return "takes replicas again"
+    count = int(host.get("replicas") or 0)
+    return f"is draining, {replicas(count)} left" if count else "is draining"
+
+
 def render(items: Sequence[dict[str, Any]]) -> str:
-    """Render the hosts as a table, with what is wrong below it."""
+    """Render the hosts as a table, with their problems below it."""
     rows = [
         (
             get(item, "name"),
@@ -390,16 +431,18 @@ def render(items: Sequence[dict[str, Any]]) -> str:
 def render_host(host: dict[str, Any], now_s: float) -> str:
     """Render one host; `now_s` in Unix seconds."""
     state, reason = get(host, "state"), get(host, "reason")
-    since = ago(float(host.get("since_s") or 0), now_s) if host.get("since_s") else ""
+    age = ago(float(host["since_s"]), now_s) if host.get("since_s") else ""
+    lasts = age.removesuffix(" ago") if age.endswith(" ago") else ""
     settings = host.get("settings") or {}
     cache = f"{get(host, 'cached_files')} files, {_mib(host.get('cached_mib'))}"
     if limit := settings.get("files_mib"):
         cache += f" of {_mib(limit)}"
     offset, free = host.get("clock_offset_s"), host.get("disk_free_mib")
+    later = f", {DRAINS_LATER}" if settings.get("draining") and state in AWAY else ""
     pairs = [
         ("name", get(host, "name")),
         ("address", get(host, "address")),
-        ("state", f"{state} since {since}" if since else state),
+        ("state", (f"{state} for {lasts}" if lasts else state) + later),
         ("reason", reason),
         ("labels", labels_of(host)),
         ("driver", " ".join(filter(None, (get(host, "driver"), get(host, "engine_version"))))),
@@ -424,4 +467,4 @@ def _ms(value: Any) -> str:
 
 
 def _mib(value: Any) -> str:
-    return NONE if value is None else size(int(value) * 2**20)
+    return NONE if value is None else size(round(float(value) * 2**20))

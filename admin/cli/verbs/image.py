@@ -62,7 +62,7 @@ Tensorrt = Annotated[
         metavar="MAJOR",
         help="Add TensorRT to the gpu image; 10 is the version that ONNX Runtime loads. It comes"
         " from --wheels, from the base image if that has it, or else from NVIDIA's own index: pass"
-        " that to pip with PIP_EXTRA_INDEX_URL. Untried: no GPU was there.",
+        " that to pip with PIP_EXTRA_INDEX_URL. Not tried with a GPU yet.",
     ),
 ]
 Wheels = Annotated[

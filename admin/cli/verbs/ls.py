@@ -43,7 +43,7 @@ def ls(
     READY is the number of ready and of wanted replicas. HELD is the number of requests in the
     queue. RATE is answers per second; P50 and P95 cover the last minute. READY IN estimates how
     long a call that arrived now would wait for a replica ("-" before a revision has had five cold
-    starts). SLEEPS IN is the time until the idle replica is stopped. COMPILED is there if any
+    starts). SLEEPS IN is the time until the idle replica is stopped. COMPILED is shown if any
     function asks for a compiled model. A narrow terminal shows fewer columns.
 
     \b

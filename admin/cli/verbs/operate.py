@@ -156,8 +156,8 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
 def prepare(session: Session, name: Name, now: NowOption = False, wait: BuildWait = 7200) -> None:
     """Compile a function's model, and follow the build until it ends.
 
-    The function answers calls meanwhile. A build runs on a device that nobody needs, and is given
-    up when a call needs the device; after three times it waits for this command. It also repeats a
+    The function answers calls meanwhile. A build runs on a spare device, and is given up when a
+    call needs the device; after three attempts it waits for this command, which also repeats a
     build that failed. --wait 0 returns at once. The exit code is 1 if there is no compiled model in
     the end.
 
@@ -170,10 +170,10 @@ def prepare(session: Session, name: Name, now: NowOption = False, wait: BuildWai
 
     answer = session.client.prepare(name, now=now)
 
-    def look() -> dict[str, Any]:
+    def get_build() -> dict[str, Any]:
         return session.client.function(name).get("build") or {}
 
-    build = follow_build(answer.get("build") or {}, look, session.remark, wait)
+    build = follow_build(answer.get("build") or {}, get_build, session.remark, wait)
     session.answer({**answer, "build": build}, lambda: f"{name}: {build_line(build)}")
     session.next(f"fnctl show {name}")
     if wait and build.get("state") != "done":
@@ -219,15 +219,15 @@ def _confirm(name: str) -> None:
 
 def follow_build(
     build: dict[str, Any],
-    look: Callable[[], dict[str, Any]],
+    get_build: Callable[[], dict[str, Any]],
     remark: Callable[[str], None],
     wait_s: float,
     *,
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Return the build once it has ended, or after `wait_s`; `remark` gets its progress. `look`
-    returns its present state."""
+    """Return the build once it has ended, or after `wait_s`; `remark` gets its progress.
+    `get_build` returns its present state."""
     from admin.cli.build_lines import build_line
 
     end_s, shown, shown_s = clock() + wait_s, "", 0.0
@@ -237,5 +237,5 @@ def follow_build(
             remark(f"  {build_line(build)}")
             shown, shown_s = state, clock()
         pause(POLL_S)
-        build = look()
+        build = get_build()
     return build

@@ -112,7 +112,7 @@ def _builds(function: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _hosts(function: dict[str, Any]) -> str:
-    """Return what a function wants of its hosts beyond the defaults; "" for nothing."""
+    """Return the requirements that a function has of its hosts; "" for the defaults."""
     labels = (function.get("device") or {}).get("host") or {}
     count = function.get("file_hosts", 1)
     found = [f"{key}={value}" for key, value in sorted(labels.items())]

@@ -108,9 +108,9 @@ def cost(
     """Show what functions cost: device-seconds, energy, and money by FN_PRICE_DEVICE_HOUR.
 
     HELD is the time that a function had of devices; holders of the same device split it. BUSY is
-    the part in which a model ran. ENERGY is what the GPUs' counters say. "idle" is what no function
-    held. Keys share each function by the time of their calls; "none" are calls without a key, "no
-    calls" functions that were held without any. The last seconds are missing.
+    the part in which a model ran. ENERGY is read from the GPUs' counters. "idle" is time that no
+    function held. Keys share each function by the time of their calls; "none" are calls without a
+    key, "no calls" functions that were held without any. The last seconds are missing.
 
     \b
     Examples:
@@ -122,13 +122,13 @@ def cost(
 
 
 def render_cost(answer: dict[str, Any], function: str = "") -> str:
-    """Render the answer: a table with the sum below, and what is missing in it. `function`: the one
-    that was asked for."""
+    """Render the answer: a table with the sum and notes about missing parts below. `function`: the
+    requested one."""
     items, whole = answer.get("items") or [], answer.get("total") or {}
     begin = datetime.fromtimestamp(float(answer.get("from_s") or 0), UTC)
     since = f"since {begin:%Y-%m-%d %H:%M} UTC"
     if not items:
-        held = f"{function} held no device" if function else "no device was there"
+        held = f"{function} held no device" if function else "there was no device"
         return f"{held} {since}; the last seconds are missing"
     currency, left_out = str(answer.get("currency") or ""), int(answer.get("left_out") or 0)
     is_by_key = answer.get("by") == "key"

@@ -57,14 +57,14 @@ class UsageMeter:
             self._first_s = now = monotonic()
             self._invoker.metrics.tokens_of(*self._owner).first_token.observe(now - self._began_s)
 
-    def end(self, status: int, sent_s: float, *, is_answered: bool, is_whole: bool) -> None:
+    def end(self, status: int, sent_s: float, *, is_answered: bool, is_complete: bool) -> None:
         """Count the call, which was sent to a server at `sent_s` (monotonic).
 
-        `status`: of the server's answer, if `is_answered`. `is_whole`: the answer is complete. An
-        answer that broke off after it had said its end has all its tokens.
+        `status`: of the server's answer, if `is_answered`. `is_complete`: the whole answer has
+        arrived. An answer that broke off after its end marker has all its tokens.
         """
         answer, invoker, now = self._answer, self._invoker, monotonic()
-        usage = answer.usage if is_answered and (is_whole or answer.has_said_end) else None
+        usage = answer.usage if is_answered and (is_complete or answer.has_said_end) else None
         is_refused = is_answered and status not in SUCCESSES
         is_unknown = self._says_usage and usage is None and not is_refused
         tokens_in, tokens_out = usage or (0, 0)

@@ -152,7 +152,7 @@ class DockerDriver:
         return cls(settings, engine, info)
 
     async def info(self) -> dict[str, Any]:
-        """Return what the engine says about itself and its machine: the answer of GET /info."""
+        """Return facts about the engine and its machine: the answer of GET /info."""
         return await self._engine.call("query the engine", lambda client: client.info())
 
     async def add_image(self, kind: str, image: str) -> None:

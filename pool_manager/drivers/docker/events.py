@@ -123,8 +123,8 @@ class EventListener:
 
 def _engine_time(client: docker.APIClient) -> datetime:
     """Return the time of the engine's clock, which is that of another machine if the engine is;
-    this machine's time if the engine does not tell. Without time zone, in UTC, as docker-py wants
-    it."""
+    this machine's time if the engine does not report it. Without time zone, in UTC, as docker-py
+    wants it."""
     told = str(client.info().get("SystemTime") or "")
     try:
         # RFC 3339 with nanoseconds; a zone in hours and minutes, or Z.

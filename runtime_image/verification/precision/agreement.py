@@ -11,9 +11,13 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+NOTHING: Final = (
+    "nothing could be compared: the original's outputs have only NaN and infinity, or no values"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,10 @@ class Agreement:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over one float output: the products of both, and the squares of each."""
+    """Sums over the finite values of one float output: their count, the products of both, and the
+    squares of each."""
 
+    count: int = 0
     products: float = 0.0
     original: float = 0.0
     candidate: float = 0.0
@@ -72,11 +78,11 @@ class Comparison:
             if self._broken:
                 return
             if wanted.dtype.kind != "f":
-                self._labelled = True
+                self._labelled |= bool(wanted.size)
                 is_same = is_same and bool(np.array_equal(wanted, got))
                 continue
             self._add_floats(name, wanted.astype(np.float64), np.asarray(got, np.float64))
-            if name == self.labels and wanted.size:
+            if name == self.labels and np.isfinite(wanted).any():
                 self._labelled = True
                 is_same = is_same and bool(np.array_equal(_labels(wanted), _labels(got)))
         self._relabelled += not is_same
@@ -86,7 +92,9 @@ class Comparison:
         if self._broken or not self._samples:
             reason = self._broken or "no sample was compared"
             return Agreement(self._samples, broken=reason)
-        cosines = [(sums.cosine(), name) for name, sums in self._sums.items()]
+        cosines = [(sums.cosine(), name) for name, sums in self._sums.items() if sums.count]
+        if not cosines and not self._labelled:
+            return Agreement(self._samples, broken=NOTHING)
         lowest, output = min(cosines, default=(None, ""))
         same = 1 - self._relabelled / self._samples if self._labelled else None
         largest = self._largest if cosines else None
@@ -97,6 +105,7 @@ class Comparison:
         finite = np.isfinite(wanted)
         wanted, got = wanted[finite], got[finite]
         sums = self._sums.setdefault(name, _Sums())
+        sums.count += wanted.size
         sums.products += float(np.sum(wanted * got))
         sums.original += float(np.sum(wanted * wanted))
         sums.candidate += float(np.sum(got * got))

@@ -103,7 +103,8 @@ def choose(
     before = original.row_ms(rows)
     best = min(taken, key=lambda one: share(before, one.row_ms(rows)))
     why_not |= {one.name: f"{best.name} is faster" for one in taken if one is not best}
-    return Choice(best.name, {**why_not, "original": _why_replaced(original, best, rows)})
+    asked = "" if is_auto else f'precision = "{optimisation.precision}" in function.toml: '
+    return Choice(best.name, {**why_not, "original": asked + _why_replaced(original, best, rows)})
 
 
 def share(before: Sequence[float], after: Sequence[float]) -> float:
@@ -145,7 +146,8 @@ def why_outside(one: Measured, tolerance: float) -> str:
 def why_not_offered(name: CandidateName, source: str, calibrated: int, judged: int) -> str:
     """Return "" if there are samples enough to make and judge a candidate."""
     if name == "fp16":
-        return "" if judged else "no input is known that the model accepts: give a [sample]"
+        known = "no input is known that the model accepts: give a [sample] or optimise.samples"
+        return "" if judged else known
     if source != "samples":
         return "INT8 is judged with the owner's inputs only: give optimise.samples"
     if judged < JUDGED_MIN:
@@ -171,7 +173,7 @@ def row_of(one: Measured, why_not: str) -> CandidateReport:
         row["batchable"] = one.batchable
     if (found := one.agreement) is not None:
         if found.cosine is not None:
-            row["cosine"] = round(found.cosine, 6)
+            row["cosine"] = round(found.cosine, FINE_PLACES)
         if found.largest_difference is not None:
             row["largest_difference"] = found.largest_difference
         if found.same_label is not None:

@@ -7,10 +7,12 @@ INT8: weights in QInt8, scales of activations from each run. None of them import
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx.version_converter
@@ -108,17 +110,20 @@ def _to_static(model: onnx.ModelProto, order: Order) -> None:
     # Folds constants and BatchNormalization; symbolic inference would need sympy.
     quant_pre_process(whole, scratch / PREPROCESSED, skip_symbolic_shape=True)
     ranges = scratch / "ranges.json"
-    _calibrate(scratch / PREPROCESSED, ranges, _samples(order), order)
-    quantize_static(
-        scratch / PREPROCESSED,
-        order.target,
-        quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QInt8,
-        weight_type=QuantType.QInt8,
-        calibrate_method=CalibrationMethod.MinMax,
-        extra_options={"ActivationSymmetric": True, "WeightSymmetric": True},
-        calibration_cache_path=ranges,
-    )
+    not_finite = _calibrate(scratch / PREPROCESSED, ranges, _samples(order), order)
+    try:
+        quantize_static(
+            scratch / PREPROCESSED,
+            order.target,
+            quant_format=QuantFormat.QDQ,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod.MinMax,
+            extra_options={"ActivationSymmetric": True, "WeightSymmetric": True},
+            calibration_cache_path=ranges,
+        )
+    except AssertionError as error:  # "scale issue"; other tensors may be infinite, as masks are
+        raise NotConverted(not_finite or f"AssertionError: {error}") from error
     _check_quantised(order)
 
 
@@ -157,12 +162,22 @@ class _Reader:
         return next(self._feeds, None)
 
 
-def _calibrate(model: Path, ranges: Path, samples: Samples, order: Order) -> None:
+def _calibrate(model: Path, ranges: Path, samples: Samples, order: Order) -> str:
+    """Write the ranges of all tensors; return which one has none, "" if all do."""
     calibrater = _Calibrater(model, Path(order.scratch), order.threads)
     calibrater.augment_graph()
     calibrater.create_inference_session()
     calibrater.collect_data(_Reader(samples))
-    save_tensors_data(calibrater.compute_data(), ranges)
+    data = calibrater.compute_data()
+    save_tensors_data(data, ranges)
+    for name, one in data.items():
+        low, high = (float(np.asarray(end).reshape(-1)[0]) for end in one.range_value)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return (
+                f"tensor {name} has values from {low:g} to {high:g} with the calibrating samples,"
+                " INT8 needs finite ones"
+            )
+    return ""
 
 
 def _samples(order: Order) -> Samples:

@@ -35,8 +35,8 @@ MIB: Final = 2**20
 
 
 def explore(order: Order, clock: Callable[[], float] = time.perf_counter) -> Figures:
-    """Find what the candidates of an original are measured with. Raises LoadError if it cannot be
-    loaded."""
+    """Find the samples and batch sizes with which candidates are measured. Raises LoadError if the
+    original cannot be loaded."""
     until_s = clock() + EXPLORING_SHARE * order.limit_s
     engine = _engine(order)
     try:
@@ -91,14 +91,14 @@ def _engine(order: Order) -> OnnxEngine:
 
 def model_spec(spec: ModelSpec) -> ModelSpec:
     """Return the spec of the bare model: a handler's sample and inputs are not those of its model,
-    and what it does with rows is not known."""
+    and its treatment of rows is not known."""
     if not spec.handler:
         return replace(spec, batch_unproven=False)
     return replace(spec, handler="", sample={}, inputs={}, batching=False, batch_unproven=False)
 
 
 def _why_another(signature: Signature, original: Signature | None) -> str:
-    """Return "" if a candidate takes and gives what the original does."""
+    """Return "" if the inputs and outputs of a candidate are those of the original."""
     if original is None:
         return ""
     got, wanted = _tensors(signature), _tensors(original)
@@ -120,8 +120,16 @@ def samples_of(order: Order, signature: Signature) -> Samples:
 
 
 def _is_batchable(engine: OnnxEngine, order: Order, feed: dict[str, Any]) -> bool:
-    """Whether rows of this file may be joined: proven, or by the owner's word, and not refuted."""
+    """Whether rows of this file may be joined: proven, or by the owner's word, and not refuted.
+
+    Rows of a model that fails for the trial's own input are not, as it will not be profiled.
+    """
     spec = model_spec(order.spec)
+    inputs, _ = example(engine.signature, spec, Path(order.folder))
+    try:
+        engine.run(inputs, engine.ticket())
+    except Exception:  # noqa: BLE001 - models raise anything
+        return False
     if order.name != "original":  # its outputs may differ by more
         spec = replace(spec, optimised=order.model)
     unproven = order.spec.batch_unproven and not order.spec.handler
@@ -170,11 +178,12 @@ def _agreement(engine: Engine, samples: Samples, order: Order) -> Agreement:
     assert order.spec.optimise is not None
     names = [output.name for output in engine.signature.outputs]
     comparison = Comparison(order.spec.optimise.labels)
-    for number, wanted in zip(order.judged, _kept(Path(order.outputs), names), strict=False):
+    pairs = zip(order.judged, _kept(Path(order.outputs), names), strict=False)
+    for count, (number, wanted) in enumerate(pairs):
         try:
             got = engine.run(samples.feed(number), engine.ticket())
         except Exception as error:  # noqa: BLE001 - a candidate may fail in any way
-            return Agreement(number, broken=f"it fails for a sample: {_text(error)}")
+            return Agreement(count, broken=f"it fails for sample {number}: {_text(error)}")
         comparison.add(wanted, {name: _plain(value) for name, value in got.items()})
     return comparison.agreement()
 

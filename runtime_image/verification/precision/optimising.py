@@ -74,7 +74,7 @@ class SamplesRefused(LoadError):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the children run with: the device, its threads, and the cap on this trial's memory in
+    """Resources of the children: the device, its threads, and the cap on this trial's memory in
     MiB, 0 for none."""
 
     device_kind: str
@@ -133,9 +133,9 @@ class Optimiser:
     def run(self, verdict: RowVerdict) -> Optimised:
         """Return the file to serve and the table. `verdict` is that on the original's rows.
 
-        Raises LoadError if the samples do not fit, or if a demanded precision is not to be had
-        within the tolerance. Leaves no file but the chosen one. Also serves an original that could
-        not be measured, if it is no demand: loading it shows whether it works.
+        Raises LoadError if the samples do not fit, or if no candidate has a demanded precision
+        within the tolerance. Leaves no file but the chosen one. Without a demanded precision, an
+        original that could not be measured is served: loading it shows whether it works.
         """
         try:
             return self._optimised(verdict)

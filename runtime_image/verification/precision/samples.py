@@ -40,8 +40,9 @@ class SamplesError(LoadError):
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Inputs of a model. `arrays` have `count` samples, each of `units[input]` rows: 1, or the size
-    of a fixed first axis. `calibration` and `judged` are numbers of samples; none is in both."""
+    """Inputs of a model. `arrays` have equally many samples, each of `units[input]` rows: 1, or the
+    size of a fixed first axis; 0 for one value of a scalar input. `calibration` and `judged` are
+    numbers of samples; none is in both."""
 
     arrays: Mapping[str, Any]
     units: Mapping[str, int]
@@ -51,10 +52,12 @@ class Samples:
 
     def feed(self, number: int) -> dict[str, Any]:
         """Return the inputs of one run."""
-        return {
-            name: array[number * self.units[name] : (number + 1) * self.units[name]]
-            for name, array in self.arrays.items()
-        }
+        return {name: self._sample(name, number) for name in self.arrays}
+
+    def _sample(self, name: str, number: int) -> Any:
+        unit = self.units[name]
+        found = self.arrays[name][number * max(1, unit) : (number + 1) * max(1, unit)]
+        return found if unit else found.reshape(())
 
     def feeds(self, numbers: tuple[int, ...]) -> Iterator[dict[str, Any]]:
         """Yield the inputs of these samples, one after the other."""
@@ -72,12 +75,16 @@ def split(count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def synthetic(signature: Signature, example: Mapping[str, Any]) -> Samples:
-    """Return the example and random variants of its first row, which only judge."""
+    """Return the example and random variants of its first row, which only judge. Scalars, such as a
+    sample rate, stay as they are."""
     units = {tensor.name: _unit(tensor) for tensor in signature.inputs}
-    first = {name: value[: units[name]] for name, value in example.items()}
-    others = [proof.variant(signature.inputs, dict(first), n, SEED) for n in range(SYNTHETIC - 1)]
+    first = {
+        name: value[: units[name]] if units[name] else value for name, value in example.items()
+    }
+    varied = tuple(tensor for tensor in signature.inputs if units[tensor.name])
+    others = [{**first, **proof.variant(varied, first, n, SEED)} for n in range(SYNTHETIC - 1)]
     rows = [first] if any(unit > 1 for unit in units.values()) else [first, *others]
-    arrays = {name: np.concatenate([one[name] for one in rows]) for name in first}
+    arrays = {name: np.concatenate([np.atleast_1d(one[name]) for one in rows]) for name in first}
     return Samples(arrays, units, "synthetic", (), tuple(range(len(rows))))
 
 
@@ -103,7 +110,7 @@ def read(path: Path, signature: Signature) -> Samples:
         # A hostile archive or header raises nearly anything, tokenize.TokenError included.
         raise SamplesError(f"{path.name} cannot be read: {_text(error, path)}") from error
     units = {tensor.name: _unit(tensor) for tensor in signature.inputs}
-    counts = {name: array.shape[0] / units[name] for name, array in arrays.items()}
+    counts = {name: array.shape[0] / max(1, units[name]) for name, array in arrays.items()}
     count = next(iter(counts.values()))
     if any(other != count for other in counts.values()) or count != int(count) or not count:
         rows = ", ".join(f"{name}: {array.shape[0]}" for name, array in arrays.items())
@@ -153,13 +160,14 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, tensor: TensorSpec
 
 
 def _check(tensor: TensorSpec, shape: tuple[int, ...], dtype: Any) -> None:
-    expected = f"input {tensor.name}: expected {tensor.dtype} {_shown(tensor.shape)}"
+    axes = tensor.shape or (DYNAMIC,)
+    expected = f"input {tensor.name}: expected {tensor.dtype} {_shown(axes)}"
     is_text = tensor.dtype == BYTES and dtype.kind in "US"
     if not is_text and FROM_NPY.get(dtype.str) != tensor.dtype:
         raise ValueError(f"{expected}, got {dtype}")
-    is_shape = len(shape) == len(tensor.shape) > 0 and all(
+    is_shape = len(shape) == len(axes) and all(
         size > 0 and (wanted in (DYNAMIC, size) or axis == 0)
-        for axis, (size, wanted) in enumerate(zip(shape, tensor.shape, strict=True))
+        for axis, (size, wanted) in enumerate(zip(shape, axes, strict=True))
     )
     if not is_shape:
         raise ValueError(f"{expected} with samples on the first axis, got {list(shape)}")
@@ -174,7 +182,7 @@ def _texts(array: Any) -> Any:
 
 def _unit(tensor: TensorSpec) -> int:
     if not tensor.shape:
-        raise SamplesError(f"input {tensor.name} has no axis for samples")
+        return 0
     return 1 if tensor.shape[0] == DYNAMIC else max(1, tensor.shape[0])
 
 

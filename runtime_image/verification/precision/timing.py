@@ -1,7 +1,7 @@
 """Times the original and its candidates in rounds, in a process of their own.
 
-A slow phase of the machine shall fall on all of them, not on one: in each round every model runs
-for a moment at every batch size, in an order that changes from round to round.
+A slow phase of the machine should affect all of them alike: in each round every model runs for a
+moment at every batch size, in an order that changes from round to round.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.chaos.containers.weather import Weather
+from tests.chaos.containers.fault_times import FaultTimes
 from tests.chaos.footprint import pause
 from tests.chaos.ledger import Ledger
 from tests.support.raw_http import Connection, Got, connected, request
@@ -135,7 +135,7 @@ class Exchanges:
 
     port: int
     functions: dict[str, str]
-    weather: Weather
+    fault_times: FaultTimes
     ledger: Ledger
     chance: Random
     counts: Counter[str] = field(default_factory=Counter)
@@ -151,7 +151,7 @@ class Exchanges:
     async def call_on(self, ended: asyncio.Event) -> None:
         """Exchange over one connection after another until `ended`."""
         while not ended.is_set():
-            if not self.weather.is_up:
+            if not self.fault_times.is_up:
                 await pause(AGAIN_S)
                 continue
             try:
@@ -159,7 +159,7 @@ class Exchanges:
                     await self._use(connection, ended)
             except OSError as error:  # the port has no listener
                 self.counts["connections refused"] += 1
-                if self.weather.is_steady_since(time.monotonic()):
+                if self.fault_times.is_steady_since(time.monotonic()):
                     self.ledger.violated(f"a connection was refused: {error!r}")
                 await pause(AGAIN_S)
 
@@ -194,7 +194,7 @@ class Exchanges:
             self.ledger.violated(f"{who}: no answer within {ANSWER_S:g} s: {got.status}")
         elif not got.status:
             self.counts["cut before the answer"] += 1
-            if self.weather.is_steady_since(began_s):
+            if self.fault_times.is_steady_since(began_s):
                 self.ledger.violated(f"{who}: cut off although no gateway process ended")
         elif got.status not in (101, 200):
             self._refused(sent, got, who, began_s)
@@ -202,9 +202,9 @@ class Exchanges:
             self.ledger.violated(f"{who}: the answer of somebody else: {got}")
         elif got.end != "whole":
             self.counts["cut within the answer"] += 1
-            if self.weather.is_calm_since(began_s):
+            if self.fault_times.is_calm_since(began_s):
                 self.ledger.violated(f"{who}: cut off although nothing had happened: {got.end}")
-        elif sent.kind == "until end" and not self.weather.is_steady_since(began_s):
+        elif sent.kind == "until end" and not self.fault_times.is_steady_since(began_s):
             # The kernel ends the connections of a killed gateway as if its answer were complete.
             self.counts["until the end of a gateway"] += 1
         elif complaint := KINDS[sent.kind].complaint(sent.token, got):
@@ -221,12 +221,12 @@ class Exchanges:
         self.counts[f"{got.status} {code}"] += 1
         self.refusals[sent.kind] = f"{code}: {said}"
         if code == "shutting_down":
-            is_wrong = self.weather.is_steady_since(began_s)
+            is_wrong = self.fault_times.is_steady_since(began_s)
         else:
             is_wrong = got.status != 502 or sent.forbidden(code, said)
         if is_wrong:
             self.ledger.violated(f"{who}: {got.status} {code}: {said}")
-        elif got.status == 502 and self.weather.is_calm_since(began_s):
+        elif got.status == 502 and self.fault_times.is_calm_since(began_s):
             self.ledger.violated(f"{who}: {said}, although nothing had happened")
 
     def check_seen(self, seen: dict[str, list[str]]) -> None:

@@ -17,7 +17,7 @@ from pool_manager.drivers.docker.spec import SERVER, SIDECAR
 from tests.chaos.calls import client
 from tests.chaos.containers.engine_room import EngineRoom, Running, happened
 from tests.chaos.containers.exchanges import Exchanges
-from tests.chaos.containers.weather import Weather
+from tests.chaos.containers.fault_times import FaultTimes
 from tests.chaos.footprint import pause, until
 from tests.chaos.killing import Kills
 from tests.chaos.ledger import Ledger
@@ -66,7 +66,7 @@ class Stage:
     server: ServerProcess
     room: EngineRoom
     exchanges: Exchanges
-    weather: Weather
+    fault_times: FaultTimes
     kills: Kills
     ledger: Ledger
     chance: Random
@@ -154,7 +154,7 @@ class PairFaults:
             return False
         item, pair = chosen
         self._struck.add(item["id"])
-        with self._stage.weather.fault():
+        with self._stage.fault_times.fault():
             if not await asyncio.to_thread(happened, lambda: act(pair[part])):
                 return False
         self._stage.kills.killed(item)
@@ -178,7 +178,7 @@ class PairFaults:
             return False
         item, pair = chosen
         container = pair[part].container
-        with self._stage.weather.fault():
+        with self._stage.fault_times.fault():
             if not await asyncio.to_thread(happened, lambda: self._room.client.pause(container)):
                 return False
             await pause(self._chance.uniform(*SHORT_S))
@@ -199,7 +199,7 @@ class PairFaults:
         async def is_gone() -> bool:
             return item["id"] not in await asyncio.to_thread(self._room.parts)
 
-        with self._stage.weather.fault():
+        with self._stage.fault_times.fault():
             if not await asyncio.to_thread(happened, lambda: self._room.client.pause(container)):
                 return False
             began_s = time.monotonic()
@@ -215,7 +215,7 @@ class PairFaults:
         exchanges = self._stage.exchanges
         name = self._chance.choice([*exchanges.functions])
         exchanges.refusals.pop("eat", None)
-        with self._stage.weather.fault():
+        with self._stage.fault_times.fault():
             async with connected(exchanges.port) as connection:
                 await exchanges.exchange(connection, name, "eat")
         said = exchanges.refusals.get("eat", "no refusal")
@@ -228,13 +228,13 @@ class PairFaults:
         server = self._stage.server
         assert server.process is not None
         victim = self._chance.choice(worker_pids(server.process.pid))
-        with self._stage.weather.death():
+        with self._stage.fault_times.death():
             await asyncio.to_thread(_kill_and_wait, server, victim)
 
     async def _be_away(self, end: Callable[[], None]) -> None:
         """End dockerd, at times kill a server meanwhile; warm functions go on answering."""
         chosen = await self._choose("ready")
-        with self._stage.weather.fault():
+        with self._stage.fault_times.fault():
             await asyncio.to_thread(end)
             if chosen is not None and self._chance.random() < 0.5:
                 item, pair = chosen
@@ -255,7 +255,7 @@ class PairFaults:
         async with client(server) as caller:
             items = (await caller.admin("GET", "/replicas")).json()["items"]
         ready = {one["id"] for one in items if one["state"] == "ready"} - self._struck
-        with stage.weather.death(is_down=True):
+        with stage.fault_times.death(is_down=True):
             if with_engine:
                 await asyncio.to_thread(self._room.engine.kill)
             await asyncio.to_thread(_kill_all, server)

@@ -22,9 +22,9 @@ from tests.chaos import footprint
 from tests.chaos.calls import client
 from tests.chaos.containers.engine_room import EngineRoom, engine_with
 from tests.chaos.containers.exchanges import LIMITS, Exchanges
+from tests.chaos.containers.fault_times import FaultTimes
 from tests.chaos.containers.pair_faults import ENGINE_KILLS, FATAL, STEADY, PairFaults, Stage
 from tests.chaos.containers.servers import EXCUSED, PING_S, leftovers
-from tests.chaos.containers.weather import Weather
 from tests.chaos.footprint import pause, until
 from tests.chaos.killed_servers import EXPECTED
 from tests.chaos.killing import Kills
@@ -100,12 +100,12 @@ class Pairs:
         assert port is not None
         server.port = port  # the next life's
         chance = random.Random(dose.seed)
-        weather = Weather()
-        self.exchanges = Exchanges(port, FUNCTIONS, weather, ledger, chance)
+        fault_times = FaultTimes()
+        self.exchanges = Exchanges(port, FUNCTIONS, fault_times, ledger, chance)
         self.exchanges.think_s = dose.think_s
         kills = Kills(FAILING_AFTER - 2)
         self.faults = PairFaults(
-            Stage(server, room, self.exchanges, weather, kills, ledger, chance, self.deploy)
+            Stage(server, room, self.exchanges, fault_times, kills, ledger, chance, self.deploy)
         )
 
     async def deploy(self, caller: Caller, name: str) -> None:

@@ -14,12 +14,12 @@ from random import Random
 
 from tests.chaos.calls import client
 from tests.chaos.containers.calling import Front
-from tests.chaos.containers.weather import Weather
+from tests.chaos.containers.fault_times import FaultTimes
 from tests.chaos.footprint import pause, until
 from tests.chaos.hosts.world import AGENT, World, kill, running
 from tests.chaos.ledger import Ledger
 from tests.support.fleet.host import Host
-from tests.support.fleet.served import UNTIL_S, is_whole, items, until_host
+from tests.support.fleet.served import UNTIL_S, is_host_ready, items, until_host
 
 SHORT_S = (0.5, 3.0)
 """Shorter than the time in which a silent link counts as broken."""
@@ -40,7 +40,7 @@ class Faults:
 
     world: World
     front: Front
-    weather: Weather
+    fault_times: FaultTimes
     ledger: Ledger
     chance: Random
     done: Counter[str] = field(default_factory=Counter)
@@ -62,7 +62,7 @@ class Faults:
             self.chance.shuffle(kinds)
             for kind in kinds:
                 await pause(self.chance.uniform(*every_s))
-                with self.weather.fault():
+                with self.fault_times.fault():
                     await HOST_FAULTS[kind](self, host)
                     self.done[kind] += 1
                     began_s = time.monotonic()
@@ -83,7 +83,7 @@ class Faults:
             await self.front.up.wait()
             try:
                 async with client(self.front.server) as caller:
-                    await until_host(caller, host.name, is_whole)
+                    await until_host(caller, host.name, is_host_ready)
                     return
             except (OSError, AssertionError) as error:
                 said = str(error)
@@ -176,7 +176,7 @@ class Faults:
 
     async def _restart(self, end: Callable[[], object]) -> None:
         server = self.front.server
-        with self.weather.death(is_down=True), self.front.down():
+        with self.fault_times.death(is_down=True), self.front.down():
             await asyncio.to_thread(end)
             await asyncio.to_thread(server.start)
             async with client(server) as caller:

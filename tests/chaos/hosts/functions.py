@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.chaos.containers.calling import Clients
 from tests.chaos.containers.exchanges import LIMITS, Exchanges, Sent
-from tests.chaos.containers.weather import Weather
+from tests.chaos.containers.fault_times import FaultTimes
 from tests.chaos.subjects import HANDLER, MODEL, WIDE, Subject
 from tests.support import models
 from tests.support.caller import Answer, Caller
@@ -101,7 +101,7 @@ class HostClients(Clients):
     that was cut off in its run may be refused: it is counted, and never sent again.
     """
 
-    weather: Weather
+    fault_times: FaultTimes
 
     def repeats(self, subject: Subject) -> bool:
         """Return whether a request that was cut off is sent again."""
@@ -110,10 +110,10 @@ class HostClients(Clients):
     def refused(self, who: str, subject: Subject, answer: Answer, began_s: float) -> None:
         """Judge an answer that is not 200."""
         code = answer.json().get("code")
-        if code == "shutting_down" and not self.weather.is_steady_since(began_s):
+        if code == "shutting_down" and not self.fault_times.is_steady_since(began_s):
             return  # it came in the moment of the restart, and was not accepted
         is_lost = answer.status == BAD_GATEWAY and code in LOST
-        if subject is not COUNTED or not is_lost or self.weather.is_calm_since(began_s):
+        if subject is not COUNTED or not is_lost or self.fault_times.is_calm_since(began_s):
             super().refused(who, subject, answer, began_s)
 
 
@@ -121,12 +121,12 @@ class HostExchanges(Exchanges):
     """Clients of servers, under faults of hosts.
 
     A server that may still run on a host that cannot be reached has no successor elsewhere until
-    the host counts as gone; a call that waits for longer than its budget is told so.
+    the host counts as gone; a call that waits for longer than its budget is refused.
     """
 
     def _refused(self, sent: Sent, got: Got, who: str, began_s: float) -> None:
         is_fenced = got.code == "wait_budget_over" and b"may still run there" in got.body
-        if is_fenced and not self.weather.is_calm_since(began_s):
+        if is_fenced and not self.fault_times.is_calm_since(began_s):
             self.counts["waited for a host"] += 1
         else:
             super()._refused(sent, got, who, began_s)

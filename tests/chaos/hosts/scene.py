@@ -16,8 +16,8 @@ from registry.model import LOCAL_HOST
 from tests.chaos import footprint
 from tests.chaos.calls import client
 from tests.chaos.containers.calling import Front
+from tests.chaos.containers.fault_times import FaultTimes
 from tests.chaos.containers.servers import EXCUSED, PING_S, leftovers
-from tests.chaos.containers.weather import Weather
 from tests.chaos.footprint import until
 from tests.chaos.hosts.faults import GATEWAY_FAULTS, HOST_FAULTS, Faults
 from tests.chaos.hosts.functions import (
@@ -33,7 +33,7 @@ from tests.chaos.hosts.functions import (
 from tests.chaos.hosts.world import Placement, World, open_world
 from tests.chaos.ledger import Ledger
 from tests.support.faulty_image import make_faulty_image, seen_tokens
-from tests.support.fleet.served import is_whole, items, join, leave, until_host
+from tests.support.fleet.served import is_host_ready, items, join, leave, until_host
 from tests.support.process_server import ServerProcess, server_process
 
 WORKERS = 2
@@ -78,12 +78,12 @@ class Hosts:
         port = urlsplit(server.url).port
         assert port is not None
         server.port = port  # the next life's
-        chance, weather, front = random.Random(dose.seed), Weather(), Front(server)
+        chance, fault_times, front = random.Random(dose.seed), FaultTimes(), Front(server)
         self._clients = HostClients(front, SUBJECTS, ledger, dose.think_s)
-        self._clients.weather = weather
-        self._exchanges = HostExchanges(port, SERVERS, weather, ledger, chance)
+        self._clients.fault_times = fault_times
+        self._exchanges = HostExchanges(port, SERVERS, fault_times, ledger, chance)
         self._exchanges.think_s = dose.think_s
-        self._faults = Faults(world, front, weather, ledger, chance)
+        self._faults = Faults(world, front, fault_times, ledger, chance)
         self._served: Counter[str] = Counter()
 
     async def run(self, folder: Path, image: str) -> None:
@@ -96,7 +96,7 @@ class Hosts:
                 await deploy_server(caller, name, image)
         for name in (COUNTED.name, *SERVERS):
             (self._notes / name).write_text("")  # what the trials have run
-        await self._under_fire()
+        await self._run_load()
         await self._balance()
         twice = run_twice(self._notes)
         self._ledger.require(not twice, f"{COUNTED.name} has run twice: {twice[:20]}")
@@ -104,10 +104,10 @@ class Hosts:
         kinds = {*self._dose.kinds, *GATEWAY_FAULTS} if self._dose.turns else set()
         missing = kinds - self._faults.done.keys()
         self._ledger.require(not missing, f"faults never injected: {sorted(missing)}")
-        self._tell()
+        self._add_figures()
         await self._remove()
 
-    async def _under_fire(self) -> None:
+    async def _run_load(self) -> None:
         began_s, ended = time.monotonic(), asyncio.Event()
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch())
@@ -136,7 +136,7 @@ class Hosts:
         all hosts, and that its counts of calls balance."""
         async with client(self._server) as caller:
             for host in self._world.hosts:
-                await until_host(caller, host.name, is_whole)
+                await until_host(caller, host.name, is_host_ready)
             found: dict[str, Placement] = {}
 
             async def is_equal() -> bool:
@@ -167,7 +167,7 @@ class Hosts:
                 self._ledger.require(answer.status < 300, f"{name}: {answer.body!r}")
             await leave(caller, *self._world.hosts)
 
-    def _tell(self) -> None:
+    def _add_figures(self) -> None:
         tallies = self._clients.tallies
         waits = sorted(wait for tally in tallies.values() for wait in tally.waits_s) or [0.0]
         healed = self._faults.healed_s

@@ -35,10 +35,10 @@ async def join(caller: Caller, *hosts: Host, **changes: Any) -> None:
         answer = await caller.admin("POST", "/hosts", settings(host, **changes))
         assert answer.status < 300, answer.body
     for host in hosts:
-        await until_host(caller, host.name, is_whole)
+        await until_host(caller, host.name, is_host_ready)
 
 
-def is_whole(shown: Shown) -> bool:
+def is_host_ready(shown: Shown) -> bool:
     """Return whether a host is up, and its agent reports."""
     return bool(shown.get("state") == "up" and not shown["agent"])
 

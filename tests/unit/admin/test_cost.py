@@ -45,8 +45,8 @@ def test_a_gpu_that_was_held_too_short_for_a_sample_has_a_counter() -> None:
     assert (found.joules, found.no_counter_s) == (0.0, 0.0)
 
 
-def test_what_has_no_price_is_counted() -> None:
-    """Without prices costs are unknown; with some, what has none is said."""
+def test_unpriced_time_is_counted() -> None:
+    """Without prices costs are unknown; with some, unpriced time is counted."""
     bare = costs([GPU, SLOT], Prices())["digits"]
     some = costs([GPU, SLOT], Prices("EUR", 0.0, None, {"cuda": 3.6}))["digits"]
 
@@ -60,7 +60,7 @@ def test_what_has_no_price_is_counted() -> None:
 
 
 def test_keys_share_a_function_by_the_time_of_their_calls() -> None:
-    """What is not known by key stays apart, and so does what nobody held."""
+    """Costs without a key stay apart, and so does idle time."""
     functions = costs([GPU, FREE, GPU._replace(name="plain", held_s=7.0)], EUR)
     busy = [BusyRow("digits", "k1", 3000), BusyRow("digits", "", 1000), BusyRow("gone", "k1", 5)]
     found = costs_by_key(functions, busy)

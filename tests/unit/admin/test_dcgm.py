@@ -94,7 +94,7 @@ def test_a_missing_value_has_no_sample() -> None:
     }
 
 
-def test_a_gpu_of_another_host_says_so() -> None:
+def test_a_gpu_of_another_host_is_labelled_with_it() -> None:
     """Its Hostname is the host's name, so that equal GPUs of two hosts stay apart."""
     found = samples(occupancy(READING), occupancy(READING, "gpu2"))
 

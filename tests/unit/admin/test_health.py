@@ -13,9 +13,10 @@ from admin.history import Prior, ServerHistory
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from pool_manager.core import events
-from pool_manager.core.state import State
+from pool_manager.core.state import Replica, State
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.gpus.absent import NoGpus
+from pool_manager.hosts.view import HostView
 from registry.errors import DriverError
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from registry.model import Arrivals
@@ -156,6 +157,49 @@ async def test_a_device_that_is_not_released_is_a_reason(tmp_path: Path) -> None
             f"device {stuck.device}: {stuck.id} is not released: process group 7 survives KILL"
         ]
         operator.manager.submit(events.Released(stuck.id))
+
+
+async def test_a_standby_that_is_not_released_is_a_reason(
+    make: Make, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no device: its host is named."""
+    standby = Replica("1a", "standby/gpu2/cpu", "", "standby", 0.0, host="gpu2")
+    standby.state, standby.why = State.RELEASING, "no answer"
+    monkeypatch.setattr(operator.manager, "replicas", lambda: [standby])
+
+    assert make(later_s=60).reasons() == ["host gpu2: 1a is not released: no answer"]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (HostView("gpu2", "nn@gpu2", "up"), []),
+        (HostView("gpu2", "nn@gpu2", "joining", "no route"), []),
+        (HostView("gpu2", "nn@gpu2", "draining"), []),
+        (HostView("gpu2", "nn@gpu2", "gone"), ["host gpu2: gone: no reason given"]),
+        (
+            HostView("gpu2", "nn@gpu2", "unreachable", "no route"),
+            ["host gpu2: unreachable: no route"],
+        ),
+        (
+            HostView("gpu2", "nn@gpu2", "up", "its disk is full: 3 MiB are free"),
+            ["host gpu2: up: its disk is full: 3 MiB are free"],
+        ),
+        (HostView("local", "", "up", "its container engine does not answer: x"), []),
+    ],
+)
+async def test_another_host_with_something_wrong_is_a_reason(
+    make: Make,
+    operator: Operator,
+    monkeypatch: pytest.MonkeyPatch,
+    host: HostView,
+    expected: list[str],
+) -> None:
+    """A lost host, and one that is up with a dead engine, a full disk or another clock. This
+    machine's engine and disk are reasons of their own."""
+    monkeypatch.setattr(operator.manager, "hosts", lambda: [host])
+
+    assert make().reasons() == expected
 
 
 async def test_a_device_that_is_out_of_use_is_a_reason(make: Make, operator: Operator) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import asyncssh
 import pytest
 
 from admin.host_login import HostLogins, checks_json, login_of
 from hosts.errors import Unreachable
-from hosts.login import Login
+from hosts.login import Login, login_failure
 from hosts.probes import Check
 from registry.errors import BadRequest, HostRefused
 from registry.model import Host
@@ -94,7 +95,7 @@ async def test_a_changed_key_is_never_accepted() -> None:
         await There([FINE], shows=f"{KEY}=").logins_to().check(pinned, accepts_key=True)
 
 
-async def test_an_examination_tells_of_a_failed_login() -> None:
+async def test_an_examination_reports_a_failed_login() -> None:
     """Instead of an error there is one failed check with the remedy."""
     found = await There([FINE], shows=KEY).logins_to().examine(GPU2)
 
@@ -106,6 +107,18 @@ async def test_an_examination_tells_of_a_failed_login() -> None:
             "todo": "ssh gpu2",
         }
     ]
+
+
+async def test_the_hint_names_the_option_of_hosts() -> None:
+    """`--identity` of fnctl is for --ssh; that of a host has another name."""
+
+    async def refuse(login: Login) -> Any:
+        raise login_failure(login.target, asyncssh.PermissionDenied("no"))
+
+    with pytest.raises(HostRefused) as caught:
+        await HostLogins(refuse, There([FINE]).examine).check(GPU2)
+
+    assert "--identity-file FILE" in str((caught.value.detail or {})["hint"])
 
 
 @pytest.mark.parametrize("host", [Host("a", "-oProxyCommand=x"), Host("a", "b", host_key="x y")])

@@ -187,7 +187,7 @@ def test_builds_are_counted_by_outcome() -> None:
     }
 
 
-def test_hosts_show_whether_they_are_up_and_what_they_were_sent() -> None:
+def test_hosts_have_metrics_of_state_and_transfers() -> None:
     """A family has a sample per host; what is unknown has none, nor has this machine what only a
     host over SSH has."""
     hosts = [

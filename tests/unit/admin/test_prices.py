@@ -37,7 +37,7 @@ def test_prices_are_pairs(text: str, default: float | None, by_name: dict[str, f
 )  # fmt: skip
 def test_a_bad_price_is_refused(text: str) -> None:
     """The text says what is expected."""
-    with pytest.raises(ValueError, match=r"expected prices per hour of 0 or more.* is none"):
+    with pytest.raises(ValueError, match=r"expected prices per hour of 0 or more.*; got "):
         parse_prices(text)
 
 

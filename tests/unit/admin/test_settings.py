@@ -98,7 +98,9 @@ def test_a_wrong_variable_is_told_like_an_option(monkeypatch: pytest.MonkeyPatch
         (b"nonsense = 1\n", "setting nonsense: Extra inputs are not permitted"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told(tmp_path: Path, content: bytes, message: str) -> None:
+def test_an_unusable_known_hosts_file_is_an_error(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     """Broken TOML, another encoding and unknown keys are refused with the reason."""
     path = tmp_path / "fngate.toml"
     path.write_bytes(content)

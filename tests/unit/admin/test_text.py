@@ -24,10 +24,18 @@ def test_numbers_have_few_digits(value: float, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("ms", "shown"),
-    [(0.05, "0.05 ms"), (183.2, "183 ms"), (2400, "2.4 s"), (180_000, "3.0 min")],
+    [
+        (0, "0 ms"),
+        (0.00021, "0.21 us"),
+        (0.05, "0.05 ms"),
+        (183.2, "183 ms"),
+        (2400, "2.4 s"),
+        (180_000, "3.0 min"),
+    ],
 )
 def test_durations_have_a_fitting_unit(ms: float, shown: str) -> None:
-    """Durations are in ms, s or min, whichever fits."""
+    """Durations are in us, ms, s or min, whichever fits: a row of a small model takes less than a
+    microsecond."""
     assert text.duration(ms) == shown
 
 

@@ -54,7 +54,7 @@ def test_waits_of_servers_are_printed(capsys: pytest.CaptureFixture[str]) -> Non
 FLEET = Settings(functions=12, devices=4, hosts=2, rate=0.3, hours=0.3, rtt_ms=1.0)
 
 
-def test_placement_that_knows_the_files_of_hosts_moves_fewer() -> None:
+def test_placement_by_the_files_of_hosts_transfers_fewer() -> None:
     """Files that a host has from the start need no transfer if placement knows of them."""
     stocked = replace(FLEET, functions=40, files_mb=0.25, file_hosts=1)
 

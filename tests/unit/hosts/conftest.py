@@ -4,43 +4,23 @@ stand for those of another machine."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from hosts.connection import HostConnection
 from hosts.link import Timing
-from hosts.login import Login, parse_target
+from hosts.login import Login
 from registry.tasks import Tasks
-from tests.support.sshd import Sshd, sshd
+from tests.support.ssh_fixtures import far, home, login
+
+__all__ = ["far", "home", "login"]
 
 WAIT_S = 20.0
 QUIET = 100
 """Round trips without a change after which nothing moves any more."""
 FAST = Timing(back_off_s=0.01, back_off_max_s=0.02)
-
-
-@pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Create the home folder in which ~/.ssh is looked up."""
-    folder = tmp_path / "home"
-    (folder / ".ssh").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return folder
-
-
-@pytest.fixture
-def far(leaks: object, tmp_path: Path) -> Iterator[Sshd]:
-    with sshd(tmp_path / "ssh") as server:
-        yield server
-
-
-@pytest.fixture
-def login(far: Sshd) -> Login:
-    """Return the login for `far`."""
-    return Login(parse_target(far.target), far.identity, far.known_hosts)
 
 
 @pytest.fixture
@@ -61,7 +41,7 @@ async def connection(login: Login, tasks: Tasks) -> AsyncIterator[HostConnection
 
 
 class Peer(asyncio.Protocol):
-    """One connection that the far machine's server accepted; it reads only when it is told to."""
+    """One connection that the far machine's server accepted; it reads only on request."""
 
     def __init__(self) -> None:
         self.received = bytearray()

@@ -92,7 +92,7 @@ async def test_bodies_cross_in_both_directions(
     assert near.calls == ["eof", "lost"]
 
 
-async def test_it_writes_on_after_the_other_end_has_ended(
+async def test_a_protocol_can_write_after_the_end_of_its_peer(
     connection: HostConnection, server: FarServer
 ) -> None:
     """A protocol that returns True from eof_received still writes."""
@@ -212,7 +212,7 @@ async def test_an_abort_ends_both_sides_once(connection: HostConnection, server:
 
 
 @pytest.mark.parametrize("state", ["reading", "paused", "closing"])
-async def test_a_broken_connection_is_told_as_such(
+async def test_a_broken_connection_is_a_connection_lost(
     connection: HostConnection, server: FarServer, far: Sshd, state: str
 ) -> None:
     """Each protocol gets one ConnectionLost, and `is_up` is False by then; later dials fail."""
@@ -265,9 +265,7 @@ async def test_an_error_of_a_protocol_ends_its_channel_alone(
     assert len(reported) == 1
 
 
-async def test_sockets_that_nobody_serves_are_refused(
-    connection: HostConnection, server: FarServer
-) -> None:
+async def test_unserved_sockets_are_refused(connection: HostConnection, server: FarServer) -> None:
     """An absent and a stale socket raise ConnectionRefusedError with the path."""
     await server.close()
 

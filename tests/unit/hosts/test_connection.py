@@ -54,7 +54,7 @@ class Attempts:
 async def test_failures_in_a_row_are_counted(
     login: Login, far: Sshd, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each failed login lengthens the wait, and the reason is told to those who wait."""
+    """Each failed login lengthens the wait, and waiting callers get the reason."""
     far.stop()
     attempts = Attempts(monkeypatch, 4)
     there = HostConnection(login, tasks, name="gpu2")
@@ -172,7 +172,7 @@ async def test_a_break_while_a_channel_opens_is_an_error_of_the_host(
         await connection.run("true", timeout_s=WAIT_S)
 
 
-async def test_a_break_is_told_and_mended(
+async def test_a_break_is_reported_and_followed_by_a_login(
     login: Login, far: Sshd, tasks: Tasks, tmp_path: Path
 ) -> None:
     """on_up comes after each login, on_down with the reason of each break."""

@@ -96,7 +96,7 @@ async def test_changed_content_is_refused(cache: FileCache, source: Path, base: 
     """A source that is not what its name says never becomes a file of the cache."""
     other = digest(b"other")
 
-    with pytest.raises(OSError, match="did not arrive as it should"):
+    with pytest.raises(OSError, match="arrived with another sha256"):
         await cache.ship(other, len(BODY), source, lambda _: None)
 
     assert list((base / "files").iterdir()) == []
@@ -133,7 +133,7 @@ async def test_a_host_without_commands_reads_the_file_back(
     assert (base / "files" / digest(BODY)).read_bytes() == BODY
 
 
-async def test_a_full_disk_is_told_before_anything_is_sent(cache: FileCache, source: Path) -> None:
+async def test_a_full_disk_is_reported_before_a_transfer(cache: FileCache, source: Path) -> None:
     """The error says what is free and what is needed."""
     with pytest.raises(NoSpace, match=r"no space on gpu2 .* MiB free, \d+ MiB are needed"):
         await cache.ship(digest(BODY), 2**60, source, lambda _: None)
@@ -160,7 +160,7 @@ async def test_links_stay_below_the_models(cache: FileCache, base: Path, target:
 
 
 async def test_a_missing_file_cannot_be_linked(cache: FileCache, base: Path) -> None:
-    """A file that was removed meanwhile is told from other failures."""
+    """A file that was removed meanwhile has an error of its own."""
     with pytest.raises(FileNotFoundError):
         await cache.link(digest(BODY), str(base / "models" / "r1" / "model.onnx"))
 
@@ -190,7 +190,7 @@ async def test_a_host_without_files_has_an_empty_stock(cache: FileCache) -> None
     assert await cache.stock() == {}
 
 
-def test_what_must_go_is_the_oldest_beyond_the_limit() -> None:
+def test_superfluous_files_are_the_oldest_beyond_the_limit() -> None:
     """Partial uploads go in any case; files in use and of unknown use stay."""
     a, b, c, d = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)
     entries = [

@@ -314,8 +314,8 @@ async def test_a_forward_needs_a_path_of_its_own(
 async def test_failures_of_a_forward_are_logged_once(
     connection: HostConnection, server: FarServer, far: Sshd, tmp_path: Path
 ) -> None:
-    """A client that tries for ever fills no log: one line for a socket that nobody serves, none
-    while the SSH connection is down."""
+    """A client that tries for ever fills no log: one line for an unserved socket, none while the
+    SSH connection is down."""
     local = tmp_path / "local.sock"
     await connection.forward(local, str(tmp_path / "absent.sock"))
 

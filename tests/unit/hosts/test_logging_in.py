@@ -81,11 +81,11 @@ async def test_a_wrong_key_is_refused(far: Sshd, login: Login) -> None:
     assert "ssh-copy-id" in note(error)
 
 
-async def test_a_file_that_is_no_key_is_told(login: Login, tmp_path: Path) -> None:
+async def test_an_identity_file_without_a_key_is_reported(login: Login, tmp_path: Path) -> None:
     """--identity with a file that is not a private key is reported."""
     (tmp_path / "no").write_text("no key")
 
-    with pytest.raises(Unreachable, match="private key cannot be used"):
+    with pytest.raises(Unreachable, match=r"private key .*/no cannot be used"):
         await log_in(replace(login, identity=tmp_path / "no"))
 
 
@@ -202,7 +202,7 @@ async def test_jumps_in_a_circle_end(login: Login, home: Path) -> None:
         await log_in(replace(login, target=Target("inner")))
 
 
-async def test_an_odd_config_is_told(login: Login, home: Path) -> None:
+async def test_an_invalid_config_is_reported(login: Login, home: Path) -> None:
     """An unreadable config or an invalid jump host is reported."""
     (home / ".ssh" / "config").write_text("Port nonsense\n")
     with pytest.raises(Unreachable, match=r"~/\.ssh/config"):

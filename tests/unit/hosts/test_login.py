@@ -6,7 +6,8 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from hosts.errors import Unreachable
+from hosts.commands import Completed
+from hosts.errors import SHOWN_MAX, Unreachable
 from hosts.login import (
     HostKeyClient,
     KnownHosts,
@@ -52,7 +53,16 @@ def test_a_malformed_target_is_refused(text: str) -> None:
         parse_target(text)
 
 
-def test_the_command_by_hand_names_what_was_given() -> None:
+@pytest.mark.parametrize("text", ["h:" + "9" * 50_000, "a b" * 50_000])
+def test_the_error_for_a_long_target_is_short(text: str) -> None:
+    """The refused text is shown only as far as a reader needs it."""
+    with pytest.raises(ValueError, match="expected") as caught:
+        parse_target(text)
+
+    assert len(str(caught.value)) < 500
+
+
+def test_the_command_by_hand_names_the_given_options() -> None:
     """The command to try by hand logs in to the same place."""
     assert Target("gpu1").command() == "ssh gpu1"
     assert Target("::1", "nn", 2222).command("ssh-copy-id") == "ssh-copy-id -p 2222 nn@::1"
@@ -72,15 +82,23 @@ PLACE = ("127.0.0.1", 8080)
         (asyncssh.ConfigParseError("line 3"), "~/.ssh/config: line 3", "correct that line"),
         (asyncssh.ConnectionLost("gone"), "ended the connection: gone", "ssh nn@gpu1"),
         (ConnectionRefusedError(111, "Connection refused"), ": Connection refused", "ssh nn@gpu1"),
+        (FileNotFoundError(2, "No such file", "/k"), "SSH: /k: No such file", "ssh nn@gpu1"),
         (ValueError("odd"), "by SSH: odd", "ssh nn@gpu1"),
     ],
 )
-def test_a_failed_login_says_what_mends_it(error: Exception, text: str, hint: str) -> None:
+def test_a_failed_login_has_a_remedy(error: Exception, text: str, hint: str) -> None:
     """Each reason for a failed login has its own text and command."""
     told = login_failure(TARGET, error)
 
     assert text in str(told)
     assert hint in told.__notes__[0]
+
+
+def test_a_private_key_that_cannot_be_used_is_named() -> None:
+    """The file is named if the login has one of its own."""
+    error = asyncssh.KeyImportError("odd")
+
+    assert "private key /k cannot be used: odd" in str(login_failure(TARGET, error, Path("/k")))
 
 
 def test_advice_is_optional() -> None:
@@ -133,7 +151,7 @@ def test_configured_files_take_the_place_of_the_usual_ones(home: Path, tmp_path:
 
 
 @pytest.mark.parametrize("content", [None, "@wrong gpu1 ssh-ed25519 AAAA\n", "x" * 200])
-def test_a_file_that_cannot_be_used_is_told(
+def test_an_unusable_known_hosts_file_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
     """A named file that is missing, malformed or endless is an error."""
@@ -145,7 +163,7 @@ def test_a_file_that_cannot_be_used_is_told(
         known_hosts(replace(LOGIN, known_hosts=tmp_path / "k"), [])
 
 
-def test_a_changed_key_is_told_from_an_unknown_one(home: Path) -> None:
+def test_a_changed_key_differs_from_an_unknown_one(home: Path) -> None:
     """A host with another key in the file has changed; one without any is unknown."""
     (home / ".ssh" / "known_hosts").write_text(line("[gpu1]:2222"))
     known, host_key_client = known_hosts(LOGIN, []), HostKeyClient()
@@ -164,7 +182,7 @@ def test_a_changed_key_is_told_from_an_unknown_one(home: Path) -> None:
     assert key.get_fingerprint() in str(unknown)
 
 
-def test_a_file_of_ones_own_is_named_in_what_to_do(tmp_path: Path) -> None:
+def test_a_configured_known_hosts_file_is_named_in_the_remedy(tmp_path: Path) -> None:
     """With --known-hosts, the advised login writes into that file."""
     (tmp_path / "k").touch()
     login = replace(LOGIN, known_hosts=tmp_path / "k")
@@ -172,6 +190,32 @@ def test_a_file_of_ones_own_is_named_in_what_to_do(tmp_path: Path) -> None:
     error = host_key_refused(login, known_hosts(login, []), HostKeyClient())
 
     assert f"ssh -o UserKnownHostsFile={tmp_path / 'k'} -p 2222 nn@gpu1" in error.__notes__[0]
+
+
+HOSTILE = "\x1b[2Jbye\x07\n\u202e" + "A" * 200_000
+"""Text of a host: clears the screen, writes backwards, and has no end."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncssh.DisconnectError(11, HOSTILE),
+        asyncssh.PermissionDenied(HOSTILE),
+        asyncssh.ProtocolError(HOSTILE),
+        OSError(HOSTILE),
+    ],
+)
+def test_what_a_host_says_is_one_short_line(error: Exception) -> None:
+    """A host chooses the text with which it ends a connection: it is shown to people, and kept with
+    each event."""
+    lost = HostKeyClient()
+    lost.connection_lost(error)
+    output = Completed(1, b"", HOSTILE.encode()).text()
+
+    for text in (str(login_failure(TARGET, error)), lost.lost_reason, output):
+        assert "bye" in text
+        assert text.isprintable()
+        assert len(text) < SHOWN_MAX + 100
 
 
 def test_the_reason_of_an_end_is_kept() -> None:

@@ -10,18 +10,20 @@ import platform
 import pwd
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hosts import probes
-from hosts.errors import Unreachable
-from hosts.findings import SHOWN_MAX, Check, Engine, EngineState, Findings, Gpus, judge
+from hosts.errors import SHOWN_MAX, Unreachable
+from hosts.findings import Check, Engine, EngineState, Findings, Gpus, judge
 from hosts.login import Login, parse_target
 from hosts.probes import examine
 from tests.support.fleet.fleet import Fleet, open_fleet
 from tests.support.fleet.host import WORKER, Plan
+from tests.support.operator import until
 from tests.support.sshd import SFTP, Sshd, needs_sshd
 
 ENGINE = "/var/run/docker.sock"
@@ -82,6 +84,13 @@ async def failing(login: Login, folder: Path, answer: bytes | Answer | None = No
         return [one for one in await examine(login, engine) if not one.is_ok]
 
 
+def folders_of_checks() -> set[str]:
+    """Return the names of folders in the home folder and in /tmp that checks have made."""
+    folders = ("/tmp", pwd.getpwuid(os.geteuid()).pw_dir)
+    names = {name for folder in folders for name in os.listdir(folder)}
+    return {name for name in names if name.startswith(".fngate-check-")}
+
+
 FORWARDING = "SSH forwarding of sockets"
 NO_FILES = ["home folder", "disk"]
 
@@ -118,7 +127,7 @@ NO_FILES = ["home folder", "disk"]
 async def test_each_setting_is_named_with_its_remedy(
     start: Callable[..., Login], tmp_path: Path, setting: str, names: list[str], mends: str
 ) -> None:
-    """Exactly the checks that a setting breaks fail; the first one has the line that mends it."""
+    """Exactly the checks that a setting breaks fail; the first one has the line that fixes it."""
     login = start(*filter(None, [setting]), sftp=bool(setting))
 
     found = await failing(login, tmp_path)
@@ -135,14 +144,37 @@ async def test_settings_that_do_no_harm_pass(
     start: Callable[..., Login], tmp_path: Path, setting: str
 ) -> None:
     """Nothing fails, and no file of the check is left in the home folder or in /tmp."""
+    before = folders_of_checks()
     assert await failing(start(setting), tmp_path) == []
 
-    for folder in ("/tmp", pwd.getpwuid(os.geteuid()).pw_dir):
-        assert not [name for name in os.listdir(folder) if name.startswith(".fngate-check-")]
+    await until(lambda: folders_of_checks() <= before)  # checks of other tests end, too
 
 
 @pytest.mark.slow
-async def test_a_key_without_forwarding_is_told(
+async def test_cancelled_checks_leave_nothing(
+    start: Callable[..., Login], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may leave, or the server may end, while the checks of a host run."""
+    before = folders_of_checks()
+    connecting = asyncio.Event()
+
+    async def never(*_arguments: Any) -> bool:
+        connecting.set()
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(probes, "_connects", never)
+    checks = asyncio.create_task(failing(start(), tmp_path))
+    await connecting.wait()
+    assert folders_of_checks() - before
+    checks.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await checks
+
+    await until(lambda: folders_of_checks() <= before)
+
+
+@pytest.mark.slow
+async def test_a_key_without_forwarding_is_reported(
     start: Callable[..., Login], tmp_path: Path
 ) -> None:
     """The remedy names the file of keys, too."""
@@ -228,7 +260,7 @@ async def test_a_silent_engine_is_given_up(
 async def test_endless_output_of_a_command_ends(
     start: Callable[..., Login], tmp_path: Path
 ) -> None:
-    """A host whose every command writes without end is told, not read to the end."""
+    """A host whose every command writes without end is reported, not read to the end."""
     found = await failing(start("ForceCommand yes"), tmp_path)
 
     assert found[0].name == "SSH commands"
@@ -236,7 +268,7 @@ async def test_endless_output_of_a_command_ends(
 
 
 @pytest.mark.slow
-async def test_a_socket_that_is_absent_or_silent_is_told(
+async def test_an_absent_or_silent_socket_is_reported(
     start: Callable[..., Login], tmp_path: Path
 ) -> None:
     """No socket, and one on which nothing listens, have a text and a remedy each."""
@@ -320,7 +352,7 @@ async def test_all_checks_together_have_a_limit(
 
 
 @pytest.mark.slow
-async def test_a_shell_that_writes_at_its_start_is_told(
+async def test_a_shell_that_writes_at_its_start_is_reported(
     start: Callable[..., Login], tmp_path: Path
 ) -> None:
     """Text of ~/.bashrc before a command's output spoils what is read from it."""
@@ -361,6 +393,12 @@ def test_a_good_host_passes_all() -> None:
         ("free", {"/home/ann": 2**40, "/var/lib/docker": 2**30}, "disk", "/var/lib/docker: docker"),
         ("free", {"/\x1b[2J" + "x" * 9000: 2**30}, "disk", "free at least 2 GiB in / [2Jxxx"),
         ("container_engine", Engine(), "container engine", "usermod --append --groups docker ann"),
+        (
+            "container_engine",
+            Engine(EngineState.ABSENT),
+            "container engine",
+            "name its socket: --docker-socket",
+        ),
         ("gpus", Gpus(error="\x1b[2Jlost"), "NVIDIA", "reinstall"),
     ],
 )
@@ -375,6 +413,17 @@ def test_findings_are_judged(name: str, value: object, check: str, remedy: str) 
     assert remedy in failed.remedy
     assert (failed.found + failed.remedy).isprintable()
     assert len(failed.remedy) <= SHOWN_MAX
+
+
+def test_a_silent_shell_is_told() -> None:
+    """Of /bin/false comes no output, as of a ForceCommand: both are named."""
+    found = replace(good(), runs_commands=False, command_error="no output")
+
+    failed = next(one for one in judge(found) if not one.is_ok)
+
+    assert failed.name == "SSH commands"
+    assert "no ForceCommand" in failed.remedy
+    assert "usermod --shell /bin/sh ann" in failed.remedy
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ def gpu() -> Attribution[str]:
     return made
 
 
-def test_who_holds_a_device_has_its_time_and_energy(gpu: Attribution[str]) -> None:
-    """Energy is split by the seconds since the last sample, between holders and nobody."""
+def test_the_holder_of_a_device_has_its_time_and_energy(gpu: Attribution[str]) -> None:
+    """Energy is split by the seconds since the last sample, between holders and idle time."""
     gpu.sample(GPU, 1_000, 1.0, 0.0)
     gpu.hold("r1", GPU, Holder("a", 1.0), 2.0)
     gpu.release("r1", 5.0)
@@ -51,7 +51,7 @@ def test_who_holds_a_device_has_its_time_and_energy(gpu: Attribution[str]) -> No
 
 
 def test_holders_of_a_device_split_it_by_their_shares(gpu: Attribution[str]) -> None:
-    """Shares are relative to each other: what is free is not for nobody. Standbys have none."""
+    """Shares are relative to each other: a free share is not idle time. Standbys have none."""
     gpu.sample(GPU, 0, 1.0, 0.0)
     gpu.hold("r1", GPU, Holder("a", 0.5), 0.0)
     gpu.hold("r2", GPU, Holder("b", 0.25), 0.0)
@@ -70,7 +70,7 @@ def test_a_replica_may_change_hands(gpu: Attribution[str]) -> None:
     assert sums(gpu, 5.0) == {None: (3.0, 0.0), "a": (2.0, 0.0)}
 
 
-def test_a_slice_has_its_part_of_what_its_gpu_takes(gpu: Attribution[str]) -> None:
+def test_a_slice_has_its_part_of_the_energy_of_its_gpu(gpu: Attribution[str]) -> None:
     """The counter is that of the whole GPU."""
     for at, millijoules in ((0.0, 0), (10.0, 800_000)):
         gpu.sample(GPU, millijoules, 0.125, at)
@@ -130,7 +130,7 @@ def test_a_counter_that_was_silent_counts_for_the_whole_time() -> None:
 
 
 @pytest.mark.parametrize("after", [2**53, 10**15])
-def test_a_counter_is_believed_up_to_a_power(after: int) -> None:
+def test_a_counter_is_bounded_by_a_power(after: int) -> None:
     """A counter that jumps adds no more than the greatest power for the time that passed."""
     counter = EnergyCounter()
     counter.joules(5, 100.0)
@@ -140,7 +140,7 @@ def test_a_counter_is_believed_up_to_a_power(after: int) -> None:
 
 
 def test_owners_between_two_samples_are_limited(gpu: Attribution[str]) -> None:
-    """Beyond the limit the time of further owners claims energy for nobody."""
+    """Beyond the limit the time of further owners counts as idle."""
     gpu.sample(GPU, 0, 1.0, 0.0)
     for number in range(OWNERS_MAX + 10):
         gpu.hold("r1", GPU, Holder(f"f{number}", 1.0), float(number))

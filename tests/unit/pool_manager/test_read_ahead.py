@@ -215,7 +215,7 @@ def test_of_a_model_of_other_precision_only_that_is_read() -> None:
 
 
 @pytest.mark.parametrize(("form", "is_whole"), [("context", True), ("cache", False)])
-def test_of_a_compiled_model_what_is_loaded_is_read(form: Form, is_whole: bool) -> None:
+def test_of_a_compiled_model_the_loaded_files_are_read(form: Form, is_whole: bool) -> None:
     """One that is whole is all that is loaded; a cache is used beside the model."""
     files = [*FILES, Portion(".compiled/m_ctx.onnx", 5)]
     spec = replace(PLAIN, compiled=CompiledModel("k", "tensorrt", form, (), ()))

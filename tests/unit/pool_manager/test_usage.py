@@ -380,9 +380,9 @@ def test_what_is_about_no_replica_is_nothing() -> None:
     assert rig.kept() == {}
 
 
-def test_energy_goes_to_whoever_holds_the_gpu() -> None:
-    """The first sample is the base. Idle or busy, a replica has the energy of its GPU; what nobody
-    holds is nobody's, also while a release is not proved."""
+def test_energy_belongs_to_the_holder_of_the_gpu() -> None:
+    """The first sample is the base. Idle or busy, a replica has the energy of its GPU; unheld
+    energy has no owner, also while a release is not proved."""
     rig = Rig()
     rig.gpus.energy_mj = 5_000_000
     rig.watch.tick()
@@ -403,8 +403,8 @@ def test_energy_goes_to_whoever_holds_the_gpu() -> None:
     ]
 
 
-def test_a_standby_holds_a_gpu_for_nobody() -> None:
-    """Time and energy of a standby are nobody's until it is given away."""
+def test_the_time_of_a_standby_belongs_to_no_function() -> None:
+    """Time and energy of a standby have no owner until it is assigned."""
     rig = Rig(gpu_standbys=1)
     rig.gpus.energy_mj = 0
     rig.feed(events.PoolDefined(PoolSpec(KEY, idle_s=60.0)))
@@ -441,7 +441,7 @@ def test_devices_are_described_once_an_hour() -> None:
     ] * 2
 
 
-def test_what_is_nobodys_is_stored_once_a_minute() -> None:
+def test_idle_time_is_stored_once_a_minute() -> None:
     """A server without calls stores little; its totals are always those of the last flush."""
     rig = Rig()
     stored, totals = [], []
@@ -510,7 +510,7 @@ MOMENTS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(moments=MOMENTS, standbys=st.integers(0, 1))
-def test_functions_and_nobody_have_all_of_a_device(
+def test_functions_and_idle_time_add_up_to_the_device(
     moments: list[tuple[str, int]], standbys: int
 ) -> None:
     """Whatever replicas do, stored seconds and joules, and the totals of all functions, add up to

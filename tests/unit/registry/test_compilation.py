@@ -55,7 +55,7 @@ def test_a_compiled_function_has_a_target() -> None:
     ],
 )
 def test_others_have_a_reason(one: Deployed, compiler: Any, why: str) -> None:
-    """Where nothing is compiled, the reason says why; it is empty if nobody asked."""
+    """Where nothing is compiled there is a reason, which is empty without a request."""
     found = target_of(one, compiler)
 
     assert isinstance(found, str)

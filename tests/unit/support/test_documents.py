@@ -60,6 +60,18 @@ def test_blocks_that_need_an_engine_are_apart() -> None:
     assert "folder/a.txt" in with_engine[1]
 
 
+def test_setups_are_for_one_of_both() -> None:
+    """A setup runs with the blocks that need no engine, a docker setup with those that do; both are
+    hidden."""
+    text = "<!-- setup: echo a -->\n<!-- docker setup\necho b\necho c\n-->\n"
+
+    (without,) = steps(text)
+    (with_engine,) = steps(text, docker=True)
+
+    assert (without.script, without.is_hidden) == ("echo a", True)
+    assert (with_engine.script, with_engine.is_hidden) == ("echo b\necho c", True)
+
+
 def test_the_steps_of_a_document() -> None:
     """Setups, commands and files are returned in order, without blocks marked as not run."""
     found = steps(TEXT)

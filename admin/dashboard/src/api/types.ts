@@ -88,7 +88,7 @@ export interface Host {
   /** [USER@]HOST[:PORT]; "" for the server's own machine. */
   address: string;
   state: HostState;
-  /** Why it is not up, or what is wrong although it is. */
+  /** Why it is not up, or which problem it has although it is up. */
   reason: string;
   since_s: number;
   /** Those of the operator, and `host` with its name. */
@@ -107,7 +107,7 @@ export interface Host {
   images: number;
   /** Its clock minus the server's. */
   clock_offset_s: number | null;
-  /** What is being sent there; "" for nothing. */
+  /** The transfer in progress; "" for none. */
   transfer: string;
 }
 

@@ -16,5 +16,5 @@ test("times are in their largest units", () => {
 });
 
 test("memory is in MiB or GiB", () => {
-  expect([null, 512, 8192, 144_384].map(mebibytes)).toEqual(["–", "512 MiB", "8.0 GiB", "141 GiB"]);
+  expect([null, 0, 0.037, 512, 8192, 144_384].map(mebibytes)).toEqual(["–", "0 MiB", "38 KiB", "512 MiB", "8.0 GiB", "141 GiB"]);
 });

@@ -54,6 +54,7 @@ export function ago(seconds: number): string {
 /** Memory in MiB or GiB: "512 MiB", "78.2 GiB". */
 export function mebibytes(value: number | null | undefined): string {
   if (value === null || value === undefined) return NONE;
+  if (value > 0 && value < 1) return `${Math.ceil(value * 1024)} KiB`;
   if (value < 1024) return `${Math.round(value)} MiB`;
   return `${(value / 1024).toFixed(value < 102_400 ? 1 : 0)} GiB`;
 }

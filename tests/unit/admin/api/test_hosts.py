@@ -74,6 +74,9 @@ async def test_a_host_without_an_answer_is_refused(server: ServingServer) -> Non
         ({"name": "local"}, "the machine that the server runs on"),
         ({"name": "", "address": "10.0.0.7"}, "cannot derive a name from '10.0.0.7'"),
         ({"address": "-oProxyCommand=id"}, "expected [USER@]HOST[:PORT]"),
+        ({"name": "", "address": ""}, "expected [USER@]HOST[:PORT], got ''"),
+        ({"name": "", "address": "nn@gpu2\x1b[31m"}, "expected [USER@]HOST[:PORT], got 'nn@gpu2"),
+        ({"identity": "key"}, "identity: expected the absolute path"),
         ({"host_key": "ssh-ed25519 AAAA"}, "expected a public"),
         ({"labels": {"host": "x"}}, "every host has the label"),
         ({"labels": {"zone": 1}}, "the host cannot be read"),
@@ -116,7 +119,7 @@ async def test_names_and_addresses_are_taken_once(server: ServingServer) -> None
         assert (answer.status, answer.problem["code"]) == (409, "conflict")
 
 
-async def test_a_check_tells_of_a_failed_login(server: ServingServer) -> None:
+async def test_a_check_reports_a_failed_login(server: ServingServer) -> None:
     """Checks are answered in the form of doctor, a failed login as one of them."""
     await add(server)
     items = (await server.admin("POST", "/hosts/gpu2/check")).json()["items"]

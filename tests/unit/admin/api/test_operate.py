@@ -212,7 +212,7 @@ async def test_a_compiled_model_can_be_asked_for(tmp_path: Path) -> None:
         assert listed.keys() == {"state", "reason", "began_s", "estimate_s"}
 
 
-async def test_prepare_says_why_not(server: ServingServer) -> None:
+async def test_prepare_is_refused_with_the_reason(server: ServingServer) -> None:
     """A function that does not ask for a compiled model, or a request that cannot be read."""
     refused = await server.admin("POST", f"{PATH}/prepare")
     unreadable = await server.admin("POST", f"{PATH}/prepare", {"now": 1})

@@ -58,7 +58,7 @@ DONE = {
         ),
     ],
 )
-def test_a_line_says_what_is_known(build: dict[str, Any], line: str) -> None:
+def test_a_line_shows_the_state_and_its_details(build: dict[str, Any], line: str) -> None:
     """Each state says what matters in it: progress, the reason, or the gain."""
     assert build_line(build) == line
 

@@ -68,6 +68,8 @@ def test_a_reason_stands_where_nothing_was_chosen() -> None:
 
     assert "\nint8: only 5 % faster\n" in text
     assert text.endswith("judged by 200 random inputs; tolerance 0.01")
+    alone = render_precision(table(original=True, calibrated=0, judged=1))
+    assert alone.endswith("judged by 1 sample; tolerance 0.01")
     assert summary(table(original=True)) == "the original; fnctl show says why not int8"
 
 

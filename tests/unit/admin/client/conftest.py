@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
+from collections.abc import Callable
 
 from admin.client.tunnel import Tunnel
-from hosts.login import Login, parse_target
-from tests.support.sshd import Sshd, sshd
+from tests.support.ssh_fixtures import far, home, login
+
+__all__ = ["far", "home", "login"]
 
 Open = Callable[..., Tunnel]
-
-
-@pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Create the home folder in which ~/.ssh is looked up."""
-    folder = tmp_path / "home"
-    (folder / ".ssh").mkdir(parents=True)
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return folder
-
-
-@pytest.fixture
-def far(leaks: object, tmp_path: Path) -> Iterator[Sshd]:
-    with sshd(tmp_path / "ssh") as server:
-        yield server
-
-
-@pytest.fixture
-def login(far: Sshd) -> Login:
-    """Return the login for `far`."""
-    return Login(parse_target(far.target), far.identity, far.known_hosts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,7 +20,8 @@ from registry.builds import Build, DeviceType, Target
 from registry.compilation import Compiled, TargetState
 from registry.errors import BuildFailed, BuildGivenUp, Refused, StoreUnavailable
 from registry.model import BundleFile
-from runtime_image.contract.compiled import OTHER_KEY
+from registry.store.builds import Decide
+from runtime_image.contract.compiled import OTHER_KEY, TIMING_CACHE, CompiledFile
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import Optimisation
 from tests.support.builds import ScriptedBuilds, built
@@ -115,9 +117,9 @@ async def server(folder: Path, clock: Callable[[], float] | None = None) -> Asyn
             await builds.close()
 
 
-async def test_a_deploy_says_what_becomes_of_the_model(tmp_path: Path) -> None:
-    """That a build will begin, that an earlier one made the compiled model, or why there is none;
-    nothing if none is asked for."""
+async def test_a_deploy_reports_the_state_of_the_compiled_model(tmp_path: Path) -> None:
+    """A build will begin, an earlier one has made the compiled model, or a reason why there is
+    none; nothing if none is requested."""
     async with server(tmp_path) as side:
         first = await side.deploy()
         await side.begun()
@@ -163,7 +165,7 @@ async def test_a_model_is_compiled_after_its_deploy(tmp_path: Path) -> None:
         assert side.operator.store.builds.referenced_blobs() == set()
 
 
-async def test_functions_that_do_not_ask_are_left_alone(tmp_path: Path) -> None:
+async def test_functions_without_a_compiler_have_no_builds(tmp_path: Path) -> None:
     """Without engine = "auto" there is no build, and `prepare` says why."""
     async with server(tmp_path) as side:
         await side.deploy(manifest="schema = 1")
@@ -201,11 +203,11 @@ async def test_a_store_without_room_pauses_the_builds(
     later instead of at the next look."""
     async with server(tmp_path) as side:
 
-        async def put_build(_target: str, _build: Build) -> None:
+        async def change(_target: str, _decide: Decide) -> None:
             raise StoreUnavailable("disk full")
 
         with monkeypatch.context() as full:
-            full.setattr(side.operator.store.builds, "put_build", put_build)
+            full.setattr(side.operator.store.builds, "change", change)
             await side.deploy()
             await until(lambda: len(side.script.asked) == 1)
             side.script.place()
@@ -246,7 +248,7 @@ async def test_a_killed_server_builds_again(tmp_path: Path) -> None:
         await side.begun()
         crashed = side.state()[1]
     async with operating(tmp_path) as operator:  # what a server leaves that died while it built
-        await operator.store.builds.put_build(target.digest, crashed)
+        await operator.store.builds.change(target.digest, lambda _: crashed)
     async with server(tmp_path, clock := Clock()) as side:
         assert (side.state()[1].state, side.state()[1].attempts) == ("waiting", 1)
         clock.now_s += 600.0
@@ -343,7 +345,7 @@ async def test_a_host_gets_what_another_one_has_built(tmp_path: Path) -> None:
 
 
 async def test_a_type_without_devices(tmp_path: Path) -> None:
-    """Where no device could run a function, its build waits and says so."""
+    """Where no device could run a function, its build waits with that reason."""
     async with server(tmp_path) as side:
         await side.deploy()
         target = side.state()[0]
@@ -378,6 +380,21 @@ async def test_damaged_files_are_built_again(tmp_path: Path) -> None:
         await side.begun(2)
 
 
+async def test_a_file_that_is_gone_is_built_again(tmp_path: Path) -> None:
+    """Not only after a restart: a replica that does not find it says so."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await side.begun()
+        await side.stored()
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: side.bound() != ())
+
+        side.operator.store.blobs.path(FILE.sha256).unlink()
+        side.script.refuse(KEY, "model.onnx: No such file or directory")
+        await until(lambda: side.bound() == ())
+        await side.begun(2)
+
+
 async def test_a_build_ends_with_its_function(tmp_path: Path) -> None:
     """A build of a function that was removed is withdrawn."""
     async with server(tmp_path) as side:
@@ -385,6 +402,50 @@ async def test_a_build_ends_with_its_function(tmp_path: Path) -> None:
         await side.begun()
         await side.operator.deploys.remove("digits")
         await until(lambda: side.script.cancelled == 1)
+
+
+async def test_a_build_that_is_withdrawn_does_not_count(tmp_path: Path) -> None:
+    """A revision that loses the traffic while it is compiled is not building any more; when it has
+    the traffic again, its first attempt begins."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await side.begun()
+        first = side.state()[0].digest
+        await side.deploy(manifest="schema = 1")
+        await until(lambda: side.script.cancelled == 1)
+        builds = side.operator.store.builds
+        await until(lambda: builds.build(first) == Build())
+
+        await side.deploy()
+        await side.begun(2)
+        assert side.state()[1].attempts == 1
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_request_at_the_end_of_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """An operator who asks while the end of a build is being stored changes nothing of it: a
+    compiled model is never shown as building."""
+    async with server(tmp_path) as side:
+        await side.deploy()
+        await side.begun()
+        await side.stored()
+        builds = side.operator.store.builds
+        put, asked = builds.put, []
+
+        async def put_beside_a_request(compiled: Compiled, decide: Decide) -> None:
+            storing = asyncio.ensure_future(put(compiled, decide))
+            if moment == "after":
+                await asyncio.sleep(0)  # the transaction begins
+            asked.append(asyncio.ensure_future(side.builds.prepare("digits", now=True)))
+            await storing
+
+        monkeypatch.setattr(builds, "put", put_beside_a_request)
+        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await until(lambda: bool(asked) and asked[0].done() and side.bound() != ())
+
+        assert side.state()[1].state == "done"
 
 
 async def test_an_operator_goes_before_a_build_without_device(tmp_path: Path) -> None:
@@ -419,7 +480,8 @@ async def test_later_builds_get_the_measurements(tmp_path: Path) -> None:
         assert binding.compiled == (timing,)
         assert isinstance(binding.spec, ModelSpec)
         assert binding.spec.build is not None
-        assert (binding.spec.build.timing_cache, binding.spec.build.timing_key) == (True, "t1")
+        described = CompiledFile(TIMING_CACHE, timing.size, timing.sha256)
+        assert (binding.spec.build.timing_cache, binding.spec.build.timing_key) == (described, "t1")
         target = side.state("letters")[0]
         assert side.builds.estimate_s(target) == 2.5 * len(OTHER) / len(MODEL)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from admin.deploy import due_builds
-from admin.deploy.due_builds import ATTEMPTS_MAX, Wanted, device_types, next_build, shared
+from admin.deploy.due_builds import ATTEMPTS_MAX, WantedBuild, device_types, next_build, shared
 from pool_manager.builds import Built, Fetched
 from pool_manager.core.state import Device
 from registry.builds import TYPES_MAX, Build, DeviceType, Target
@@ -25,9 +25,9 @@ ROWS = ShapeRange("x", (1, 4), (8, 4), (8, 4))
 TARGET = Target("b", "m.onnx", "", "cpu", "onnxruntime", (ROWS,), keeps_ordinary=True)
 
 
-def wanted(name: str, kind: str = "cpu") -> Wanted:
+def wanted(name: str, kind: str = "cpu") -> WantedBuild:
     deployed = Deployed(function(name), revision(name))
-    return Wanted(deployed, replace(TARGET, bundle=name, device_kind=kind, device=HERE), name)
+    return WantedBuild(deployed, replace(TARGET, bundle=name, device_kind=kind, device=HERE), name)
 
 
 HERE = DeviceType("local", "")
@@ -108,7 +108,7 @@ def test_an_operator_goes_first_and_waits() -> None:
 
 
 def test_three_attempts() -> None:
-    """The third build that is given up is the last one until somebody asks."""
+    """The third build that is given up is the last one until a request."""
     build = Build()
     for number in range(1, ATTEMPTS_MAX + 1):
         assert build.state == "waiting"
@@ -145,7 +145,7 @@ def test_a_killed_server_has_tried() -> None:
 
 
 def test_a_request_keeps_a_running_build() -> None:
-    """Who asks while a model is compiled follows that build."""
+    """A request while a model is compiled refers to that build."""
     running = due_builds.begun(Build(attempts=1), 100.0)
 
     assert due_builds.requested(running, is_urgent=True) == replace(running, is_urgent=True)
@@ -183,7 +183,7 @@ def result(key: str = "k2", differs: float = 0.0, **changes: Any) -> Built:
     ],
 )
 def test_results_are_checked(built: Built, why: str) -> None:
-    """A replica's word is not taken for what it was asked for, nor a key that was refused."""
+    """A report that differs from the order is refused, and so is a key that was refused before."""
     refused = due_builds.stale(Build("done"), "k1", "another key")
 
     found = due_builds.refusal(TARGET, built, refused)

@@ -140,7 +140,7 @@ async def test_a_lost_candidate_is_made_again(tmp_path: Path) -> None:
         assert (await verification.verify(draft, "b")).profile == first.profile
         assert len(manager.asked) == 1
         operator.store.blobs.path(sha256(candidate)).unlink()
-        assert not verification.is_whole(known)
+        assert not verification.has_candidate(known)
         with pytest.raises(ModelRefused, match="cannot be read"):
             await verification.verify(draft, "c")
 

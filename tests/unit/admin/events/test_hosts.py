@@ -15,7 +15,12 @@ def test_a_host_comes_breaks_and_goes() -> None:
     """Each new state is one occurrence, with its reason."""
     changes = HostChanges([LOCAL], lambda: 7.0)
     up = replace(GPU2, state="up")
-    views = [GPU2, up, replace(GPU2, state="unreachable", reason="timeout"), None]
+    views = [
+        replace(GPU2, reason="not connected yet"),
+        up,
+        replace(GPU2, state="unreachable", reason="timeout"),
+        None,
+    ]
 
     found = [changes.change("gpu2", view) for view in views]
 
@@ -40,5 +45,11 @@ def test_figures_alone_are_no_occurrence() -> None:
 
     assert changes.change("gpu2", replace(GPU2, state="up", rtt_ms=3.0)) is None
     assert changes.change("local", replace(LOCAL, replicas=4)) is None
+    full = [
+        replace(GPU2, state="up", reason=f"its disk is full: {mib} MiB are free")
+        for mib in (212, 211, 9)
+    ]
+    found = [changes.change("gpu2", view) for view in full]
+    assert [one and one["reason"] for one in found] == [full[0].reason, None, None]
     assert changes.change("gpu2", None) is not None
     assert changes.change("gpu2", None) is None

@@ -99,7 +99,7 @@ def test_a_failure_shows_pips_last_lines() -> None:
     assert "PIP_INDEX_URL" in caught.value.__notes__[0]
 
 
-def test_missing_tensorrt_is_told() -> None:
+def test_missing_tensorrt_is_reported() -> None:
     """If pip's index has no TensorRT, the error names the ways to get it."""
     text = "import sys; sys.exit('ERROR: Failed to build tensorrt-cu13-libs')"
 

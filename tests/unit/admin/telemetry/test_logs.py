@@ -251,6 +251,18 @@ def test_lines_for_people(pipe: tuple[int, int]) -> None:
     assert fourth == "[warning  ] access events left out         count=1"
 
 
+def test_a_line_for_people_has_what_only_some_requests_have(pipe: tuple[int, int]) -> None:
+    """The host of a replica that is not on this machine; method and first byte of an exchange."""
+    other = structs.replace(EVENT, host="gpu2")
+    exchange = structs.replace(LEFT, method="GET", first_byte_ms=1.5)
+    access_writer("human", pipe[1])([other, exchange], 0)
+    first, second = os.read(pipe[0], PIPE_PIECE).decode().splitlines()
+
+    assert " replica=r1 host=gpu2 sends=1 " in first
+    assert " replica=r1 method=GET sends=1 " in second
+    assert " bytes_out=9 first_byte_ms=1.500 request_id=id-1" in second
+
+
 def test_lines_are_never_torn(pipe: tuple[int, int]) -> None:
     """Each write ends with a whole line and is no larger than a pipe writes atomically."""
     writer = access_writer("human", pipe[1])

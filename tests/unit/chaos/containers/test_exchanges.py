@@ -10,7 +10,7 @@ from time import monotonic
 import pytest
 
 from tests.chaos.containers.exchanges import EVENTS, KINDS, Exchanges, Sent
-from tests.chaos.containers.weather import Weather
+from tests.chaos.containers.fault_times import FaultTimes
 from tests.chaos.ledger import Ledger
 from tests.support.raw_http import End, Got
 
@@ -30,12 +30,12 @@ def refused(detail: str, status: int = 502, code: str = "replica_died") -> Got:
 
 
 def judged(
-    answer: Got, kind: str, retry: str = "auto", weather: Weather | None = None
+    answer: Got, kind: str, retry: str = "auto", fault_times: FaultTimes | None = None
 ) -> list[str]:
-    """Return the violations that one answer makes, under a fault that goes on unless `weather`."""
-    weather, ledger = weather or Weather(), Ledger("exchanges")
-    exchanges = Exchanges(0, {"first": retry}, weather, ledger, Random(1))
-    with weather.fault():
+    """Return the violations of one answer, under a lasting fault unless `fault_times` is given."""
+    fault_times, ledger = fault_times or FaultTimes(), Ledger("exchanges")
+    exchanges = Exchanges(0, {"first": retry}, fault_times, ledger, Random(1))
+    with fault_times.fault():
         exchanges._judge(Sent("first", retry, kind, TOKEN), answer, monotonic())
     return ledger.violations
 
@@ -102,7 +102,7 @@ def test_what_nothing_excuses() -> None:
 
 def test_cuts_under_faults_only() -> None:
     """A cut answer is excused by a fault of its time, not by one of long ago."""
-    exchanges = Exchanges(0, {"first": "auto"}, Weather(), Ledger("exchanges"), Random(1))
+    exchanges = Exchanges(0, {"first": "auto"}, FaultTimes(), Ledger("exchanges"), Random(1))
     sent = Sent("first", "auto", "put", TOKEN)
 
     exchanges._judge(sent, got(b"{", end="cut"), monotonic())
@@ -126,7 +126,7 @@ def test_requests_that_were_read_too_often(
     kind: str, retry: str, runs: int, is_wrong: bool
 ) -> None:
     """Twice at most, and once if the rules forbid a second run."""
-    exchanges = Exchanges(0, {"first": retry}, Weather(), Ledger("exchanges"), Random(1))
+    exchanges = Exchanges(0, {"first": retry}, FaultTimes(), Ledger("exchanges"), Random(1))
     exchanges.sent[TOKEN] = Sent("first", retry, kind, TOKEN)
 
     exchanges.check_seen({"first": [TOKEN] * runs})
@@ -136,7 +136,7 @@ def test_requests_that_were_read_too_often(
 
 def test_requests_at_the_wrong_function_or_at_none() -> None:
     """A right answer that no server has given, and a request that another function's has read."""
-    exchanges = Exchanges(0, {"first": "auto"}, Weather(), Ledger("exchanges"), Random(1))
+    exchanges = Exchanges(0, {"first": "auto"}, FaultTimes(), Ledger("exchanges"), Random(1))
     exchanges.sent[TOKEN] = Sent("first", "auto", "get", TOKEN)
     exchanges.answered.add(TOKEN)
 

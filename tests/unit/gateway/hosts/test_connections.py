@@ -159,13 +159,14 @@ async def test_the_number_of_hosts_is_limited(
     assert [each["host"] for each in logs] == ["gpu3"]
 
 
-async def test_all_hosts_that_a_server_may_have_are_connected_to(under: Under) -> None:
-    """A replica on a host without connections would never be called."""
-    ways = {f"gpu{number}": WAY for number in range(HOSTS_MAX)}
+async def test_all_hosts_of_a_full_store_are_connected(under: Under) -> None:
+    """The limit of connections is above that of stored hosts, also after one was replaced."""
+    hosts = {f"h{number}": WAY for number in range(HOSTS_MAX)}
+    under.connections.update(hosts, NOW)
+    del hosts["h0"]
+    under.connections.update({**hosts, "new": WAY}, NOW)
 
-    under.connections.update(ways, NOW)
-
-    assert [under.connections.route(host) for host in ways]
+    assert all(under.connections.route(name) for name in [*hosts, "new"])
 
 
 async def test_a_connection_that_is_down_is_named(

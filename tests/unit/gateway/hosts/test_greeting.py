@@ -173,7 +173,7 @@ def test_a_greeting_may_arrive_in_any_pieces(size: int) -> None:
 
     rest = b"".join(map(greeting.feed, pieces))
 
-    assert greeting.is_whole
+    assert greeting.is_complete
     assert rest == b"more"
 
 

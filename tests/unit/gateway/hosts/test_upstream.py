@@ -101,7 +101,7 @@ async def test_nothing_is_sent_before_the_sidecar_has_connected(
 async def test_an_idle_connection_is_reused(
     delivery: Delivery, sidecar: RemoteSidecar, link: Channel, proxy: Proxy, hosts: UnixHosts
 ) -> None:
-    """Without a round trip; the sidecar hears of it as on this machine."""
+    """Without a round trip; the sidecar is informed as on this machine."""
     connection, channel = await opened(delivery, sidecar, link, proxy)
     delivery.end_exchange(proxy.calls[0], kept=True)
 
@@ -122,7 +122,7 @@ async def test_an_idle_connection_is_reused(
 async def test_an_idle_connection_that_is_not_silent_is_closed(
     delivery: Delivery, sidecar: RemoteSidecar, link: Channel, proxy: Proxy, says: bytes
 ) -> None:
-    """Its server has ended it, or said something: the next exchange gets a new one."""
+    """Its server has ended it or sent bytes: the next exchange gets a new one."""
     _, channel = await opened(delivery, sidecar, link, proxy)
     delivery.end_exchange(proxy.calls[0], kept=True)
     if says:
@@ -227,7 +227,7 @@ async def test_bytes_between_greeting_and_connect_are_refused(
 ) -> None:
     """They cannot be the server's."""
     sidecar.greeting += "x"  # the greeting's frame announces a longer body
-    assert not Greeting(sidecar.greeting).is_whole
+    assert not Greeting(sidecar.greeting).is_complete
     call = proxy.call()
     delivery.submit_exchange(call)
     id = (await link.next(Kind.OPEN)).id
@@ -236,7 +236,7 @@ async def test_bytes_between_greeting_and_connect_are_refused(
     delivery.cancel(call)
 
 
-async def test_a_broken_connection_is_told_from_an_end(
+async def test_a_broken_connection_differs_from_an_end(
     delivery: Delivery, sidecar: RemoteSidecar, link: Channel, proxy: Proxy, hosts: UnixHosts
 ) -> None:
     """The proxy must know: what was sent may have run, what was answered may be lost."""
@@ -294,7 +294,7 @@ async def test_without_the_second_connection_the_exchange_waits(
 
 
 @pytest.mark.parametrize(("answer", "listens"), [(Kind.OPEN, True), (Kind.NOT_STARTED, False)])
-async def test_the_server_can_be_asked_for(
+async def test_the_probe_of_a_server_takes_no_channel(
     delivery: Delivery,
     sidecar: RemoteSidecar,
     link: Channel,

@@ -1,4 +1,4 @@
-"""Builds: placed only on what nobody needs, given up at once when somebody waits."""
+"""Builds: placed only on spare devices, given up at once when a pool waits."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_build_takes_a_device_of_its_type() -> None:
     assert launched(begun(play, device_type=new.type)) == [("r1", "g1")]
     assert launched(begun(play, key="b-build", device_type=new.type)) == []
     assert play.machine.pools["b-build"].blocked == (
-        "it takes only what nobody needs: no free device (1 in use)"
+        "a build uses only spare devices: no free device (1 in use)"
     )
     assert launched(begun(play, key="c-build", device_type=DeviceType("far", "L4"))) == []
     assert "no device of kind any" in play.machine.pools["c-build"].blocked
@@ -101,7 +101,7 @@ def test_a_finished_build_is_reported_and_released() -> None:
 
 @pytest.mark.parametrize("state", ["starting", "standby", "loading"])
 def test_a_call_ends_a_build_in_the_same_step(state: str) -> None:
-    """In whatever state it is; the device is reserved for the caller, and nobody else gets it."""
+    """In whatever state it is; the device is reserved for that caller's pool."""
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     begun(play)
     if state != "starting":
@@ -110,8 +110,8 @@ def test_a_call_ends_a_build_in_the_same_step(state: str) -> None:
     commands = play.demand(1.0, b=1)
 
     assert commands == [
-        EndBuild(BUILD, "given_up", reason=f"given up for {B}"),
-        Release("r1", f"given up for {B}"),
+        EndBuild(BUILD, "given_up", reason=f"its place is needed for {B}"),
+        Release("r1", f"its place is needed for {B}"),
     ]
     assert play.demand(0.1, a=1, b=1) == []
     assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
@@ -174,7 +174,7 @@ def test_a_build_ends_although_a_victim_is_leaving_already() -> None:
 
     commands = play.on(events.PoolDefined(PoolSpec(B)))
 
-    assert [one.reason for one in ends(commands)] == [f"given up for {B}"]
+    assert [one.reason for one in ends(commands)] == [f"its place is needed for {B}"]
 
 
 HOST_CPU = Device("far/cpu0", "cpu", host="far")
@@ -194,7 +194,7 @@ def test_a_build_waits_while_a_pool_waits_that_could_have_the_device() -> None:
     play.lose("r1")
     assert begun(play) == []
     assert play.machine.pools[BUILD].blocked == (
-        f"it takes only what nobody needs: {A} waits for a device"
+        f"a build uses only spare devices: {A} waits for a device"
     )
 
     assert launched(play.demand(0.5)) == [("r2", "cpu0")]
@@ -217,7 +217,7 @@ def test_a_build_evicts_nothing() -> None:
     assert begun(play) == []
     assert play.tick(60.0) == []
     assert play.machine.pools[BUILD].blocked == (
-        "it takes only what nobody needs: no free device (1 in use)"
+        "a build uses only spare devices: no free device (1 in use)"
     )
 
     play.lose("r1")
@@ -230,7 +230,7 @@ def test_a_build_leaves_the_memory_of_missing_standbys() -> None:
 
     assert begun(play, memory_mib=150.0) == []
     assert play.machine.pools[BUILD].blocked == (
-        "it takes only what nobody needs: the memory is for standbys that are yet to be started"
+        "a build uses only spare devices: the memory is for standbys that are yet to be started"
     )
     assert launched(play.on(events.PoolRemoved(BUILD))) == []
     assert launched(begun(play, memory_mib=140.0)) == [("r2", "cpu0")]
@@ -260,7 +260,7 @@ def test_the_newest_build_ends_for_a_standby_without_room() -> None:
     commands = play.tick(3.0)
 
     assert ends(commands) == [
-        EndBuild("default/b@1-build", "given_up", reason="given up for a standby")
+        EndBuild("default/b@1-build", "given_up", reason="its place is needed for a standby")
     ]
     assert play.tick(3.0) == []
     play.on(events.Released("r3"))
@@ -352,7 +352,7 @@ def test_a_build_has_an_hour() -> None:
 
 
 def test_a_cancelled_build_is_released_at_once() -> None:
-    """Its caller has left: there is nobody to tell."""
+    """Its caller has left, so no end is reported."""
     play = Play(devices=1)
     begun(play)
     play.on(events.Greeted("r1", {}))
@@ -361,7 +361,7 @@ def test_a_cancelled_build_is_released_at_once() -> None:
 
 
 def test_a_shutdown_ends_a_build() -> None:
-    """It is told that its build was given up."""
+    """Its end is reported as given up."""
     play = Play(devices=1)
     begun(play)
 
@@ -369,7 +369,7 @@ def test_a_shutdown_ends_a_build() -> None:
 
 
 def test_a_build_of_an_earlier_manager_is_released() -> None:
-    """Nobody waits for it any more."""
+    """It has no caller any more."""
     play = Play(devices=1, is_open=False)
 
     commands = play.on(events.Found("r9", BUILD, "cpu0", "build"))
@@ -419,7 +419,7 @@ def test_a_pool_at_its_max_ends_no_build() -> None:
     assert ends(commands) == []
 
 
-def test_what_a_replica_says_of_its_compiled_model() -> None:
+def test_the_session_of_a_replica_is_recorded() -> None:
     """The session is kept; a compiled model that is not used is reported each time."""
     play = Play(PoolSpec(A))
     play.demand(a=1)

@@ -58,7 +58,7 @@ def listed(play: FleetPlay) -> list[ReplicaEndpoint]:
     return play.machine.endpoints(A, play.now).replicas
 
 
-def test_only_the_known_are_listed() -> None:
+def test_only_known_replicas_are_listed() -> None:
     """A replica on an unreachable host is not listed until it has greeted again."""
     play = ready()
     assert [(one.id, one.host) for one in listed(play)] == [("r1", "gpu2")]
@@ -147,7 +147,7 @@ def test_a_handler_that_is_given_up_counts_until_its_end_is_proved() -> None:
 
 def test_a_handler_that_cannot_be_released_blocks_nothing_for_ever() -> None:
     """A failed release alone proves nothing: the connection may be what failed. It leaves the
-    device charged, and frees the function once the replica has heard no manager for long."""
+    device charged, and frees the function once the replica has had no manager for long."""
     play = ready(HANDLER, near=1)
     play.on(events.Lost("r1", "it does not answer"))
     assert play.on(events.NotReleased("r1", "stuck"), HOST_LOST_S - 1.0) == []
@@ -159,7 +159,7 @@ def test_a_handler_that_cannot_be_released_blocks_nothing_for_ever() -> None:
     assert play.machine.cluster.ledger.on("gpu2/cpu0") == ["r1"]
 
 
-def test_a_connection_lets_a_lost_handler_hear_the_manager() -> None:
+def test_a_connection_renews_the_lease_of_a_lost_handler() -> None:
     """The time after which a replica that cannot be released counts as ended begins with the
     connection over which its release is commanded."""
     play = ready(HANDLER, near=1)
@@ -194,7 +194,7 @@ def test_a_lost_handler_of_an_unreachable_host_stays_in_doubt() -> None:
     assert play.state("r1") == "releasing"
 
 
-def test_who_is_missing_has_ended() -> None:
+def test_a_missing_replica_has_ended() -> None:
     """A replica that does not run any more is lost without blame; its folders are removed, and a
     handler starts at once."""
     play = ready(HANDLER, near=1)
@@ -208,7 +208,7 @@ def test_who_is_missing_has_ended() -> None:
     assert play.pool("a").failures == 0
 
 
-def test_who_does_not_connect_again_is_lost() -> None:
+def test_a_replica_that_does_not_connect_again_is_lost() -> None:
     """A replica that runs but does not greet within its limit is released."""
     play = ready()
     play.down()
@@ -298,7 +298,7 @@ def test_the_replicas_of_a_start_are_awaited_for_a_moment() -> None:
     assert play.tick(1.0) == []
 
 
-def test_nothing_is_said_to_a_replica_twice_in_vain() -> None:
+def test_a_repeated_greeting_repeats_no_command() -> None:
     """A repeated greeting of a ready model changes nothing."""
     play = ready()
 
@@ -438,7 +438,7 @@ def test_a_trial_waits_for_another_kind() -> None:
     assert play.tick(HOST_LOST_S) == []
 
 
-def test_who_was_given_up_is_released_when_the_host_is_back() -> None:
+def test_a_given_up_replica_is_released_when_its_host_is_back() -> None:
     """The release of a replica of a host that is gone is commanded as soon as it can be."""
     play = ready()
     play.down()
@@ -487,7 +487,7 @@ def test_a_trial_of_an_earlier_manager_is_released_with_the_host() -> None:
     assert play.up("old") == [Release("old", "its deploy ended with the earlier manager")]
 
 
-def test_losses_are_nobodys_fault_while_the_host_is_away() -> None:
+def test_losses_are_no_failures_while_the_host_is_away() -> None:
     """A start that fails with its host only delays the next one."""
     play = FleetPlay(MODEL, near=1)
     play.demand(a=1)
@@ -500,8 +500,8 @@ def test_losses_are_nobodys_fault_while_the_host_is_away() -> None:
 
 
 def test_an_assigned_standby_gets_its_model_when_it_is_back() -> None:
-    """A standby that was assigned while it was starting is told once it is known again, even if it
-    has greeted before its host was."""
+    """A standby that was assigned while it was starting gets its model once it is known again, even
+    if it has greeted before its host was."""
     play = FleetPlay(MODEL, standbys=1)
     play.demand()
     play.demand(1.0, a=1)

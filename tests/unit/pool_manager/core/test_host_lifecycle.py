@@ -24,7 +24,7 @@ def test_a_host_joins() -> None:
     play = FleetPlay(MODEL, is_up=False)
     assert play.demand(a=1) == []
     assert play.host.state == "joining"
-    assert "gpu2 has not answered yet" in play.reason("a")
+    assert "gpu2 has not joined yet" in play.reason("a")
 
     commands = play.up()
 
@@ -61,7 +61,7 @@ def test_the_local_host_is_always_there() -> None:
         events.EngineLost("no answer", "gpu9"),
     ],
 )
-def test_strangers_are_ignored(event: events.Event) -> None:
+def test_events_of_unknown_hosts_are_ignored(event: events.Event) -> None:
     """Events of a host that is not defined (any more) change nothing."""
     play = FleetPlay(MODEL)
 
@@ -69,7 +69,7 @@ def test_strangers_are_ignored(event: events.Event) -> None:
     assert play.machine.cluster.hosts.keys() == {LOCAL_HOST, HOST}
 
 
-def test_what_a_host_has_is_recorded() -> None:
+def test_labels_files_and_images_of_a_host_are_recorded() -> None:
     """Labels, files, images and the speed of transfers are kept for placement."""
     play = FleetPlay()
     play.on(events.HostDefined(HOST, (("zone", "a"),)))
@@ -326,7 +326,7 @@ def test_an_unreachable_host_is_removed_by_force() -> None:
     assert charged(play.machine.cluster.ledger, SLOTS) == set()
 
 
-def test_force_does_not_hurry_a_host_that_is_up() -> None:
+def test_force_has_no_effect_on_a_host_that_is_up() -> None:
     """Its replicas finish their calls."""
     play = FleetPlay(MODEL)
     play.warm(a="r1")
@@ -335,7 +335,7 @@ def test_force_does_not_hurry_a_host_that_is_up() -> None:
     assert play.down() == [Abandon("r1", "gpu2 was removed")]
 
 
-def test_replicas_on_a_host_that_nobody_defines_are_abandoned() -> None:
+def test_replicas_on_an_undefined_host_are_abandoned() -> None:
     """The host of an earlier manager's replica was removed meanwhile. The replica is kept until the
     host would be gone, in case that it is defined later."""
     play = Play(MODEL)

@@ -54,7 +54,7 @@ def test_a_host_can_always_come_back() -> None:
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        (HostState.JOINING, "gpu2 has not answered yet: no route"),
+        (HostState.JOINING, "gpu2 has not joined yet: no route"),
         (HostState.UNREACHABLE, "gpu2 is unreachable: no route"),
         (HostState.GONE, "gpu2 is gone: no route"),
         (HostState.DRAINING, "gpu2 is drained"),
@@ -72,10 +72,10 @@ def test_an_engine_that_is_away_is_an_obstacle() -> None:
     near = HostRecord("local", HostState.UP, 0.0, engine_down="no answer")
 
     assert (far.obstacle, near.obstacle) == ("gpu2: no answer", "no answer")
-    assert HostRecord("gpu2", HostState.JOINING, 0.0).obstacle == "gpu2 has not answered yet"
+    assert HostRecord("gpu2", HostState.JOINING, 0.0).obstacle == "gpu2 has not joined yet"
 
 
-def test_who_can_be_commanded_and_who_is_awaited() -> None:
+def test_which_hosts_are_reachable_or_away() -> None:
     """Hosts that are up or drain can be commanded; those that time makes GONE are away."""
     reachable = {one for one in HostState if HostRecord("a", one, 0.0).is_reachable}
     away = {one for one in HostState if HostRecord("a", one, 0.0).is_away}

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pool_manager.core.hosts import HostRecord, HostState
-from pool_manager.core.stocking import FileSet, Stockroom, stock_targets
+from pool_manager.core.stocking import FileSet, HostSpace, stock_targets
 from registry.model import LOCAL_HOST
 
 SETS = [FileSet(f"f{number}", 10, hosts=2) for number in range(60)]
@@ -19,13 +19,13 @@ def room(
     kinds: tuple[str, ...] = ("cpu", "cuda"),
     state: HostState = HostState.UP,
     **labels: str,
-) -> Stockroom:
+) -> HostSpace:
     """A host with a driver and room for files."""
     record = HostRecord(name, state, 0.0, labels=labels, driver="docker")
-    return Stockroom(record, limit_bytes, kinds)
+    return HostSpace(record, limit_bytes, kinds)
 
 
-def rooms(count: int) -> list[Stockroom]:
+def rooms(count: int) -> list[HostSpace]:
     return [room(f"gpu{number}") for number in range(count)]
 
 
@@ -40,7 +40,7 @@ def test_files_are_spread_over_hosts() -> None:
     assert all(12 <= count <= 36 for count in parts.values())
 
 
-def test_the_order_of_what_is_known_does_not_matter() -> None:
+def test_the_order_of_files_and_hosts_does_not_matter() -> None:
     """The same files and hosts give the same targets in any order, also where room is scarce."""
     tight = [room(f"gpu{number}", 200) for number in range(5)]
 

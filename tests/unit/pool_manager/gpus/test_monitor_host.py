@@ -352,3 +352,29 @@ async def test_slices_are_parts_of_their_gpu_by_memory(board: Board) -> None:
     assert view.reading is not None
     assert view.reading.telemetry is not None
     assert view.reading.telemetry.energy_mj == 5
+
+
+async def test_values_of_a_moment_end_with_the_gpu(gpus: GpuMonitor, board: Board) -> None:
+    """A GPU that is gone, or whose driver is silent, is not shown as busy for ever. Its memory is
+    that of the last reading, and a view that was taken before does not change."""
+    board.sense(A, power_mw=300_000)
+    await polled(gpus)
+    before = gpus.view(A)
+    assert before is not None
+    assert before.reading is not None
+    assert before.reading.telemetry
+    board.report(A, 13)
+    board.lose(A)
+    await polled(gpus)
+    gone = gpus.view(A)
+    board.find(A)
+    await polled(gpus, POLLS_PER_RENEWAL)
+    board.answer("nvmlDeviceGetCount_v2", NO_DRIVER)
+    await polled(gpus)
+
+    for view in (gone, gpus.view(A)):
+        assert view is not None
+        assert view.reading is not None
+        assert (view.utilization, view.reading.utilization, view.reading.telemetry) == (None,) * 3
+        assert (view.reading.used_mib, view.used_mib) == (None, before.used_mib)
+    assert before.xids == {}

@@ -165,7 +165,7 @@ async def test_an_agent_is_started_when_the_engine_is_back(rig: Rig) -> None:
 
 
 async def test_an_agent_that_was_ended_stays_so(rig: Rig) -> None:
-    """Its record goes, so that nobody adopts it."""
+    """Its record is removed, so that no later server adopts it."""
     await rig.ensure(rig.keeper)
     await rig.keeper.end()
     rig.keeper.exited("was killed by SIGKILL")

@@ -64,8 +64,8 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_replica_is_known_by_its_token(rig: Rig) -> None:
-    """Each gets its own connections, with what it said; a token of nobody is refused."""
+async def test_a_replica_is_identified_by_its_token(rig: Rig) -> None:
+    """Each gets its own connections, with their HELLO; an unknown token is refused."""
     one, two = rig.control.register("one", "a" * 64), rig.control.register("two", "b" * 64)
 
     stranger = rig.dial(token="a" * 63)
@@ -81,14 +81,14 @@ async def test_a_replica_is_known_by_its_token(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "\udcff", "é", "a" * 65])
-async def test_odd_tokens_are_refused(rig: Rig, token: str) -> None:
+async def test_malformed_tokens_are_refused(rig: Rig, token: str) -> None:
     """Whatever is no token of a replica ends the connection."""
     rig.control.register("one", "a" * 64)
 
     assert await rig.is_closed(rig.dial(token=token))
 
 
-async def test_what_is_no_greeting_ends_the_connection(
+async def test_anything_but_a_greeting_ends_the_connection(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other programs, other versions, and those who say nothing in time."""

@@ -152,7 +152,7 @@ async def test_files_are_added_to_a_replica_that_runs(rig: Rig) -> None:
 
 
 async def test_a_file_that_is_not_there_any_more_is_sent_again(rig: Rig) -> None:
-    """Somebody may have emptied the cache, or a trim that began before the start."""
+    """A user may have emptied the cache, or a trim that began before the start."""
     await rig.files.place("one", [A, B])
     del rig.cache.stored[A.sha256]
 

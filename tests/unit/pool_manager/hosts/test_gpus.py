@@ -111,7 +111,7 @@ async def agent() -> AsyncIterator[Agent]:
         link.sock.close()
 
 
-async def test_a_report_is_believed_for_a_few_seconds(agent: Agent) -> None:
+async def test_a_report_is_valid_for_a_few_seconds(agent: Agent) -> None:
     """Without a new one the GPUs are unknown, as if the driver did not answer."""
     nvml = RemoteNvml("gpu2", agent.reports)
     with pytest.raises(Unanswered, match="gpu2 does not report"):

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pool_manager.core import events
+from pool_manager.core.machine import Machine
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.hosts.fleet import Fleet, FleetImages
 from pool_manager.hosts.hosts import Hosts
@@ -28,7 +29,7 @@ class Rig:
         self.events: list[events.Event] = []
         self.tasks = Tasks("rig")
         pool = PoolSettings(folder, folder, folder)
-        clock = Clock()
+        self.clock = clock = Clock()
         self.hosts = Hosts(
             settings,
             pool,
@@ -60,6 +61,16 @@ async def test_every_host_has_its_name_as_a_label(rig: Rig) -> None:
         events.HostDefined("gpu2", (("host", "gpu2"), ("zone", "b")), is_draining=True),
     ]
     assert [one.name for one in rig.hosts.members()] == ["gpu2"]
+
+
+async def test_this_machine_is_up_since_the_start_of_the_server(rig: Rig) -> None:
+    """Not since the start of the clock, which is the machine's."""
+    began_s = rig.clock()
+    rig.clock.now += 30
+
+    [local] = rig.hosts.views(Machine([], lambda: "1"))
+
+    assert (local.name, local.state, local.since_s) == (LOCAL_HOST, "up", began_s)
 
 
 async def test_a_changed_login_replaces_the_host(rig: Rig) -> None:
@@ -96,7 +107,7 @@ async def test_an_operation_on_a_removed_host_fails_as_on_one_that_is_down() -> 
     fleet = Fleet(FakeDriver(), {})
 
     assert await fleet.list_of(LOCAL_HOST) == set()
-    assert not fleet.knows("gpu2")
+    assert not fleet.has_host("gpu2")
     assert fleet.data_socket("aaaa0001") == ""
     with pytest.raises(HostDown, match="gpu2 was removed"):
         await fleet.list_of("gpu2")

@@ -163,7 +163,7 @@ async def test_starts_together_wait_for_one_transfer(rig: Rig) -> None:
     assert rig.there.tags == {f"fngate/pinned:{'a' * 64}.owner": ID}
 
 
-async def test_what_cannot_be_sent_says_why(rig: Rig) -> None:
+async def test_an_image_that_cannot_be_sent_has_a_reason(rig: Rig) -> None:
     """Of the image, of the host's processors, of its engine and of how it keeps images."""
     with pytest.raises(DriverError, match="this machine has no image"):
         await rig.images.provide(ID, rig.progress)
@@ -173,7 +173,7 @@ async def test_what_cannot_be_sent_says_why(rig: Rig) -> None:
         await rig.images.provide(ID, rig.progress)
     rig.there.processors = "x86_64"
     rig.there.refusal = "no space left on device"
-    with pytest.raises(DriverError, match=r"gpu2 does not take an image: no space left on device$"):
+    with pytest.raises(DriverError, match=r"gpu2 refuses an image: no space left on device$"):
         await rig.images.provide(ID, rig.progress)
     rig.there.refusal, rig.there.after_load = "", OTHER
     with pytest.raises(DriverError, match=r"gpu2 stores the image .* under another id"):

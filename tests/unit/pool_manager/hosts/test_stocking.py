@@ -13,8 +13,8 @@ from pool_manager.core import events
 from pool_manager.core.hosts import HostRecord, HostState
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec
-from pool_manager.core.stocking import FileSet, Stockroom
-from pool_manager.hosts.stocking import AGAIN_S, PLAN_S, Cache, Kept, Stocking, plan
+from pool_manager.core.stocking import FileSet, HostSpace
+from pool_manager.hosts.stocking import AGAIN_S, PLAN_S, Cache, CachedSet, Stocking, plan
 from pool_manager.ports import Binding
 from registry.errors import DriverError, HostDown
 from registry.model import Bundle, BundleFile
@@ -26,12 +26,12 @@ from tests.support.operator import until
 A, B, SHARED = (BundleFile(name, 10, name * 64) for name in "abc")
 
 
-def kept(name: str, *files: BundleFile, hosts: int = 1) -> Kept:
-    return Kept(FileSet(name, sum(one.size for one in files), hosts), files)
+def kept(name: str, *files: BundleFile, hosts: int = 1) -> CachedSet:
+    return CachedSet(FileSet(name, sum(one.size for one in files), hosts), files)
 
 
-def room(name: str, limit: int = 100, state: HostState = HostState.UP) -> Stockroom:
-    return Stockroom(HostRecord(name, state, 0.0), limit, {"cpu"})
+def room(name: str, limit: int = 100, state: HostState = HostState.UP) -> HostSpace:
+    return HostSpace(HostRecord(name, state, 0.0), limit, {"cpu"})
 
 
 def test_a_set_is_complete_with_all_of_its_files() -> None:

@@ -19,9 +19,11 @@ def test_transfers_in_progress_are_shown_in_order() -> None:
             assert all_of_them.text == "image a: 3 MiB; files: 4 of 10 MiB"
         one(5 * MIB, 8 * MIB)
         assert all_of_them.text == "image a: 5 of 8 MiB"
+        one(9 * MIB, 8 * MIB)
+        assert all_of_them.text == "image a: 9 of 9 MiB"
 
     assert all_of_them.text == ""
-    assert all_of_them.total_bytes == 9 * MIB
+    assert all_of_them.total_bytes == 13 * MIB
     assert changes == ["image a: 0 MiB", "image a: 3 MiB; files: 0 of 10 MiB", "image a: 3 MiB", ""]
 
 

@@ -1,10 +1,10 @@
-"""Tests of what is told of a host that is up."""
+"""Tests of the problems that are shown of a host that is up."""
 
 from __future__ import annotations
 
 import pytest
 
-from pool_manager.hosts.view import complaint
+from pool_manager.hosts.view import complaint, engine_complaint
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,15 @@ from pool_manager.hosts.view import complaint
         (9e9, 120.0, "its clock is 120 s ahead of this machine's"),
     ],
 )
-def test_a_full_disk_and_another_clock_are_told(
+def test_a_full_disk_and_a_wrong_clock_are_reported(
     free_mib: float | None, offset_s: float | None, expected: str
 ) -> None:
     """Both thresholds, and both at once."""
     assert complaint(free_mib, offset_s) == expected
+
+
+def test_a_dead_engine_is_told() -> None:
+    """Before the reason stands what it is about: the call that failed says nothing to a reader."""
+    assert engine_complaint("") == ""
+    expected = "its container engine does not answer: cannot list containers: closed"
+    assert engine_complaint("cannot list containers: closed") == expected

@@ -1,4 +1,4 @@
-"""Compiled models, fetched from their build: what is believed and what is not."""
+"""Compiled models, fetched from their build: checks of its description and files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ DESCRIPTION: dict[str, Any] = {
 
 
 def text(**changes: Any) -> bytes:
-    """Return an honest description with `changes`: `compiled__files__0__name`."""
+    """Return a correct description with `changes`: `compiled__files__0__name`."""
     data = copy.deepcopy(DESCRIPTION)
     data["compiled"] = json.loads(json.dumps(data["compiled"]))
     for path, value in changes.items():
@@ -122,7 +122,7 @@ async def test_a_file_that_is_not_the_described_one_is_refused(tmp_path: Path) -
         await fetched(tmp_path, text(), CONTENTS[0], b"swapped")
 
 
-async def test_only_what_was_ordered_is_fetched(tmp_path: Path) -> None:
+async def test_only_the_ordered_build_is_fetched(tmp_path: Path) -> None:
     """A replica whose spec has no order is asked for nothing."""
     async with offering(tmp_path / "s") as asked, reader_at(tmp_path / "s") as reader:
         with pytest.raises(LinkError, match="that was ordered"):
@@ -258,7 +258,7 @@ async def test_a_refusal_comes_with_its_figures(rig: Rig) -> None:
     }
 
 
-async def test_a_lie_fails_the_build_and_a_lost_connection_does_not(rig: Rig) -> None:
+async def test_a_false_description_fails_the_build_and_a_lost_connection_does_not(rig: Rig) -> None:
     """A malformed answer is the model's stage `build`; what may succeed again is no fault."""
     async with offering(rig.path, answering(text(compiled__key=""))):
         rig.report(prepares=True)
@@ -313,7 +313,7 @@ class Hosts:
     ("greeting", "problem"),
     [(b"secret", ""), (b"other", "not that of the replica"), (b"", "not that of the replica")],
 )
-async def test_a_replica_on_another_host_proves_who_it_is(greeting: bytes, problem: str) -> None:
+async def test_a_replica_on_another_host_proves_its_identity(greeting: bytes, problem: str) -> None:
     """Before anything is asked of it, since other processes may listen there."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)

@@ -139,7 +139,7 @@ async def has_ended(link: BlockingLink) -> bool:
     return False
 
 
-async def test_a_replica_elsewhere_learns_how_often_it_is_asked(rig: Rig) -> None:
+async def test_a_remote_replica_gets_the_ping_interval(rig: Rig) -> None:
     """WELCOME names the interval of PINGs, at most REMOTE_PING_S; no descriptor comes with it."""
     await rig.greeted()
 

@@ -117,8 +117,8 @@ async def test_a_malformed_outcome_ends_the_link(rig: Rig, result: dict[str, Any
         await upgrading
 
 
-async def test_an_outcome_that_nobody_asked_for_ends_the_link(rig: Rig) -> None:
-    """It would change what the manager believes of the replica."""
+async def test_an_unrequested_outcome_ends_the_link(rig: Rig) -> None:
+    """It would change the manager's record of the replica."""
     link = await loaded(rig)
 
     with capture_logs():

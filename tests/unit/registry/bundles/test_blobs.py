@@ -321,6 +321,19 @@ async def test_a_damaged_blob_is_found(store: BlobStore, tmp_path: Path) -> None
     assert (store.has(HASH), store.has(sha256(b"sound"))) == (False, True)
 
 
+async def test_a_blob_that_is_a_link_is_damaged(store: BlobStore, tmp_path: Path) -> None:
+    """Whatever it leads to: a replica opens regular files only."""
+    whole = make_bundle([bundle_file("a", CONTENT)])
+    await put(store, CONTENT)
+    path = store.path(HASH)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+
+    assert store.remove_damaged(whole.files) == ["a"]
+    assert not store.has(HASH)
+    assert (tmp_path / "elsewhere").read_bytes() == CONTENT
+
+
 async def test_a_sweep_in_a_removed_store(store: BlobStore, tmp_path: Path) -> None:
     """A removed folder is reported as a disk error."""
     shutil.rmtree(tmp_path / "blobs")
@@ -389,7 +402,7 @@ async def test_a_bundle_is_materialised_without_damaged_prepared_files(
 
 
 async def test_files_are_added_to_a_folder_that_is_in_use(store: BlobStore, tmp_path: Path) -> None:
-    """They replace files of the same paths; who has one of these open keeps it."""
+    """They replace files of the same paths; a process that has one of these open keeps it."""
     whole = await laid_out(store)
     for content in (b"graph", b"weights", b"other"):
         await put(store, content)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.compilation import Compiled
 from registry.errors import StoreUnavailable
 from registry.model import BundleFile
-from registry.store.builds import BuildStore
+from registry.store.builds import BuildStore, Decide
 from registry.store.database import Database
 from runtime_image.contract.compiled import (
     TIMING_CACHE,
@@ -41,13 +43,18 @@ COMPILED = Compiled(
 DONE = Build("done", ended_s=5.0)
 
 
+def becomes(*values: Any, **fields: Any) -> Decide:
+    """Return a decision that does not depend on the present state."""
+    return lambda _: Build(*values, **fields)
+
+
 async def opened(database: Database, missing: str = "") -> BuildStore:
     return await BuildStore.open(database, lambda file: file.sha256 != missing)
 
 
 async def test_a_result_survives_a_restart(database: Database) -> None:
     """Build and compiled model are there in a store that is opened later."""
-    await (await opened(database)).put(COMPILED, DONE)
+    await (await opened(database)).put(COMPILED, becomes("done", ended_s=5.0))
 
     later = await opened(database)
 
@@ -59,7 +66,7 @@ async def test_a_result_survives_a_restart(database: Database) -> None:
 
 async def test_a_model_without_its_files_is_missing(database: Database) -> None:
     """After a restore the files may be gone; the state of the build is kept."""
-    await (await opened(database)).put(COMPILED, DONE)
+    await (await opened(database)).put(COMPILED, becomes("done", ended_s=5.0))
 
     later = await opened(database, missing="b" * 64)
 
@@ -71,22 +78,39 @@ async def test_a_model_without_its_files_is_missing(database: Database) -> None:
 async def test_drop_keeps_the_state(database: Database) -> None:
     """A compiled model that replicas refuse is removed, and the state of its build stays."""
     store = await opened(database)
-    await store.put(COMPILED, DONE)
+    await store.put(COMPILED, becomes("done", ended_s=5.0))
 
-    await store.drop(TARGET.digest, Build(reason="another key"))
+    await store.drop(TARGET.digest, becomes(reason="another key"))
 
     for one in (store, await opened(database)):
         assert one.compiled(TARGET.digest) is None
         assert one.build(TARGET.digest) == Build(reason="another key")
 
 
+async def test_no_change_is_lost(database: Database) -> None:
+    """Changes of one build at the same time follow each other, whatever they store besides."""
+    store = await opened(database)
+
+    def once_more(build: Build) -> Build:
+        return replace(build, attempts=build.attempts + 1)
+
+    await asyncio.gather(
+        *(store.change(TARGET.digest, once_more) for _ in range(5)),
+        store.put(COMPILED, once_more),
+        store.drop(TARGET.digest, once_more),
+    )
+
+    for one in (store, await opened(database)):
+        assert one.build(TARGET.digest) == Build(attempts=7)
+
+
 async def test_targets_without_revisions_go(database: Database) -> None:
     """Only the named groups stay, in memory and in the database."""
     other = replace(TARGET, bundle="c")
     store = await opened(database)
-    await store.put(COMPILED, DONE)
-    await store.put(replace(COMPILED, target=other), DONE)
-    await store.put_build("never done", Build())
+    await store.put(COMPILED, becomes("done", ended_s=5.0))
+    await store.put(replace(COMPILED, target=other), becomes("done", ended_s=5.0))
+    await store.change("never done", lambda build: build)
 
     assert await store.keep_only({TARGET.group, "unknown"}) == 2
     assert await store.keep_only({TARGET.group}) == 0
@@ -102,13 +126,13 @@ async def test_types_of_devices_are_bounded(database: Database) -> None:
     store = await opened(database)
     types = [replace(TARGET, device=DeviceType("local", f"GPU {n}")) for n in range(TYPES_MAX + 2)]
     for number, target in enumerate(types):
-        await store.put(replace(COMPILED, target=target), Build("done", ended_s=10.0 + number))
+        await store.put(replace(COMPILED, target=target), becomes("done", ended_s=10.0 + number))
 
     assert await store.keep_only({TARGET.group}) == 2
 
     for one in (store, await opened(database)):
         assert {found.target for found in one.compiled_in(TARGET.group)} == set(types[2:])
-    await store.drop(types[5].digest, Build())
+    await store.drop(types[5].digest, becomes())
     assert len(store.compiled_in(TARGET.group)) == TYPES_MAX - 1
 
 
@@ -118,8 +142,8 @@ async def test_memory_follows_the_database(database: Database) -> None:
     await database.close()
 
     for write in (
-        store.put_build(TARGET.digest, DONE),
-        store.put(COMPILED, DONE),
+        store.change(TARGET.digest, becomes("done", ended_s=5.0)),
+        store.put(COMPILED, becomes("done", ended_s=5.0)),
     ):
         with pytest.raises(StoreUnavailable):
             await write

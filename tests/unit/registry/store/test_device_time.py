@@ -37,7 +37,7 @@ def model(device: str, kind: str, name: str, part: float = 1.0, at_s: float = NO
 
 
 async def test_devices_of_a_model_are_one_row(database: Database, history: History) -> None:
-    """Rows are by function, kind, model and part; nobody's are among them."""
+    """Rows are by function, kind, model and part; idle time has rows, too."""
     await record(
         history,
         model("GPU-a", "cuda", "NVIDIA A"),

@@ -33,7 +33,7 @@ async def test_hosts_survive_a_restart(store: HostStore, database: Database) -> 
     assert (await HostStore.open(database)).all() == [one, GPU2]
 
 
-async def test_subscribers_learn_each_change(store: HostStore) -> None:
+async def test_subscribers_get_each_change(store: HostStore) -> None:
     """A subscriber gets the host after each change, None after its removal, nothing once it ended
     its subscription."""
     seen: list[tuple[str, Host | None]] = []
@@ -57,10 +57,10 @@ async def test_a_refused_change_changes_nothing(store: HostStore, database: Data
     assert store.all() == (await HostStore.open(database)).all() == [GPU2]
 
 
-async def test_what_the_database_refuses_is_not_in_memory(
+async def test_a_change_refused_by_the_database_is_not_in_memory(
     store: HostStore, database: Database
 ) -> None:
-    """A host that could not be stored is not there, and no subscriber heard of it."""
+    """A host that could not be stored is not there, and no subscriber was called."""
     seen: list[str] = []
     store.subscribe(lambda name, _: seen.append(name))
     await database.close()

@@ -94,7 +94,7 @@ def test_a_session_is_renewed_until_all_gpus_are_there() -> None:
         (ValueError("odd"), GpuReading(None, "ValueError('odd')")),
     ],
 )
-def test_a_failed_reading_says_why(error: Exception, expected: GpuReading) -> None:
+def test_a_failed_reading_has_a_reason(error: Exception, expected: GpuReading) -> None:
     """In a bounded text; the thread goes on."""
     rig = Rig()
 

@@ -85,7 +85,7 @@ def test_zeros_fit_every_type() -> None:
         ),
     ],
 )
-def test_what_cannot_be_made_is_refused(made: Job, text: str) -> None:
+def test_impossible_batches_are_refused(made: Job, text: str) -> None:
     """Before memory is allocated for it."""
     with pytest.raises(Refused, match=text):
         list(bodies(made, b""))

@@ -126,14 +126,21 @@ def test_a_file_that_grows_while_it_is_read_is_refused(
 
 
 def test_a_small_file_is_read_or_not(folder: Path) -> None:
-    """A timing cache is optional: anything but a regular file of the right size is as none."""
+    """A timing cache is optional: anything but the described regular file is as none."""
+    [a] = described(folder, "a").files
     (folder / FOLDER / "link").symlink_to("a")
 
-    assert len(read_small(folder, "a", 2 * CHUNK)) == CHUNK + 7
-    assert read_small(folder, "a", CHUNK) == b""
-    assert read_small(folder, "link", 2 * CHUNK) == b""
-    assert read_small(folder, "none", CHUNK) == b""
-    assert read_small(folder.parent, "a", CHUNK) == b""
+    assert len(read_small(folder, a, 2 * CHUNK)) == CHUNK + 7
+    assert read_small(folder, a, CHUNK) == b""
+    for other in (
+        replace(a, name="link"),
+        replace(a, name="none"),
+        replace(a, size=a.size - 1),
+        replace(a, size=a.size + 1),
+        replace(a, sha256=hashlib.sha256(b"other").hexdigest()),
+    ):
+        assert read_small(folder, other, 2 * CHUNK) == b""
+    assert read_small(folder.parent, a, 2 * CHUNK) == b""
 
 
 @pytest.fixture

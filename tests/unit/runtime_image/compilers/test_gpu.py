@@ -92,7 +92,7 @@ def test_every_failed_call_is_a_reason(fails: str) -> None:
     assert driver.calls[-1] == fails
 
 
-def test_a_driver_without_a_gpu_is_asked_no_further() -> None:
+def test_a_driver_without_a_gpu_gets_no_further_calls() -> None:
     """A count of 0 is no error of the driver."""
     driver = Driver("x", count=0)
 

@@ -82,7 +82,7 @@ def test_compiler_and_model_change_the_key() -> None:
     assert len(keys) == 5
 
 
-def test_a_key_begins_with_what_people_compare() -> None:
+def test_a_key_begins_with_compiler_and_environment() -> None:
     """Compiler and environment are readable, and the whole key is short."""
     assert KEY.startswith(f"tensorrt-10.16.1/{PLATFORM.environment}/")
     assert len(KEY) < 200

@@ -13,7 +13,7 @@ import pytest
 
 from runtime_image.compilers import tensorrt
 from runtime_image.compilers.base import Compilation, CompileError
-from runtime_image.compilers.files import Contents
+from runtime_image.compilers.files import VerifiedFiles
 from runtime_image.compilers.gpu import NoGpu
 from runtime_image.compilers.named import compiler_named
 from runtime_image.compilers.onnxruntime import OnnxRuntimeCompiler
@@ -55,7 +55,7 @@ def compiler(libraries: Libraries, gpu: Any = lambda: GPU) -> TensorRtCompiler:
 
 
 def test_the_platform_names_gpu_and_versions() -> None:
-    """TensorRT's libraries are opened for everybody, its own first."""
+    """TensorRT's libraries are opened for the whole process, its own first."""
     libraries = Libraries()
 
     platform = compiler(libraries).platform("onnx-1.31.1/cuda-sm90-570.86.15/cpu-x86_64-0")
@@ -81,7 +81,7 @@ def test_nothing_of_tensorrt_is_opened_without_a_gpu() -> None:
     with pytest.raises(CompileError, match="the NVIDIA driver shows no GPU"):
         made.compile(Compilation(Path("m.onnx"), Path(), (), options))
     with pytest.raises(CompileError, match="the NVIDIA driver shows no GPU"):
-        made.open("context", Contents(), Path("m.onnx"), (), options)
+        made.open("context", VerifiedFiles(), Path("m.onnx"), (), options)
     assert libraries.opened == []
 
 
@@ -102,7 +102,7 @@ def test_missing_libraries_are_a_reason() -> None:
 
     made = TensorRtCompiler(lambda: GPU, load, lambda: [PROVIDER])
 
-    with pytest.raises(CompileError, match=r"TensorRT 10 is not there: .*libnvinfer"):
+    with pytest.raises(CompileError, match=r"TensorRT 10 cannot be loaded: .*libnvinfer"):
         made.platform("")
 
 
@@ -167,6 +167,9 @@ class Session:
         assert not {name for name in settings if "fp16" in name or "int8" in name}
         type(self).calls.append({"model": model, **settings})
         cache = Path(settings.get("trt_engine_cache_path", "/nowhere"))
+        if settings.get("trt_dump_ep_context_model") == "1":
+            assert not cache.is_absolute()
+            cache = Path(settings["trt_ep_context_file_path"]).parent / cache
         for index in range(self.engines if cache.is_dir() else 0):
             if not (cache / f"engine_{index}_sm90.engine").exists():
                 (cache / f"engine_{index}_sm90.engine").write_bytes(b"engine")
@@ -258,10 +261,10 @@ def test_a_provider_that_is_not_used_is_an_error(tmp_path: Path, session: Any) -
         made_by(tmp_path)
 
 
-def verified_contents(folder: Path, form: str) -> Contents:
+def verified_contents(folder: Path, form: str) -> VerifiedFiles:
     """Return contents of one file, or of a cache with one engine."""
     names = {"context": [CONTEXT_FILE], "cache": ["engine_0_sm90.engine", "engine_0_sm90.profile"]}
-    contents = Contents()
+    contents = VerifiedFiles()
     for name in names[form]:
         (folder / name).write_bytes(b"content")
         contents.add(name, os.open(folder / name, os.O_RDONLY))

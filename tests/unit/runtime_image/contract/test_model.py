@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from runtime_image.contract.compiled import BuildOrder, CompiledFile, CompiledModel, ShapeRange
 from runtime_image.contract.model import (
     AudioForm,
     BytesForm,
@@ -50,9 +51,21 @@ FULL = ModelSpec(
         SessionPlan("model.onnx"),
     ),
 )
+RANGES = (ShapeRange("x", (1, 4), (4, 4), (8, 4)),)
+FILE = CompiledFile("model.onnx", 3, "a" * 64)
+COMPILED = ModelSpec(
+    "digits@3",
+    model="model.onnx",
+    compiled=CompiledModel("k", "onnxruntime", "context", (FILE,), RANGES),
+)
+BUILD = ModelSpec(
+    "digits@3",
+    model="model.onnx",
+    build=BuildOrder("onnxruntime", RANGES, 0.01, timing_key="t", timing_cache=FILE),
+)
 
 
-@pytest.mark.parametrize("spec", [ModelSpec("digits@1"), FULL])
+@pytest.mark.parametrize("spec", [ModelSpec("digits@1"), FULL, COMPILED, BUILD])
 def test_a_spec_survives_the_link(spec: ModelSpec) -> None:
     """Every field survives JSON with its type, tuples included."""
     assert from_json(json.loads(json.dumps(to_json(spec)))) == spec

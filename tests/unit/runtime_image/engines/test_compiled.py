@@ -101,7 +101,7 @@ class Counted:
         return self._session.run(*args)
 
 
-def test_an_ordinary_session_takes_what_is_outside(scene: Scene) -> None:
+def test_an_ordinary_session_runs_shapes_outside_the_ranges(scene: Scene) -> None:
     """With `keeps_ordinary` runs outside the ranges use the ordinary session, those inside never
     do."""
     engine, reasons = scene.load(replace(scene.compiled, keeps_ordinary=True))
@@ -314,7 +314,7 @@ def test_a_swap_that_fails_changes_nothing(
     scene: Scene, harm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another key, a changed file, too little memory, or another model: the engine keeps its
-    session, and the reason is told."""
+    session, and the outcome has the reason."""
     engine, _ = scene.load(None)
     compiled = scene.compiled
     reasons = {

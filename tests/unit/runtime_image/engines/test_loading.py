@@ -89,6 +89,34 @@ print(sorted(set(sys.modules) - before))
 """
 
 
+FOR_GPUS = """
+import sys
+
+from runtime_image.engines import onnx
+from runtime_image.engines.loading import preload
+
+onnx.warm_up = lambda device_kind: None  # no GPU is there
+preload("cuda")
+before = set(sys.modules)
+
+from runtime_image.compilers.named import compiler_named
+from runtime_image.engines.compiled import compiled_or_ordinary
+
+compiler_named("tensorrt")
+print(sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.slow
+def test_a_standby_for_gpus_has_imported_the_compiler() -> None:
+    """A cold start with a compiled model imports no module either; it took 15 ms or more."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", FOR_GPUS], capture_output=True, text=True, check=False
+    )
+
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 @pytest.mark.slow
 def test_a_load_imports_nothing_more(tmp_path: Path) -> None:
     """After a standby's imports, loading any model, handler or image imports no further module."""

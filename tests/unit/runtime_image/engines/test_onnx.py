@@ -16,6 +16,7 @@ import onnx
 import onnxruntime
 import onnxruntime as ort
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
 from runtime_image.codecs.bfloat16 import bits, from_bits
 from runtime_image.contract.errors import LoadError
@@ -389,6 +390,28 @@ def test_a_session_that_fell_back_to_the_cpu_is_refused(
     ):
         with pytest.raises(LoadError, match="CUDAExecutionProvider could not be used"):
             create()
+
+
+def test_a_run_never_falls_back_to_the_cpu(tmp_path: Path) -> None:
+    """If the provider fails in a run, ONNX Runtime would print a line, go over to the CPU, and
+    answer all later runs there; a warm-up on a broken GPU would pass."""
+    engine = load(models.add_one(tmp_path))
+    session = engine.ordinary
+
+    inner = session._sess
+
+    class Broken:
+        def run(self, *_args: object) -> None:
+            raise EPFail("CUDA failure 700: an illegal memory access was encountered")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(inner, name)
+
+    session._sess = Broken()
+
+    for _ in range(2):
+        with pytest.raises(EPFail, match="CUDA failure 700"):
+            engine.run({"x": X}, engine.ticket())
 
 
 def test_a_missing_driver_is_named() -> None:

@@ -140,8 +140,8 @@ def test_a_build_dies_at_any_time(model: Path) -> None:
 
 
 def test_an_upgrade_under_load_fails_no_call(model: Path) -> None:
-    """Joined calls go on while the session is exchanged; afterwards the manager hears of it also
-    after a reconnect, and a second upgrade to the same key is done at once."""
+    """Joined calls go on while the session is exchanged; afterwards the manager is informed of it
+    also after a reconnect, and a second upgrade to the same key is done at once."""
     spec = compiling.spec(model)
     with playing(model) as play:
         compiled = compiling.compile_in(play.run_dir, spec)

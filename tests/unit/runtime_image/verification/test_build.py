@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runtime_image.compilers import onnxruntime as compiler
-from runtime_image.compilers.base import Compilation, Made
+from runtime_image.compilers.base import Compilation, CompileOutput
 from runtime_image.contract.compiled import (
     COMPILED_PART,
     FOLDER,
@@ -97,11 +97,11 @@ def test_outputs_beyond_the_tolerance_refuse_the_compiled_model(
     assert len(files) == 2
 
 
-def compiling_instead(model: Path) -> Callable[..., Made]:
+def compiling_instead(model: Path) -> Callable[..., CompileOutput]:
     """Return a `compile` that compiles another model."""
     compile_it = compiler.OnnxRuntimeCompiler.compile
 
-    def compile_other(self: compiler.OnnxRuntimeCompiler, order: Compilation) -> Made:
+    def compile_other(self: compiler.OnnxRuntimeCompiler, order: Compilation) -> CompileOutput:
         return compile_it(self, replace(order, model=model))
 
     return compile_other
@@ -117,12 +117,12 @@ def compiling_instead(model: Path) -> Callable[..., Made]:
 def test_a_full_disk_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch, free: int, reason: str
 ) -> None:
-    """Compilers do not name it. Whoever reads the reason can tell it from a defect of the model,
-    and it is asked for before the files that filled the disk are removed."""
+    """Compilers do not report it. The reason distinguishes it from a defect of the model, and the
+    free space is read before the files that filled the disk are removed."""
     spec = compiling.spec(models.affine(folder, offset=1))
     scratch = folder.parent / "scratch"
 
-    def compile_(_self: compiler.OnnxRuntimeCompiler, order: Compilation) -> Made:
+    def compile_(_self: compiler.OnnxRuntimeCompiler, order: Compilation) -> CompileOutput:
         (order.target / "model.onnx").write_bytes(b"half")
         raise RuntimeError("cannot be written")
 
@@ -175,7 +175,7 @@ def test_an_order_that_does_not_fit_is_refused(
 
 
 def test_a_build_without_an_order_is_refused(folder: Path) -> None:
-    """The manager asked for a build but said nothing of what."""
+    """The manager requested a build without an order."""
     described, _ = build(replace(compiling.spec(models.add_one(folder)), build=None), folder)
 
     assert described == {"why_not": "there is nothing to compile"}
@@ -207,20 +207,26 @@ def test_files_are_bounded_by_the_bundle(folder: Path, monkeypatch: pytest.Monke
     assert described["why_not"] == f"the compiled files are larger than {size} bytes"
 
 
-@pytest.mark.parametrize(("key", "builds"), [("same", 2), ("other", 1), ("", 1)])
+@pytest.mark.parametrize(("key", "builds"), [("same", 2), ("other", 1), ("", 1), ("damaged", 1)])
 def test_a_timing_cache_gets_to_the_next_build(
     folder: Path, key: str, builds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cache of an earlier build is used under the same key only. The order's delay is added in
-    any case."""
+    """The cache of an earlier build is used under the same key only, and if it is the described
+    one: nothing else is opened. The order's delay is added in any case."""
     pauses: list[float] = []
     monkeypatch.setattr(compiler.OnnxRuntimeCompiler.__init__, "__defaults__", (pauses.append,))
     spec = compiling.spec(models.add_one(folder))
     first, files = build(spec, folder)
     (folder / FOLDER).mkdir()
-    (folder / FOLDER / TIMING_CACHE).write_bytes(files[COMPILED_PART + 1].read_bytes())
-    key = first["timing_key"] if key == "same" else key
-    order = replace(compiling.ORDER, timing_key=key, timing_cache=key != "", delay_s=6.0)
+    content = files[COMPILED_PART + 1].read_bytes()
+    damaged = content.replace(b"one", b"two")
+    (folder / FOLDER / TIMING_CACHE).write_bytes(damaged if key == "damaged" else content)
+    order = replace(
+        compiling.ORDER,
+        timing_key=first["timing_key"] if key in ("same", "damaged") else key,
+        timing_cache=compiled_from_json(first["compiled"]).files[1] if key else None,
+        delay_s=6.0,
+    )
     scratch = folder.parent / "again"
     scratch.mkdir()
 

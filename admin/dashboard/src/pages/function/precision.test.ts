@@ -49,5 +49,6 @@ describe("the candidates of other precision", () => {
 
 it("numbers are short", () => {
   expect([small(0), small(1e-7), small(0.000412), small(0.1)]).toEqual(["0", "<0.00001", "0.00041", "0.1"]);
-  expect([short(0.00421), short(0.4), short(12.4)]).toEqual(["0.0042 ms", "0.4 ms", "12 ms"]);
+  expect([short(0), short(0.00021), short(0.00421)]).toEqual(["0 ms", "0.21 µs", "0.0042 ms"]);
+  expect([short(0.4), short(12.4)]).toEqual(["0.4 ms", "12 ms"]);
 });

@@ -76,7 +76,8 @@ export function small(value: number): string {
   return value < 1e-5 ? "<0.00001" : String(Number(value.toPrecision(2)));
 }
 
-/** A short time: "0.004 ms", "0.42 ms", "12 ms". */
+/** A short time: "0.21 µs", "0.004 ms", "0.42 ms", "12 ms". */
 export function short(ms: number): string {
+  if (ms > 0 && ms < 0.001) return `${Number((ms * 1000).toPrecision(2))} µs`;
   return `${ms < 10 ? Number(ms.toPrecision(2)) : Math.round(ms)} ms`;
 }

@@ -102,8 +102,8 @@ function SettingsPanel({ name, version }: { name: string; version: string }) {
         {settings && (
           <Facts
             facts={[
-              ["host key", <span className="mono">{settings.host_key || "that of known_hosts"}</span>],
-              ["private key", <span className="mono">{settings.identity || "those of the server's user"}</span>],
+              ["host key", settings.host_key ? <span className="mono">{settings.host_key}</span> : "that of known_hosts"],
+              ["private key", settings.identity ? <span className="mono">{settings.identity}</span> : "those of the server's user"],
               ["Docker's socket", <span className="mono">{settings.engine}</span>],
               ["limit of model files", mebibytes(settings.files_mib)],
             ]}

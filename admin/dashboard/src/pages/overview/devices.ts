@@ -27,7 +27,7 @@ export function shortId({ id, host }: Pick<Device, "id" | "host">): string {
   return id.startsWith(`${host}/`) ? id.slice(host.length + 1) : id;
 }
 
-/** What is amiss with a host; "" if nothing is. */
+/** The problem of a host; "" for none. */
 export function troubleOf(host: Pick<Host, "state" | "reason" | "agent">): string {
   return [host.reason, agentOf(host)].filter(Boolean).join("; ");
 }

@@ -72,7 +72,7 @@ def test_a_call_follows_the_last_replica(api: AdminApi, runs: ColdRuns) -> None:
 
 
 def test_other_answers_are_no_cold_starts(api: AdminApi, runs: ColdRuns) -> None:
-    """A warm answer means that somebody else woke it; a refusal counts by its code."""
+    """A warm answer means that another caller woke it; a refusal counts by its code."""
     api.on("GET", REPLICAS, state())
     refusal = {"type": "urn:fngate:problem:queue_full", "code": "queue_full"}
     api.on("POST", CALL, Canned({}), Canned(refusal, 503), Canned({"code": "own"}, 500))
@@ -98,7 +98,7 @@ def test_a_call_has_a_time_limit(api: AdminApi, left_s: float, errors: dict[str,
     assert (runs.found.taken_ms, runs.found.errors) == ([], errors)
 
 
-def test_the_time_that_is_left_bounds_the_way_to_sleep(api: AdminApi, runs: ColdRuns) -> None:
+def test_the_remaining_time_bounds_the_wait_for_sleep(api: AdminApi, runs: ColdRuns) -> None:
     """Nothing is called then, and nothing is wrong."""
     api.on("GET", REPLICAS, state(READY))
     runs.once(4.0)
@@ -107,7 +107,7 @@ def test_the_time_that_is_left_bounds_the_way_to_sleep(api: AdminApi, runs: Cold
 
 
 def test_a_function_that_does_not_sleep_is_given_up(api: AdminApi, runs: ColdRuns) -> None:
-    """The error tells the states of its replicas."""
+    """The error names the states of its replicas."""
     api.on("GET", REPLICAS, state(("digits", "serve", "draining")))
     with pytest.raises(Conflict, match="did not fall asleep within 60 s: draining"):
         runs.once()
@@ -122,7 +122,9 @@ def test_a_function_that_does_not_sleep_is_given_up(api: AdminApi, runs: ColdRun
         ({"rate": 0.25}, "0.25 calls/s"),
     ],
 )
-def test_a_function_in_use_is_left_alone(function: dict[str, Any], text: str) -> None:
+def test_a_function_in_use_is_not_put_to_sleep_by_cold_runs(
+    function: dict[str, Any], text: str
+) -> None:
     """`force` overrides other callers, never a minimum of replicas."""
     with pytest.raises(Conflict, match=text):
         check_alone({"name": "digits", **function}, force=False)

@@ -83,7 +83,7 @@ def test_a_part_of_an_answer_is_none(data: bytes) -> None:
 
 
 def test_bytes_without_a_call_break_the_connection() -> None:
-    """An answer that nobody asked for must not end the next call."""
+    """An answer without a request must not end the next call."""
     with connected() as (connection, server):
         server.sendall(answer())
         connection.receive()

@@ -63,7 +63,7 @@ def test_figures_are_json() -> None:
     assert figures(RESULT, 0, 8).rows_per_s is None
 
 
-def test_notes_name_what_spoils_figures() -> None:
+def test_notes_name_limits_of_the_figures() -> None:
     """A generator at its limit, or without a processor; calls that no figure has."""
     assert notes([]) == notes([figures(RESULT, 1, 8)]) == []
     spoilt = replace(RESULT, busy=0.95, starved=0.3, warmup_errors=2, cut=5, unsent=7)

@@ -107,7 +107,7 @@ def test_an_open_load_measures_from_planned_starts() -> None:
 
 
 def test_calls_that_wait_too_long_are_never_sent() -> None:
-    """A rate above what the connections allow is told by the calls that were not sent."""
+    """A rate above what the connections allow shows in the count of unsent calls."""
     free = threading.Event()
 
     def script(_: int) -> bytes:
@@ -123,7 +123,7 @@ def test_calls_that_wait_too_long_are_never_sent() -> None:
 
 
 def test_a_server_that_goes_away_ends_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The calls before count, and the reason is told."""
+    """Earlier calls count, and the reason is reported."""
     monkeypatch.setattr(generator, "AWAY_S", 0.3)
     servers: list[Target] = []
 
@@ -148,3 +148,29 @@ def test_a_server_that_is_not_there_is_unconnected() -> None:
         pass
     with pytest.raises(Unconnected, match="refused"):
         run(server.port)
+
+
+def test_the_end_of_an_open_load_costs_no_processor_time() -> None:
+    """After the last planned start the generator waits for answers. Polling without a pause would
+    take the machine from what it measures, and warn of itself."""
+    free = threading.Event()
+    polls = 0
+
+    class Counted(Generator):
+        def _poll(self, now_s: float) -> list[tuple[int, int]]:
+            nonlocal polls
+            polls += 1
+            return super()._poll(now_s)
+
+    def script(_: int) -> bytes:
+        free.wait(0.5)
+        return answer()
+
+    with target(script) as server:
+        plan = LoadPlan("127.0.0.1", server.port, 8, 0.05, rate=100.0, is_poisson=False)
+        with closing(Counted(plan, REQUEST, has_parent=False)) as made:
+            made.connect()
+            found = made.run()
+
+    assert len(found.taken_s) == pytest.approx(4, abs=1)
+    assert polls < 100

@@ -1,4 +1,4 @@
-"""Which calls count, and what is told of them."""
+"""Plan, tally and result of a load: which calls count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tally(**changes: object) -> Tally:
     return Tally(plan, 10.0)
 
 
-def test_a_plan_and_its_request_survive_the_way_to_the_process() -> None:
+def test_a_plan_and_its_request_survive_encoding() -> None:
     """The first line has the plan, the request's bytes follow."""
     line, _, request = PLAN.encode(b"POST /\n\n{}").partition(b"\n")
 
@@ -39,7 +39,7 @@ def test_a_plan_and_its_request_survive_the_way_to_the_process() -> None:
 
 @pytest.mark.parametrize(("asked", "count"), [(1, 1), (2, 2), (64, 5)])
 def test_processes_share_a_load(asked: int, count: int) -> None:
-    """Connections, calls and rate add up to the whole; nobody is left without a connection."""
+    """Connections, calls and rate add up to the whole; each process has a connection."""
     shares = PLAN.split(asked)
 
     assert len(shares) == count
@@ -80,7 +80,7 @@ def test_the_window_closes_by_time_or_by_calls() -> None:
     assert tally(each=3).is_open(1e9)
 
 
-def test_an_interrupted_load_tells_what_it_cut() -> None:
+def test_an_interrupted_load_counts_the_calls_that_it_cut() -> None:
     """Counted calls without an end are neither answers nor errors; a window may never open."""
     one = tally()
     one.starts(11.0)
@@ -105,7 +105,7 @@ def test_kinds_of_errors_are_bounded() -> None:
 
 
 def test_results_of_processes_add_up() -> None:
-    """Counts add up, times do not; the busiest process is told, and a reason survives JSON."""
+    """Counts add up, times do not; the busiest process is reported, and a reason survives JSON."""
     first = LoadResult(array("d", [1.0]), array("d"), 2.0, 1, 2.0, {"429": 1}, 1, 1, 1, 0.5, 0.1)
     second = LoadResult(
         array("d", [2.0]), array("d"), 1.5, 2, 2.5, {"429": 2, "timeout": 1}, busy=0.9, stopped="x"

@@ -102,7 +102,7 @@ def test_a_server_gets_its_first_sample(api: AdminApi, client: Client) -> None:
         ("tensors", (9,), {"file": Path(__file__)}, "-b"),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_unsuitable_inputs_are_refused(
     client: Client, kind: str, batches: tuple[int, ...], source: dict[str, Any], option: str
 ) -> None:
     """The error names the option."""
@@ -110,10 +110,11 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises(BadPlan) as caught:
         made(client, described, *batches, **source)
     assert caught.value.option == option
+    assert not str(caught.value).endswith(")")  # as a tuple does
 
 
 def test_a_key_without_read_may_send_a_file(api: AdminApi) -> None:
-    """The public description does; other refusals are told."""
+    """The public description suffices; other refusals are reported."""
     api.on("GET", "/fn/f", Canned({"signature": TENSORS}))
     api.on(
         "GET",

@@ -49,6 +49,12 @@ def test_a_number_is_finite_and_within_its_range(value: float) -> None:
         check_number("--seconds", value, 0, 10)
 
 
+def test_a_large_limit_is_told_in_full() -> None:
+    """As the option is given: without an exponent."""
+    with pytest.raises(BadPlan, match=r"expected a number from 1 to 10000000, got 123456789$"):
+        check_number("--requests", 123456789, 1, 10_000_000)
+
+
 def test_points_are_all_combinations() -> None:
     """Without batches the input is sent as it is; too many combinations are refused."""
     assert plan_points((1, 8), (1, 4)) == (Point(1, 1), Point(1, 4), Point(8, 1), Point(8, 4))

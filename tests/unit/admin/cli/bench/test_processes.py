@@ -1,4 +1,4 @@
-"""The processes of a load begin together, end together, and outlive nobody."""
+"""The processes of a load begin together and end together, at the latest with their parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from admin.cli.bench.load import LoadPlan
 from admin.cli.bench.processes import run_load
-from admin.client.transport import Unreachable
+from admin.client.transport import ApiError, Unreachable
 from tests.support.load_target import answer, target
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
@@ -69,7 +69,7 @@ def test_a_load_without_a_server_is_unreachable() -> None:
 def test_tls_is_checked_and_carries_large_bodies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A certificate that nobody vouches for is refused; a trusted one does."""
+    """An untrusted certificate is refused; a trusted one is accepted."""
     file = tmp_path / "certificate.pem"
     file.write_bytes(certificate())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -109,8 +109,8 @@ def certificate() -> bytes:
 
 
 @pytest.mark.parametrize("calls", [0, 5])
-def test_ctrl_c_ends_with_what_was_measured(calls: int) -> None:
-    """Before the load there is nothing; within it, calls on their way are told apart."""
+def test_ctrl_c_keeps_the_figures_so_far(calls: int) -> None:
+    """Before the load there are no figures; within it, calls in flight are counted apart."""
     free = threading.Event()
 
     def script(number: int) -> bytes:
@@ -142,3 +142,17 @@ def test_the_total_limit_stops_a_load() -> None:
         found = run_load([plan(server.port, seconds=60.0)], REQUEST, until_s=0.0)
     assert found.stopped == "the total limit was reached"
     assert found.window_s < 60.0
+
+
+def test_a_killed_load_generator_is_not_an_unreachable_server() -> None:
+    """As by the kernel without memory. The error says what ended, and how."""
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+
+    def script(number: int) -> bytes:
+        if number == 3:
+            os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        return answer()
+
+    with target(script) as server, pytest.raises(ApiError) as caught:
+        run_load([plan(server.port, seconds=60.0)], REQUEST)
+    assert str(caught.value) == "A load generator failed: it was ended by signal 9"

@@ -43,7 +43,7 @@ def test_the_table_has_a_row_per_point() -> None:
     assert render("digits", REQUESTS, OUTCOME).splitlines() == [
         "cold starts: 3, p50 20 ms, 10 ms to 30 ms",
         "  medians of the phases: load 2 ms",
-        "  1 calls found it warm: somebody else calls it",
+        "  1 calls found it warm: another caller uses it",
         "  2 x 500",
         "",
         "digits, warm: binary tensors, 300 B to 2.0 KiB a call",
@@ -51,7 +51,7 @@ def test_the_table_has_a_row_per_point() -> None:
         "1     4     150      150     1.00    1.00    1.00    1.00     150      0",
         "8     4     0.5      4.0     123     -       -       123      1        11 (partial)",
         "",
-        "errors, which no latency has",
+        "errors, which are in no latency",
         "  8 rows, c=4: 9 x timeout, 2 x 503 queue_full",
     ]
     assert render("digits", REQUESTS, Outcome(ColdStarts())) == "cold starts: none"

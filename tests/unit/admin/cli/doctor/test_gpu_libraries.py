@@ -64,8 +64,8 @@ def test_loaded_libraries_are_named() -> None:
             [("ok", "cuda", "libcudart"), ("warn", "cudnn", "not loaded: models with conv"), None],
         ),
         (
-            {"tensorrt": {"error": "TensorRT 10 is not there"}},
-            [None, None, ("warn", "tensorrt", "not used: TensorRT 10 is not there")],
+            {"tensorrt": {"error": "TensorRT 10 cannot be loaded"}},
+            [None, None, ("warn", "tensorrt", "not used: TensorRT 10 cannot be loaded")],
         ),
         (
             {"driver": {"devices": 0}, "cuda": {"error": "no driver"}},
@@ -73,7 +73,7 @@ def test_loaded_libraries_are_named() -> None:
         ),
     ],
 )
-def test_what_is_missing_is_named(
+def test_missing_libraries_are_named(
     change: dict[str, Any], expected: list[tuple[str, str, str] | None]
 ) -> None:
     """A provider that cannot be used fails; a missing cuDNN or TensorRT warns; each has a
@@ -88,7 +88,7 @@ def test_what_is_missing_is_named(
             assert check.todo or check.level == "ok"
 
 
-def test_a_crash_keeps_what_came_before() -> None:
+def test_a_crash_keeps_earlier_parts() -> None:
     """If TensorRT ends the probe with a signal, CUDA's part is kept and the signal is named; lines
     of libraries between the parts are ignored."""
     before = (line("driver", DRIVER), "Failed to load libx.so", "[1]", line("cuda", CUDA))

@@ -59,7 +59,7 @@ def test_devices_stand_below_their_host() -> None:
     assert "digits@1 ready" in found[3]
 
 
-def test_a_host_without_contact_says_why() -> None:
+def test_an_unreachable_host_shows_the_reason() -> None:
     """The reason stands in the line of the host."""
     away = {**GPU2, "state": "unreachable", "reason": "no answer\x1b[2J for 8 s", "transfer": ""}
     line = text(rows(live(DEVICES, [LOCAL, away]), 9, 200)[2])

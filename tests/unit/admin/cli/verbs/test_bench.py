@@ -55,6 +55,9 @@ def benched(api: AdminApi) -> None:
         ["--processes", "0"],
         ["--plot", "x.svg"],
         ["--output", "/none/x.json"],
+        ["--output", "/"],
+        ["--output", "/proc/version"],
+        ["--type", "image/png"],
     ],
 )
 def test_hostile_numbers_are_wrong_usage(
@@ -79,7 +82,7 @@ def test_a_refused_first_call_ends_it(api: AdminApi, fnctl: Callable[..., Result
     assert "The input does not fit: x: expected FP32" in result.stderr
 
 
-def test_a_later_refusal_keeps_what_was_measured(
+def test_a_later_refusal_keeps_earlier_figures(
     api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:
     """As for a function that is removed between two points."""
@@ -96,6 +99,18 @@ def test_a_later_refusal_keeps_what_was_measured(
     assert data["partial"] == "Unknown function: no function 'f'"
 
 
+def test_a_file_is_tried_before_the_load(
+    api: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
+) -> None:
+    """An earlier result survives a benchmark that is refused, and no empty file is left."""
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("{}")
+    api.on("POST", "/fn/f", Canned({"title": "no"}, 400))
+
+    assert [fnctl(*SHORT, "--output", str(path)).exit_code for path in (old, new)] == [1, 1]
+    assert (old.read_text(), new.exists()) == ("{}", False)
+
+
 @pytest.mark.parametrize(
     ("limit", "code", "text"),
     [
@@ -106,7 +121,7 @@ def test_a_later_refusal_keeps_what_was_measured(
 def test_a_first_call_has_a_time_limit(
     api: AdminApi, fnctl: Callable[..., Result], limit: str, code: int, text: str
 ) -> None:
-    """The server is there, and the function is slow: the error says so."""
+    """The error names the time limit: the server answers, but the function is slow."""
     answered = threading.Event()
     api.on("POST", "/fn/f", Canned({}, before=lambda: bool(answered.wait(10))))
     try:
@@ -154,7 +169,7 @@ def test_figures_are_printed_and_written(
 
 
 def test_a_load_of_refusals_is_a_failure(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Errors are shown by code; without any answer the exit code tells."""
+    """Errors are shown by code; without any expected answer the exit code is 1."""
     refusal = {"type": "urn:fngate:problem:queue_full", "code": "queue_full"}
     api.on("POST", "/fn/f", Canned({}, headers=CLOSE), Canned(refusal, 429, headers=CLOSE))
 

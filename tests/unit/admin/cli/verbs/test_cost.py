@@ -42,7 +42,7 @@ ANSWER: dict[str, Any] = {
 
 
 def test_costs_by_function(api: AdminApi, fnctl: Callable[..., Result]) -> None:
-    """Functions with device time, energy and money; what has no counter or price is said."""
+    """Functions with device time, energy and money; time without a counter or price is noted."""
     api.on("GET", COST, Canned(ANSWER))
     result = fnctl("cost")
 
@@ -105,7 +105,7 @@ def test_no_costs(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     api.on("GET", COST, Canned({**ANSWER, "items": []}))
 
     late = "since 2026-11-01 00:00 UTC; the last seconds are missing\n"
-    assert fnctl("cost").stdout == f"no device was there {late}"
+    assert fnctl("cost").stdout == f"there was no device {late}"
     assert fnctl("cost", "f").stdout == f"f held no device {late}"
 
 

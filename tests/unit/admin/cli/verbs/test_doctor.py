@@ -112,6 +112,15 @@ def test_a_host_is_checked_by_the_server(api: AdminApi, fnctl: Callable[..., Res
     assert "-> ssh gpu2" in bad.stdout
 
 
+def test_the_local_host_has_other_checks(fnctl: Callable[..., Result]) -> None:
+    """They are those of doctor without --host, on the server's machine."""
+    result = fnctl("doctor", "--host", "local")
+
+    assert result.exit_code == 1
+    assert "local is the machine that the server runs on" in result.stdout
+    assert "-> run there, without --host: fnctl doctor" in result.stdout
+
+
 def test_an_unknown_host_is_a_failed_check(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """The server's answer is the finding."""
     unknown = {"code": "unknown", "title": "Unknown", "detail": "no host 'gpu9'"}

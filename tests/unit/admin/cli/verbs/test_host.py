@@ -65,7 +65,9 @@ def test_a_host_is_added_with_its_options(api: AdminApi, fnctl: Callable[..., Re
     assert "next: fnctl host show gpu2" in result.stderr
 
 
-def test_an_unknown_key_tells_how_to_accept_it(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+def test_the_error_of_an_unknown_key_names_the_option(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
     """The hint is the command with the option that pins the key."""
     problem = {
         "code": "host_refused",
@@ -105,6 +107,11 @@ def test_failed_checks_are_printed(api: AdminApi, fnctl: Callable[..., Result]) 
     "words",
     [
         ["add", "gpu2", "--label", "zone"],
+        ["add", "gpu2", "--label", "zone-"],
+        ["add", "gpu2", "--host-key", ""],
+        ["add", "gpu2", "--host-key", "", "--accept-host-key"],
+        ["add", "gpu2", "--files-gib", "99999999999999999999"],
+        ["label", "gpu2", "zone="],
         ["add", "gpu2", "--host-key", KEY, "--accept-host-key"],
         ["set", "gpu2"],
     ],
@@ -112,6 +119,29 @@ def test_failed_checks_are_printed(api: AdminApi, fnctl: Callable[..., Result]) 
 def test_wrong_usage(fnctl: Callable[..., Result], words: list[str]) -> None:
     """Options that contradict each other, or none, send no request."""
     assert fnctl("host", *words).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (f"{KEY} nn@ssh-box", KEY),
+        (f"ssh-box {KEY}", KEY),
+        (f"@cert-authority * {KEY} x", KEY),
+        (KEY, KEY),
+        ("bogus", "bogus"),
+        ("", ""),
+    ],
+)
+def test_a_key_is_taken_out_of_its_line(
+    api: AdminApi, fnctl: Callable[..., Result], given: str, sent: str
+) -> None:
+    """The line may be of a .pub file, of known_hosts or of ssh-keyscan, for a host of any name; ''
+    takes the pin away."""
+    api.on("PATCH", f"{HOSTS}/gpu2", Canned(DETAIL))
+
+    assert fnctl("host", "set", "gpu2", "--host-key", given, "--identity-file", "").exit_code == 0
+
+    assert api.requests[0].json == {"host_key": sent, "identity": ""}
 
 
 def test_hosts_are_listed(api: AdminApi, fnctl: Callable[..., Result]) -> None:
@@ -158,7 +188,7 @@ def test_a_host_is_shown(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     result = fnctl("host", "show", "gpu2")
 
     shown = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()}
-    assert shown["state"][0] == "unreachable"
+    assert shown["state"][:2] == ["unreachable", "for"]
     assert shown["files"] == ["4", "files,", "1.0", "GiB", "of", "50.0", "GiB"]
     assert shown["clock"] == ["-0.250", "s"]
     assert shown["disk"] == ["0", "B", "free"]
@@ -183,6 +213,20 @@ def test_a_host_is_drained_and_labelled(api: AdminApi, fnctl: Callable[..., Resu
     ]
 
 
+def test_a_host_that_is_away_drains_later(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Nothing there can be told to stop: the text does not say that it drains."""
+    away = {**DETAIL, "state": "unreachable", "settings": {**SETTINGS, "draining": True}}
+    api.on("PATCH", f"{HOSTS}/gpu2", Canned(away), Canned(away))
+    api.on("GET", f"{HOSTS}/gpu2", Canned({**away, "since_s": 0}))
+
+    drained, undone = (fnctl("host", "drain", "gpu2", *more).stdout for more in ([], ["--undo"]))
+
+    assert drained == "gpu2 is unreachable; it drains when it is up\n"
+    assert undone == "gpu2 is unreachable; it takes replicas when it is up\n"
+    shown = fnctl("host", "show", "gpu2").stdout
+    assert "state       unreachable, it drains when it is up\n" in shown
+
+
 def test_a_removal_waits_for_the_replicas(
     api: AdminApi, fnctl: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +246,7 @@ def test_a_removal_waits_for_the_replicas(
     ]
 
 
-def test_a_removal_by_force_says_so(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+def test_a_removal_by_force_sends_the_option(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """`--force` is sent; without a wait a drain is only begun."""
     api.on(
         "DELETE",

@@ -60,7 +60,7 @@ def test_a_whole_stream_has_its_tokens_and_times(monkeypatch: pytest.MonkeyPatch
     call.answer.feed(b"data: {}\n\n")
     call.now_s += 0.1
     call.answer.feed(SAID + DONE)
-    call.meter.end(200, call.now_s - 0.75, is_answered=True, is_whole=True)
+    call.meter.end(200, call.now_s - 0.75, is_answered=True, is_complete=True)
 
     assert call.counted() == (7, 3, 1, 0)
     numbers = call.metrics.tokens_of("default", "chat")
@@ -69,7 +69,7 @@ def test_a_whole_stream_has_its_tokens_and_times(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("data", "status", "is_answered", "is_whole", "found"),
+    ("data", "status", "is_answered", "is_complete", "found"),
     [
         (SAID, 200, True, False, (0, 0, 1, 1)),  # the end is missing: more may have come
         (SAID + DONE, 200, True, False, (7, 3, 1, 0)),  # a client that leaves at the end
@@ -84,7 +84,7 @@ def test_the_end_of_a_call_decides(
     data: bytes,
     status: int,
     is_answered: bool,
-    is_whole: bool,
+    is_complete: bool,
     found: tuple[int, ...],
 ) -> None:
     """Tokens are those of complete answers, and unknown is what may have taken some."""
@@ -92,7 +92,7 @@ def test_the_end_of_a_call_decides(
     if data:
         call.begin()
         call.answer.feed(data)
-    call.meter.end(status, call.now_s - 0.75, is_answered=is_answered, is_whole=is_whole)
+    call.meter.end(status, call.now_s - 0.75, is_answered=is_answered, is_complete=is_complete)
 
     assert call.counted() == found
     assert call.metrics.tokens_of("default", "chat").rate.counts()[-1] == 0
@@ -103,7 +103,7 @@ def test_an_endpoint_without_usage_is_never_unknown(monkeypatch: pytest.MonkeyPa
     call = Call(monkeypatch, says_usage=False)
     call.begin()
     call.answer.feed(b"data: {}\n\n")
-    call.meter.end(200, call.now_s - 0.75, is_answered=True, is_whole=True)
+    call.meter.end(200, call.now_s - 0.75, is_answered=True, is_complete=True)
 
     assert call.counted() == (0, 0, 1, 0)
     assert call.metrics.tokens_of("default", "chat").first_token.counts()[-1] == 0

@@ -82,7 +82,7 @@ def test_integers_and_strings_must_be_equal(values: tuple[Any, Any]) -> None:
         ([1.0], [1], "output y is not of the original's type"),
     ],
 )
-def test_what_cannot_be_compared_is_broken(original: Any, candidate: Any, reason: str) -> None:
+def test_incomparable_outputs_break_a_candidate(original: Any, candidate: Any, reason: str) -> None:
     """No figure can excuse it, and later samples change nothing."""
     found = compared([(original, candidate), ([1.0], [1.0])])
 
@@ -117,3 +117,20 @@ def test_missing_outputs_and_no_samples_are_broken() -> None:
 
     comparison.add({"y": np.zeros(1)}, {})
     assert comparison.agreement().broken == "output y is not of the original's type"
+
+
+@pytest.mark.parametrize("value", [[NAN, NAN], [INF, -INF], []])
+def test_outputs_without_a_number_agree_about_nothing(value: Any) -> None:
+    """No cosine of 1 is claimed for what was not compared. Beside another output they count for
+    nothing; a label of NaN is none."""
+    pairs = [(np.array([value], np.float32),) * 2] * 3
+    found = compared(pairs)
+    assert (found.cosine, found.same_label) == (None, None)
+    assert found.broken.startswith(
+        "nothing could be compared: the original's outputs have only NaN"
+    )
+
+    comparison = Comparison("z")
+    for _ in range(3):
+        comparison.add(*[{"y": np.array([1.0, 2.0]), "z": np.array([value], np.float32)}] * 2)
+    assert comparison.agreement() == Agreement(3, pytest.approx(1.0), "y", 0.0, None)

@@ -170,7 +170,7 @@ def retyped(dtype: int) -> onnx.ModelProto:
     return model
 
 
-def test_what_the_tools_cannot_convert_is_named(tmp_path: Path) -> None:
+def test_unconvertible_models_are_named(tmp_path: Path) -> None:
     """Each reason is a sentence for the table."""
     cases = {
         f"over the limit {BYTES_MAX}": claims(graph(), BYTES_MAX),
@@ -200,3 +200,17 @@ def test_old_models_are_brought_to_an_opset_that_the_tools_know(tmp_path: Path) 
     broken.ir_version = 3  # the converter then expects weights among the inputs
     with pytest.raises(NotConverted, match="has opset 7, quantisation needs 13, and"):
         make(order(tmp_path, "int8", broken))
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN axis encountered:RuntimeWarning")
+def test_samples_without_a_range_are_named(tmp_path: Path) -> None:
+    """The tool would say "scale issue"."""
+    given = order(tmp_path, "int8", graph())
+    samples = X.copy()
+    samples[:, 3] = np.nan
+    np.savez(tmp_path / "samples.npz", x=samples)
+
+    with pytest.raises(
+        NotConverted, match=r"^tensor \w has values from nan to nan with the calibr"
+    ):
+        make(given)

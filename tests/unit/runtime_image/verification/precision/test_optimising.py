@@ -7,6 +7,7 @@ only.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -202,6 +203,43 @@ def outlier(folder: Path) -> ModelSpec:
     onnx.save(model, folder / "model.onnx")
     rows = np.random.default_rng(1).normal(size=(SAMPLES, 4)).astype(np.float32)
     return with_samples(folder, "model.onnx", x=rows)
+
+
+def test_rows_of_an_unprofiled_model_are_not_joined(tmp_path: Path) -> None:
+    """Zeros of length 1 are too short for the filter, so the trial will not profile the model, and
+    calls of it will run alone: the candidates are compared so, too."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]>'
+        " g (float[n,1,l] x) => (float[n,2,m] y) { y = Conv(x, w) }"
+    )
+    weights = np.random.default_rng(1).normal(size=(2, 1, 5)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    onnx.save(model, tmp_path / "model.onnx")
+    clips = np.random.default_rng(2).normal(size=(SAMPLES, 1, 64)).astype(np.float32)
+    spec = replace(with_samples(tmp_path, "model.onnx", x=clips), batching=True)
+
+    found = optimised(asked(spec, precision="fp16"), tmp_path)
+
+    for row in found.report["candidates"]:
+        assert (row["batchable"], list(row["latency_ms"])) == (False, ["1"])
+
+
+def test_a_model_with_a_scalar_input_has_candidates(tmp_path: Path) -> None:
+    """Without samples, too: "auto" must not refuse a deploy."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]>'
+        " g (float[n,4] x, float k) => (float[n,4] y) { h = MatMul(x, w) y = Mul(h, k) }"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
+    onnx.save(model, tmp_path / "model.onnx")
+    x = np.random.default_rng(2).normal(size=(SAMPLES, 4)).astype(np.float32)
+    spec = with_samples(tmp_path, "model.onnx", x=x, k=np.ones(SAMPLES, np.float32))
+    for judging in (spec, asked(spec, samples="", precision="fp16")):
+        if judging is not spec:  # zeros of k would give nothing to compare
+            judging = replace(judging, sample={"x": [[1.0, 2.0, 3.0, 4.0]], "k": 2.0})
+        report = optimised(judging, tmp_path).report
+        assert all(row["cosine"] > 0.9 for row in report["candidates"] if row["name"] != "original")
+        shutil.rmtree(tmp_path / "scratch")
 
 
 def test_auto_falls_back_to_the_original(tmp_path: Path) -> None:

@@ -129,8 +129,6 @@ def test_inputs_must_have_equal_numbers_of_samples(tmp_path: Path) -> None:
         read(path, signature(PICTURES, FLAGS))
     with pytest.raises(SamplesError, match="got rows x: 99"):
         read(saved(tmp_path, x=ROWS[:99]), signature(TensorSpec("x", "FP32", (2, 2))))
-    with pytest.raises(SamplesError, match="input x has no axis for samples"):
-        synthetic(signature(TensorSpec("x", "FP32", ())), {"x": np.float32(1)})
 
 
 HUGE = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 2)}", bytes(16))
@@ -172,7 +170,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch
 
 
 def test_unknown_archives_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
-    """What is no archive, too large a file, and another compression are named."""
+    """The refusal names another format, a file that is too large, and another compression."""
     (tmp_path / "s.npz").write_bytes(b"no archive")
     with pytest.raises(SamplesError, match=r"s\.npz: expected an archive .* got 10 bytes"):
         read(tmp_path / "s.npz", signature())
@@ -228,3 +226,21 @@ def test_synthetic_samples_only_judge() -> None:
         signature(TensorSpec("x", "FP32", (2, 2))), {"x": np.ones((2, 2), np.float32)}
     )
     assert fixed.judged == (0,)
+
+
+def test_scalar_inputs_have_one_value_per_sample(tmp_path: Path) -> None:
+    """As the sample rate of a voice detector has no axis; made-up samples keep its value."""
+    both = signature(PICTURES, TensorSpec("rate", "INT64", ()))
+
+    found = read(saved(tmp_path, x=ROWS, rate=np.arange(100)), both)
+    made = synthetic(both, {"x": ROWS[:1], "rate": np.array(16_000)})
+
+    for given, number, rate in ((found, 7, 7), (made, 5, 16_000)):
+        feed = given.feed(number)
+        assert (feed["x"].shape, feed["rate"].shape, feed["rate"].dtype) == ((1, 2), (), np.int64)
+        assert feed["rate"] == rate
+    assert len(made.judged) == reader.SYNTHETIC
+    with pytest.raises(
+        SamplesError, match=r"rate: expected INT64 \[\?\] with samples on the first"
+    ):
+        read(saved(tmp_path, x=ROWS, rate=np.zeros((100, 1), np.int64)), both)

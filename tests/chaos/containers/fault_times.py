@@ -1,4 +1,4 @@
-"""What was disturbed when: which answers may be refused or cut off."""
+"""Times of injected faults: they decide which answers may be refused or cut off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AFTER_S = 3.0
 server only when the manager has noticed, after the server's grace."""
 
 
-class Weather:
+class FaultTimes:
     """Times of faults. `is_up`: whether the server listens."""
 
     def __init__(self) -> None:
