@@ -171,8 +171,7 @@ class RemoteHost:
     @property
     def why_down(self) -> str:
         """Why the host is not up, without its name."""
-        begun = "it is being joined" if self._connection.is_up else "the host has not answered yet"
-        reason = self.reason or self._connection.reason or begun
+        reason = self.reason or self._connection.reason or "connected; it is being prepared"
         return reason.removeprefix(f"{self.name}: ")
 
     async def _on_up(self) -> None:

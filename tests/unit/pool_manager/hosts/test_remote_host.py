@@ -52,7 +52,7 @@ async def test_a_host_that_is_being_joined_has_answered(host: RemoteHost) -> Non
     seen = {host.why_down}
     await until(lambda: seen.add(host.why_down) or "no runtime image" in host.reason)
 
-    assert "it is being joined" in seen
+    assert "connected; it is being prepared" in seen
     assert "no runtime image" in host.why_down
 
 
