@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 import structlog
 
@@ -15,6 +16,12 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 # none of them by Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# On a busy machine any input may take long to generate and any example long to run.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 # Without the frames' values, which cost a tenth of a second for each exception that is logged.
 structlog.configure(

@@ -281,8 +281,9 @@ class Link:
         self._opening += 1
         try:
             return await opening
-        # asyncssh asserts that the channel still has its connection, which may have broken.
-        except (OSError, asyncssh.Error, AssertionError) as error:
+        # asyncssh takes for granted that a channel keeps its connection and its session while it
+        # opens. A break in that moment is an AssertionError or an AttributeError.
+        except Exception as error:  # noqa: BLE001 - it concerns this channel alone
             return error
         finally:
             self._opening -= 1

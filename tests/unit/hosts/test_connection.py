@@ -150,16 +150,17 @@ async def test_a_break_has_its_reason_at_once(connection: HostConnection, far: S
         await connection.sftp()
 
 
+@pytest.mark.parametrize("error", [AssertionError, AttributeError])
 async def test_a_break_while_a_channel_opens_is_an_error_of_the_host(
-    connection: HostConnection, monkeypatch: pytest.MonkeyPatch
+    connection: HostConnection, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    """asyncssh then fails an assertion; callers know nothing but OSError."""
+    """asyncssh then fails an assertion, or finds no session; callers know nothing but OSError."""
     assert connection._link is not None
     there = connection._link.there.connection
 
     async def breaking(*_arguments: Any, **_options: Any) -> None:
         there.abort()
-        raise AssertionError
+        raise error
 
     for method in ("create_unix_connection", "create_session"):
         monkeypatch.setattr(there, method, breaking)

@@ -175,7 +175,7 @@ def test_hostile_and_stale_files_are_never_opened(attack_place: Path, opened: li
     place = Place(spec, attack_place, "cpu", 1)
     attack = Attack(attack_place, compiled)
     ways = len(attack.ways)
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     reasons: list[str] = []
 
     for index in range(HOSTILE):
@@ -194,4 +194,4 @@ def test_hostile_and_stale_files_are_never_opened(attack_place: Path, opened: li
     assert sum(reason.startswith(OTHER_KEY) for reason in reasons) == 2 * HOSTILE // ways
     assert sum("regular file" in reason for reason in reasons) >= 4 * HOSTILE // ways
     assert {file.name for file in compiled.files} == {MODEL, TIMING_CACHE}
-    assert threading.active_count() < 20
+    assert threading.active_count() <= threads
