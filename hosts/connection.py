@@ -212,7 +212,7 @@ class HostConnection:
         if isinstance(error, OSError | asyncssh.Error):
             return shown(error) or type(error).__name__
         log.error("an SSH connection failed", host=self.name, exc_info=error)
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {shown(error)}"
 
     async def _serve(self, link: Link) -> None:
         """Establish listeners, inform the owner, and measure until the connection ends.
