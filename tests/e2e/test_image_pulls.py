@@ -9,8 +9,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +163,22 @@ class Hub:
         return True
 
     def forget(self, *ids: str) -> None:
-        """Remove images by hand."""
+        """Remove images by hand, once the containers of a removed function are gone."""
         with connected(self.engine) as client:
-            for id in ids:
-                with suppress(docker.errors.ImageNotFound):
+
+            def is_removed(id: str) -> bool:
+                try:
                     client.api.remove_image(id, force=True)
+                except docker.errors.ImageNotFound:
+                    return True
+                except docker.errors.APIError as error:
+                    if error.status_code != HTTPStatus.CONFLICT:
+                        raise
+                    return False
+                return True
+
+            for id in ids:
+                until(partial(is_removed, id), "a container still uses an image")
 
     def check_untouched(self, tags: set[str]) -> None:
         """Nothing else has happened: the other function answers, there is neither a function `app`
