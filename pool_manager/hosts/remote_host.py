@@ -38,7 +38,7 @@ from pool_manager.hosts.probing import Facts, read_facts
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings, login_of
 from pool_manager.hosts.transfers import MIB, Transfers
-from pool_manager.hosts.view import HostView, complaint
+from pool_manager.hosts.view import HostView, complaint, state_of
 from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError, HostDown
@@ -478,6 +478,7 @@ class RemoteHost:
         return replace(
             view,
             address=self.host.address,
+            state=state_of(view.state, self.transfers.text),
             reason=(view.reason or wrong) if self.is_up else self.why_down,
             driver="docker" if self.is_known else "",
             engine_version=self.engine.version,

@@ -16,14 +16,14 @@ CLOCK_OFF_S: Final = 5.0
 class HostView:
     """One host as the manager sees it; the local machine is one, with `address` "".
 
-    `state` is one of `core.hosts.HostState`, since `since_s` (Unix seconds); `reason` says why the
-    host is not up, or which problem it has although it is up. `driver` and `engine_version` are ""
-    if unknown. `agent` says why there are no reports of GPUs and disks, "" while there are. `gpus`
-    and `cpu_slots` are the numbers of devices. `cached_mib` is the size of the `cached_files` model
-    files, `images` are the ids of the images that this server has put there. `clock_offset_s` is
-    the host's wall clock minus this machine's. `transfer` describes the transfers in progress, ""
-    for none; `transferred_bytes` counts the bytes of files and images sent since the start of this
-    server. None: unknown.
+    `state` is one of `core.hosts.HostState` (see `state_of`), since `since_s` (Unix seconds);
+    `reason` says why the host is not up, or which problem it has although it is up. `driver` and
+    `engine_version` are "" if unknown. `agent` says why there are no reports of GPUs and disks, ""
+    while there are. `gpus` and `cpu_slots` are the numbers of devices. `cached_mib` is the size of
+    the `cached_files` model files, `images` are the ids of the images that this server has put
+    there. `clock_offset_s` is the host's wall clock minus this machine's. `transfer` describes the
+    transfers in progress, "" for none; `transferred_bytes` counts the bytes of files and images
+    sent since the start of this server. None: unknown.
     """
 
     name: str
@@ -47,6 +47,12 @@ class HostView:
     clock_offset_s: float | None = None
     transfer: str = ""
     transferred_bytes: int = 0
+
+
+def state_of(state: str, transfer: str) -> str:
+    """Return the state to show. A host to which an image is sent is joining, although the transfer
+    may take longer than `host_lost_s`, which ends all waits for its replicas."""
+    return "joining" if state == "gone" and transfer else state
 
 
 def engine_complaint(reason: str) -> str:

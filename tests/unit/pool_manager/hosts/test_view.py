@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.hosts.view import complaint, engine_complaint
+from pool_manager.hosts.view import complaint, engine_complaint, state_of
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,19 @@ def test_a_full_disk_and_a_wrong_clock_are_reported(
 ) -> None:
     """Both thresholds, and both at once."""
     assert complaint(free_mib, offset_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "transfer", "expected"),
+    [
+        ("gone", "image: 3 of 9 MiB", "joining"),
+        ("gone", "", "gone"),
+        ("up", "image: 3 of 9 MiB", "up"),
+    ],
+)
+def test_a_host_that_gets_its_image_is_joining(state: str, transfer: str, expected: str) -> None:
+    """The first image of a host may take longer to send than the time after which it is gone."""
+    assert state_of(state, transfer) == expected
 
 
 def test_a_dead_engine_is_reported() -> None:
