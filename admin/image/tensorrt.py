@@ -42,7 +42,7 @@ for name in {LIBRARIES!r}:
 print(json.dumps(found))
 """
 """Loads the libraries and asks for a constant: nothing else of TensorRT is safe without a GPU."""
-TODO: Final = (
+HELP: Final = (
     "fnctl image build gpu --tensorrt 10 --wheels DIR  with the wheel tensorrt_cu13_libs in DIR,"
     "  or --base IMAGE  with an image that has TensorRT 10 and Python"
 )
@@ -65,7 +65,7 @@ def find_wheel(folder: Path, wheels: list[Path], platform: Platform) -> Path:
     if not fitting:
         expected = f"expected {TENSORRT_WHEEL}-{MAJOR}.*.whl for {platform.machine}"
         found = "got none of these wheels" if reasons else "got no wheel of TensorRT"
-        raise image_error(f"no TensorRT in {folder}: {expected}, {found}", tail=reasons, todo=TODO)
+        raise image_error(f"no TensorRT in {folder}: {expected}, {found}", tail=reasons, todo=HELP)
     return max(fitting)[1]
 
 
@@ -131,7 +131,7 @@ def check_loads(client: APIClient, image: str, build: str) -> str:
     """Return the version of TensorRT in a built image. Raises ImageError if it cannot be loaded."""
     version, errors = probe(client, image, build)
     if errors:
-        raise image_error("TensorRT cannot be loaded in the image:", tail=errors, todo=TODO)
+        raise image_error("TensorRT cannot be loaded in the image:", tail=errors, todo=HELP)
     return version
 
 
