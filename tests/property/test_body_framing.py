@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.proxy.fields import Malformed
@@ -13,7 +13,6 @@ from gateway.proxy.framing import LAST_CHUNK, ChunkedBody, Data, LengthBody, enc
 from tests.support.doses import amount
 from tests.support.odd_http import chunked, odd_answer
 
-SLOW = [HealthCheck.too_slow]
 contents = st.binary(max_size=400)
 cuts = st.lists(st.integers(1, 40), max_size=60)
 
@@ -39,7 +38,7 @@ def feed_pieces(framer: ChunkedBody | LengthBody, parts: Iterator[bytes]) -> tup
 
 
 @given(seed=st.integers(), content=contents, rest=st.binary(max_size=20), sizes=cuts)
-@settings(max_examples=amount(200, 2000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(200, 2000), deadline=None)
 def test_chunks_are_framed_however_they_arrive(
     seed: int, content: bytes, rest: bytes, sizes: list[int]
 ) -> None:
@@ -50,7 +49,7 @@ def test_chunks_are_framed_however_they_arrive(
 
 
 @given(content=contents, rest=st.binary(max_size=20), sizes=cuts)
-@settings(max_examples=amount(100, 2000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(100, 2000), deadline=None)
 def test_lengths_are_framed_however_they_arrive(
     content: bytes, rest: bytes, sizes: list[int]
 ) -> None:
@@ -62,7 +61,7 @@ def test_lengths_are_framed_however_they_arrive(
 
 
 @given(parts=st.lists(contents, max_size=8))
-@settings(max_examples=amount(100, 2000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(100, 2000), deadline=None)
 def test_encoded_chunks_are_decoded(parts: list[bytes]) -> None:
     """Encoding and framing are inverse."""
     raw = b"".join(map(encode_chunk, parts)) + LAST_CHUNK
@@ -82,7 +81,7 @@ def verdict(raw: bytes, sizes: list[int]) -> tuple[int, bytes] | None:
 
 
 @given(seed=st.integers(), noise=st.binary(max_size=4), at=st.integers(0, 600), sizes=cuts)
-@settings(max_examples=amount(400, 4_000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(400, 4_000), deadline=None)
 def test_cuts_do_not_change_the_verdict(seed: int, noise: bytes, at: int, sizes: list[int]) -> None:
     """Malformed bodies are refused at any cut of the reads, and accepted ones are the same."""
     random = Random(seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -24,7 +24,7 @@ from runtime_image.contract.signature import Signature, TensorSpec
 
 NUMERIC = sorted(set(DTYPES) - {dtypes.BYTES})
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-CODECS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+CODECS = settings(max_examples=60, deadline=None)
 
 
 @st.composite

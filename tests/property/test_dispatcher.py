@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -391,5 +391,4 @@ TestTraffic.settings = settings(
     stateful_step_count=60,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
 )

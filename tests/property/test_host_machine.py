@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from random import Random
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -314,7 +314,6 @@ TestHosts.settings = settings(
     stateful_step_count=15,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

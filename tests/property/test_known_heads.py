@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.dispatch.call import Priority
@@ -107,9 +107,7 @@ def correlation(head: RequestHead) -> Correlation:
 
 
 @given(heads=alike(), is_trusted=st.booleans())
-@settings(
-    max_examples=amount(500, 20_000), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=amount(500, 20_000), deadline=None)
 def test_heads_with_one_key_are_treated_alike(heads: tuple[bytes, bytes], is_trusted: bool) -> None:
     """Both are valid or none is. What is known from one gives for the other exactly the head that
     the server gets otherwise, and the same framing of the body."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -516,5 +516,4 @@ TestWorld.settings = settings(
     stateful_step_count=60,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.errors import FnError
@@ -12,7 +12,6 @@ from registry.model import PathRules
 from registry.path_rules import CompiledPaths, matches, normalise, parse_rule
 from tests.support.doses import amount
 
-SLOW = [HealthCheck.too_slow]
 words = st.text("ab/", max_size=6)
 patterns = st.lists(words, min_size=1, max_size=4).map("*".join)
 paths = st.text("ab/", max_size=10).map(lambda text: re.sub("//+", "/", "/" + text).encode())
@@ -23,7 +22,7 @@ odd_paths = st.lists(
 
 
 @given(pattern=patterns, path=paths)
-@settings(max_examples=amount(300, 4_000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(300, 4_000), deadline=None)
 def test_matching_agrees_with_a_regular_expression(pattern: str, path: bytes) -> None:
     """`*` is any characters, everything else is itself."""
     text = "/" + re.sub("//+", "/", pattern).lstrip("/")
@@ -33,7 +32,7 @@ def test_matching_agrees_with_a_regular_expression(pattern: str, path: bytes) ->
 
 
 @given(path=odd_paths)
-@settings(max_examples=amount(300, 4_000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(300, 4_000), deadline=None)
 def test_normalised_paths_are_plain(path: bytes) -> None:
     """No empty segment, no dot segment and no parameter is left."""
     for cuts in (True, False):
@@ -59,7 +58,7 @@ def readings(path: bytes) -> set[bytes]:
 
 
 @given(path=odd_paths, tail=st.sampled_from([b"", b"/", b"/x"]))
-@settings(max_examples=amount(400, 4_000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(400, 4_000), deadline=None)
 def test_no_spelling_avoids_a_denied_path(path: bytes, tail: bytes) -> None:
     """What any kind of server takes for a denied path is denied or refused."""
     denied = CompiledPaths(PathRules(deny=("/a", "/b/*")))
@@ -73,7 +72,7 @@ def test_no_spelling_avoids_a_denied_path(path: bytes, tail: bytes) -> None:
 
 
 @given(path=odd_paths, tail=st.sampled_from([b"", b"/", b"/x"]))
-@settings(max_examples=amount(400, 4_000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(400, 4_000), deadline=None)
 def test_no_spelling_avoids_a_slot(path: bytes, tail: bytes) -> None:
     """What is free is taken for something else by no kind of server."""
     free = CompiledPaths(PathRules(free=("/b", "/b/*")))

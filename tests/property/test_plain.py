@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime_image.codecs.arrays import DTYPES
@@ -21,9 +21,7 @@ from runtime_image.replica.runner import Runner
 from runtime_image.replica.stages import Answer, Outcome
 from tests.support.doses import amount
 
-PLAIN = settings(
-    max_examples=amount(100, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+PLAIN = settings(max_examples=amount(100, 400), deadline=None)
 DTYPE_NAMES = [*sorted(set(DTYPES) - {dtypes.BYTES}), "BF16", dtypes.BYTES]
 NAMES = ["x", "a b", "é", "100%", "y", "input0", 'say "x"', "back\\slash"]
 SHAPES: list[tuple[int, ...]] = [(-1,), (-1, 2), (-1, 2, 1), (-1, 1, 2, 1)]

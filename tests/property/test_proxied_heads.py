@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import httptools
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.proxy.answering import Answering, forward_answer
@@ -27,7 +27,6 @@ from registry.errors import BadRequest, ExpectationFailed, HeadTooLarge
 from tests.support.doses import amount
 from tests.support.odd_http import odd_answer, odd_request
 
-SLOW = [HealthCheck.too_slow]
 KNOWN = frozenset(
     b"GET HEAD POST PUT DELETE OPTIONS PATCH PROPFIND M-SEARCH SEARCH LOCK MKCOL".split()
 )
@@ -122,7 +121,7 @@ def serialise(line: bytes, fields: list[Field]) -> bytes:
     fields=plain_fields,
     framing=framings,
 )
-@settings(max_examples=amount(200, 2000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(200, 2000), deadline=None)
 def test_a_serialised_request_is_parsed_to_itself(
     method: bytes, target: bytes, minor: int, fields: list[Field], framing: Framing
 ) -> None:
@@ -142,7 +141,7 @@ def test_a_serialised_request_is_parsed_to_itself(
     fields=plain_fields,
     framing=framings,
 )
-@settings(max_examples=amount(200, 2000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(200, 2000), deadline=None)
 def test_a_serialised_answer_is_parsed_to_itself(
     status: int, reason: bytes, fields: list[Field], framing: Framing
 ) -> None:
@@ -231,7 +230,7 @@ def test_forwarded_requests_are_exactly_one_request() -> None:
 
 
 @given(st.binary(max_size=300), st.randoms(use_true_random=False))
-@settings(max_examples=amount(300, 5_000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(300, 5_000), deadline=None)
 def test_any_bytes_are_refused_or_mean_the_same(noise: bytes, random: Random) -> None:
     """Bytes that are changed anywhere in a request lead to a refusal, or to a request that both
     parsers read alike."""
@@ -243,7 +242,7 @@ def test_any_bytes_are_refused_or_mean_the_same(noise: bytes, random: Random) ->
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=amount(300, 5_000), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(300, 5_000), deadline=None)
 def test_any_head_is_accepted_or_refused(noise: bytes) -> None:
     """Only the documented errors leave the parsers."""
     for raw in (noise, b"GET / HTTP/1.1\r\nHost: a\r\n" + noise + b"\r\n\r\n"):
@@ -308,7 +307,7 @@ def test_forwarded_answers_are_exactly_one_answer() -> None:
 
 
 @given(seed=st.integers())
-@settings(max_examples=amount(30, 300), deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=amount(30, 300), deadline=None)
 def test_odd_messages_depend_on_the_seed_alone(seed: int) -> None:
     """A printed seed repeats a failure."""
     assert odd_request(Random(seed), "t") == odd_request(Random(seed), "t")

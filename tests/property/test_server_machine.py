@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -209,7 +209,6 @@ TestServers.settings = settings(
     stateful_step_count=25,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 
 

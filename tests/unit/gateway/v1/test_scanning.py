@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.v1.scanning import BRACKETS_MAX, MEMBERS_MAX, run, scan
@@ -24,7 +24,6 @@ JSON = st.recursive(
 HARD = ('"', "\\", '\\"', "[{", "}]", ",", ' "model": "no"', "\\\\" * 40, 'x\\"' * 100, "A" * 3000)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     members=st.dictionaries(st.text(max_size=5), JSON | st.sampled_from(HARD), max_size=5),
     model=st.text(st.characters(min_codepoint=33, max_codepoint=0x2FFF), min_size=1, max_size=20),
