@@ -83,6 +83,14 @@ class Side:
         async with self.operator.store.blobs.take(len(content)) as upload:
             await upload.write(content)
 
+    async def compiled(self) -> dict[str, Any]:
+        """Deploy, and end the first build with a compiled model; return the deploy's result."""
+        result = await self.deploy()
+        await self.begun()
+        await self.stored()
+        self.script.end(built(self.script.asked[0][1], "k1", FILE))
+        return result
+
     def keys(self) -> dict[DeviceType, str]:
         """Keys of the compiled models that new replicas get, by the type of device."""
         found = self.operator.manager._bindings[KEY].variants
@@ -122,10 +130,7 @@ async def test_a_deploy_reports_the_state_of_the_compiled_model(tmp_path: Path) 
     """A build will begin, an earlier one has made the compiled model, or a reason why there is
     none; nothing if none is requested."""
     async with server(tmp_path) as side:
-        first = await side.deploy()
-        await side.begun()
-        await side.stored()
-        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        first = await side.compiled()
         await until(lambda: side.state()[1].state == "done")
         again = await side.deploy("letters")
         plain = await side.deploy("plain", manifest="schema = 1")
@@ -270,10 +275,7 @@ async def test_another_key_is_built_again(tmp_path: Path) -> None:
     """Replicas of another version refuse the compiled model: it is withdrawn at once and built
     anew. A key that was refused before is not used again."""
     async with server(tmp_path) as side:
-        await side.deploy()
-        await side.begun()
-        await side.stored()
-        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await side.compiled()
         await until(lambda: side.bound() != ())
 
         side.script.refuse(KEY, f"{OTHER_KEY}: onnxruntime 9 instead of 8")
@@ -301,10 +303,7 @@ async def test_each_type_of_device_has_its_compiled_model(tmp_path: Path) -> Non
     file = replace(FILE, size=len(other), sha256=sha256(other))
     async with server(tmp_path) as side:
         side.script.devices = [CPU, OLD_CPU]
-        await side.deploy()
-        await side.begun()
-        await side.stored()
-        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await side.compiled()
         await side.begun(2, number=1)
         await side.stored(other)
         side.script.end(built(side.script.asked[1][1], "k2", file))
@@ -331,10 +330,7 @@ async def test_compiled_functions_cost_nothing(tmp_path: Path) -> None:
     and no digest is made; a new type of device is noticed all the same."""
     async with server(tmp_path) as side:
         side.script.devices = [CPU]
-        await side.deploy()
-        await side.begun()
-        await side.stored()
-        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await side.compiled()
         await until(lambda: side.script.upgraded == [(KEY, "k1")])
         looks, side.script.looks = side.clock.asked, 0
 
@@ -351,10 +347,7 @@ async def test_a_host_gets_what_another_one_has_built(tmp_path: Path) -> None:
     another key, it is built there, once, and the first host keeps its own."""
     async with server(tmp_path) as side:
         side.script.devices = [CPU]
-        await side.deploy()
-        await side.begun()
-        await side.stored()
-        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await side.compiled()
         await until(lambda: side.keys() == {CPU.type: "k1"})
         side.script.devices = [CPU, FAR]
         await until(lambda: side.keys() == {CPU.type: "k1", FAR_TYPE: "k1"})
@@ -392,10 +385,7 @@ async def test_damaged_files_are_built_again(tmp_path: Path) -> None:
     """A replica that refuses a file is right or wrong: a damaged one is removed and built again,
     another reason is shown and the compiled model stays."""
     async with server(tmp_path) as side:
-        await side.deploy()
-        await side.begun()
-        await side.stored()
-        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await side.compiled()
         await until(lambda: side.bound() != ())
 
         side.script.refuse(KEY, "it did not fit into the memory")
@@ -413,10 +403,7 @@ async def test_damaged_files_are_built_again(tmp_path: Path) -> None:
 async def test_a_file_that_is_gone_is_built_again(tmp_path: Path) -> None:
     """Not only after a restart: a replica that does not find it says so."""
     async with server(tmp_path) as side:
-        await side.deploy()
-        await side.begun()
-        await side.stored()
-        side.script.end(built(side.script.asked[0][1], "k1", FILE))
+        await side.compiled()
         await until(lambda: side.bound() != ())
 
         side.operator.store.blobs.path(FILE.sha256).unlink()
