@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -67,7 +68,7 @@ def connect(run_dir: Path, hello: Hello) -> tuple[SocketEnd, socket.socket, list
     return SocketEnd(sock, reader), socket.socket(fileno=descriptor), frames
 
 
-class DialingLink:
+class DialingLink(ABC):
     """A link that this process dials again after a loss: at most one connection to `path`."""
 
     def __init__(self, loop: Loop, path: str) -> None:
@@ -85,9 +86,9 @@ class DialingLink:
         except LinkError:
             self._lose()
 
+    @abstractmethod
     def _lose(self) -> None:
         """Handle a lost connection."""
-        raise NotImplementedError
 
     def _close_end(self) -> bool:
         """Close the connection; return whether there was one."""
