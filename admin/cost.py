@@ -9,11 +9,10 @@ from typing import Final
 from admin.prices import Prices
 from registry.store.device_time import DeviceTime
 from registry.store.usage import BusyRow
+from registry.usage import IDLE
 
 HOUR_S: Final = 3600
 JOULES_PER_KWH: Final = 3.6e6
-IDLE: Final = "_idle"
-"""Function and key of what no function holds. No name and no id begins with an underscore."""
 BY_NO_KEY: Final = "_by_no_key"
 """Key of the functions that were held without any call."""
 

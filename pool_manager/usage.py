@@ -14,6 +14,7 @@ from pool_manager.core.state import Replica, State
 from pool_manager.devices import kind_of
 from pool_manager.ports import Binding, Gpus, Recorder
 from registry.model import NAMESPACE, DeviceModel, Use
+from registry.usage import IDLE, OTHERS
 from runtime_image.contract.link import BUSY_MASK
 
 WINDOW_S: Final = 5.0
@@ -170,11 +171,8 @@ def _share(samples: deque[_BusySample]) -> float:
 
 NOBODY: Final = Owner("", "", 0)
 FUNCTIONS_MAX: Final = 1000
-"""Max functions with totals of their own; those of further ones are added up."""
-OTHERS: Final = "_others"
-IDLE: Final = "_idle"
-"""Functions of the totals of further and of removed functions, and of what no function holds. No
-name begins with an underscore."""
+"""Max functions with totals of their own; those of further and of removed ones are added up as
+OTHERS, and the time that no function holds as IDLE."""
 HOUR_S: Final = 3600
 NAME_MAX: Final = 200
 """Max characters of the name of a GPU that are kept."""

@@ -9,6 +9,8 @@ ROWS_MAX: Final = 10_000
 """Max rows that wait to be passed on or stored; about 4 MB."""
 OTHERS: Final = "_others"
 """Key and function of the row that has what found no row. No name and no id begins so."""
+IDLE: Final = "_idle"
+"""Key and function of the time in which no function holds a device. No name and no id begins so."""
 NUMBER_MAX: Final = 2**53
 """Max value of a number in one row; far more than an hour can have."""
 

@@ -8,14 +8,14 @@ from typing import Any, Final
 from aiohttp import web
 
 from admin.api.usage import DEFAULT, by_of, since_s
-from admin.cost import BY_NO_KEY, IDLE, Cost, costs, costs_by_key, total
+from admin.cost import BY_NO_KEY, Cost, costs, costs_by_key, total
 from admin.prices import Prices
 from admin.store import Store
 from admin.views import note_of
 from gateway.problems import json_answer
 from registry.names import check_name
 from registry.store.usage import GROUPS_MAX, By
-from registry.usage import OTHERS, bucket_of
+from registry.usage import IDLE, OTHERS, bucket_of
 
 _DIGITS: Final = 6
 

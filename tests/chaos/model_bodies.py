@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from admin.cost import IDLE
 from gateway.v1.endpoints import ENDPOINTS, BodyForm, Protocol
+from registry.usage import IDLE
 from tests.chaos.footprint import memory_kib
 from tests.chaos.ledger import Ledger
 from tests.support.odd_bodies import (

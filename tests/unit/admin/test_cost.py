@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.cost import BY_NO_KEY, IDLE, Cost, costs, costs_by_key, total
+from admin.cost import BY_NO_KEY, Cost, costs, costs_by_key, total
 from admin.prices import Prices
 from registry.store.device_time import DeviceTime
 from registry.store.usage import BusyRow
+from registry.usage import IDLE
 
 EUR = Prices("EUR", 0.36, None, {"cuda": 3.6, "cpu": 0.36})
 GPU = DeviceTime("digits", "cuda", "NVIDIA A", 1.0, 100.0, 500.0, 400.0, 1000.0, 1e6)
