@@ -12,8 +12,8 @@ from admin.api.functions import page_of
 from admin.deploy.deploys import Deploys
 from gateway.http.bodies import read_body
 from gateway.problems import CREATED, OK, json_answer
+from registry.bounded_text import read_json
 from registry.catalog import Catalog
-from registry.errors import BadRequest
 
 REQUEST_MAX: Final = 4 * 1024
 READ_S: Final = 10.0
@@ -57,10 +57,7 @@ class AliasRoutes:
         """Give a function's model a further name: 201, or 200 if it has that name already. A name
         that another function has is refused with 409, which names the function."""
         body = await read_body(request, REQUEST_MAX, READ_S)
-        try:
-            wanted = msgspec.json.decode(body, type=AliasRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequest(f"the alias cannot be read: {error}") from error
+        wanted = read_json(body, AliasRequest, "the alias")
         function, is_new = await self._deploys.add_alias(wanted.function, wanted.alias)
         answer = {"alias": wanted.alias, "function": function.name, "created": is_new}
         return json_answer(answer, CREATED if is_new else OK)

@@ -29,7 +29,7 @@ PROGRESS_S: Final = 30.0
 STALLED_S: Final = 2.0
 """An upload without `PROGRESS_BYTES` for this long loses its slot to one that waits for a slot."""
 
-REQUEST_MAX = 8 * 2**20
+REQUEST_MAX = 4 * 2**20
 READ_S = 30.0
 WAIT_MAX_S = 60.0
 SIZE_DIGITS_MAX = 19

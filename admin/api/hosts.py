@@ -16,6 +16,7 @@ from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, CREATED, OK, json_answer
 from pool_manager.hosts.view import HostView
 from pool_manager.manager import Manager
+from registry.bounded_text import read_json
 from registry.errors import BadRequest, Conflict, Unknown
 from registry.model import HOSTS_MAX, LOCAL_HOST, Host
 from registry.names import is_name
@@ -88,7 +89,7 @@ class HostRoutes:
         """Log in to a host, check what it needs, and add it. With `unchecked=true` it is added as
         it is."""
         body = await read_body(request, REQUEST_MAX, READ_S)
-        wanted = _decode(body, HostRequest)
+        wanted = read_json(body, HostRequest, "the host")
         given = msgspec.structs.asdict(wanted)
         accepts_key = given.pop("accept_host_key")
         host = Host(**given, added_s=round(self._wall(), 3))
@@ -116,7 +117,7 @@ class HostRoutes:
         body = await read_body(request, REQUEST_MAX, READ_S)
         name = _remote(request)
         before = self._hosts.get(name)
-        changes = _changes(before, _decode(body, HostChanges))
+        changes = _changes(before, read_json(body, HostChanges, "the host"))
         if name in self._removals and changes.get("is_draining") is not False:
             raise Conflict(f"{name} is being removed; fnctl host drain {name} --undo ends that")
         after = replace(before, **changes)
@@ -184,13 +185,6 @@ class HostRoutes:
         if view is None:
             raise Unknown(f"no host {name[:80]!r}")
         return view
-
-
-def _decode(body: bytes, kind: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the host cannot be read: {error}") from error
 
 
 def _changes(host: Host, wanted: HostChanges) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from admin.views import key_json
 from gateway.access import Access
 from gateway.http.bodies import read_body
 from gateway.problems import CREATED, json_answer
-from registry.errors import BadRequest
+from registry.bounded_text import read_json
 from registry.store.keys import KeyRing, Keys
 
 REQUEST_MAX = 64 * 1024
@@ -44,10 +44,7 @@ class KeyRoutes:
     async def add_key(self, request: web.Request) -> web.Response:
         """Create a key. Only this answer has the secret; the store keeps none."""
         body = await read_body(request, REQUEST_MAX, READ_S)
-        try:
-            wanted = msgspec.json.decode(body, type=KeyRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequest(f"the key request cannot be read: {error}") from error
+        wanted = read_json(body, KeyRequest, "the key request")
         key, secret = await self._keys.add(wanted.scopes, wanted.note, now_s=self._wall())
         self._ring.put(key)
         return json_answer({**key_json(key), "secret": secret}, CREATED)

@@ -24,9 +24,9 @@ from gateway.problems import ACCEPTED, OK, json_answer
 from gateway.waits import OpenWaits
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
+from registry.bounded_text import read_json
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
-    BadRequest,
     DriverError,
     FunctionFailing,
     QueueFull,
@@ -102,10 +102,7 @@ class OperateRoutes:
     async def patch_function(self, request: web.Request) -> web.Response:
         """Change the scaling of a function, if its ETag still matches."""
         body = await read_body(request, REQUEST_MAX, READ_S)
-        try:
-            wanted = msgspec.json.decode(body, type=ScalingRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequest(f"the new settings cannot be read: {error}") from error
+        wanted = read_json(body, ScalingRequest, "the new settings")
         changes = {
             name: value
             for name, value in msgspec.structs.asdict(wanted).items()
@@ -138,10 +135,7 @@ class OperateRoutes:
     async def prepare(self, request: web.Request) -> web.Response:
         """Ask for the compiled model of a function: 202, and its build as it is then."""
         body = await read_body(request, REQUEST_MAX, READ_S)
-        try:
-            wanted = msgspec.json.decode(body or b"{}", type=PrepareRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequest(f"the request cannot be read: {error}") from error
+        wanted = read_json(body or b"{}", PrepareRequest, "the request")
         deployed = self._resolve(request)
         await self._builds.prepare(deployed.function.name, now=wanted.now)
         return json_answer(

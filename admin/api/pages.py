@@ -12,6 +12,7 @@ from gateway.http.bodies import read_body
 from gateway.pages.entering import ENTER, check_path
 from gateway.pages.tickets import LIFETIME_S, Tickets
 from gateway.problems import CREATED, json_answer
+from registry.bounded_text import read_json
 from registry.catalog import Catalog
 from registry.errors import BadRequest
 
@@ -61,7 +62,4 @@ def ticket_json(ticket: str, host: str) -> dict[str, Any]:
 async def _path(request: web.Request) -> str:
     """Return the path that a request for a ticket names. Raises BadRequest."""
     body = await read_body(request, REQUEST_MAX, READ_S)
-    try:
-        return msgspec.json.decode(body or b"{}", type=TicketRequest).path
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the request cannot be read: {error}") from error
+    return read_json(body or b"{}", TicketRequest, "the request").path

@@ -13,6 +13,7 @@ from gateway.http.bodies import read_body
 from gateway.problems import CREATED, OK, json_answer
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
+from registry.bounded_text import read_json
 from registry.catalog import Deployed
 from registry.errors import BadRequest, Conflict
 from registry.model import NAMESPACE
@@ -67,8 +68,8 @@ class SecretRoutes:
         have the old value; `unreadable` are other secrets whose key is missing."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         try:
-            wanted = msgspec.json.decode(body, type=SecretRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            wanted = read_json(body, SecretRequest, "the secret")
+        except BadRequest:
             # Without the decoder's reason, which may quote the value.
             raise BadRequest("the secret cannot be read: expected {name, value} as text") from None
         change = await self._secrets.set(wanted.name, wanted.value, now_s=self._wall())

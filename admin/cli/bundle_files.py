@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
+from registry.bounded_text import TOML_MAX
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.bundles.onnx_files import external_locations, external_paths
 from registry.bundles.paths import FILES_MAX, check_path, make_bundle
 from registry.errors import BadBundle, BadRequest
-from registry.manifest import MANIFEST_FILE, TEXT_MAX, parse_manifest
+from registry.manifest import MANIFEST_FILE, parse_manifest
 from registry.model import Bundle, BundleFile
 from registry.names import check_name, name_from_file
 
@@ -201,7 +202,7 @@ def _external(root: Path, model: str) -> tuple[str, ...]:
 
 def _text(root: Path, path: str) -> str:
     with open_file(root, path) as file:
-        data = file.read(4 * TEXT_MAX + 1)
+        data = file.read(4 * TOML_MAX + 1)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

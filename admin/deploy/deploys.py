@@ -24,6 +24,7 @@ from admin.deploy.plan import (
     check_trial,
     derived_name_taken,
     plan,
+    read_request,
 )
 from admin.deploy.revalidation import Revalidation
 from admin.deploy.rollout import WARM_S, Rollout, check_compatible
@@ -121,7 +122,7 @@ class Deploys:
         Raises Refused, BadRequest or Conflict, changing nothing. A secret or a folder that the
         server needs must be there.
         """
-        draft = self._plan(name, request)
+        draft = await self._plan(name, request)
         check(draft)
         await asyncio.to_thread(self._verification.check_files, draft)
         await self._needs.check(draft.revision)
@@ -198,8 +199,9 @@ class Deploys:
 
         return done
 
-    def _plan(self, name: str, request: WireDeploy) -> Plan:
-        draft = plan(name, request, self._store.catalog, self._wall(), self._idle_s)
+    async def _plan(self, name: str, request: WireDeploy) -> Plan:
+        asked = await asyncio.to_thread(read_request, name, request)
+        draft = plan(name, request, asked, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
         check_host(draft, self._manager.hosts())
         check_trial(draft, self._manager.hosts())
@@ -216,7 +218,9 @@ class Deploys:
     async def _deploy(self, operation: Operation, phase: Phase) -> dict[str, Any]:
         request = msgspec.convert(operation.request, WireDeploy)
         # A name that did not exist at accept time may exist now, created by this very deploy.
-        draft = self._plan(operation.name, msgspec.structs.replace(request, derived_name=False))
+        draft = await self._plan(
+            operation.name, msgspec.structs.replace(request, derived_name=False)
+        )
         draft = await self._needs.resolved(draft)
         server = draft.revision.server
         if server is None or server.image is None:

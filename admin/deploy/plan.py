@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,6 +12,7 @@ from admin.deploy.oip import is_meant, oip_name
 from pool_manager.hosts.view import HostView
 from registry import manifest as manifests
 from registry.batching import is_current
+from registry.bounded_text import read_json
 from registry.bundles.paths import make_bundle
 from registry.catalog import Catalog, Deployed
 from registry.compilation import wants_trial
@@ -47,6 +47,11 @@ CONTAINED = ("docker", "fake")
 """Drivers whose handlers run without the server's rights (the fake driver runs no handlers)."""
 
 
+Scalar = str | int | float | bool | None
+Setting = Scalar | list[Scalar] | dict[str, Scalar]
+"""Value of a setting that a request overrides: no deeper than that."""
+
+
 class WireFile(msgspec.Struct, forbid_unknown_fields=True):
     """File of a bundle, as listed by a client."""
 
@@ -75,7 +80,7 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     now: bool = False
     pull: bool = False
     traffic: bool = True
-    overrides: dict[str, Any] = {}
+    overrides: dict[str, Setting] = {}
 
 
 class WireRollback(msgspec.Struct, forbid_unknown_fields=True):
@@ -125,25 +130,28 @@ class Plan:
 
 def parse_request(body: bytes) -> WireDeploy:
     """Decode the body of a deploy. Raises BadRequest naming the field."""
-    try:
-        return msgspec.json.decode(body, type=WireDeploy)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the deploy request cannot be read: {error}") from error
+    return read_json(body, WireDeploy, "the deploy request")
 
 
 def parse_rollback(body: bytes) -> WireRollback:
     """Decode the body of a rollback; an empty body means defaults. Raises BadRequest naming the
     field."""
-    try:
-        return msgspec.json.decode(body or b"{}", type=WireRollback)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the rollback request cannot be read: {error}") from error
+    return read_json(body or b"{}", WireRollback, "the rollback request")
 
 
-def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s: float) -> Plan:
-    """Check all that can be checked without file contents, and return the plan.
+class Asked(NamedTuple):
+    """Content of a deploy request: the files without function.toml, and the manifest with the
+    request's overrides."""
 
-    `idle_s` is the idle time of functions that set none. Raises Refused, BadRequest or Conflict.
+    bundle: Bundle
+    manifest: Manifest
+
+
+def read_request(name: str, request: WireDeploy) -> Asked:
+    """Check the files and the manifest of a request, which takes up to a tenth of a second.
+
+    It needs nothing of the server's state, so that it may run in a thread: its readers are Python,
+    and let the event loop run in between. Raises Refused or BadRequest.
     """
     check_name(name)
     # Only a manifest can say that a function needs no file.
@@ -156,7 +164,18 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
         if file.path != manifests.MANIFEST_FILE
     ]
     bundle = make_bundle(files, may_be_empty=True)
-    manifest = _manifest(name, request, [file.path for file in bundle.files])
+    return Asked(bundle, _manifest(name, request, [file.path for file in bundle.files]))
+
+
+def plan(
+    name: str, request: WireDeploy, asked: Asked, catalog: Catalog, now_s: float, idle_s: float
+) -> Plan:
+    """Check all that can be checked without file contents, and return the plan.
+
+    `asked` is what `read_request` returned. `idle_s` is the idle time of functions that set none.
+    Raises Refused, BadRequest or Conflict.
+    """
+    bundle, manifest = asked
     is_own = is_meant(name, manifest, catalog)
     if request.derived_name and not is_own:
         raise derived_name_taken(name)
@@ -174,8 +193,8 @@ def plan(name: str, request: WireDeploy, catalog: Catalog, now_s: float, idle_s:
             " the server's user; pass --trust to allow it"
         )
     revision = _revision(name, manifest, bundle, now_s)
-    function = _function(name, manifest, request, catalog, now_s, idle_s)
-    return Plan(function, revision, bundle, _names(request, "limits", "wait_s"), is_own)
+    function = _function(name, manifest, catalog, now_s, idle_s)
+    return Plan(function, revision, bundle, "limits.wait_s" in manifest.named, is_own)
 
 
 def derived_name_taken(name: str) -> Conflict:
@@ -286,8 +305,9 @@ def _manifest(name: str, request: WireDeploy, paths: list[str]) -> Manifest:
         manifest = manifests.default_manifest(str(request.model))
     else:
         raise BadManifest(f"model: expected one of {paths}, got {request.model!r}")
+    changes: dict[str, Any] = {**request.overrides, "name": name}
     try:
-        return manifests.overrides(manifest, **{**request.overrides, "name": name})
+        return manifests.overrides(manifest, **changes)
     except TypeError as error:
         raise BadRequest(str(error)) from error
 
@@ -315,15 +335,10 @@ def _revision(name: str, manifest: Manifest, bundle: Bundle, now_s: float) -> Re
 
 
 def _function(
-    name: str,
-    manifest: Manifest,
-    request: WireDeploy,
-    catalog: Catalog,
-    now_s: float,
-    idle_s: float,
+    name: str, manifest: Manifest, catalog: Catalog, now_s: float, idle_s: float
 ) -> Function:
     scaling = manifest.scaling
-    if not _names(request, "scaling", "idle_s"):
+    if "scaling.idle_s" not in manifest.named:
         scaling = replace(scaling, idle_s=idle_s)
     before = catalog.find(name)
     return Function(
@@ -336,13 +351,6 @@ def _function(
         exchange=manifest.exchange,
         oip_name=oip_name(name, manifest, catalog),
     )
-
-
-def _names(request: WireDeploy, table: str, key: str) -> bool:
-    """Return whether the request sets the key. The manifest must be checked before."""
-    if request.overrides.get(key) is not None:
-        return True
-    return key in tomllib.loads(request.manifest or "").get(table, {})
 
 
 def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed | None:

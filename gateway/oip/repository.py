@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from registry.bounded_text import read_json
 from registry.errors import BadRequest
 
 T = TypeVar("T")
@@ -59,7 +60,4 @@ def read_settings(body: bytes) -> dict[str, Any]:
 
 
 def _read(body: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(body.strip() or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body cannot be read: {str(error)[:SHOWN_MAX]}") from error
+    return read_json(body.strip() or b"{}", kind, "the body")

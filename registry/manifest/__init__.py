@@ -3,7 +3,6 @@
 from registry.manifest.document import (
     HANDLER_FILE,
     MANIFEST_FILE,
-    TEXT_MAX,
     Manifest,
     Overrides,
     default_manifest,
@@ -16,7 +15,6 @@ from registry.manifest.schema import signature_from_rules
 __all__ = [
     "HANDLER_FILE",
     "MANIFEST_FILE",
-    "TEXT_MAX",
     "Manifest",
     "Overrides",
     "default_manifest",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 import math
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypedDict, Unpack
 
+from registry.bounded_text import read_toml
 from registry.builds import Compilation
 from registry.bundles.foreign_formats import by_suffix
 from registry.errors import BadManifest, BadRequest
@@ -43,8 +43,6 @@ from runtime_image.contract.precision import Optimisation
 
 MANIFEST_FILE: Final = "function.toml"
 HANDLER_FILE: Final = "handler.py"
-TEXT_MAX: Final = 1024 * 1024
-"""Max characters of a manifest; enough for a long list of labels."""
 _SAMPLE_DEPTH_MAX: Final = 16
 _OPENAI: Final = "openai"
 """Table that sets something by being there."""
@@ -56,7 +54,8 @@ class Manifest:
 
     `name` is "" if the file has none. `model` and `handler` are bundle paths, "" for none. `sample`
     maps inputs to "@file" or JSON values. `server` and `exchange` are set for server functions,
-    whose samples are in `server`.
+    whose samples are in `server`. `named` are the settings that the file or an override gives, like
+    "limits.wait_s".
     """
 
     name: str = ""
@@ -77,6 +76,7 @@ class Manifest:
     oip_version: str = ""
     compilation: Compilation | None = None
     optimise: Optimisation | None = None
+    named: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -142,12 +142,7 @@ def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
 
     Raises BadManifest, naming the key, the expected and the actual value.
     """
-    if len(text) > TEXT_MAX:
-        raise BadManifest(f"function.toml: expected at most {TEXT_MAX} characters, got {len(text)}")
-    try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadManifest(f"function.toml: expected TOML, got: {error}") from error
+    data = read_toml(text, MANIFEST_FILE)
     if "server" in data:
         return _server_manifest(data, files)
     document = check_document(data)
@@ -180,6 +175,7 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         "limits": _limits_given(manifest),
         "server": server_table(manifest.server) if manifest.server else {},
     }
+    named = set(manifest.named)
     for key, given_value in given.items():
         section, inner = _OVERRIDDEN[key]
         value = given_value
@@ -189,6 +185,7 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         if isinstance(value, dict):
             value = {**tables[section][inner], **value}
         tables[section][inner] = value
+        named.add(f"{section}.{inner}")
     device = DeviceNeed(**validate(DeviceTable, tables["device"], "device").model_dump())
     check_device(manifest.compilation, device)
     limits_table = validate(LimitsTable, tables["limits"], "limits")
@@ -202,6 +199,7 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         limits=own_limits,
         exchange=exchange,
         server=_changed_server(manifest.server, tables["server"]),
+        named=frozenset(named),
     )
 
 
@@ -255,6 +253,7 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
         oip_version=oip_version,
         compilation=compilation(document.runtime, handler, device),
         optimise=optimisation(document.optimise, engine, output, files),
+        named=_named(document),
     )
 
 
@@ -279,7 +278,13 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         device=DeviceNeed(**document.device.model_dump()),
         server=replace(server_settings(document.server, samples, files), api=api),
         exchange=exchange,
+        named=_named(document),
     )
+
+
+def _named(document: Document) -> frozenset[str]:
+    tables = {"scaling": document.scaling, "limits": document.limits}
+    return frozenset(f"{name}.{key}" for name in tables for key in tables[name].model_fields_set)
 
 
 def _limits(table: LimitsTable, *, is_server: bool) -> tuple[Limits, ExchangeLimits | None]:

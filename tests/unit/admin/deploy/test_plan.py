@@ -19,6 +19,7 @@ from admin.deploy.plan import (
     parse_request,
     plan,
     profile_from_report,
+    read_request,
     signature_from_report,
     verified_before,
 )
@@ -67,7 +68,7 @@ def request(*paths: str, **fields: Any) -> WireDeploy:
 
 def planned(wanted: WireDeploy, name: str = "digits", catalog: Catalog | None = None) -> Plan:
     """Return the plan for a request."""
-    return plan(name, wanted, catalog or Catalog(), NOW_S, IDLE_S)
+    return plan(name, wanted, read_request(name, wanted), catalog or Catalog(), NOW_S, IDLE_S)
 
 
 def test_a_bare_model_gets_the_defaults() -> None:

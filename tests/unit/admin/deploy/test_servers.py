@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from admin.deploy.changes import Changes, changed_settings
-from admin.deploy.plan import Plan, WireDeploy, WireFile, check_code, plan, verified_before
+from admin.deploy.plan import (
+    Plan,
+    WireDeploy,
+    WireFile,
+    check_code,
+    plan,
+    read_request,
+    verified_before,
+)
 from admin.deploy.rollout import QUIET_S, Rollout
 from admin.deploy.servers import server_result, with_wait
 from admin.deploy.verify import Samples, Verification
@@ -58,7 +66,7 @@ def request(manifest: str = MANIFEST, **fields: Any) -> WireDeploy:
 
 
 def planned(wanted: WireDeploy, catalog: Catalog | None = None) -> Plan:
-    return plan("web", wanted, catalog or Catalog(), 0.0, 77.0)
+    return plan("web", wanted, read_request("web", wanted), catalog or Catalog(), 0.0, 77.0)
 
 
 def test_a_command_needs_no_file() -> None:

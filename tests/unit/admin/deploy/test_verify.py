@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from admin.deploy import verify
-from admin.deploy.plan import Plan, WireDeploy, plan
+from admin.deploy.plan import Plan, WireDeploy, plan, read_request
 from admin.deploy.verify import Verification, values
 from pool_manager.core.state import PoolSpec
 from pool_manager.drivers.fake import FakeDriver
@@ -32,7 +32,9 @@ from tests.support.server import serving
 
 def drafted(operator: Operator, request: WireDeploy) -> Plan:
     """Return the plan of a deploy of digits."""
-    return plan("digits", request, operator.store.catalog, 0.0, 300.0)
+    return plan(
+        "digits", request, read_request("digits", request), operator.store.catalog, 0.0, 300.0
+    )
 
 
 async def test_files_must_be_here(tmp_path: Path) -> None:

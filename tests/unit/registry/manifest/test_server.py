@@ -200,7 +200,7 @@ def test_a_bad_server_table_is_refused(table: str, said: str) -> None:
 
 def test_the_length_of_a_command_is_limited() -> None:
     """Words and variables together have a limit, below what the kernel takes."""
-    words = ", ".join(['"${PORT}"', *['"' + "x" * 30_000 + '"'] * 5])
+    words = ", ".join(['"${PORT}"', *['"' + "€" * 10_000 + '"'] * 5])
 
     assert "expected at most 131072 bytes with server.env, got" in (
         refusal(f"schema = 1\nserver.command = [{words}]").message
