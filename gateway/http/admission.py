@@ -1,16 +1,13 @@
 """Admission of a request by its head: access, limits, wait budget and priority.
 
-`Admissions` caches the admission of a head until the catalog or the keys change. `ColdCheck`
-validates the input of requests for cold functions, so that bad input never wakes a device. `Prefer:
-wait` is defined by RFC 7240, `Priority` by RFC 9218.
+`Admissions` caches the admission of a head until the catalog or the keys change. `Prefer: wait` is
+defined by RFC 7240, `Priority` by RFC 9218.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from gateway.access import Access
@@ -18,15 +15,11 @@ from gateway.dispatch.call import Priority
 from gateway.metrics.key_times import KeyTime
 from gateway.observing import records
 from gateway.oip.names import find_served
-from gateway.replies import Body
 from gateway.settings import MIB
 from registry.catalog import Catalog, Deployed
-from registry.errors import BadRequest, QueueFull
-from registry.model import Revision
+from registry.errors import BadRequest
 from registry.spec import may_rerun
-from runtime_image.codecs import request
 from runtime_image.codecs.accept import OIP
-from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.link.meta import RequestMeta
 
 REQUEST_ID: Final = "X-Request-Id"
@@ -37,16 +30,10 @@ HEAD_MAX: Final = 1024
 """Max characters of a cached head."""
 KEPT_MAX: Final = 4096
 """Max cached heads. At the limit the cache is cleared, and each head is checked once more."""
-IN_LOOP_MAX: Final = 64 * 1024
-"""Bytes. Larger bodies are checked in a thread, because they would block the event loop."""
-WAITING_MAX: Final = 64
-"""Max large bodies that wait for the check."""
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _WAIT: Final = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([^\",;\s]*)\"?", re.IGNORECASE)
 _SECONDS: Final = re.compile("[0-9]{1,9}")
 _URGENCY: Final = re.compile(r"(?:^|,)\s*u\s*=\s*([^,;\s]*)")
-
-OnChecked = Callable[[BaseException | None], None]
 
 
 class Correlation(NamedTuple):
@@ -259,48 +246,3 @@ def requested_priority(header: str | None) -> Priority:
     if urgency < 3:
         return Priority.HIGH
     return Priority.NORMAL if urgency == 3 else Priority.LOW
-
-
-class ColdCheck:
-    """Validates request bodies: small ones in the event loop, large ones in a thread."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cold-check")
-        self._waiting = 0
-
-    def check(
-        self, meta: RequestMeta, body: Body, revision: Revision, on_checked: OnChecked
-    ) -> asyncio.Future[None] | None:
-        """Check a body of at most IN_LOOP_MAX bytes at once and return None.
-
-        A larger body is checked in the thread. `on_checked` is then called in the event loop with
-        the error, or None, unless the returned future was cancelled. Raises RequestError for a
-        small body that does not fit the signature, and QueueFull if too many large bodies wait.
-        """
-        if len(body) <= IN_LOOP_MAX:
-            _check(meta, body, revision)
-            return None
-        if self._waiting >= WAITING_MAX:
-            raise QueueFull(f"{self._waiting} large requests are being checked", retry_after_s=1)
-        self._waiting += 1
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._thread, _check, meta, body, revision)
-        future.add_done_callback(lambda done: self._on_done(done, on_checked))
-        return future
-
-    def _on_done(self, future: asyncio.Future[None], on_checked: OnChecked) -> None:
-        self._waiting -= 1
-        if not future.cancelled():
-            on_checked(future.exception())
-
-    def close(self) -> None:
-        """Stop the thread after the current check."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-
-def _check(meta: RequestMeta, body: Body, revision: Revision) -> None:
-    length = meta.json_length if meta.json_length >= 0 else None
-    head = RequestHead(meta.content_type, meta.accept, length)
-    request.check_finite(
-        parse(head, memoryview(body), revision.signature, revision.inputs), revision.inputs
-    )

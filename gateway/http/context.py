@@ -13,7 +13,8 @@ from aiohttp import web
 
 from gateway.access import Access
 from gateway.delivery import Delivery
-from gateway.http.admission import Admissions, ColdCheck
+from gateway.http.admission import Admissions
+from gateway.http.cold_check import ColdCheck
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
 from gateway.metrics.counters import CounterStore

@@ -136,7 +136,8 @@ class Inflation:
                         raise BodyTooLarge(text)
                     grow(len(piece))
                     pieces.append(piece)
-            return b"".join(pieces)
+            # In a thread: joining 60 MB takes 20 ms, without the interpreter's lock.
+            return await loop.run_in_executor(self._executor, b"".join, pieces)
         finally:
             pieces.clear()  # an error that is kept for a while references this frame
 

@@ -270,9 +270,12 @@ class Invocation:
         """
         invoker, admission = self._invoker, self._admission
         if invoker.delivery.is_cold(admission.pool):
-            revision = admission.deployed.revision
             self._check = invoker.cold_check.check(
-                admission.meta, call.body, revision, lambda error: self._on_checked(call, error)
+                admission.meta,
+                call.body,
+                admission.deployed.revision,
+                admission.key_time.key_id,
+                lambda error: self._on_checked(call, error),
             )
         if self._check is None:
             self._submit(call)
@@ -280,7 +283,7 @@ class Invocation:
             self._charge(len(call.body))
 
     def _charge(self, count: int) -> None:
-        """Count a body that is being checked in a thread: no accepted call counts it yet."""
+        """Count a body that is being checked in a process: no accepted call counts it yet."""
         try:
             self._invoker.body_budget.charge(count)
         except FnError:

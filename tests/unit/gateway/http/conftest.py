@@ -15,8 +15,9 @@ from aiohttp import ClientSession, web
 
 from gateway.access import Access
 from gateway.delivery import Delivery
-from gateway.http.admission import Admissions, ColdCheck
+from gateway.http.admission import Admissions
 from gateway.http.app import Gateway, Site, StatePages
+from gateway.http.cold_check import ColdCheck
 from gateway.http.context import Invoker, RequestGate, request_ids
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget

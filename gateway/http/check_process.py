@@ -1,0 +1,207 @@
+"""The check of large bodies in a process of its own: `python -m gateway.http.check_process`.
+
+JSON becomes up to twenty times its size as Python objects, and takes a second for 30 MB, during
+which its parser lets no other thread run. The child process takes one body at a time, in an
+anonymous file, over a Unix socket that is its standard input; its address space, its time and its
+priority are bounded. It ends after IDLE_S without a body, and with the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import mmap
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gateway.replies import Body
+from runtime_image.codecs import request
+from runtime_image.codecs.request import RequestHead
+from runtime_image.contract.errors import RequestError
+from runtime_image.contract.model import InputRule
+from runtime_image.contract.signature import Signature
+
+MODULE: Final = "gateway.http.check_process"
+LIMIT_S: Final = 5.0
+"""Max seconds of one check."""
+IDLE_S: Final = 60.0
+MEMORY_MAX: Final = 1280 * 1024 * 1024
+"""Max bytes of the child's address space: twenty times the largest usual body."""
+NICENESS: Final = 10
+ALARM_S: Final = 10
+"""Seconds after which a check ends the child by itself, should the server be gone."""
+PIECE: Final = 1024 * 1024
+"""Bytes that are copied at once, without the interpreter's lock."""
+ANSWER_MAX: Final = 128 * 1024
+_LENGTH_BYTES: Final = 4
+
+
+class Question(msgspec.Struct):
+    """What a body is checked against: headers of its request, and signature of the revision."""
+
+    content_type: str
+    accept: str
+    json_length: int | None
+    signature: Signature
+    inputs: dict[str, InputRule]
+
+
+class Unchecked(Exception):
+    """The body could not be checked within the limits; the text is the reason."""
+
+
+def check(question: Question, body: Body) -> None:
+    """Raise RequestError if a body does not fit."""
+    head = RequestHead(question.content_type, question.accept, question.json_length)
+    parsed = request.parse(head, memoryview(body), question.signature, question.inputs)
+    request.check_finite(parsed, question.inputs)
+
+
+class CheckProcess:
+    """The server's side of the child process. One thread calls `check`, any thread `close`.
+
+    `child` is None until the first check, and after the end.
+    """
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self.child: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+        self._is_closed = False
+
+    def check(self, question: Question, body: Body) -> None:
+        """Check one body; blocks for LIMIT_S and the start of a process at most.
+
+        Raises RequestError if it does not fit, and Unchecked if the check took too long, needed too
+        much memory, or the child died. The next check starts another child.
+        """
+        if self.child is not None and self.child.poll() is not None:  # it was idle, or killed
+            self._end()
+        try:
+            content = _in_memory(question, body)
+        except OSError as error:
+            raise Unchecked(f"no room for a copy of the body: {error}") from None
+        try:
+            answer = self._asked(content)
+        except TimeoutError:
+            self._end()
+            raise Unchecked(f"the check took longer than {self._limit_s:g} s") from None
+        except (OSError, EOFError) as error:
+            self._end()
+            raise Unchecked(f"the process of the check ended: {error}") from None
+        finally:
+            os.close(content)
+        if "unchecked" in answer:
+            self._end()
+            raise Unchecked(str(answer["unchecked"]))
+        if "error" in answer:
+            raise RequestError.from_json(answer["error"])
+
+    def close(self) -> None:
+        """End the child for good."""
+        self._is_closed = True
+        self._end()
+
+    def _asked(self, content: int) -> dict[str, Any]:
+        link = self._link or self._start()
+        socket.send_fds(link, [b"?"], [content])
+        data = link.recv(ANSWER_MAX)
+        if not data:
+            raise EOFError("no answer")
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+    def _start(self) -> socket.socket:
+        if self._is_closed:
+            raise EOFError("the server is shutting down")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(self._limit_s)
+        with theirs:
+            # With -P, a folder named gateway in the working directory is not imported.
+            self.child = subprocess.Popen(
+                (sys.executable, "-P", "-m", MODULE),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        self._link = ours
+        return ours
+
+    def _end(self) -> None:
+        child, self.child = self.child, None
+        link, self._link = self._link, None
+        if link is not None:
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+            link.close()
+        if child is not None:
+            child.kill()
+            child.wait()
+
+
+def _in_memory(question: Question, body: Body) -> int:
+    """Return the descriptor of an anonymous file with the question and the body."""
+    # Of JSON, because header values may have lone surrogates.
+    head = json.dumps(msgspec.to_builtins(question)).encode()
+    content = os.memfd_create("fngate-check", os.MFD_CLOEXEC)
+    try:
+        os.write(content, len(head).to_bytes(_LENGTH_BYTES, "little") + head)
+        view, at = memoryview(body), 0
+        while at < len(view):
+            at += os.write(content, view[at : at + PIECE])
+    except BaseException:
+        os.close(content)
+        raise
+    return content
+
+
+def _answer(content: int) -> dict[str, Any]:
+    """Check the body in an anonymous file, and return the result as plain data."""
+    with mmap.mmap(content, 0, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+        start = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
+        question = msgspec.convert(json.loads(bytes(view[_LENGTH_BYTES:start])), Question)
+        with view[start:] as body:
+            try:
+                check(question, body)
+            except RequestError as error:
+                return {"error": error.to_json()}
+            except MemoryError:
+                return {"unchecked": f"the check needs more than {MEMORY_MAX >> 20} MiB"}
+            return {}
+
+
+def main() -> None:
+    """Run the child process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    gc.disable()  # nothing that is parsed has circles, and a collection visits every object
+    with socket.socket(fileno=sys.stdin.fileno()) as link:
+        link.settimeout(IDLE_S)
+        while True:
+            try:
+                _, descriptors, _, _ = socket.recv_fds(link, 16, 1)
+            except TimeoutError:
+                return
+            if not descriptors:
+                return
+            signal.alarm(ALARM_S)
+            answer = _answer(descriptors[0])
+            os.close(descriptors[0])
+            signal.alarm(0)
+            link.send(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main()
