@@ -24,8 +24,8 @@ from admin.deploy.plan import (
     check_trial,
     derived_name_taken,
     plan,
-    read_request,
 )
+from admin.deploy.reading import RequestReader
 from admin.deploy.revalidation import Revalidation
 from admin.deploy.rollout import WARM_S, Rollout, check_compatible
 from admin.deploy.servers import server_result, with_wait
@@ -81,6 +81,7 @@ class Deploys:
         self._wall = wall
         self._settled = settled
         self._models = models
+        self._requests = RequestReader()
         self._removal = Removal(store, models)
         self._needs = HostNeeds(store, mounts or MountRules())
         self.pins = ImagePins(store, manager.images)
@@ -200,7 +201,7 @@ class Deploys:
         return done
 
     async def _plan(self, name: str, request: WireDeploy) -> Plan:
-        asked = await asyncio.to_thread(read_request, name, request)
+        asked = await self._requests.read(name, request)
         draft = plan(name, request, asked, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
         check_host(draft, self._manager.hosts())

@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from gateway import problems
+from gateway.cold_checks.cold_check import IN_LOOP_MAX
 from gateway.grpc.answer import Answers
 from gateway.grpc.codes import Failure, failure
 from gateway.grpc.metadata import CallHead
 from gateway.grpc.request import Packed, Read, read, read_parts
 from gateway.grpc.wire import NotPlain, Split, split
 from gateway.http.admission import REQUEST_ID, Head
-from gateway.http.cold_check import IN_LOOP_MAX
 from gateway.http.context import Invoker
 from gateway.http.invocation import Invocation
 from gateway.replies import Body, Reply

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiohttp import web
 
 from gateway.access import Access
+from gateway.cold_checks.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admission import Admissions
-from gateway.http.cold_check import ColdCheck
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
 from gateway.metrics.counters import CounterStore

@@ -14,10 +14,10 @@ import pytest
 from aiohttp import ClientSession, web
 
 from gateway.access import Access
+from gateway.cold_checks.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admission import Admissions
 from gateway.http.app import Gateway, Site, StatePages
-from gateway.http.cold_check import ColdCheck
 from gateway.http.context import Invoker, RequestGate, request_ids
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget

@@ -1,4 +1,4 @@
-"""The check of large bodies in a process of its own: `python -m gateway.http.check_process`.
+"""The check of large bodies in a process of its own: `python -m gateway.cold_checks.check_process`.
 
 JSON becomes up to twenty times its size as Python objects, and takes a second for 30 MB, during
 which its parser lets no other thread run. The child process takes one body at a time, in an
@@ -30,7 +30,7 @@ from runtime_image.contract.errors import RequestError
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature
 
-MODULE: Final = "gateway.http.check_process"
+MODULE: Final = "gateway.cold_checks.check_process"
 LIMIT_S: Final = 5.0
 """Max seconds of one check."""
 IDLE_S: Final = 60.0

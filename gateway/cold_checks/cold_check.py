@@ -14,8 +14,8 @@ from typing import Final
 
 import structlog
 
-from gateway.http.check_line import CheckLine
-from gateway.http.check_process import CheckProcess, Question, Unchecked, check
+from gateway.cold_checks.check_line import CheckLine
+from gateway.cold_checks.check_process import CheckProcess, Question, Unchecked, check
 from gateway.replies import Body
 from registry.errors import QueueFull, WaitBudgetOver
 from registry.model import Revision

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gateway.http.check_line import WAITING_MAX
-from gateway.http.check_process import CheckProcess, Question, Unchecked, check
-from gateway.http.cold_check import IN_LOOP_MAX, ColdCheck
+from gateway.cold_checks.check_line import WAITING_MAX
+from gateway.cold_checks.check_process import CheckProcess, Question, Unchecked, check
+from gateway.cold_checks.cold_check import IN_LOOP_MAX, ColdCheck
 from gateway.replies import Body
 from registry.errors import FnError, QueueFull, WaitBudgetOver
 from runtime_image.contract.errors import RequestError

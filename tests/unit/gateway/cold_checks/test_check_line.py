@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.http.check_line import CheckLine
+from gateway.cold_checks.check_line import CheckLine
 
 
 def line(most: int, *joins: str) -> tuple[CheckLine[str], list[str | None]]:

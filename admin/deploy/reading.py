@@ -1,0 +1,32 @@
+"""Reads deploy requests in a thread, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from admin.deploy.plan import Asked, WireDeploy, read_request
+from registry.errors import QueueFull
+
+WAITING_MAX: Final = 64
+"""Max requests that are read or wait for it."""
+
+
+class RequestReader:
+    """Runs `read_request` apart from the event loop. Several at once would delay it: each takes the
+    interpreter for 5 ms before the loop has its turn."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def read(self, name: str, request: WireDeploy) -> Asked:
+        """Return the content of a request. Raises what `read_request` raises, and QueueFull."""
+        if self._waiting >= WAITING_MAX:
+            raise QueueFull(f"{self._waiting} deploy requests are being read", retry_after_s=1)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await asyncio.to_thread(read_request, name, request)
+        finally:
+            self._waiting -= 1
