@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz gpu check bench simulate image fmt docs proto surface clean clean-data
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -85,6 +85,11 @@ ui: $(READY)
 # Scenarios with containers need root and an engine: eval "$(.ci/engine start)"
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --json chaos.json $(CHAOS)
+
+# Hostile inputs for all that builds objects from bytes; one seed gives the same ones again.
+FUZZ ?= --inputs 1000000 --seed 7
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # GPU tests on this machine: no network, 8 minutes at most. Without a virtual environment they run
 # in the machine's own Python, with its PyTorch.

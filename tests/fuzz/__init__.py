@@ -1,0 +1,1 @@
+"""Hostile inputs for everything that builds objects from a stranger's bytes."""
