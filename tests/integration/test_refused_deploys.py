@@ -301,3 +301,47 @@ async def test_an_invalid_name_is_refused(fake: ServingServer) -> None:
 
     assert answer.status == 400
     assert "No Name" in answer.problem["detail"]
+
+
+async def test_text_that_grows_in_its_reader_is_refused_before_it_is_read(
+    server: ServingServer,
+) -> None:
+    """A key of thousands of parts, long numbers and deep nesting are refused by their place, also
+    from a key of scope deploy; each would have taken seconds and gigabytes, or been a 500."""
+    created = await server.admin("POST", "/keys", {"scopes": ["deploy"]})
+    allowed = {"Authorization": f"Bearer {created.json()['secret']}"}
+    path = "/admin/v1/functions/new/revisions"
+
+    async def refused(**request: Any) -> tuple[int, str, str]:
+        answer = await server.request("POST", path, {"files": [], **request}, allowed)
+        return answer.status, answer.problem["code"], answer.problem["detail"]
+
+    for text, said in (
+        ("a." * 12_000 + "a = 1", "line 2: expected at most 32 levels, and 20 parts in a key"),
+        ("a = " + "9" * 5000, "line 2: expected an integer of at most 20 digits, got one of 5000"),
+        ("a = 1\n" * 10_001, "line 10001: expected at most 10000 keys and tables, got more"),
+    ):
+        status, code, detail = await refused(manifest=f"schema = 1\n{text}")
+        assert (status, code) == (422, "bad_manifest")
+        assert said in detail
+    nested: Any = 1
+    for _ in range(500):
+        nested = [nested]
+    status, code, detail = await refused(manifest="schema = 1", overrides={"env": nested})
+    assert (status, code) == (400, "bad_request")
+    assert detail.startswith("the deploy request cannot be read: Expected `")
+    assert (await server.admin("GET", "/operations")).json()["items"][1:] == []
+
+
+async def test_a_large_body_is_refused_before_a_function_wakes(server: ServingServer) -> None:
+    """A body too large for the event loop is checked all the same: its error names the row, and no
+    replica starts."""
+    await server.admin("POST", "/functions/f/sleep")
+    await server.until_pools(lambda: not server.bound())
+    rows = [[1, 2, 3, 4]] * 30_000
+    for place in (0, 30_000):
+        body = {"inputs": {"x": [*rows[:place], [5], *rows[place:]]}}
+        answer = await server.call("f", body)
+        assert answer.status == 400, answer.body
+        assert answer.problem["detail"].startswith("input 'x': expected FP32 of shape [-1, 4], got")
+        assert server.bound() == []
