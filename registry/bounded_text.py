@@ -23,7 +23,7 @@ TOML_MAX: Final = 64 * 1024
 KEY_PARTS_MAX: Final = 20
 """Max parts of one key: `a.b.c` has three. tomllib takes their number squared, in memory too."""
 KEYS_MAX: Final = 10_000
-"""Max keys and table headers of a TOML text."""
+"""Max keys and table headers of a TOML text; each part of a dotted one counts."""
 DIGITS_MAX: Final = 20
 """Max digits of an integer in TOML: 2**64 has twenty."""
 DEPTH_MAX: Final = 32
@@ -66,7 +66,7 @@ def read_toml(text: str, file: str) -> dict[str, Any]:
 def _excess(text: str) -> tuple[int, str, str] | None:
     """Return position, expected and got of the first thing that exceeds a bound, else None."""
     keys, parts, depth = 0, 1, 0
-    is_line_start = True
+    is_key = True
     for match in _TOKEN.finditer(text):
         if match.lastgroup == "number":
             number = match[0][2:] if match[0][1] in "xob" else match[0]
@@ -77,13 +77,13 @@ def _excess(text: str) -> tuple[int, str, str] | None:
         if match.lastgroup != "sign":
             continue
         sign = match[0]
-        # At the start of a line and outside of a value, a bracket begins a header.
-        keys += sign == "=" or (sign == "[" and is_line_start and not depth)
+        # Outside of a value a bracket begins a header, and a dot another part of a name.
+        keys += sign == "=" or (is_key and (sign == "." or (sign == "[" and not depth)))
         depth += (sign in "[{") - (sign in "]}")
         parts = parts + 1 if sign == "." else 1
-        is_line_start = sign == "\n"
+        is_key = sign != "=" and (is_key or (sign == "\n" and not depth))
         if keys > KEYS_MAX:
-            return match.start(), f"at most {KEYS_MAX} keys and tables", "more"
+            return match.start(), f"at most {KEYS_MAX} parts of keys and tables", "more"
         if depth > DEPTH_MAX or parts > KEY_PARTS_MAX:
             expected = f"at most {DEPTH_MAX} levels, and {KEY_PARTS_MAX} parts in a key"
             return match.start(), expected, "more"

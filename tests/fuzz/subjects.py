@@ -41,7 +41,7 @@ from runtime_image.link.frames import Frame, LinkError
 KIB = 1024
 LOOP_S = 0.020
 """Most CPU seconds of a builder in the event loop."""
-THREAD_S = 0.150
+THREAD_S = 0.100
 """Most CPU seconds of a builder of Python code in a thread, which lets the loop run."""
 
 

@@ -78,7 +78,7 @@ def test_a_longer_key_is_refused_everywhere(place: str, key: str) -> None:
         "# " + "[{=." * 9000,
         "floats = [0.123456789012345678901234567890, 1234567890123456789012.0]",
         "mask = 0b1_1_1_1_1_1_1_1_1_1_1_1_1_1_1_1_1_1_1",
-        "sample = " + repr([[0.5] * 100] * 100),
+        "sample = " + repr([[0.5] * 100] * 101) + "\n\nb = 0.5",
         "\n".join(f"label{at} = {at}" for at in range(3000)),
     ],
 )
@@ -99,8 +99,15 @@ def test_ordinary_text_passes(text: str) -> None:
         ("a = " + "9" * 5000 + "z", "expected an integer of at most 20 digits, got one of 5000"),
         ("\na = " + "[" * (DEPTH_MAX + 1), f"line 2: expected at most {DEPTH_MAX} levels"),
         ("a = " + "{a=" * (DEPTH_MAX + 1), f"line 1: expected at most {DEPTH_MAX} levels"),
-        ("[a]\n" * (KEYS_MAX + 1), f"line 10001: expected at most {KEYS_MAX} keys and tables"),
-        ("a = [" + "{a=1}," * (KEYS_MAX + 1) + "]", f"at most {KEYS_MAX} keys and tables"),
+        (
+            "[a]\n" * (KEYS_MAX + 1),
+            f"line 10001: expected at most {KEYS_MAX} parts of keys and tables",
+        ),
+        ("a = [" + "{a=1}," * (KEYS_MAX + 1) + "]", f"at most {KEYS_MAX} parts of keys and tables"),
+        (
+            f"{LONG} = 1\n" * 501,
+            "line 501: expected at most 10000 parts of keys and tables, got more",
+        ),
         ("a = ", "expected TOML, got: Invalid value"),
         ("a = 'b", "expected TOML, got: "),
     ],
