@@ -67,7 +67,8 @@ def check(question: Question, body: Body) -> None:
 
 
 class CheckProcess:
-    """The server's side of the child process. One thread calls `check`, any thread `close`.
+    """The server's side of the child process. One thread calls `check`, any thread `abort` and
+    `close`.
 
     `child` is None until the first check, and after the end.
     """
@@ -76,7 +77,7 @@ class CheckProcess:
         self._limit_s = limit_s
         self.child: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
-        self._is_closed = False
+        self._is_closed = self._is_aborted = False
 
     def check(self, question: Question, body: Body) -> None:
         """Check one body; blocks for LIMIT_S and the start of a process at most.
@@ -84,8 +85,9 @@ class CheckProcess:
         Raises RequestError if it does not fit, and Unchecked if the check took too long, needed too
         much memory, or the child died. The next check starts another child.
         """
-        if self.child is not None and self.child.poll() is not None:  # it was idle, or killed
+        if self._is_aborted or (self.child is not None and self.child.poll() is not None):
             self._end()
+            self._is_aborted = False
         try:
             content = _in_memory(question, body)
         except OSError as error:
@@ -105,6 +107,15 @@ class CheckProcess:
             raise Unchecked(str(answer["unchecked"]))
         if "error" in answer:
             raise RequestError.from_json(answer["error"])
+
+    def abort(self) -> None:
+        """Give up the check that runs, so that it raises Unchecked now; the next one starts another
+        child. To be called before that one begins."""
+        self._is_aborted = True
+        link = self._link
+        if link is not None:
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the child for good."""

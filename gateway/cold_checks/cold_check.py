@@ -53,7 +53,7 @@ class ColdCheck:
         self._process = process or CheckProcess()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cold-check")
         self._line: CheckLine[_Waiting] = CheckLine()
-        self._is_busy = False
+        self._running: _Waiting | None = None
 
     def check(
         self, meta: RequestMeta, body: Body, revision: Revision, caller: str, on_checked: OnChecked
@@ -86,10 +86,10 @@ class ColdCheck:
         return one.done
 
     def _start_next(self) -> None:
-        one = None if self._is_busy else self._line.next()
+        one = None if self._running is not None else self._line.next()
         if one is None:
             return
-        self._is_busy = True
+        self._running = one
         if one.timer is not None:
             one.timer.cancel()
         loop = asyncio.get_running_loop()
@@ -101,9 +101,9 @@ class ColdCheck:
         self._thread.submit(self._process.check, one.question, one.body).add_done_callback(ended)
 
     def _on_checked(self, one: _Waiting, future: Future[None]) -> None:
-        self._is_busy = False
+        self._running = None
         error = future.exception()
-        if isinstance(error, Unchecked):
+        if isinstance(error, Unchecked) and not one.done.done():
             log.warning("a large body was not checked", reason=str(error), bytes=len(one.body))
             error = None
         _end(one, error)
@@ -119,6 +119,8 @@ class ColdCheck:
             one.timer.cancel()
         if done.cancelled():
             self._line.leave(one.caller, one)
+            if self._running is one:  # the body's memory counts no longer
+                self._process.abort()
         else:
             on_checked(done.exception())
 

@@ -43,6 +43,8 @@ LOOP_S = 0.020
 """Most CPU seconds of a builder in the event loop."""
 THREAD_S = 0.100
 """Most CPU seconds of a builder of Python code in a thread, which lets the loop run."""
+FNCTL_S = 1.0
+"""Most CPU seconds of a builder in fnctl, which holds up nobody else."""
 
 
 @dataclass(frozen=True)
@@ -246,5 +248,5 @@ SUBJECTS = (
         (LinkError,),
     ),
     Subject("grpc", lambda data: read(data).model, INFERENCES, 64 * KIB),
-    Subject("config", _config, (PBTXT,), 64 * KIB, (MalformedText, FnError), THREAD_S),
+    Subject("config", _config, (PBTXT,), 64 * KIB, (MalformedText, FnError), FNCTL_S),
 )

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ class HeldProcess(CheckProcess):
         super().__init__()
         self.gate = threading.Event()
         self.checked: list[bytes] = []
+        self.aborted = 0
         self._error = error
 
     def check(self, question: Question, body: Body) -> None:
@@ -49,6 +51,10 @@ class HeldProcess(CheckProcess):
         self.checked.append(bytes(body[:2]))
         if self._error is not None:
             raise self._error
+
+    def abort(self) -> None:
+        """Note that the check that runs is given up."""
+        self.aborted += 1
 
     def close(self) -> None:
         """Let all checks pass."""
@@ -205,7 +211,7 @@ async def test_too_many_large_bodies_at_once_are_refused(
 
 
 async def test_a_client_that_leaves_frees_its_place(held: tuple[ColdCheck, HeldProcess]) -> None:
-    """A cancelled check leaves the line, or is forgotten if it runs."""
+    """A cancelled check leaves the line, or is given up if it runs."""
     checker, process = held
     tasks = started(checker, b"a1", b"a2", b"a3")
     await asyncio.sleep(0)
@@ -215,7 +221,7 @@ async def test_a_client_that_leaves_frees_its_place(held: tuple[ColdCheck, HeldP
     process.gate.set()
     await tasks[2]
 
-    assert process.checked == [b"a1", b"a3"]
+    assert (process.checked, process.aborted) == ([b"a1", b"a3"], 1)
 
 
 async def test_a_body_waits_for_its_check_in_bounded_time() -> None:
@@ -254,6 +260,21 @@ def test_a_slow_check_ends_with_its_process() -> None:
     process = CheckProcess(limit_s=1e-6)
     with pytest.raises(Unchecked, match="took longer than"):
         process.check(question(), LARGE)
+    process.close()
+
+
+def test_a_check_that_is_given_up_ends_at_once() -> None:
+    """The check ends without a result, and the next body gets another process."""
+    process = CheckProcess(limit_s=60.0)
+    process.check(question(), LARGE)
+    first = process.child
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(process.check, question(), rows(400_000))
+        process.abort()
+        assert slow.exception() is None or isinstance(slow.exception(), Unchecked)
+    process.check(question(), LARGE)
+
+    assert process.child is not first
     process.close()
 
 
