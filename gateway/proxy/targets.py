@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from gateway.proxy.fields import Fields
 from registry.errors import BadRequest
+from registry.field_classes import METHODS, fold
 from registry.names import NAME_RULE
-from registry.path_rules import METHOD_FIELDS
 
 _TARGET: Final = re.compile(
     rb"(/fn/([a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(?:(?:@|%40)([1-9][0-9]{0,8}))?)(/[^?]*)?(?:\?(.*))?"
@@ -73,11 +73,11 @@ def host_target(name: str, target: bytes) -> FunctionTarget:
 def claimed_methods(fields: Fields) -> tuple[bytes, ...]:
     """Return the methods that a request names besides its own, in upper case.
 
-    A name with `_` counts as with `-`: servers of the CGI family cannot tell them apart.
+    Names count alike that servers of the CGI family cannot tell apart.
     """
     found: list[bytes] = []
     for name in fields.values:
-        if name.startswith(b"x") and name.replace(b"_", b"-") in METHOD_FIELDS:
+        if name.startswith(b"x") and fold(name) in METHODS.names:
             found += (item.upper() for item in fields.items(name))
     return tuple(found)
 

@@ -1,0 +1,10 @@
+"""Form of the keys that this server makes, the admin token among them. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PREFIX: Final = "fn_"
+KEY_FORM: Final = re.compile(rb"(?=(fn_[A-Za-z0-9_-]{43}))")
+"""Every place at which a key may begin, also inside of another word; group 1 is the key."""
