@@ -6,6 +6,7 @@ import binascii
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from gateway.proxy.fields import Fields
@@ -23,19 +24,16 @@ def find_keys(fields: Fields, is_key: Callable[[str], bool]) -> frozenset[bytes]
     """Return texts of these fields that are keys of this server, as they stand in the values.
 
     Any value is searched for the form of keys. A field for credentials is also taken as a whole,
-    without its scheme, and, where that is Basic, decoded (RFC 7617): the admin token need not have
-    the form. `is_key` returns whether a text is a valid key now.
+    or without its scheme, and, where that is Basic, decoded (RFC 7617): the admin token need not
+    have the form. `is_key` returns whether a text is a valid key now.
     """
-    is_beginning_in_any = any(_BEGINNING in value for value in fields.values.values())
-    has_credential = not CREDENTIALS.names.isdisjoint(fields.values)
-    if not (is_beginning_in_any or has_credential):
+    has_none = _BEGINNING not in b"\n".join(fields.values.values())
+    if has_none and CREDENTIALS.names.isdisjoint(fields.values):
         return NO_KEYS
-    pairs: set[tuple[bytes, bytes]] = set()
-    for pair in _candidates(fields):
-        pairs.add(pair)
-        if len(pairs) > CANDIDATES_MAX:
-            return frozenset({_BEGINNING})
-    return frozenset(text for text, key in pairs if is_key(key.decode("latin-1")))
+    pairs = tuple(islice(_candidates(fields), CANDIDATES_MAX + 1))
+    if len(pairs) > CANDIDATES_MAX:
+        return frozenset({_BEGINNING})
+    return frozenset(text for text, key in set(pairs) if is_key(key.decode("latin-1")))
 
 
 def _candidates(fields: Fields) -> Iterator[tuple[bytes, bytes]]:
@@ -49,12 +47,12 @@ def _candidates(fields: Fields) -> Iterator[tuple[bytes, bytes]]:
 
 def _of_credential(value: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the texts by which a field for credentials may name a key."""
-    scheme, _, rest = value.partition(b" ")
-    word = rest.strip(b" \t")
-    for text in (value, word):
-        if text:
-            yield text, text
-    if word and scheme.lower() == b"basic":
+    scheme, blank, rest = value.partition(b" ")
+    word = rest.strip(b" \t") if blank else value
+    if not word:
+        return
+    yield word, word
+    if scheme.lower() == b"basic":
         with suppress(binascii.Error):
             decoded = b64decode(word + b"==")
             yield from ((word, part) for part in decoded.split(b":", 1) if part)
