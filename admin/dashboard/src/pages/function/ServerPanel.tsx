@@ -71,6 +71,11 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
             <Rules rules={mounts.map((one) => `${one.source} → ${one.target}${one.is_read_only ? "" : ", writable"}`)} none="" />
           </Fact>
         )}
+        {!!server.fields?.length && (
+          <Fact name="fields" isWide>
+            <Rules rules={server.fields} none="" />
+          </Fact>
+        )}
       </dl>
       <CopyText text={detail.example} label="A call with curl" />
     </section>
