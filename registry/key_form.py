@@ -6,5 +6,6 @@ import re
 from typing import Final
 
 PREFIX: Final = "fn_"
-KEY_FORM: Final = re.compile(rb"(?=(fn_[A-Za-z0-9_-]{43}))")
+KEY: Final = PREFIX.encode() + rb"[A-Za-z0-9_-]{43}"
+KEY_FORM: Final = re.compile(rb"(?=(" + KEY + rb"))")
 """Every place at which a key may begin, also inside of another word; group 1 is the key."""

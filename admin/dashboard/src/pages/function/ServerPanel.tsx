@@ -12,6 +12,7 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
   const { wake, free, deny } = server.paths;
   const secrets = Object.entries(server.secrets ?? {});
   const mounts = server.mounts ?? [];
+  const fields = server.fields ?? [];
   const profile = detail.revisions.find(({ traffic }) => traffic)?.profile;
   return (
     <section className="panel" aria-labelledby="server-title">
@@ -71,9 +72,9 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
             <Rules rules={mounts.map((one) => `${one.source} → ${one.target}${one.is_read_only ? "" : ", writable"}`)} none="" />
           </Fact>
         )}
-        {!!server.fields?.length && (
+        {fields.length > 0 && (
           <Fact name="fields" isWide>
-            <Rules rules={server.fields} none="" />
+            <Rules rules={fields} none="" />
           </Fact>
         )}
       </dl>
