@@ -120,6 +120,12 @@ METHODS: Final = FieldClass(
     "Some servers run a request by the method in them.",
     _names("x-http-method-override x-method-override x-http-method"),
 )
+DESTINATIONS: Final = FieldClass(
+    "Second paths",
+    "passed on; `deny` counts the path in them",
+    "WebDAV's COPY and MOVE write to it (RFC 4918, 10.3).",
+    _names("destination"),
+)
 MESSAGE: Final = FieldClass(
     "The message itself",
     "passed on; a key of fngate in them as above, and fngate's own cookies are cut",
@@ -131,7 +137,7 @@ MESSAGE: Final = FieldClass(
 )
 REQUEST_CLASSES: Final = (
     *(HOP_BY_HOP, WRITTEN, OWN, PATHS, FILES, UNDERSCORES, CLAIMS, CREDENTIALS),
-    *(METHODS, MESSAGE),
+    *(METHODS, DESTINATIONS, MESSAGE),
 )
 
 REDIRECTS: Final = FieldClass(

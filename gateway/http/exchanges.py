@@ -41,7 +41,13 @@ from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.own_keys import find_keys
 from gateway.proxy.plan import ExchangePlan
-from gateway.proxy.targets import FunctionTarget, claimed_methods, host_target, split_target
+from gateway.proxy.targets import (
+    FunctionTarget,
+    claimed_methods,
+    claimed_paths,
+    host_target,
+    split_target,
+)
 from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE, Reply
@@ -315,7 +321,11 @@ class Exchanges:
         pool = deployed.revision.key
         limits = function.exchange or DEFAULT_LIMITS
         rules = self._paths_of(deployed.revision)
-        claimed = claimed_methods(head.fields) if rules.denies else ()
+        claimed: tuple[bytes, ...] = ()
+        if rules.denies:
+            claimed = claimed_methods(head.fields)
+            for path in claimed_paths(head.fields, target.prefix):
+                rules.judge(head.method, path, claimed)
         rule = rules.judge(head.method, target.path or b"/", claimed)
         key = check_handshake(head) if is_handshake(head) else None
         # A page that is left open connects again and again: that must not wake the function either.

@@ -120,6 +120,28 @@ async def test_a_denied_path_has_no_second_name(tmp_path: Path, is_fast: bool) -
         await one.settled()
 
 
+async def test_a_denied_path_is_no_destination(tmp_path: Path, is_fast: bool) -> None:
+    """WebDAV's MOVE writes to a second path, which `deny` counts in every form."""
+    seen: list[bytes] = []
+    serve = serving(seen, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    async with gate(tmp_path, serve, is_fast=is_fast, paths=PathRules(deny=("/admin*",))) as one:
+        for value, status in (
+            (b"http://127.0.0.1/fn/web/admin/x", b"403"),
+            (b"/fn/web/admin", b"403"),
+            (b"//other/admin?a", b"403"),
+            (b"http://127.0.0.1/fn/web/a/../admin", b"400"),
+            (b"http://127.0.0.1/fn/web/%2561dmin", b"400"),
+            (b"/fn/w%65b/%61dmin", b"403"),
+            (b"https://public/outer/fn/web/admin", b"403"),
+            (b"\\\\other\\admin", b"403"),
+            (b"http://127.0.0.1/fn/web/b", b"200"),
+        ):
+            begin = b"MOVE /fn/web/a HTTP/1.1\r\nHost: 127.0.0.1\r\n" + CLOSE
+            assert (await one.ask(begin + b"Destination: %b\r\n\r\n" % value))[9:12] == status
+        assert [b"Destination: http://127.0.0.1/fn/web/b\r\n" in head for head in seen] == [True]
+        await one.settled()
+
+
 async def test_a_known_head_holds_until_the_keys_change(tmp_path: Path) -> None:
     """A value that becomes a key is not forwarded from then on, and one that was a key is."""
     seen: list[bytes] = []
