@@ -18,6 +18,7 @@ from gateway.oip.names import find_served
 from gateway.settings import MIB
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadRequest
+from registry.key_form import KEY
 from registry.spec import may_rerun
 from runtime_image.codecs.accept import OIP
 from runtime_image.link.meta import RequestMeta
@@ -30,7 +31,8 @@ HEAD_MAX: Final = 1024
 """Max characters of a cached head."""
 KEPT_MAX: Final = 4096
 """Max cached heads. At the limit the cache is cleared, and each head is checked once more."""
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_REQUEST_ID: Final = re.compile(rf"(?!.*{KEY.decode()})[A-Za-z0-9._-]{{1,128}}")
+"""Not with a key, which logs and servers of functions would get."""
 _WAIT: Final = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([^\",;\s]*)\"?", re.IGNORECASE)
 _SECONDS: Final = re.compile("[0-9]{1,9}")
 _URGENCY: Final = re.compile(r"(?:^|,)\s*u\s*=\s*([^,;\s]*)")

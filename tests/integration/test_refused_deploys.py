@@ -319,7 +319,10 @@ async def test_text_that_grows_in_its_reader_is_refused_before_it_is_read(
     for text, said in (
         ("a." * 12_000 + "a = 1", "line 2: expected at most 32 levels, and 20 parts in a key"),
         ("a = " + "9" * 5000, "line 2: expected an integer of at most 20 digits, got one of 5000"),
-        ("a = 1\n" * 10_001, "line 10001: expected at most 10000 parts of keys and tables, got more"),
+        (
+            "a = 1\n" * 10_001,
+            "line 10001: expected at most 10000 parts of keys and tables, got more",
+        ),
     ):
         status, code, detail = await refused(manifest=f"schema = 1\n{text}")
         assert (status, code) == (422, "bad_manifest")
