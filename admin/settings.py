@@ -133,8 +133,10 @@ class Settings(BaseSettings):
     build_delay_s: float = Field(0.0, ge=0.0, le=3600.0)
     """Seconds that are added to each build, for trials of what happens meanwhile."""
     held_mib: int = Field(256, ge=1)
-    """MiB of request bodies that each gateway process holds at once, including bodies that still
-    arrive. Shared memory for large bodies takes up to twice as much."""
+    """MiB of request bodies and of answers that each gateway process holds at once, including
+    bodies that still arrive and answers that clients have not taken. Above it no new request is
+    accepted (429), and clients that take nothing for 30 seconds are cut. Shared memory for large
+    bodies takes up to twice as much."""
     body_read_s: float = Field(30.0, ge=0.05)
     """Seconds that a client may take to send a request body."""
     head_read_s: float = Field(15.0, ge=0.05)

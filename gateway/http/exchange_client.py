@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway import problems
 from gateway.http.connections import is_gone, may_be_reading
 from gateway.http.exchanges import Exchanges
 from gateway.http.models.router import ModelRequests
+from gateway.http.unsent import reset
 from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
 from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
@@ -40,8 +39,6 @@ CUT_S: Final = 2.0
 """Seconds that a client has to read the rest of an incomplete answer."""
 _END: Final = b"\r\n\r\n"
 _LINE: Final = re.compile(rb"([!-~]+) (/[!-~]*) HTTP/1\.[01]\r\n")
-_RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of 0 seconds: closing the socket resets the connection."""
 
 
 def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
@@ -427,10 +424,7 @@ def cut(transport: asyncio.Transport, *, resets: bool) -> None:
     `resets`: by a reset, because the answer ends with the connection.
     """
     if resets:
-        sock = transport.get_extra_info("socket")
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        transport.abort()
+        reset(transport)
         return
     transport.close()
     if transport.get_write_buffer_size():

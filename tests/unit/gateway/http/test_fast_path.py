@@ -291,6 +291,12 @@ class RecordingTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.is_closed
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.limits = high, low
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def write(self, data: object) -> None:
         self.asked.append("write")
 
@@ -303,6 +309,9 @@ class RecordingTransport(asyncio.Transport):
     def close(self) -> None:
         self.asked.append("close")
         self.is_closed = True
+
+    def abort(self) -> None:
+        self.close()
 
 
 class EagerTransport(RecordingTransport):
