@@ -14,13 +14,13 @@ from gateway import problems
 from gateway.http.connections import is_gone, may_be_reading
 from gateway.http.exchanges import Exchanges
 from gateway.http.models.router import ModelRequests
-from gateway.http.unsent import reset
 from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
 from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
 from gateway.proxy.targets import DOCUMENT, is_description, split_target
 from gateway.replies import CLOSE, Reply
+from gateway.unsent import reset
 from gateway.v1.endpoints import is_model_request
 from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadTooLarge, Unknown
 

@@ -23,8 +23,8 @@ from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
 from gateway.http.invocation import Invocation
 from gateway.http.plain_heads import HeadCache
 from gateway.http.reservations import BodyReservation
-from gateway.http.unsent import UnsentBuffer
 from gateway.replies import CLOSE, Reply, Writer
+from gateway.unsent import UnsentBuffer
 from registry.errors import BodyEvicted, BodyTimeout, FnError
 from runtime_image.contract.link import SLAB_BODY_MIN
 

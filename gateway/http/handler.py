@@ -18,11 +18,11 @@ from aiohttp.web_protocol import RequestHandler
 from gateway import problems
 from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
 from gateway.http.reservations import BodyBudget, BodyReservation
-from gateway.http.unsent import UnsentBuffer
 from gateway.oip import shapes
 from gateway.oip.shapes import LINE_MAX, is_protocols
 from gateway.proxy.request_head import HEAD_MAX
 from gateway.replies import Writer
+from gateway.unsent import UnsentBuffer
 from registry.errors import (
     BadRequest,
     BodyEvicted,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from gateway.dispatch.dispatcher import held_text
-from gateway.http.unsent import UnsentAnswers
+from gateway.unsent import UnsentAnswers
 from registry.errors import BodyEvicted, FnError, QueueFull
 
 HALF_LIFE_S: Final = 2.0
