@@ -18,6 +18,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
+import structlog
+
+log = structlog.get_logger()
+
 STILL_S: Final = 30.0
 """Seconds within which a client takes at least something of a whole answer."""
 PART: Final = 20
@@ -26,8 +30,12 @@ counts as one that takes nothing: it would need more than ten minutes for them."
 CUT_PART: Final = 16
 """Where the count is over its limit, at most 1/N of the clients that take nothing are cut at a
 time, so that one that holds much does not cost all others their downloads."""
+CUTS_MAX: Final = 16
+CUTS_S: Final = 0.1
+"""Max clients that are cut at once, and seconds until the next ones: to end a connection with some
+MiB in the kernel takes 0.8 ms."""
 MEASURED_MAX: Final = 1000
-"""Max clients of one sweep whose progress is read from the kernel, in 3 us each."""
+"""Max clients of one sweep whose progress is read from the kernel, in 5 us each."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of 0 seconds: closing the socket resets the connection."""
 _INFO_SIZE: Final = 128
@@ -218,14 +226,17 @@ class UnsentAnswers:
     """All unsent answers of one process. `clock` returns seconds on any scale.
 
     `capacity` bounds `held.held_bytes`, which these bytes are part of. `bytes`: of all of them.
+    `cuts`: how many clients were cut so far.
     """
 
     def __init__(self, held: HeldAnswers, capacity: int, clock: Callable[[], float]) -> None:
         self._held = held
         self._capacity = capacity
         self._all: dict[UnsentAnswer, None] = {}
+        self._again: asyncio.TimerHandle | None = None
         self.clock = clock
         self.bytes = 0
+        self.cuts = 0
 
     def __len__(self) -> int:
         return len(self._all)
@@ -249,7 +260,10 @@ class UnsentAnswers:
         self._held.hold_answers(count)
 
     def sweep(self) -> int:
-        """Cut the clients that take nothing; to be called once a second. Returns their number."""
+        """Cut the clients that take nothing; to be called once a second. Returns their number.
+
+        More than CUTS_MAX are cut in several turns of the event loop.
+        """
         if not self._all:
             return 0
         now = self.clock()
@@ -257,9 +271,18 @@ class UnsentAnswers:
             del self._all[one]
             self._all[one] = None  # the next sweep begins with the others
             one.measure(now)
-        cut = clients_to_cut(self._all, self._held.held_bytes - self._capacity, now)
+        over = self._held.held_bytes - self._capacity
+        due = clients_to_cut(self._all, over, now)
+        cut = due[:CUTS_MAX]
         for one in cut:
             one.cut()
+        if len(due) > CUTS_MAX:
+            if self._again is not None:
+                self._again.cancel()
+            self._again = asyncio.get_running_loop().call_later(CUTS_S, self.sweep)
+        self.cuts += len(cut)
+        if cut:
+            log.warning("clients were cut: they do not take their answers", count=len(cut))
         return len(cut)
 
 

@@ -315,8 +315,8 @@ class Site:
         self._parts.exchanges.sweep()
         self._parts.models.sweep()
         answers = self._budget.answers
-        cut = answers.sweep()
-        self._metrics.held.update(self._budget.held_bytes, answers.bytes, cut)
+        answers.sweep()
+        self._metrics.held.update(self._budget.held_bytes, answers.bytes, answers.cuts)
 
     async def stop(self) -> None:
         """Stop accepting connections."""

@@ -19,12 +19,11 @@ class HeldFamilies:
         cut = CounterFamily("fngate_clients_cut", text, (), store)
         self._values = store.values
         self._bodies, self._answers = held.of("bodies").place, held.of("answers").place
-        self._cut = cut.of()
+        self._cut = cut.of().place
         self.collectors = (held, cut)
 
-    def update(self, held_bytes: int, answer_bytes: int, cut: int) -> None:
-        """Show `held_bytes`, of which `answer_bytes` are of unsent answers; count `cut` clients."""
+    def update(self, held_bytes: int, answer_bytes: int, cuts: int) -> None:
+        """Show `held_bytes`, `answer_bytes` of them of unsent answers, and the `cuts` so far."""
         self._values[self._bodies] = held_bytes - answer_bytes
         self._values[self._answers] = answer_bytes
-        if cut:
-            self._cut.inc(cut)
+        self._values[self._cut] = cuts

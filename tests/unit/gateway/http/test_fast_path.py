@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.http.connections import ConnectionLimit
-from gateway.http.fast_path import QUIET_MAX, FastPath
+from gateway.http.fast_path import QUIET_MAX, Connection, FastPath
 from gateway.http.plain_heads import HEADS_MAX
 from gateway.replies import Writer
 from runtime_image.contract.link import Kind
@@ -347,11 +347,13 @@ class Socket:
 
 
 async def test_a_client_that_does_not_read_is_not_read_from(served: Served) -> None:
-    """While answers pile up, reading from the connection is paused."""
-    connection, wire = plain_front(served)(), RecordingTransport(Socket())
+    """While answers pile up, reading from the connection is paused, and it is not idle."""
+    connection, wire = Connection(plain_front(served)), RecordingTransport(Socket())
     connection.connection_made(wire)
     connection.pause_writing()
+    assert not connection.is_idle
     connection.resume_writing()
+    assert connection.is_idle
     assert wire.asked == ["pause", "resume"]
 
 

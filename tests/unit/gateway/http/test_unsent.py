@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.settings import MIB
-from gateway.unsent import PART, STILL_S, UnsentAnswers, clients_to_cut
+from gateway.unsent import CUTS_MAX, PART, STILL_S, UnsentAnswers, clients_to_cut
 from runtime_image.contract.link import Kind
 from tests.support.peers import Peer
 from tests.support.proxied import gate, quiet, until
@@ -105,6 +106,18 @@ def test_a_door_without_a_transport_counts_what_its_clients_take() -> None:
     one.taken(10**6)
     one.close()
     assert (held.held_bytes, len(answers), answers.sweep()) == (0, 0, 0)
+
+
+async def test_many_clients_are_cut_in_several_turns() -> None:
+    """No turn of the event loop ends more than CUTS_MAX connections."""
+    now, cut = [0.0], list[int]()
+    answers = UnsentAnswers(Held(), 1000, lambda: now[0])
+    for number in range(2 * CUTS_MAX + 1):
+        answers.open(partial(cut.append, number)).add(1)
+    now[0] = STILL_S
+    assert (answers.sweep(), len(cut)) == (CUTS_MAX, CUTS_MAX)
+    await until(lambda: len(cut) == 2 * CUTS_MAX + 1)
+    assert answers.cuts == len(cut)
 
 
 def test_over_the_limit_a_client_has_to_take_a_part() -> None:
