@@ -20,6 +20,8 @@ from typing import Final, Protocol, TypeVar
 
 import structlog
 
+from gateway.replies import Body
+
 log = structlog.get_logger()
 
 STILL_S: Final = 30.0
@@ -36,6 +38,8 @@ CUTS_S: Final = 0.1
 MiB in the kernel takes 0.8 ms."""
 MEASURED_MAX: Final = 1000
 """Max clients of one sweep whose progress is read from the kernel, in 5 us each."""
+PART_BYTES: Final = 1024 * 1024
+"""Bytes. Bodies that are larger are written in parts of this size."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of 0 seconds: closing the socket resets the connection."""
 _INFO_SIZE: Final = 128
@@ -169,15 +173,17 @@ class UnsentBuffer(UnsentAnswer):
     """The unsent bytes of a connection, in its transport's buffer.
 
     After `watch`, the transport calls its protocol's `pause_writing` for the first unsent byte and
-    `resume_writing` once there is none; the protocol passes that on to `pause` and `close`. uvloop
-    keeps every piece until its last byte is sent, so the count does not shrink between the two.
+    `resume_writing` once there is none; the protocol passes that on to `pause`, and to `close` or
+    `write_more`. An answer is kept until its last byte is sent, so the count does not shrink
+    between the two. `rest`: what follows of a body that is written in parts.
     """
 
-    __slots__ = ("_transport",)
+    __slots__ = ("_transport", "rest")
 
     def __init__(self, answers: UnsentAnswers) -> None:
         super().__init__(answers, self._reset)
         self._transport: asyncio.Transport | None = None
+        self.rest = memoryview(b"")
 
     def watch(self, transport: asyncio.Transport) -> None:
         """Watch the buffer of a connection's transport."""
@@ -195,6 +201,41 @@ class UnsentBuffer(UnsentAnswer):
         self.may_pause = False
         self.at_least(count)
 
+    def write(self, pieces: list[Body]) -> None:
+        """Write a whole answer: its head, and its body where that is a piece of its own.
+
+        A large body is written in parts, as the client takes them: a transport may copy what the
+        kernel does not take. It counts whole until its last part is taken.
+        """
+        if self._transport is None:
+            return
+        for piece in pieces:
+            if len(piece) <= PART_BYTES:
+                self._transport.write(piece)
+            else:
+                self.rest = memoryview(piece)
+                self.write_more()
+        if self.bytes:
+            self.hold_whole(len(pieces[-1]))
+
+    def write_more(self) -> bool:
+        """Write parts of the rest until the client has to take them. Returns whether it has to.
+
+        To be called when there are no unsent bytes.
+        """
+        transport = self._transport
+        while self.rest and transport is not None:
+            transport.write(self.rest[:PART_BYTES])
+            self.rest = self.rest[PART_BYTES:]
+            if transport.get_write_buffer_size():
+                return True
+        return False
+
+    def close(self) -> None:
+        """Stop counting and drop the rest. Idempotent."""
+        self.rest = memoryview(b"")
+        super().close()
+
     def at_least(self, count: int) -> None:
         """Count `count` bytes, if fewer are counted."""
         if count > self.bytes:
@@ -207,7 +248,7 @@ class UnsentBuffer(UnsentAnswer):
         """
         transport = self._transport
         unsent = 0 if transport is None else transport.get_write_buffer_size()
-        if transport is None or not unsent:
+        if transport is None or not (unsent or self.rest):
             self.close()
             return
         self.at_least(unsent)

@@ -45,10 +45,7 @@ class FastPath:
         fallback: Callable[[], asyncio.BaseProtocol],
         limit: ConnectionLimit,
     ) -> None:
-        """Create the factory.
-
-        `fallback` creates aiohttp's handler; `limit` bounds the connections.
-        """
+        """`fallback` creates aiohttp's handler; `limit` bounds the connections."""
         self.invoker = invoker
         self.writer = writer
         self.fallback = fallback
@@ -182,7 +179,14 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Continue reading: the client has taken its answers (asyncio)."""
+        """Write more of the answer, or continue reading: the client has taken all so far
+        (asyncio)."""
+        if self._unsent.rest:
+            is_full = self._unsent.write_more()
+            if not self._unsent.rest:
+                self._end_reply()
+            if is_full:
+                return
         self._is_full = False
         self._unsent.close()
         if self._exchange is not None:
@@ -191,10 +195,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """Handle the client's end of sending (asyncio).
-
-        Returns True to keep the connection open for the pending answer.
-        """
+        """Handle the client's end of sending; return whether an answer is pending (asyncio)."""
         if self._exchange is not None:
             return self._exchange.eof_received()
         transport = self._transport
@@ -236,8 +237,9 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
+        """Close the connection, after its answer."""
+        self._is_last = True
+        if self._transport is not None and not self._unsent.rest:
             self._transport.close()
 
     def abort(self) -> None:
@@ -438,10 +440,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _drop_ahead(self, _error: FnError) -> None:
-        """Drop what was read ahead: its memory is needed.
-
-        The connection closes after this answer.
-        """
+        """Drop what was read ahead, as its memory is needed; close after this answer."""
         self._unparsed.clear()
         self._is_last = True
         if self._invocation is None:
@@ -453,18 +452,21 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        for piece in self._fast_path.writer.pieces(reply):
-            transport.write(piece)
-        if self._is_full:
-            self._unsent.hold_whole(len(reply.body))
+        if CLOSE in reply.headers:
+            self._is_last = True
+        self._unsent.write(self._fast_path.writer.pieces(reply))
+        if not self._unsent.rest:
+            self._end_reply()
+
+    def _end_reply(self) -> None:
+        """Close the connection or begin the next request: an answer is written."""
         if self._is_discarding:
             return  # `expire` closes
-        closes = CLOSE in reply.headers
-        if self._unparsed and not closes:
+        if self._unparsed and not self._is_last:
             # In a later loop iteration: the caller may be in the middle of other answers.
             asyncio.get_running_loop().call_soon(self._hand_over)
-        elif closes or self._is_last or self._is_ended:
-            transport.close()
+        elif self._is_last or self._is_ended:
+            self.close()
 
     def _hand_over(self) -> None:
         """Make aiohttp the owner.
