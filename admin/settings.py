@@ -133,8 +133,10 @@ class Settings(BaseSettings):
     build_delay_s: float = Field(0.0, ge=0.0, le=3600.0)
     """Seconds that are added to each build, for trials of what happens meanwhile."""
     held_mib: int = Field(256, ge=1)
-    """MiB of request bodies that each gateway process holds at once, including bodies that still
-    arrive. Shared memory for large bodies takes up to twice as much."""
+    """MiB of request bodies and of answers that each gateway process holds at once, including
+    bodies that still arrive and answers that clients have not taken. Above it no new request is
+    accepted (429), and clients that take nothing for 30 seconds are cut. Shared memory for large
+    bodies takes up to twice as much."""
     grpc_message_mib: int = Field(16, ge=1)
     """MiB of one message over gRPC, at most a quarter of `FN_HELD_MIB`. That much is reserved for
     each read, and nothing else runs while gRPC copies a message, about 1 ms for each MiB."""

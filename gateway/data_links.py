@@ -18,6 +18,7 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.pool import LARGE_ANSWER
 from gateway.hosts.bodies import FramedBodies
 from gateway.hosts.data_link import LinkEvents, RemoteDataLink
 from gateway.links import Hosts, Peer, ReplicaLinks
@@ -242,8 +243,9 @@ class DataLinks(ReplicaLinks[Bodies]):
         self, id: str, peer: Peer[Bodies], request: int, outcome: Outcome | None, now: float
     ) -> None:
         """Handle the last frame of a request."""
+        size = len(outcome.body) if isinstance(outcome, Delivered) else 0
         try:
-            call, commands = self._dispatcher.on_ended(id, request, now)
+            call, commands = self._dispatcher.on_ended(id, request, now, size)
         except KeyError:
             raise LinkError(f"unknown request id {request}") from None
         assert call is None or isinstance(call, HeldCall)
@@ -254,6 +256,8 @@ class DataLinks(ReplicaLinks[Bodies]):
             self._perform(commands)
         peer.idle_frames = 0
         self._on_answered(peer.pool, call, outcome)
+        if size >= LARGE_ANSWER:
+            self._perform(self._dispatcher.on_delivered(peer.pool, now))
 
     @staticmethod
     def _copy_answer(peer: Peer[Bodies], frame: Frame) -> bytes:

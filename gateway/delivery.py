@@ -151,12 +151,17 @@ class Delivery:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of request bodies that are arriving, queued or in flight."""
+        """Bytes of request bodies that are arriving, queued or in flight, and of unsent answers."""
         return self._dispatcher.held_bytes
 
     def reserve(self, count: int) -> None:
         """Add `count` bytes of arriving bodies to the held bytes; a negative count subtracts."""
         self._dispatcher.reserve(count)
+
+    def hold_answers(self, count: int) -> None:
+        """Add `count` bytes of answers that clients have not taken to the held bytes; a negative
+        count subtracts."""
+        self._dispatcher.hold_answers(count)
 
     def is_cold(self, pool: str) -> bool:
         """Return whether a call for this pool would wait for a replica to start."""

@@ -26,7 +26,8 @@ class GatewaySettings:
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks of proxies that are believed about the origin of requests."""
     held_bytes_max: int = 256 * MIB
-    """Max bytes of request bodies held at once: arriving, queued and in flight."""
+    """Max bytes held at once: of request bodies that arrive, are queued or in flight, and of
+    answers that clients have not taken."""
     retries: int = 2
     """How often a request that had started runs again after its replica died."""
     body_read_s: float = 30.0

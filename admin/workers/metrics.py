@@ -21,6 +21,7 @@ from admin.workers.messages import Reckon, Reckoned, encode
 from admin.workers.shared_counters import CounterReader, Sample, summed
 from gateway.metrics.counters import TEXT, Exemplar, PageFormat, to_prometheus
 from gateway.metrics.exchanges import OPEN
+from gateway.metrics.held import HELD
 from gateway.metrics.ledger import ACCEPTED, ENDED, Balance, Ledger, total
 from gateway.metrics.requests import FUNCTIONS_MAX, OTHERS, Metrics
 from registry.catalog import Change
@@ -28,6 +29,9 @@ from registry.catalog import Change
 Owner = tuple[str, str]
 """Namespace and name of a function."""
 Numbers = dict[Sample, float]
+
+ENDED_WITH_IT: Final = (OPEN, HELD)
+"""Gauges of a process that has ended: nothing is open or held any more."""
 
 ANSWER_S: Final = 1.0
 """Max seconds that a scrape waits for the ledgers. For a slower process its counters are used."""
@@ -228,7 +232,7 @@ class MergedMetrics:
         kept = {
             sample: value
             for sample, value in counters.read().items()
-            if sample.name != OPEN  # its exchanges have ended with it
+            if sample.name not in ENDED_WITH_IT
             and (sample.owner[1] in ("", OTHERS) or self._is_deployed(*sample.owner))
         }
         self._ended = summed([self._ended, kept])

@@ -14,7 +14,7 @@ from itertools import count
 from gateway.dispatch.call import Call, Command, Link, Send, ServerLink, Stage
 from gateway.dispatch.exchanges import Exchanges
 from gateway.dispatch.failures import CallFailures, PoisonList
-from gateway.dispatch.pool import UNKNOWN, Pool
+from gateway.dispatch.pool import LARGE_ANSWER, UNKNOWN, Pool
 from gateway.dispatch.redirects import RerunPolicy, TrafficRedirects
 from registry.errors import FnError, Poison, QueueFull, WaitBudgetOver
 from registry.exchange import NOTHING, Load, PoolEndpoints
@@ -22,11 +22,15 @@ from runtime_image.contract.link import NotStarted
 
 REFUSING = frozenset({"gone", "failing"})
 """States in which `Pool.refusal` may return an error although a replica has room."""
+ANSWERS_PART = 2
+"""Large answers take at most 1/N of the limit of held bytes, so that clients that do not take them
+leave room for the calls of others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one gateway process: bytes of held bodies, reruns of a call that had started."""
+    """Limits of one gateway process: bytes of held bodies and of unsent answers, reruns of a call
+    that had started."""
 
     bytes_max: int = 256 * 2**20
     retries: int = 2
@@ -48,6 +52,7 @@ class Dispatcher:
         self.links: dict[str, Link] = {}
         self._called: set[str] = set()
         self._has_manager = True
+        self._unsent_bytes = 0
         self.exchanges = Exchanges(self.links, self.pool, self._failures, self._serve)
 
     # Events of clients
@@ -58,11 +63,11 @@ class Dispatcher:
         1. The function's traffic moved while the body arrived: use the successor pool.
         2. The pool serves no calls: UnknownFunction, ShuttingDown or FunctionFailing.
         3. The queue is full: QueueFull.
-        4. The held bodies would exceed `bytes_max`: QueueFull.
+        4. The held bytes would exceed `bytes_max`: QueueFull.
         5. The body killed replicas within REFUSED_S: Poison. Exchanges are not digested: most have
            no body, and one digest would stand for all of these.
-        6. The queue is empty and a replica has room: send the call. Exchanges that take no slot are
-           sent although others are queued.
+        6. The queue is empty, a replica has room, and there is room for the answer: send the call.
+           Exchanges that take no slot are sent although others are queued.
         7. No replica is connected, and a cold start would exceed the call's wait budget:
            WaitBudgetOver. The pool is woken nevertheless, and `call.was_held` is set.
         8. Queue the call. If no replica is connected, `call.was_held` is set and the pool is woken.
@@ -102,22 +107,18 @@ class Dispatcher:
             text = f"{waiting} requests are queued already, at most {call.queue_max} may wait"
             return QueueFull(text, retry_after_s=pool.retry_after_s(now))
         if self.held_bytes + len(call.body) > self._bytes_max:  # 4
-            text = (
-                f"the requests held have {self.held_bytes} bytes,"
-                f" at most {self._bytes_max} are allowed"
-            )
+            text = held_text(self.held_bytes, self._bytes_max)
             return QueueFull(text, retry_after_s=pool.retry_after_s(now))
         refused_s = self._poison.seconds_left(call, now) if call.may_poison else 0.0
         if refused_s:  # 5
             return Poison("this input killed the model before", retry_after_s=refused_s)
         return None
 
-    @staticmethod
-    def _link_for(call: Call, pool: Pool, waiting: int, now: float) -> Link | None:
+    def _link_for(self, call: Call, pool: Pool, waiting: int, now: float) -> Link | None:
         """Return the link of case 6 of `submit`."""
         if call.is_free:
             return pool.free_link(now)
-        return None if waiting else pool.least_loaded_link()
+        return None if waiting or not self._has_room(pool) else pool.least_loaded_link()
 
     def refuse_body(self, call: Call, now: float) -> None:
         """Refuse the body of an exchange that has killed replicas from now on."""
@@ -130,7 +131,13 @@ class Dispatcher:
         """
         key = call.pool
         pool = self.pools.get(key)
-        if pool is None or pool.queue or key in self._redirects.successors or self._poison.until_s:
+        if (
+            pool is None
+            or pool.queue
+            or pool.answer_bytes
+            or key in self._redirects.successors
+            or self._poison.until_s
+        ):
             return None
         held_bytes = self._failures.held_bytes + len(call.body)
         if pool.endpoints.state in REFUSING or not call.queue_max or held_bytes > self._bytes_max:
@@ -154,6 +161,12 @@ class Dispatcher:
 
     def reserve(self, count: int) -> None:
         """Add `count` bytes of arriving bodies to the held bytes; a negative count subtracts."""
+        self._failures.held_bytes += count
+
+    def hold_answers(self, count: int) -> None:
+        """Add `count` bytes of answers that clients have not taken to the held bytes; a negative
+        count subtracts."""
+        self._unsent_bytes += count
         self._failures.held_bytes += count
 
     # Events of the manager
@@ -261,10 +274,13 @@ class Dispatcher:
                 call.stage = Stage.STARTED
                 call.started_s = now
 
-    def on_ended(self, link_id: str, id: int, now: float) -> tuple[Call | None, list[Command]]:
+    def on_ended(
+        self, link_id: str, id: int, now: float, size: int = 0
+    ) -> tuple[Call | None, list[Command]]:
         """Finish request `id`; return its call, or None if the client has disconnected.
 
-        Raises KeyError for an id that is not in flight.
+        `size`: bytes of its answer. `on_delivered` follows one of LARGE_ANSWER or more, and sends
+        queued calls. Raises KeyError for an id that is not in flight.
         """
         link = self.links[link_id]
         call = link.in_flight.pop(id)
@@ -274,7 +290,16 @@ class Dispatcher:
             call.stage = Stage.DONE
             self._failures.held_bytes -= len(call.body)
             pool.answered_s.append(now)
-        return wanted, self._serve(pool, now) if pool.queue else []
+        if size >= LARGE_ANSWER or pool.answer_bytes:
+            pool.note_answer(size)
+        if not pool.queue or size >= LARGE_ANSWER:
+            return wanted, []
+        return wanted, self._serve(pool, now)
+
+    def on_delivered(self, key: str, now: float) -> list[Command]:
+        """Send queued calls of a pool: a large answer was passed on, and its bytes are held now."""
+        pool = self.pools.get(key)
+        return [] if pool is None or not pool.queue else self._serve(pool, now)
 
     def on_not_started(self, link_id: str, id: int, reason: int, now: float) -> list[Command]:
         """Handle the return of request `id` by a replica that has not run it.
@@ -326,7 +351,9 @@ class Dispatcher:
         for pool in list(self.pools.values()):
             expired = self._failures.sweep(pool, now)
             commands += expired
-            if expired:  # an exchange leaves its link at once, and a waiting one has room
+            # An exchange leaves its link at once, and a waiting one has room. Clients may have
+            # taken answers, so that there is room for others.
+            if expired or pool.queue:
                 commands += self._serve(pool, now)
             pool.update_waking(now)
         return commands + self.exchanges.sweep(now)
@@ -348,7 +375,8 @@ class Dispatcher:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the bodies of all calls that have not ended, including reserved ones."""
+        """Bytes of the bodies of all calls that have not ended, including reserved ones, which are
+        those of bodies that arrive and of unsent answers."""
         return self._failures.held_bytes
 
     @property
@@ -376,14 +404,15 @@ class Dispatcher:
         return commands
 
     def _send_queued(self, pool: Pool, now: float) -> list[Command]:
-        """Send queued calls while a replica has room, each to the least loaded one.
+        """Send queued calls while a replica has room, each to the least loaded one, and while there
+        is room for their answers.
 
         Exchanges that take no slot have room of their own.
         """
         commands: list[Command] = []
         while pool.queue:
             link = pool.least_loaded_link()
-            if link is None:
+            if link is None or not self._has_room(pool):
                 break
             commands.append(link.send(pool.queue.pop(), now))
         while pool.free_queue:
@@ -395,6 +424,31 @@ class Dispatcher:
             commands.append(link.send(call, now))
         return commands
 
+    def _has_room(self, pool: Pool) -> bool:
+        """Return whether there is room for one more answer of `pool`.
+
+        1. Clients have left so many answers that the held bytes are over their limit: no.
+        2. The pool's answers are small: yes.
+        3. Its large answers fit beside those under way and those that clients have not taken, in
+           1/ANSWERS_PART of the limit, so that such clients do not keep others out. One always fits
+           where there is no other, whatever its size.
+        """
+        if self.held_bytes > self._bytes_max:  # 1
+            return False
+        if not pool.answer_bytes:  # 2
+            return True
+        large = (each for each in self.pools.values() if each.answer_bytes)  # 3
+        others = self._unsent_bytes + sum(each.answer_bytes * each.in_flight for each in large)
+        return not others or others + pool.answer_bytes <= self._bytes_max // ANSWERS_PART
+
     def _forget_if_gone(self, pool: Pool) -> None:
         if pool.endpoints.state == "gone" and not (pool.links or pool.held or pool.detached):
             del self.pools[pool.key]
+
+
+def held_text(held_bytes: int, most: int) -> str:
+    """Return the text of the error where the held bytes leave no room for more."""
+    return (
+        f"the requests held, and the answers that their clients have not taken, have {held_bytes}"
+        f" bytes, at most {most} are allowed"
+    )

@@ -15,6 +15,8 @@ from runtime_image.contract.server import FREE_MAX
 WINDOW_S = 10.0
 """Seconds over which the rate of answers is measured."""
 RATE_SAMPLES_MAX = 1024
+LARGE_ANSWER = 1024 * 1024
+"""Bytes of an answer from which calls of its pool wait until there is room for their answers."""
 RETRY_MIN_S = 1
 RETRY_MAX_S = 60
 RETRY_UNKNOWN_S = 5
@@ -37,6 +39,7 @@ class Pool:
     callers that were refused because their wait budgets were too short; 0 = off. `has_manager`:
     replicas can be started. `free_queue`: exchanges that take no slot and wait for a replica.
     `detached`: exchanges whose link has ended and that the proxy has not ended yet.
+    `answer_bytes`: expected size of an answer, 0 unless recent ones were large.
     """
 
     key: str
@@ -51,6 +54,7 @@ class Pool:
     has_manager: bool = True
     free_queue: dict[Call, None] = field(default_factory=dict)
     detached: dict[Call, None] = field(default_factory=dict)
+    answer_bytes: int = 0
 
     @property
     def is_at_rest(self) -> bool:
@@ -144,6 +148,11 @@ class Pool:
         calls = self.queue.clear() + list(self.free_queue)
         self.free_queue.clear()
         return calls
+
+    def note_answer(self, size: int) -> None:
+        """Note the size of an answer in bytes: the largest counts, and is forgotten bit by bit."""
+        expected = max(size, self.answer_bytes * 7 // 8)
+        self.answer_bytes = expected if expected >= LARGE_ANSWER else 0
 
     @property
     def held(self) -> int:

@@ -284,6 +284,7 @@ class Site:
         self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds, limit)
         self._fast_path = FastPath(invoker, writer, self._handlers.adopt, limit)
         self._parts = make_parts(invoker, writer)
+        self._budget, self._metrics = invoker.body_budget, invoker.metrics
         self._tasks = Tasks("site")
         self._server: asyncio.Server | None = None
 
@@ -313,6 +314,9 @@ class Site:
         self._handlers.sweep()
         self._parts.exchanges.sweep()
         self._parts.models.sweep()
+        answers = self._budget.answers
+        answers.sweep()
+        self._metrics.held.update(self._budget.held_bytes, answers.bytes, answers.cuts)
 
     async def stop(self) -> None:
         """Stop accepting connections."""

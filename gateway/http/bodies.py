@@ -273,20 +273,28 @@ class BodyDiscarder(asyncio.Protocol):
     """Protocol that discards the rest of a refused body.
 
     Closing a socket with unread bytes resets the connection, and the client might lose the answer.
-    `on_lost(error)` is called when the client disconnects.
+    `connection` is told of everything else.
     """
 
-    __slots__ = ("_on_lost",)
+    __slots__ = ("_connection",)
 
-    def __init__(self, on_lost: Callable[[Exception | None], None]) -> None:
-        self._on_lost = on_lost
+    def __init__(self, connection: asyncio.Protocol) -> None:
+        self._connection = connection
 
     def data_received(self, data: bytes) -> None:
         """Discard received bytes (asyncio)."""
 
+    def pause_writing(self) -> None:
+        """Report that the client has not taken all of its answer (asyncio)."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Report that the client has taken its answer (asyncio)."""
+        self._connection.resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Report that the client has disconnected (asyncio)."""
-        self._on_lost(exc)
+        self._connection.connection_lost(exc)
 
 
 def switch_protocol(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:

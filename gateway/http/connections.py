@@ -40,7 +40,8 @@ class ClientConnection(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request of this connection is being read or answered."""
+        """Whether no request of this connection is being read or answered, and its client has taken
+        every answer as far as this process knows."""
 
     @property
     def quiet_s(self) -> int:
@@ -50,8 +51,8 @@ class ClientConnection(Protocol):
     def opened_s(self) -> float:
         """When it was opened, in seconds of any clock."""
 
-    def evict(self) -> None:
-        """Close the connection, which is idle."""
+    def abort(self) -> None:
+        """Close the connection at once, discarding unsent answers."""
 
 
 class ConnectionLimit:
@@ -94,7 +95,7 @@ class ConnectionLimit:
             return False
         idle.sort(key=lambda one: (-one.quiet_s, one.opened_s))
         for one in idle[: max(1, self._most // EVICTED_SHARE)]:
-            one.evict()
+            one.abort()
         return True
 
 

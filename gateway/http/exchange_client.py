@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway import problems
@@ -22,6 +20,7 @@ from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
 from gateway.proxy.targets import DOCUMENT, is_description, split_target
 from gateway.replies import CLOSE, Reply
+from gateway.unsent import reset
 from gateway.v1.endpoints import is_model_request
 from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadTooLarge, Unknown
 
@@ -40,8 +39,6 @@ CUT_S: Final = 2.0
 """Seconds that a client has to read the rest of an incomplete answer."""
 _END: Final = b"\r\n\r\n"
 _LINE: Final = re.compile(rb"([!-~]+) (/[!-~]*) HTTP/1\.[01]\r\n")
-_RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of 0 seconds: closing the socket resets the connection."""
 
 
 def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
@@ -427,10 +424,7 @@ def cut(transport: asyncio.Transport, *, resets: bool) -> None:
     `resets`: by a reset, because the answer ends with the connection.
     """
     if resets:
-        sock = transport.get_extra_info("socket")
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        transport.abort()
+        reset(transport)
         return
     transport.close()
     if transport.get_write_buffer_size():

@@ -24,6 +24,7 @@ from gateway.http.invocation import Invocation
 from gateway.http.plain_heads import HeadCache
 from gateway.http.reservations import BodyReservation
 from gateway.replies import CLOSE, Reply, Writer
+from gateway.unsent import UnsentBuffer
 from registry.errors import BodyEvicted, BodyTimeout, FnError
 from runtime_image.contract.link import SLAB_BODY_MIN
 
@@ -44,16 +45,12 @@ class FastPath:
         fallback: Callable[[], asyncio.BaseProtocol],
         limit: ConnectionLimit,
     ) -> None:
-        """Create the factory.
-
-        `fallback` creates aiohttp's handler; `limit` bounds the connections.
-        """
+        """`fallback` creates aiohttp's handler; `limit` bounds the connections."""
         self.invoker = invoker
         self.writer = writer
         self.fallback = fallback
         self.connections: set[Connection] = set()
         self.uploads: dict[Connection, float] = {}
-        self.half_closed: set[Connection] = set()
         self.limit = limit
         self.parse_head = HeadCache().read
         self.parts = make_parts(invoker, writer)
@@ -76,8 +73,6 @@ class FastPath:
         for connection, due_s in list(self.uploads.items()):
             if now >= due_s:
                 connection.expire()
-        for connection in list(self.half_closed):
-            connection.abort_if_gone()
 
     def close(self) -> None:
         """Close every connection. Requests in flight get no answer."""
@@ -98,7 +93,6 @@ class FastPath:
         """Remove a connection that is closed or was handed over."""
         self.connections.discard(connection)
         self.uploads.pop(connection, None)
-        self.half_closed.discard(connection)
         self._left.set()
 
 
@@ -119,6 +113,7 @@ class Connection(asyncio.Protocol):
         "_missing",
         "_transport",
         "_unparsed",
+        "_unsent",
         "opened_s",
         "peer",
         "quiet_s",
@@ -133,6 +128,7 @@ class Connection(asyncio.Protocol):
         self._missing = 0
         self._unparsed: list[bytes] = []
         self._ahead: BodyReservation | None = None
+        self._unsent = UnsentBuffer(fast_path.invoker.body_budget.answers)
         self._is_full = False
         self._is_new = True
         self._is_last = False
@@ -144,8 +140,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every received request is answered."""
-        is_free = self._invocation is None and self._exchange is None
+        """Whether every received request is answered, and the client takes the answers."""
+        is_free = self._invocation is None and self._exchange is None and not self._is_full
         return is_free and not self._unparsed and not self._is_discarding
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -154,6 +150,7 @@ class Connection(asyncio.Protocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.peer = peer_of(transport)
         fast_path = self._fast_path
+        self._unsent.watch(self._transport)
         fast_path.connections.add(self)
         if not fast_path.limit.admit(self):
             for piece in fast_path.writer.pieces(problems.reply(connection_refused())):
@@ -173,26 +170,32 @@ class Connection(asyncio.Protocol):
             self._read_ahead(data)
 
     def pause_writing(self) -> None:
-        """Stop reading requests: the client does not read its answers (asyncio)."""
+        """Stop reading requests: the client has not taken all of its answers (asyncio)."""
         self._is_full = True
+        self._unsent.pause(may_pause=self._exchange is not None)
         if self._exchange is not None:
             self._exchange.pause_writing()
-        elif self._transport is not None:
+        elif self._transport is not None and not self._is_discarding:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Continue reading: the client reads its answers again (asyncio)."""
+        """Write more of the answer, or continue reading: the client has taken all so far
+        (asyncio)."""
+        if self._unsent.rest:
+            is_full = self._unsent.write_more()
+            if not self._unsent.rest:
+                self._end_reply()
+            if is_full:
+                return
         self._is_full = False
+        self._unsent.close()
         if self._exchange is not None:
             self._exchange.resume_writing()
         elif self._transport is not None and not self._unparsed:
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """Handle the client's end of sending (asyncio).
-
-        Returns True to keep the connection open for the pending answer.
-        """
+        """Handle the client's end of sending; return whether an answer is pending (asyncio)."""
         if self._exchange is not None:
             return self._exchange.eof_received()
         transport = self._transport
@@ -200,7 +203,6 @@ class Connection(asyncio.Protocol):
         if transport is None or not is_owed or self._missing or not may_be_reading(transport):
             return False
         self._is_ended = True
-        self._fast_path.half_closed.add(self)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
@@ -222,28 +224,22 @@ class Connection(asyncio.Protocol):
         self._refuse(BodyTimeout(f"the body did not arrive within {seconds:g} s"))
 
     def tick(self) -> None:
-        """Count one second; close the connection if it has been quiet for too long."""
+        """Count one second; close the connection if it has been quiet for too long, or is
+        half-closed and its client does not read either."""
         self.quiet_s += 1
         head_read_s = self._fast_path.invoker.settings.head_read_s
         if self._exchange is not None:
             self._exchange.count_second(head_read_s)
             return
         quiet_max = head_read_s if self._is_new else QUIET_MAX
-        if self.quiet_s > quiet_max and self._invocation is None:
-            self.close()
-
-    def abort_if_gone(self) -> None:
-        """Abort a half-closed connection whose client does not read either."""
-        if self._transport is not None and is_gone(self._transport):
-            self._transport.abort()
-
-    def evict(self) -> None:
-        """Close this idle connection to make room for another one."""
-        self.close()
+        is_quiet = self.quiet_s > quiet_max and self._invocation is None
+        if is_quiet or (self._is_ended and self._transport and is_gone(self._transport)):
+            self.abort()
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
+        """Close the connection, after its answer."""
+        self._is_last = True
+        if self._transport is not None and not self._unsent.rest:
             self._transport.close()
 
     def abort(self) -> None:
@@ -341,7 +337,7 @@ class Connection(asyncio.Protocol):
             return
         self._is_discarding = True
         self._fast_path.uploads[self] = monotonic() + LINGER_S
-        switch_protocol(transport, BodyDiscarder(self.connection_lost))
+        switch_protocol(transport, BodyDiscarder(self))
         if transport.can_write_eof():
             # The end of an answer without a length. A client that has closed has just reset it,
             # which must not become an error of another one, whose request evicts this.
@@ -395,7 +391,7 @@ class Connection(asyncio.Protocol):
         self._is_discarding = True
         self._fast_path.uploads[self] = monotonic() + LINGER_S
         # The memory that it was received in is released: the socket must not write to it any more.
-        switch_protocol(transport, BodyDiscarder(self.connection_lost))
+        switch_protocol(transport, BodyDiscarder(self))
         invocation.fail(error)
 
     def on_body_complete(self) -> None:
@@ -404,6 +400,8 @@ class Connection(asyncio.Protocol):
         if transport is None or invocation is None:
             return
         switch_protocol(transport, self)
+        if self._is_full and not transport.get_write_buffer_size():
+            self.resume_writing()  # the `BodyReceiver` was told of it
         self._missing = 0
         self._fast_path.uploads.pop(self, None)
         invocation.run(b"")
@@ -442,10 +440,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _drop_ahead(self, _error: FnError) -> None:
-        """Drop what was read ahead: its memory is needed.
-
-        The connection closes after this answer.
-        """
+        """Drop what was read ahead, as its memory is needed; close after this answer."""
         self._unparsed.clear()
         self._is_last = True
         if self._invocation is None:
@@ -457,16 +452,21 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        for piece in self._fast_path.writer.pieces(reply):
-            transport.write(piece)
+        if CLOSE in reply.headers:
+            self._is_last = True
+        self._unsent.write(self._fast_path.writer.pieces(reply))
+        if not self._unsent.rest:
+            self._end_reply()
+
+    def _end_reply(self) -> None:
+        """Close the connection or begin the next request: an answer is written."""
         if self._is_discarding:
             return  # `expire` closes
-        closes = CLOSE in reply.headers
-        if self._unparsed and not closes:
+        if self._unparsed and not self._is_last:
             # In a later loop iteration: the caller may be in the middle of other answers.
             asyncio.get_running_loop().call_soon(self._hand_over)
-        elif closes or self._is_last or self._is_ended:
-            transport.close()
+        elif self._is_last or self._is_ended:
+            self.close()
 
     def _hand_over(self) -> None:
         """Make aiohttp the owner.
@@ -495,4 +495,5 @@ class Connection(asyncio.Protocol):
         if self._ahead is not None:
             self._ahead.release()
             self._ahead = None
+        self._unsent.close()
         self._transport = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
@@ -22,6 +22,7 @@ from gateway.oip import shapes
 from gateway.oip.shapes import LINE_MAX, is_protocols
 from gateway.proxy.request_head import HEAD_MAX
 from gateway.replies import Writer
+from gateway.unsent import UnsentBuffer
 from registry.errors import (
     BadRequest,
     BodyEvicted,
@@ -111,6 +112,7 @@ class ConnectionHandler(RequestHandler):
         "_last_body",
         "_reservation",
         "_shared",
+        "_unsent",
         "exchange",
         "opened_s",
         "quiet_s",
@@ -136,6 +138,7 @@ class ConnectionHandler(RequestHandler):
         self._last_body: StreamReader | None = None
         self._ahead: list[bytes] = []
         self._reservation: BodyReservation | None = None
+        self._unsent = UnsentBuffer(shared.body_budget.answers)
         self._head_size = 0
         self._head_age_s = 0
         self._begun = b""
@@ -146,19 +149,25 @@ class ConnectionHandler(RequestHandler):
 
     @property
     def is_idle(self) -> bool:
-        """Whether every parsed request is answered."""
+        """Whether every parsed request is answered, and the client takes the answers."""
+        return self._is_answered and not self.writing_paused
+
+    @property
+    def _is_answered(self) -> bool:
         return self._request_count == self._answered
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept or refuse a new connection, or take one over from the fast path (asyncio)."""
         super().connection_made(transport)
         self._shared.handlers.add(self)
+        self._unsent.watch(cast("asyncio.Transport", transport))
         if self._is_new and not self._shared.limit.admit(self):
             self._refuse(connection_refused())
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Release everything: the client has disconnected (asyncio)."""
         self._shared.handlers.discard(self)
+        self._unsent.close()
         self._release()
         self._ahead.clear()
         super().connection_lost(exc)
@@ -173,7 +182,7 @@ class ConnectionHandler(RequestHandler):
             return
         count, body = self._request_count, self._last_body
         was_whole = self._is_body_whole()
-        if data and self.is_idle and was_whole and len(self._begun) < LINE_MAX:
+        if data and self._is_answered and was_whole and len(self._begun) < LINE_MAX:
             self._begun += data[:LINE_MAX]
         super().data_received(data)
         if self._request_count > count and body is not None and not body.is_eof():
@@ -184,7 +193,7 @@ class ConnectionHandler(RequestHandler):
             self._is_new = False
             self._head_size = self._head_age_s = 0
             self._release()
-        elif data and self.is_idle and was_whole:
+        elif data and self._is_answered and was_whole:
             # Otherwise these bytes belong to a refused body, which aiohttp discards for a while.
             # The read that completes it belongs to it as well.
             self._head_grows(len(data))
@@ -199,20 +208,27 @@ class ConnectionHandler(RequestHandler):
             if stays is not None:
                 return stays
         transport = self.transport
-        if self.is_idle or transport is None or not self._is_body_whole() or self._is_http_1_0():
+        if (
+            self._is_answered
+            or transport is None
+            or not self._is_body_whole()
+            or self._is_http_1_0()
+        ):
             return False
         self._is_ended = may_be_reading(transport)
         return self._is_ended
 
     def pause_writing(self) -> None:
-        """Stop the answer: the client does not read it (asyncio)."""
+        """Stop the answer: the client has not taken all of it (asyncio)."""
         super().pause_writing()
+        self._unsent.pause(may_pause=self.exchange is not None)
         if self.exchange is not None:
             self.exchange.paused()
 
     def resume_writing(self) -> None:
         """Continue the answer (asyncio)."""
         super().resume_writing()
+        self._unsent.close()
         if self.exchange is not None:
             self.exchange.resumed()
 
@@ -266,9 +282,10 @@ class ConnectionHandler(RequestHandler):
         if not is_body and self.transport is not None:
             super().log_exception(*args, **kw)
 
-    def evict(self) -> None:
-        """Close this idle connection to make room for another one."""
-        self.force_close()
+    def abort(self) -> None:
+        """Close the connection at once, discarding unsent answers."""
+        if self.transport is not None:
+            self.transport.abort()
 
     def tick(self) -> None:
         """Count one second; refuse a head or close a connection that takes too long."""
@@ -307,7 +324,7 @@ class ConnectionHandler(RequestHandler):
 
     def _is_ahead(self) -> bool:
         """Return whether bytes received now belong to a request after the one being answered."""
-        return not self.is_idle and not self._upgraded and self._is_body_whole()
+        return not self._is_answered and not self._upgraded and self._is_body_whole()
 
     def _read_ahead(self, data: bytes) -> None:
         if self._close or self._force_close or self._is_ended:
@@ -325,14 +342,14 @@ class ConnectionHandler(RequestHandler):
 
     def _parse_ahead(self) -> None:
         """Parse what was read ahead, once the current request is answered."""
-        if self._ahead and self.is_idle:
+        if self._ahead and self._is_answered:
             data = b"".join(self._ahead)
             self._ahead.clear()
             self._release()
             self.data_received(data)
             if not (self._reading_paused or self._buffer_paused or self._is_ended):
                 self._resume_transport_reading()
-        if self._is_ended and self.is_idle:
+        if self._is_ended and self._is_answered:
             self.close()
 
     def _head_grows(self, count: int) -> None:
@@ -362,7 +379,7 @@ class ConnectionHandler(RequestHandler):
         In the second case the connection closes after the current answer.
         """
         self._ahead.clear()
-        if self.is_idle:
+        if self._is_answered:
             self._refuse(error)
         else:
             self.close()

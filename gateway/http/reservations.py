@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from gateway.dispatch.dispatcher import held_text
+from gateway.unsent import UnsentAnswers
 from registry.errors import BodyEvicted, FnError, QueueFull
 
 HALF_LIFE_S: Final = 2.0
@@ -26,14 +28,17 @@ OnEvicted = Callable[[FnError], None]
 
 
 class HeldBytes(Protocol):
-    """Count of held bytes, of arriving bodies and of accepted calls."""
+    """Count of held bytes: of arriving bodies, of accepted calls and of unsent answers."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of bodies that are arriving, queued or in flight."""
+        """Bytes of bodies that are arriving, queued or in flight, and of unsent answers."""
 
     def reserve(self, count: int) -> None:
         """Add to the count; a negative count subtracts."""
+
+    def hold_answers(self, count: int) -> None:
+        """Add bytes of unsent answers to the count; a negative count subtracts."""
 
 
 class BodyReservation:
@@ -76,7 +81,7 @@ class BodyReservation:
 
 
 class BodyBudget:
-    """All reservations of one process.
+    """All reservations of one process, and its unsent answers, which are part of the same count.
 
     `capacity` bounds `held.held_bytes` in bytes; `clock` returns seconds on any scale.
     """
@@ -86,9 +91,15 @@ class BodyBudget:
         self._capacity = capacity
         self._clock = clock
         self._all: set[BodyReservation] = set()
+        self.answers = UnsentAnswers(held, capacity, clock)
 
     def __len__(self) -> int:
         return len(self._all)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that count against the capacity."""
+        return self._held.held_bytes
 
     def open(self, on_evicted: OnEvicted) -> BodyReservation:
         """Return an empty reservation."""
@@ -108,8 +119,7 @@ class BodyBudget:
         """
         self._evict(count, None)
         if self._held.held_bytes + count > self._capacity:
-            text = f"the requests held have {self._held.held_bytes} bytes"
-            raise QueueFull(f"{text}, at most {self._capacity} are allowed", retry_after_s=RETRY_S)
+            raise QueueFull(self._over_text(), retry_after_s=RETRY_S)
         self._held.reserve(count)
 
     def try_charge(self, count: int) -> bool:
@@ -138,9 +148,7 @@ class BodyBudget:
         if over > 0 and over > sum(other.bytes for other in self._all if other is not one):
             # Accepted calls occupy the memory: evicting all other uploads would not free enough.
             self.release(one)
-            held = f"the requests held have {self._held.held_bytes} bytes"
-            text = f"{held}, at most {self._capacity} are allowed"
-            raise BodyEvicted(text, retry_after_s=RETRY_S)
+            raise BodyEvicted(self._over_text(), retry_after_s=RETRY_S)
         if not self._evict(count, one):
             self.release(one)
             raise _evicted_error()
@@ -154,6 +162,9 @@ class BodyBudget:
             self._all.remove(one)
             self._held.reserve(-one.bytes)
             one.bytes = 0
+
+    def _over_text(self) -> str:
+        return held_text(self._held.held_bytes, self._capacity)
 
     def _evict(self, count: int, grower: BodyReservation | None) -> bool:
         """Make room for `count` bytes.

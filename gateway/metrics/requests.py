@@ -29,6 +29,7 @@ from gateway.metrics.counters import (
     newest_exemplars,
 )
 from gateway.metrics.exchanges import ExchangeFamilies, ExchangeNumbers
+from gateway.metrics.held import HeldFamilies
 from gateway.metrics.ledger import ENDINGS, Balance
 from gateway.metrics.revisions import RevisionCounts
 from gateway.metrics.tokens import TokenFamilies, TokenNumbers
@@ -136,6 +137,7 @@ class Metrics:
         left_out = CounterFamily("fngate_access_events_left_out", text, (), store)
         self._left_out = left_out.of()
         self.exchanges = ExchangeFamilies(LABELS, store)
+        self.held = HeldFamilies(store)
         self._tokens = TokenFamilies(LABELS, store)
         for collector in (
             self._requests,
@@ -147,6 +149,7 @@ class Metrics:
             self._retries,
             left_out,
             *self.exchanges.collectors,
+            *self.held.collectors,
             *self._tokens.collectors,
         ):
             self._registry.register(collector)

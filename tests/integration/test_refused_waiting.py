@@ -97,7 +97,8 @@ async def test_a_queue_full_by_bytes_is_said_with_when_to_come_back(
 
     assert answer.status == 429
     assert answer.problem["detail"] == (
-        "the requests held have 700021 bytes, at most 1048576 are allowed"
+        "the requests held, and the answers that their clients have not taken, have 700021 bytes,"
+        " at most 1048576 are allowed"
     )
     assert 1 <= int(answer.headers["Retry-After"]) <= 5
     assert waiting[0].result().status == 200

@@ -78,11 +78,22 @@ LABELS = {
     "victim": "Replica that made room for another pool: `idle` or `busy`.",
     "when": "Whether a replica failed while `starting` or while `serving`.",
     "xid": "Number of an error in NVIDIA's catalogue, 0 for those beyond the first 32 of a GPU.",
+    "what": "`bodies` of requests, or unsent `answers`.",
     "where": "Place of an open request: `held` or `in_flight`.",
 }
 """Meanings of the labels. `document` raises where one is missing or left over."""
 GROUPS = {
-    "Requests": ("accepted", "ended", "open", "held", "in_flight", "request", "queue", "retries"),
+    "Requests": (
+        "accepted",
+        "ended",
+        "open",
+        "held",
+        "in_flight",
+        "request",
+        "queue",
+        "retries",
+        "clients",
+    ),
     "Batches": ("batch", "runs"),
     "Exchanges": ("exchange", "first_byte"),
     "Models at /v1": ("input", "output", "usage", "first_token"),

@@ -384,5 +384,6 @@ def _assembled(
             front.sweep()
         gateway.parts.exchanges.sweep()
         gateway.parts.models.sweep()
+        invoker.body_budget.answers.sweep()
 
     return front or handlers, sweep, front, handed_over

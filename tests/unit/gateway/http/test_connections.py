@@ -32,7 +32,7 @@ class FakeConnection:
         self.quiet_s = quiet_s
         self.is_closed = False
 
-    def evict(self) -> None:
+    def abort(self) -> None:
         self.is_closed = True
 
 

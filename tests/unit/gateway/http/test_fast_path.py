@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.http.connections import ConnectionLimit
-from gateway.http.fast_path import QUIET_MAX, FastPath
+from gateway.http.fast_path import QUIET_MAX, Connection, FastPath
 from gateway.http.plain_heads import HEADS_MAX
 from gateway.replies import Writer
 from runtime_image.contract.link import Kind
@@ -291,6 +291,12 @@ class RecordingTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.is_closed
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.limits = high, low
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def write(self, data: object) -> None:
         self.asked.append("write")
 
@@ -303,6 +309,9 @@ class RecordingTransport(asyncio.Transport):
     def close(self) -> None:
         self.asked.append("close")
         self.is_closed = True
+
+    def abort(self) -> None:
+        self.close()
 
 
 class EagerTransport(RecordingTransport):
@@ -338,11 +347,13 @@ class Socket:
 
 
 async def test_a_client_that_does_not_read_is_not_read_from(served: Served) -> None:
-    """While answers pile up, reading from the connection is paused."""
-    connection, wire = plain_front(served)(), RecordingTransport(Socket())
+    """While answers pile up, reading from the connection is paused, and it is not idle."""
+    connection, wire = Connection(plain_front(served)), RecordingTransport(Socket())
     connection.connection_made(wire)
     connection.pause_writing()
+    assert not connection.is_idle
     connection.resume_writing()
+    assert connection.is_idle
     assert wire.asked == ["pause", "resume"]
 
 

@@ -23,6 +23,9 @@ class HeldBytes:
     def reserve(self, count: int) -> None:
         self.held_bytes += count
 
+    def hold_answers(self, count: int) -> None:
+        self.held_bytes += count
+
 
 class World:
     """Body budget with a clock that the test sets."""
