@@ -149,7 +149,7 @@ class Admin:
             ),
             operate,
             UploadRoutes(store.blobs, deploys, boundary.access, context.settings.driver),
-            KeyRoutes(store.keys, store.ring, wall),
+            KeyRoutes(store.keys, store.ring, store.revocations, wall),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
             TimelineRoutes(store, manager, wall),
             advice,
