@@ -94,24 +94,26 @@ class FrameFollower:
 
     def feed(self, data: bytes) -> None:
         """Follow the next bytes."""
-        size = len(data)
-        if self._left >= size:
-            self._left -= size
+        at, size = self._left, len(data)
+        if at >= size:
+            self._left = at - size
             return
         if self._is_lost:
             return
-        data = self._begun + data[self._left :]
-        at = 0
+        if self._begun:
+            data = self._begun + data
+            size = len(data)
+        self._left, self._begun = 0, b""
         for _ in range(_AT_ONCE):
-            size = _frame_size(data, at)
-            if not size:
-                break
-            at += size
-        else:
-            self._is_lost = True
-            at = len(data)
-        self._left = max(0, at - len(data))
-        self._begun = data[at:]
+            length = _frame_size(data, at)
+            if not length:
+                self._begun = data[at:]
+                return
+            at += length
+            if at >= size:
+                self._left = at - size
+                return
+        self._is_lost = True
 
 
 def _frame_size(data: bytes, at: int) -> int:
