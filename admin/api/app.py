@@ -40,7 +40,7 @@ from gateway.http.app import ErrorBoundary, Handler
 from gateway.http.bodies import continue_later
 from gateway.metrics.samples import RateSample
 from gateway.waits import OpenRequests
-from registry.errors import FnError, Unknown
+from registry.errors import FnError, RevokedNotStored, Unknown
 from registry.tasks import Tasks
 
 SHIELDED = ("POST", "PATCH", "DELETE")
@@ -103,6 +103,9 @@ class AdminApi:
         try:
             response = await handler(request)
             await self._settled()
+        except RevokedNotStored as error:
+            await self._settled()  # it has changed memory all the same
+            return error
         except (FnError, ConnectionError) as error:
             return error
         return response
