@@ -41,7 +41,9 @@ class KeyRoutes:
 
     async def list_keys(self, _request: web.Request) -> web.Response:
         """Return every key that is accepted, without its secret."""
-        items = [key_json(key) for key in self._ring.all()]
+        stored, ring = await self._keys.list(), self._ring
+        # A removal that is not stored yet is one all the same.
+        items = [key_json(key) for key in stored if ring.with_id(key.id) is not None]
         return json_answer({"items": items, "next": None})
 
     async def add_key(self, request: web.Request) -> web.Response:
