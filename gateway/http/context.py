@@ -116,7 +116,8 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     dropped = metrics.count_dropped_events
     access_log = AccessLog(write_access, wall, dropped) if write_access else None
     open_exchanges: set[Exchange] = set()
-    cut_revoked(access.ring, lambda: open_exchanges)
+    # Those that are held first: the place of another one would send them to their server.
+    cut_revoked(access.ring, lambda: sorted(open_exchanges, key=lambda one: not one.is_held))
     return Invoker(
         *(settings, access, catalog, delivery),
         ColdCheck(),

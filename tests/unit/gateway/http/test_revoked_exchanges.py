@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.revocation import AT_ONCE
 from tests.support.proxied import Gate, gate, until
 
 KEYS = {"fn_first-of-two": ("invoke:web",), "fn_other-of-two": ("invoke:web",)}
@@ -128,3 +129,26 @@ async def test_what_has_no_answer_yet_gets_one(
         assert b"the key was removed" in body
         wire.close()
         await one.settled()
+
+
+async def test_what_is_held_is_cut_first(tmp_path: Path, is_fast: bool) -> None:
+    """Of many requests of one key none takes the place of another one that was cut before."""
+    heads: list[bytes] = []
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(CHUNKED)
+        await reader.read()
+
+    async with gate(tmp_path, serve, is_fast=is_fast, keys=KEYS) as one:
+        wires = [await one.connect() for _ in range(AT_ONCE + 50)]
+        for wire in wires:
+            wire.send(request(b"first"))
+        await until(lambda: len(one.exchanges) == len(wires) and len(heads) > 50)
+        await until(lambda: sum(not each.is_held for each in one.exchanges.all()) == len(heads))
+        remove(one)
+
+        assert [each.is_held for each in one.exchanges.all()] == [False] * 50
+        await one.settled()
+        for wire in wires:
+            wire.close()
