@@ -196,13 +196,21 @@ class Access:
         scheme, _, secret = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise NoKey("expected the header Authorization: Bearer <key>")
-        secret = secret.strip()
+        caller = self._holder(secret.strip())
+        if caller is None:
+            raise NoKey("the key is unknown")
+        return caller
+
+    def is_key(self, secret: str) -> bool:
+        """Return whether a text is a valid key, or the admin token."""
+        return self._holder(secret) is not None
+
+    def _holder(self, secret: str) -> Caller | None:
+        """Return the caller with this key, None if it is unknown."""
         if compare_digest(fingerprint(secret), self._token):
             return Caller(self.token_id, ("admin",))
         key: Key | None = self.ring.find(secret)
-        if key is None:
-            raise NoKey("the key is unknown")
-        return Caller(key.id, key.scopes)
+        return None if key is None else Caller(key.id, key.scopes)
 
     def check_id(self, id: str, need: Need, name: str = "") -> Caller:
         """Return the caller with a key's id, as `check`. Raises NoKey or WrongScope."""

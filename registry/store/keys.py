@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from registry.errors import BadRequest, Conflict, RevokedNotStored, StoreUnavailable, Unknown
+from registry.key_form import PREFIX
 from registry.model import NAMESPACE, Key
 from registry.names import is_name
 from registry.store.database import Database
@@ -20,7 +21,6 @@ from registry.store.records import decode_record, encode_record
 
 log = structlog.get_logger()
 
-PREFIX: Final = "fn_"
 SCOPES: Final = ("invoke", "read", "deploy", "admin")
 KEYS_MAX: Final = 10_000
 NOTE_MAX: Final = 200
