@@ -12,6 +12,9 @@ import structlog
 # Before anything imports ONNX Runtime: it would write a usage database and keep it open.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
+# The folders of hundreds of servers stay until the session ends.
+os.environ["FN_BALLAST_MIB"] = "0"
+
 # A shell starts background jobs with SIGINT ignored, and children inherit that: a test could end
 # none of them by Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

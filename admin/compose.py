@@ -388,7 +388,7 @@ def _open_admin(
     metrics, store = gateway.invoker.metrics, context.store
     add_families(metrics, context, OneGateway())
     health, sampler = make_health(context), RateSampler(metrics.durations, metrics.first_bytes)
-    sources = [health.reasons, store.backups.reasons, *(one.reasons for one in tasks)]
+    sources = [health.reasons, store.reasons, *(one.reasons for one in tasks)]
     return open_admin(context, sampler.sample, sources, stack)
 
 

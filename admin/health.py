@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from pool_manager.core.state import Replica, State
 from pool_manager.manager import Manager
+from registry.files import free_bytes
 from registry.store.history import History
 
 DISK_FREE_MIN = 256 * 2**20
@@ -16,10 +16,6 @@ BUFFERED_MAX = 1000
 """Max buffered records; a healthy store writes them long before that."""
 RELEASE_S = 10.0
 """Seconds after which a replica's release counts as stuck: it blocks its device for others."""
-
-
-def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
 
 
 class Pools(Protocol):
@@ -39,7 +35,7 @@ class Health:
         pools: Pools,
         history: History,
         clock: Callable[[], float],
-        free_bytes: Callable[[Path], int] = _free_bytes,
+        free_bytes: Callable[[Path], int] = free_bytes,
     ) -> None:
         self._data = data
         self._manager = manager

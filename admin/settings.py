@@ -124,6 +124,9 @@ class Settings(BaseSettings):
     secret_key_file: Path | None = None
     """File with the key of the secrets, 64 hex digits. By default `secret.key` in the data folder,
     which is created with the first secret."""
+    ballast_mib: int = Field(64, ge=0, le=1_048_576)
+    """MiB of the data folder's disk that a file, `ballast`, takes up for revocations of keys and
+    changes of settings: a full disk costs it. Uploads leave twice as much free. 0 for none."""
     prepare: bool = True
     """Whether a deploy prepares the model for cold starts: an optimised graph with its weights in a
     separate file. If off, replicas load models as they were deployed."""
@@ -290,6 +293,7 @@ class Settings(BaseSettings):
             self.data,
             usage_keep_s=self.usage_days * DAY_S,
             secret_key_file=given and given.expanduser().absolute(),
+            ballast_bytes=self.ballast_mib * 2**20,
         )
 
     def pool(self) -> PoolSettings:

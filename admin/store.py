@@ -15,13 +15,14 @@ from registry.catalog import Catalog
 from registry.files import DataDirectory, write_atomic
 from registry.model import Bundle
 from registry.settings import StoreSettings
+from registry.store.ballast import Ballast
 from registry.store.builds import BuildStore
 from registry.store.database import Database
 from registry.store.device_time import DeviceTimes
 from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.hosts import HostStore
-from registry.store.keys import KeyRing, Keys
+from registry.store.keys import KeyRing, Keys, Revocations
 from registry.store.operations import Operations, Traffic
 from registry.store.recovery.backups import Backups
 from registry.store.recovery.folder import check_folder, enter, explained, keep_earlier_schema
@@ -44,7 +45,8 @@ class Store:
     `id` is that of the database, which no other store has.
     `bundles` holds the bundle of every revision in the catalog, by digest. Unused blobs are
     removed from `sweeps_from_s` on (Unix seconds). `tasks` owns the flushers of history and usage,
-    and the daily backups. `cookie_secret` signs the cookies of functions' pages.
+    the daily backups, the ballast and late revocations. `cookie_secret` signs the cookies of
+    functions' pages.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Store:
     traffic: Traffic
     operations: Operations
     keys: Keys
+    revocations: Revocations
     secrets: SecretStore
     hosts: HostStore
     history: History
@@ -71,6 +74,10 @@ class Store:
     tasks: Tasks
     sweeps_from_s: float
 
+    def reasons(self) -> list[str]:
+        """Return the reasons for `/readyz` to report the server as degraded."""
+        return [*self.backups.reasons(), *self.revocations.reasons()]
+
 
 async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     """Open the data folder for this server alone; `stack` closes all that was opened.
@@ -83,7 +90,8 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     wall = time.time  # noqa: TID251 - the shell passes the clock in
     with explained(settings):
         await asyncio.to_thread(keep_earlier_schema, settings, found)
-        database = await Database.open(settings.database, busy_s=settings.busy_s)
+        ballast = Ballast(settings.ballast, settings.ballast_bytes)
+        database = await Database.open(settings.database, busy_s=settings.busy_s, ballast=ballast)
         stack.push_async_callback(database.close)
         functions = Functions(database, profiles_max=settings.profiles_max)
         keys = Keys(database)
@@ -91,7 +99,12 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         bundles = await functions.load_bundles()
         ring = KeyRing(await keys.list())
         hosts = await HostStore.open(database)
-        blobs = BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max)
+        blobs = BlobStore(
+            settings.blobs,
+            settings.blob_max_bytes,
+            settings.uploads_max,
+            free_min=2 * settings.ballast_bytes,
+        )
         builds = await BuildStore.open(database, blobs.is_stored)
         identity = await enter(database, settings, wall())
     remove_partial(settings)
@@ -102,6 +115,9 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
     usage = UsageStore(database, settings, wall)
     await stack.enter_async_context(usage.running(tasks))
     await stack.enter_async_context(backups.running(tasks))
+    revocations = Revocations(keys, ring)
+    tasks.root("revocations", revocations.keep_storing())
+    tasks.root("ballast", ballast.keep())
     return Store(
         id=identity.id,
         settings=settings,
@@ -109,6 +125,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         traffic=Traffic(database),
         operations=Operations(database, ended_max=settings.operations_max),
         keys=keys,
+        revocations=revocations,
         secrets=SecretStore(database, KeyFile.of(settings)),
         hosts=hosts,
         history=history,

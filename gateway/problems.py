@@ -68,6 +68,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.NoRoom: 503,
     errors.AdviceUnavailable: 503,
     errors.StoreUnavailable: 503,
+    errors.RevokedNotStored: 503,
     errors.DriverError: 503,
     errors.EngineDown: 503,
     errors.HostDown: 503,

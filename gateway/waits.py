@@ -1,19 +1,21 @@
-"""Waits of requests for something other than a call, which a shutdown ends."""
+"""Requests that take long and are no calls: what ends them before their time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, TypeVar
 
-from registry.errors import ShuttingDown
+from gateway.revocation import cut_revoked
+from registry.errors import FnError, ShuttingDown
+from registry.store.keys import KeyRing
 
 T = TypeVar("T")
 RETRY_S: Final = 5.0
 
 
 class OpenWaits:
-    """Open waits of one kind. Event loop thread only."""
+    """Open waits of one kind, which a shutdown ends. Event loop thread only."""
 
     def __init__(self) -> None:
         self._is_closing = False
@@ -36,3 +38,43 @@ class OpenWaits:
         self._is_closing = True
         for wait in self._waits:
             wait.reschedule(0.0)
+
+
+class OpenRequest:
+    """One request, as `gateway.revocation.OpenForKey`: an upload, a follower, a wait."""
+
+    def __init__(self, key_id: str) -> None:
+        self.key_id = key_id
+        self.wait = asyncio.timeout(None)
+        """The block within which the request is answered."""
+        self.error: FnError | None = None
+        """Why the request was ended, None if it was not."""
+
+    def fail(self, error: FnError) -> None:
+        """End the request with an error; one whose answer has begun is cut off."""
+        if self.error is None:
+            self.error = error
+            self.wait.reschedule(0.0)
+
+
+class OpenRequests:
+    """Requests of the admin API, which end when their key is removed. Event loop thread only."""
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._open: set[OpenRequest] = set()
+        cut_revoked(ring, lambda: self._open)
+
+    async def run(self, key_id: str, work: Awaitable[T]) -> T:
+        """Return the outcome of `work` for a caller. Raises NoKey if the key is removed before."""
+        opened = OpenRequest(key_id)
+        try:
+            async with opened.wait:
+                self._open.add(opened)
+                try:
+                    return await work
+                finally:
+                    self._open.discard(opened)
+        except TimeoutError:
+            if opened.error is None:
+                raise
+            raise opened.error from None

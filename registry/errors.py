@@ -389,6 +389,14 @@ class StoreUnavailable(FnError):
     title = "The store is not available"
 
 
+class RevokedNotStored(StoreUnavailable):
+    """The key is refused from now on, but its removal could not be stored: a restarted server would
+    accept it. The server repeats the removal until it is stored."""
+
+    code = "revoked_not_stored"
+    title = "The key is revoked, which is not stored yet"
+
+
 class DriverError(FnError):
     """A replica could not be started, stopped or inspected."""
 

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,11 @@ def is_exhausted(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that this user may still write to the disk of `folder`. Raises OSError."""
+    return shutil.disk_usage(folder).free
 
 
 def fsync_folder(folder: Path) -> None:

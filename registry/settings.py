@@ -48,6 +48,8 @@ class StoreSettings:
     """Seconds between two flushes: the usage that a crash may lose."""
     secret_key_file: Path | None = None
     """File of the key of the secrets, None for the store's own file."""
+    ballast_bytes: int = 0
+    """Bytes of the disk that are kept for commits of keys and settings; 0 for none."""
 
     @property
     def database(self) -> Path:
@@ -63,6 +65,11 @@ class StoreSettings:
     def marker(self) -> Path:
         """Path of the file that identifies the database of this folder."""
         return self.data / "store.json"
+
+    @property
+    def ballast(self) -> Path:
+        """Path of the file that takes up the room for commits of keys and settings."""
+        return self.data / "ballast"
 
     @property
     def backups(self) -> Path:

@@ -28,7 +28,6 @@ from admin.api.operate import BackupRoutes, OperateRoutes
 from admin.api.pages import PageRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.secrets import SecretRoutes
-from admin.api.streaming import REVALIDATE_KEY
 from admin.api.table import Handlers, Scoped, table
 from admin.api.usage import UsageRoutes
 from admin.deploy.deploys import Settled, at_once
@@ -40,7 +39,8 @@ from gateway.access import Access, Need
 from gateway.http.app import ErrorBoundary, Handler
 from gateway.http.bodies import continue_later
 from gateway.metrics.samples import RateSample
-from registry.errors import FnError, Unknown
+from gateway.waits import OpenRequests
+from registry.errors import FnError, RevokedNotStored, Unknown
 from registry.tasks import Tasks
 
 SHIELDED = ("POST", "PATCH", "DELETE")
@@ -65,6 +65,7 @@ class AdminApi:
         self._access = access
         self._settled = settled
         self._tasks = Tasks("admin API")
+        self._open = OpenRequests(access.ring)
         self._table = table(handlers)
 
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
@@ -85,10 +86,9 @@ class AdminApi:
         async def checked(request: web.Request) -> web.StreamResponse:
             authorization = request.headers.get("Authorization")
             name = request.match_info.get("name", "")
-            self._access.check(authorization, need, name)
-            request[REVALIDATE_KEY] = lambda: self._revalidate(authorization, need)
+            caller = self._access.check(authorization, need, name)
             if not is_shielded:
-                return await handler(request)
+                return await self._open.run(caller.id, handler(request))
             task_name = f"{request.method} {request.path[:200]}"
             task = self._tasks.spawn(task_name, self._outcome(handler, request))
             outcome: Outcome = await asyncio.shield(task)
@@ -98,14 +98,14 @@ class AdminApi:
 
         return checked
 
-    def _revalidate(self, authorization: str | None, need: Need) -> None:
-        self._access.check(authorization, need)
-
     async def _outcome(self, handler: Scoped, request: web.Request) -> Outcome:
         """Return the response or the error, so that a disconnected client logs no task failure."""
         try:
             response = await handler(request)
             await self._settled()
+        except RevokedNotStored as error:
+            await self._settled()  # it has changed memory all the same
+            return error
         except (FnError, ConnectionError) as error:
             return error
         return response
@@ -149,7 +149,7 @@ class Admin:
             ),
             operate,
             UploadRoutes(store.blobs, deploys, boundary.access, context.settings.driver),
-            KeyRoutes(store.keys, store.ring, wall),
+            KeyRoutes(store.keys, store.ring, store.revocations, wall),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
             TimelineRoutes(store, manager, wall),
             advice,

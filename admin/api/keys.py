@@ -13,7 +13,7 @@ from gateway.access import Access
 from gateway.http.bodies import read_body
 from gateway.problems import CREATED, json_answer
 from registry.bounded_text import read_json
-from registry.store.keys import KeyRing, Keys
+from registry.store.keys import KeyRing, Keys, Revocations
 
 REQUEST_MAX = 64 * 1024
 READ_S = 10.0
@@ -31,14 +31,19 @@ class KeyRequest(msgspec.Struct, forbid_unknown_fields=True):
 class KeyRoutes:
     """Handlers for keys. Changes reach the store and, at once, the key ring of request checks."""
 
-    def __init__(self, keys: Keys, ring: KeyRing, wall: Callable[[], float]) -> None:
+    def __init__(
+        self, keys: Keys, ring: KeyRing, revocations: Revocations, wall: Callable[[], float]
+    ) -> None:
         self._keys = keys
         self._ring = ring
+        self._revocations = revocations
         self._wall = wall
 
     async def list_keys(self, _request: web.Request) -> web.Response:
-        """Return every key, without its secret."""
-        items = [key_json(key) for key in await self._keys.list()]
+        """Return every key that is accepted, without its secret."""
+        stored, ring = await self._keys.list(), self._ring
+        # A removal that is not stored yet is one all the same.
+        items = [key_json(key) for key in stored if ring.with_id(key.id) is not None]
         return json_answer({"items": items, "next": None})
 
     async def add_key(self, request: web.Request) -> web.Response:
@@ -50,10 +55,10 @@ class KeyRoutes:
         return json_answer({**key_json(key), "secret": secret}, CREATED)
 
     async def remove_key(self, request: web.Request) -> web.Response:
-        """Remove a key. Requests with it are refused from now on."""
-        key = await self._keys.remove(request.match_info["id"])
-        self._ring.remove(key)
-        return json_answer({"removed": key.id})
+        """Revoke a key. Requests with it are refused from now on, and what it has open is cut."""
+        id = request.match_info["id"]
+        await self._revocations.revoke(id)
+        return json_answer({"removed": id})
 
 
 class SessionRoutes:

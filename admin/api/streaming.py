@@ -15,7 +15,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from gateway.problems import OK
-from registry.errors import NoKey, QueueFull, ShuttingDown, WrongScope
+from registry.errors import QueueFull, ShuttingDown
 
 log = structlog.get_logger()
 
@@ -35,11 +35,6 @@ HEADERS: Final = {
 }
 
 
-REVALIDATE_KEY: Final[web.RequestKey[Callable[[], None]]] = web.RequestKey("revalidate")
-"""Key of a request's access check. It raises FnError if the client's access has ended since: keys
-can be removed while streams run."""
-
-
 def is_asked(request: web.Request) -> bool:
     """Return whether the client accepts an event stream instead of a finite response."""
     accepted = request.headers.get(hdrs.ACCEPT, "").split(",")
@@ -47,24 +42,16 @@ def is_asked(request: web.Request) -> bool:
 
 
 class Stream:
-    """Event stream to one client. `revalidate` is called before each event; `clock` returns
-    seconds."""
+    """Event stream to one client. `clock` returns seconds."""
 
-    def __init__(
-        self,
-        response: web.StreamResponse,
-        revalidate: Callable[[], None],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, response: web.StreamResponse, clock: Callable[[], float]) -> None:
         self._response = response
-        self._revalidate = revalidate
         self._clock = clock
         self._sent_s = clock()
 
     async def write(self, events: bytes) -> None:
         """Send whole events; return when the connection accepts more. Raises TimeoutError if the
-        client does not read, ConnectionError if it disconnected, FnError if its access ended."""
-        self._revalidate()
+        client does not read, ConnectionError if it disconnected."""
         async with asyncio.timeout(SLOW_S):
             await self._response.write(events)
         self._sent_s = self._clock()
@@ -107,11 +94,14 @@ class Streams:
                 self._waits.add(wait)
                 try:
                     await response.prepare(request)
-                    await produce(Stream(response, request[REVALIDATE_KEY], self._clock))
+                    await produce(Stream(response, self._clock))
                 finally:
                     self._waits.discard(wait)
-        except (TimeoutError, ConnectionError, NoKey, WrongScope):
+        except (TimeoutError, ConnectionError):
             _cut_off(request)
+        except asyncio.CancelledError:  # the client has left, or its key was removed
+            _cut_off(request)
+            raise
         except Exception:  # the response head is sent: a problem document is no longer possible
             log.exception("a stream failed", path=request.path[:200])
             _cut_off(request)

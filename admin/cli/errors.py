@@ -44,6 +44,7 @@ HINTS: Final = {
     "upstream_timeout": "see why: fnctl logs NAME; the limit is first_byte_s",
     "replica_died": "see why: fnctl why NAME, fnctl logs NAME",
     "asleep": "wake it with such a request, or: fnctl warm NAME",
+    "revoked_not_stored": "free space on the disk of the server's data folder, then repeat it",
     "foreign_host": "start the server with --public-host, or use its own address in --url",
 }
 """Hints by the error's code."""

@@ -164,7 +164,7 @@ def _open_admin(context: AdminContext, workers: WorkerPool, stack: AsyncExitStac
     tasks = Tasks("server")
     stack.push_async_callback(tasks.close)
     owners = (store.tasks, context.manager.tasks, context.builds.tasks, tasks)
-    sources = [make_health(context).reasons, store.backups.reasons, workers.reasons]
+    sources = [make_health(context).reasons, store.reasons, workers.reasons]
     admin = open_admin(context, list, [*sources, *(one.reasons for one in owners)], stack)
     root_tasks = [
         ("history", KEEP_S, history.flush),

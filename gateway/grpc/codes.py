@@ -67,6 +67,7 @@ CODE: Final[dict[type[FnError], StatusCode]] = {
     errors.NoRoom: StatusCode.UNAVAILABLE,
     errors.AdviceUnavailable: StatusCode.UNAVAILABLE,
     errors.StoreUnavailable: StatusCode.UNAVAILABLE,
+    errors.RevokedNotStored: StatusCode.UNAVAILABLE,
     errors.DriverError: StatusCode.UNAVAILABLE,
     errors.EngineDown: StatusCode.UNAVAILABLE,
     errors.HostDown: StatusCode.UNAVAILABLE,

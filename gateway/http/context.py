@@ -27,6 +27,7 @@ from gateway.observing.errors import FailureCount
 from gateway.observing.tracing import Tracer
 from gateway.ports import CallHistory, ModelControl, ModelStatistics, NoStatistics
 from gateway.replies import CLOSE
+from gateway.revocation import cut_revoked
 from gateway.settings import GatewaySettings
 from gateway.v1.turns import ScanTurns
 from registry.catalog import Catalog
@@ -115,6 +116,9 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     catalog.subscribe(metrics.on_change)
     dropped = metrics.count_dropped_events
     access_log = AccessLog(write_access, wall, dropped) if write_access else None
+    open_exchanges: set[Exchange] = set()
+    # Those that are held first: the place of another one would send them to their server.
+    cut_revoked(access.ring, lambda: sorted(open_exchanges, key=lambda one: not one.is_held))
     return Invoker(
         *(settings, access, catalog, delivery),
         ColdCheck(),
@@ -129,7 +133,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         FailureCount(wall),
         BodyBudget(delivery, settings.held_bytes_max, monotonic),
         Inflation(inflating_threads()),
-        set(),
+        open_exchanges,
         set(),
         ScanTurns(),
         upstream_keys or UpstreamKeys(),

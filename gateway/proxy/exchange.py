@@ -177,8 +177,7 @@ class Exchange(ExchangeData):
         if self.state is State.ANSWERING:
             self._relay(data)
         elif self.state is State.TUNNEL:
-            self._bytes_out += len(data)
-            self._client.write(data)
+            self._pass_frames(data)
         elif self.state is State.OPEN and not self._pass_known(data):
             self._reader.feed(data)
             self._read_heads()
@@ -335,9 +334,7 @@ class Exchange(ExchangeData):
             self.state = State.ANSWERING
             self._relay(rest, head)
             return
-        self.state = State.TUNNEL
-        self._client.write(head)
-        self._client.begin_tunnel()
+        self._begin_tunnel(head)
         if rest:
             self.upstream_data(rest)
 
@@ -486,8 +483,9 @@ class Exchange(ExchangeData):
             self._client.write(self._encoded(last))
         resets = self._reader.ends_with_connection or self._reader.unchunks
         resets = resets and not self._is_encoding  # without its last chunk, it is incomplete
+        is_told = self._say_closed(error)
         self._journal.ended(error, call, self._close())
-        self._client.cut(resets=resets or answer.status == SWITCHING)
+        self._client.cut(resets=(resets or answer.status == SWITCHING) and not is_told)
 
     def _problem(self, error: BaseException, call: ExchangeCall | None) -> None:
         """Answer with a problem document."""

@@ -14,6 +14,8 @@ from gateway.proxy.kept_prefix import KeptPrefix, Memory
 from gateway.proxy.plan import State
 from gateway.proxy.ports import FilterMode
 from gateway.proxy.retries import Loss
+from gateway.proxy.websocket import POLICY_VIOLATION, FrameFollower, close_frame
+from registry.errors import NoKey
 
 if TYPE_CHECKING:
     from gateway.proxy.plan import ExchangePlan
@@ -36,6 +38,7 @@ class ExchangeData(ABC):
         "_deadlines",
         "_delivery",
         "_filter",
+        "_frames",
         "_is_client_full",
         "_is_encoding",
         "_is_reused",
@@ -86,6 +89,7 @@ class ExchangeData(ABC):
         self._sends = self._unsent = 0
         self._keeps = plan.keeps
         self._filter: AnswerFilter | None = None
+        self._frames: FrameFollower | None = None
         self._is_rewriting = self._is_encoding = False
         self.is_request_whole = plan.head.framing.is_empty
         """Whether the client has sent the whole request."""
@@ -97,9 +101,41 @@ class ExchangeData(ABC):
         return self._plan, self._answer, self._call
 
     @property
+    def key_id(self) -> str:
+        """Id of the caller's key, "" without one."""
+        return self._plan.key_id
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the request waits for a connection to its server."""
+        return self.state is State.HELD
+
+    @property
     def is_over(self) -> bool:
         """Whether the exchange has ended."""
         return self.state is State.OVER
+
+    def _begin_tunnel(self, head: bytes) -> None:
+        """Send the head that opens a WebSocket; bytes of both sides follow."""
+        self.state = State.TUNNEL
+        self._frames = FrameFollower()
+        self._client.write(head)
+        self._client.begin_tunnel()
+
+    def _pass_frames(self, data: bytes) -> None:
+        """Pass on bytes of the server of a WebSocket."""
+        assert self._frames is not None
+        self._frames.feed(data)
+        self._bytes_out += len(data)
+        self._client.write(data)
+
+    def _say_closed(self, error: FnError) -> bool:
+        """Send the client of a WebSocket the frame that says why it ends; return whether it could
+        be sent: not in the middle of another frame."""
+        if self._frames is None or not isinstance(error, NoKey) or not self._frames.is_between:
+            return False
+        self._client.write(close_frame(POLICY_VIOLATION, error.message))
+        return True
 
     @abstractmethod
     def _on_evicted(self, error: FnError) -> None:

@@ -23,7 +23,7 @@ import structlog
 
 from registry.bundles.paths import check_path, check_sha256
 from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
-from registry.files import fsync_folder, make_private, unavailable
+from registry.files import free_bytes, fsync_folder, make_private, unavailable
 from registry.model import Bundle, BundleFile
 
 log = structlog.get_logger()
@@ -47,6 +47,20 @@ def is_blob(path: Path, sha256: str, size: int | None = None) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
+def check_free(path: Path, size: int, free_min: int) -> None:
+    """Raise StoreUnavailable unless `free_min` bytes of the disk stay free after `size` more.
+
+    `path` is on that disk.
+    """
+    if not free_min:
+        return
+    with _filesystem():
+        free = free_bytes(path)
+    if free - size < free_min:
+        text = f"expected {free_min >> 20} MiB that stay free beside {size} bytes of a file"
+        raise StoreUnavailable(f"disk full: {text}, got {free >> 20} MiB that are free")
+
+
 class Upload:
     """Upload of a file with announced size and, if known, announced hash.
 
@@ -54,11 +68,12 @@ class Upload:
     runs in a thread, because hashing, writing and fsync would block the event loop.
     """
 
-    def __init__(self, incoming: Path, sha256: str, size: int) -> None:
+    def __init__(self, incoming: Path, sha256: str, size: int, free_min: int = 0) -> None:
         """Create the temporary file. Raises StoreUnavailable.
 
-        `sha256` is "" if the content determines it.
+        `sha256` is "" if the content determines it. `free_min`: bytes of the disk that stay free.
         """
+        self._free_min = free_min
         self._path = incoming / secrets.token_hex(16)
         self._sha256 = sha256
         self._size = size
@@ -130,6 +145,7 @@ class Upload:
 
     def _flush(self) -> None:
         data, self._buffer = self._buffer, bytearray()
+        check_free(self._path, len(data), self._free_min)
         self._hash.update(data)
         rest = memoryview(data)
         while rest:
@@ -166,12 +182,21 @@ class Swept:
 
 
 class BlobStore:
-    """The blobs below `root`. `max_bytes` bounds one blob, `uploads_max` the concurrent uploads.
+    """The blobs below `root`. `max_bytes` bounds one blob, `uploads_max` the concurrent uploads,
+    which leave `free_min` bytes of the disk free.
 
     One server at a time: opening removes the incomplete uploads of an earlier server.
     """
 
-    def __init__(self, root: Path, max_bytes: int, uploads_max: int = UPLOADS_MAX) -> None:
+    def __init__(
+        self,
+        root: Path,
+        max_bytes: int,
+        uploads_max: int = UPLOADS_MAX,
+        *,
+        free_min: int = 0,
+    ) -> None:
+        self._free_min = free_min
         self._root = root
         self._incoming = root / INCOMING
         self._max_bytes = max_bytes
@@ -273,9 +298,10 @@ class BlobStore:
             raise StoreUnavailable(
                 f"{self._uploads} uploads are running already", retry_after_s=1.0
             )
+        check_free(self._incoming, size, self._free_min)
         self._uploads += 1
         try:
-            upload = Upload(self._incoming, sha256, size)
+            upload = Upload(self._incoming, sha256, size, self._free_min)
             try:
                 yield upload
                 await upload.commit(self.path)

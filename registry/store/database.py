@@ -16,7 +16,7 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +25,10 @@ import aiosqlite
 
 from registry.errors import Conflict, FnError, StoreUnavailable
 from registry.files import unavailable
+from registry.store.ballast import Ballast
 
 Row = tuple[Any, ...]
+Step = Callable[[], Awaitable[list[Row]]]
 Values = Sequence[str | int | float | bytes | None]
 
 _JOIN_S: Final = 10.0
@@ -49,6 +51,9 @@ _REASONS: Final[dict[int, str]] = {
     sqlite3.SQLITE_IOERR: "disk error",
     sqlite3.SQLITE_NOMEM: "out of memory",
 }
+_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+"""Codes of a full disk. It is an error of input or output where it met the shared memory of the
+write-ahead log."""
 _FILE: Final = re.compile(r"([0-9]{4})_([a-z0-9_]+)\.sql")
 
 WRITES_WAITING_MAX: Final = 256
@@ -66,6 +71,11 @@ def explain(error: sqlite3.Error) -> FnError | None:
     if isinstance(error, sqlite3.IntegrityError):
         return Conflict(f"the store refuses it: {error}")
     return None
+
+
+def _is_full(error: StoreUnavailable) -> bool:
+    """Return whether a full disk can be the cause."""
+    return getattr(error.__cause__, "sqlite_errorcode", 0) & _PRIMARY_CODE in _FULL
 
 
 @contextlib.contextmanager
@@ -207,14 +217,20 @@ class Connection:
 
 
 class Transaction:
-    """Statements inside `Database.write`, committed or rolled back together."""
+    """Statements inside `Database.write`, committed or rolled back together.
 
-    def __init__(self, connection: Connection) -> None:
+    With `ballast`, a full disk costs the ballast: the statements so far are repeated in a new
+    transaction, which finds the same rows, because there is no other writer.
+    """
+
+    def __init__(self, connection: Connection, ballast: Ballast | None = None) -> None:
         self._connection = connection
+        self._ballast = ballast
+        self._done: list[Step] = []
 
     async def query(self, sql: str, values: Values = ()) -> list[Row]:
         """Run one reading or writing statement and return its rows."""
-        return await self._connection.query(sql, values)
+        return await self._run(lambda: self._connection.query(sql, values))
 
     def stream(self, sql: str, values: Values = ()) -> AsyncIterator[list[Row]]:
         """Run one reading statement and yield its rows in chunks."""
@@ -222,15 +238,41 @@ class Transaction:
 
     async def execute_many(self, sql: str, rows: Iterable[Values]) -> None:
         """Run one writing statement once per row of values."""
-        await self._connection.execute_many(sql, rows)
+        kept = list(rows)
+
+        async def step() -> list[Row]:
+            await self._connection.execute_many(sql, kept)
+            return []
+
+        await self._run(step)
+
+    async def _run(self, step: Step) -> list[Row]:
+        ballast = self._ballast
+        try:
+            rows = await step()
+        except StoreUnavailable as error:
+            if ballast is None or not _is_full(error):
+                raise
+            if not await asyncio.to_thread(ballast.give_up):
+                raise
+            await self._connection.rollback()
+            for done in self._done:
+                await done()
+            rows = await step()
+        if ballast is not None:
+            self._done.append(step)
+        return rows
 
 
 class Database:
     """An open database. `open` and `close` may raise StoreUnavailable."""
 
-    def __init__(self, writer: Connection, reader: Connection) -> None:
+    def __init__(
+        self, writer: Connection, reader: Connection, ballast: Ballast | None = None
+    ) -> None:
         self._writer = writer
         self._reader = reader
+        self._ballast = ballast
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -241,10 +283,12 @@ class Database:
         *,
         busy_s: float = 5.0,
         migrations: tuple[Migration, ...] = MIGRATIONS,
+        ballast: Ballast | None = None,
     ) -> Database:
         """Open or create the file at `path` and migrate its schema.
 
-        `busy_s`: max seconds to wait for another process's lock. Raises StoreUnavailable if the
+        `busy_s`: max seconds to wait for another process's lock. `ballast`: room of the disk for
+        `write(is_vital=True)`. Raises StoreUnavailable if the
         file cannot be opened, is damaged, is locked, or was written by a newer fngate.
         """
         _keep_private(path)
@@ -258,7 +302,7 @@ class Database:
             await reader.close()
             await writer.close()
             raise
-        return cls(writer, reader)
+        return cls(writer, reader, ballast)
 
     async def close(self) -> None:
         """Finish the open transaction and end both threads."""
@@ -273,9 +317,10 @@ class Database:
         return await self._reader.query(sql, values)
 
     @contextlib.asynccontextmanager
-    async def write(self) -> AsyncIterator[Transaction]:
+    async def write(self, *, is_vital: bool = False) -> AsyncIterator[Transaction]:
         """Open a transaction: committed at the end of the block, rolled back if the block raises.
 
+        `is_vital`: it changes keys or settings, so a full disk costs the ballast.
         Writers run one after the other; more than WRITES_WAITING_MAX waiting ones raise
         StoreUnavailable. A caller that is cancelled during the commit cannot know whether it took
         effect.
@@ -284,7 +329,8 @@ class Database:
             raise StoreUnavailable(f"{self._waiting} writes are waiting for the database already")
         self._waiting += 1
         try:
-            async with self._turn, _transaction(self._writer) as transaction:
+            ballast = self._ballast if is_vital else None
+            async with self._turn, _transaction(self._writer, ballast) as transaction:
                 yield transaction
         finally:
             self._waiting -= 1
@@ -306,12 +352,15 @@ def _keep_private(path: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _transaction(connection: Connection) -> AsyncIterator[Transaction]:
+async def _transaction(
+    connection: Connection, ballast: Ballast | None
+) -> AsyncIterator[Transaction]:
+    transaction = Transaction(connection, ballast)
     try:
         # IMMEDIATE takes the write lock now, so that no later statement can fail to get it.
-        await connection.query("BEGIN IMMEDIATE")
-        yield Transaction(connection)
-        await connection.query("COMMIT")
+        await transaction.query("BEGIN IMMEDIATE")
+        yield transaction
+        await transaction.query("COMMIT")
     except BaseException:
         with contextlib.suppress(FnError):  # report the first error
             await connection.rollback()

@@ -101,7 +101,7 @@ class Functions:
 
     async def save_function(self, function: Function) -> None:
         """Create or replace a function. Raises UnknownRevision if its revision is not stored."""
-        async with self._database.write() as transaction:
+        async with self._database.write(is_vital=True) as transaction:
             await save_function(transaction, function)
 
     async def remove_function(self, name: str, namespace: str = NAMESPACE) -> None:
@@ -110,7 +110,7 @@ class Functions:
         Raises UnknownFunction.
         """
         key = (namespace, name)
-        async with self._database.write() as transaction:
+        async with self._database.write(is_vital=True) as transaction:
             gone = await transaction.query(
                 "DELETE FROM functions WHERE namespace = ? AND name = ? RETURNING name", key
             )

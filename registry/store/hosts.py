@@ -99,14 +99,14 @@ class HostStore:
         """Remove a host and return it. Raises Unknown, StoreUnavailable."""
         async with self._writing:
             host = self.get(name)
-            async with self._database.write() as transaction:
+            async with self._database.write(is_vital=True) as transaction:
                 await transaction.query("DELETE FROM hosts WHERE name = ?", (name,))
             del self._hosts[name]
             self._publish(name, None)
         return host
 
     async def _save(self, host: Host) -> None:
-        async with self._database.write() as transaction:
+        async with self._database.write(is_vital=True) as transaction:
             await transaction.query(
                 "INSERT OR REPLACE INTO hosts VALUES (?, ?)", (host.name, encode_record(host))
             )

@@ -1,23 +1,32 @@
-"""Access keys: durable storage, and the key ring that requests are checked against."""
+"""Access keys: durable storage, the key ring that requests are checked against, and revocations."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
-from registry.errors import BadRequest, Conflict, Unknown
+import structlog
+
+from registry.errors import BadRequest, Conflict, RevokedNotStored, StoreUnavailable, Unknown
 from registry.key_form import PREFIX
 from registry.model import NAMESPACE, Key
 from registry.names import is_name
 from registry.store.database import Database
 from registry.store.records import decode_record, encode_record
 
+log = structlog.get_logger()
+
 SCOPES: Final = ("invoke", "read", "deploy", "admin")
 KEYS_MAX: Final = 10_000
 NOTE_MAX: Final = 200
+RETRY_S: Final = 1.0
+"""Seconds until a revocation that could not be stored is stored again; doubled each time."""
+RETRY_MAX_S: Final = 60.0
 _SECRET_MAX: Final = 256
 _ID_CHARS: Final = 12
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -82,7 +91,7 @@ class Keys:
 
     async def remove(self, id: str, namespace: str = NAMESPACE) -> Key:
         """Remove a key and return it. Raises Unknown."""
-        async with self._database.write() as transaction:
+        async with self._database.write(is_vital=True) as transaction:
             rows = await transaction.query(
                 "DELETE FROM keys WHERE namespace = ? AND id = ? RETURNING record", (namespace, id)
             )
@@ -91,7 +100,7 @@ class Keys:
         return decode_record(rows[0][0], Key)
 
     async def _insert(self, key: Key, namespace: str) -> None:
-        async with self._database.write() as transaction:
+        async with self._database.write(is_vital=True) as transaction:
             count = await transaction.query("SELECT count(*) FROM keys")
             if count[0][0] >= KEYS_MAX:
                 raise Conflict(f"there are {KEYS_MAX} keys already; remove one first")
@@ -151,3 +160,74 @@ class KeyRing:
         self.version += 1
         for callback in list(self._subscribers):
             callback(key, is_let_in)
+
+
+class Revocations:
+    """Revokes keys: in memory at once, whatever the disk does, then in the store.
+
+    What follows from a revocation in memory (other processes, open connections) hears of it from
+    the key ring. A key whose removal cannot be stored would be valid after a restart; so the
+    removal is repeated until it is stored.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        ring: KeyRing,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._keys = keys
+        self._ring = ring
+        self._pause = pause
+        self._unstored: set[str] = set()
+        self._failed = asyncio.Event()
+
+    async def revoke(self, id: str) -> None:
+        """Revoke the key with this id, also again if that is not stored yet.
+
+        Raises Unknown, and RevokedNotStored for a key that is refused from now on but that a
+        restarted server would accept.
+        """
+        key = self._ring.with_id(id)
+        if key is not None:
+            self._unstored.add(id)
+            self._ring.remove(key)
+        elif id not in self._unstored:
+            raise Unknown(f"no key {id[:80]!r}")
+        try:
+            await self._store(id)
+        except StoreUnavailable as error:
+            self._failed.set()
+            raise RevokedNotStored(
+                f"key {id} is refused from now on, but a restarted server would accept it: its"
+                f" removal could not be stored ({error.message}); the server repeats that, and so"
+                f" does fnctl key rm {id}"
+            ) from error
+
+    async def keep_storing(self) -> None:
+        """Repeat removals that could not be stored, until cancelled."""
+        while True:
+            await self._failed.wait()
+            self._failed.clear()
+            pause_s = RETRY_S
+            while self._unstored:
+                await self._pause(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                for id in list(self._unstored):
+                    with suppress(StoreUnavailable):
+                        await self._store(id)
+                        log.info("a key's removal is stored", key=id)
+
+    def reasons(self) -> list[str]:
+        """Return the reason for `/readyz` if removals wait to be stored."""
+        count = len(self._unstored)
+        if not count:
+            return []
+        return [
+            f"keys: {count} revoked, but not in the store: a restarted server would accept them"
+        ]
+
+    async def _store(self, id: str) -> None:
+        with suppress(Unknown):  # another attempt was first
+            await self._keys.remove(id)
+        self._unstored.discard(id)

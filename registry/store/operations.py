@@ -144,7 +144,7 @@ class Traffic:
         Raises UnknownRevision if that revision is not stored.
         """
         key = (function.namespace, function.name, function.revision)
-        async with self._database.write() as transaction:
+        async with self._database.write(is_vital=True) as transaction:
             await functions.save_function(transaction, function)
             await transaction.query(
                 "DELETE FROM staged WHERE namespace = ? AND name = ? AND number = ?", key

@@ -62,7 +62,7 @@ class SecretStore:
         async with self._setting:
             key = await asyncio.to_thread(self._key_file.read_or_create)
             sealed = await asyncio.to_thread(key.seal, data, _about(namespace, name))
-            async with self._database.write() as transaction:
+            async with self._database.write(is_vital=True) as transaction:
                 rows = await transaction.query(
                     "SELECT name, key FROM secrets WHERE namespace = ?", (namespace,)
                 )
@@ -89,7 +89,7 @@ class SecretStore:
 
     async def remove(self, name: str, namespace: str = NAMESPACE) -> None:
         """Remove a secret. Raises Unknown."""
-        async with self._database.write() as transaction:
+        async with self._database.write(is_vital=True) as transaction:
             rows = await transaction.query(
                 "DELETE FROM secrets WHERE namespace = ? AND name = ? RETURNING name",
                 (namespace, name),

@@ -32,7 +32,7 @@ GROUPS = {
         "connections",
         "fast_front",
     ),
-    "Data": ("data", "secret_key_file", "usage_days"),
+    "Data": ("data", "ballast_mib", "secret_key_file", "usage_days"),
     "Replicas": (
         "driver",
         "docker_host",

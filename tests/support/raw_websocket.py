@@ -5,22 +5,29 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections.abc import Mapping
 
 from tests.support.raw_http import Connection, Got, request
 
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
-async def handshake(connection: Connection, target: str, wanted: int = 101) -> Got:
+async def handshake(
+    connection: Connection,
+    target: str,
+    wanted: int = 101,
+    fields: Mapping[str, str] | None = None,
+) -> Got:
     """Send an opening handshake; return the answer, which must have the status `wanted`."""
     key = base64.b64encode(os.urandom(16)).decode()
-    fields = {
+    sent = {
+        **(fields or {}),
         "Upgrade": "websocket",
         "Connection": "Upgrade",
         "Sec-WebSocket-Key": key,
         "Sec-WebSocket-Version": "13",
     }
-    await connection.send(request("GET", target, None, fields))
+    await connection.send(request("GET", target, None, sent))
     got = await connection.answer()
     assert got.status == wanted, got
     if wanted == 101:

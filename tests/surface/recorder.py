@@ -135,5 +135,5 @@ async def recorder(folder: Path) -> AsyncIterator[Recorder]:
     for number in (1, 2):  # one for the API, one for fnctl
         images.there[f"nginx:{number}"] = image(number)
         await images.pin(image(number).id, is_pulled=True)
-    async with serving(folder, driver, gpus="none", cpu_slots=2) as server:
+    async with serving(folder, driver, gpus="none", cpu_slots=2, ballast_mib=1) as server:
         yield Recorder(server, gate, folder / "data")

@@ -357,7 +357,9 @@ ABOUT: Final = {
     "POST /keys": About(
         "Create a key.", s.NewKey, (CREATED,), KeyRequest, errors=(errors.Conflict,)
     ),
-    "DELETE /keys/{id}": About("Remove a key.", s.Removed, errors=(errors.Unknown,)),
+    "DELETE /keys/{id}": About(
+        "Remove a key.", s.Removed, errors=(errors.Unknown, errors.RevokedNotStored)
+    ),
     "GET /secrets": About("List the secrets, without their values.", Items[s.SecretRow]),
     "POST /secrets": About(
         "Create a secret, or replace its value.",

@@ -37,7 +37,7 @@ async def test_every_task_that_runs_as_long_as_the_server_is_named(tmp_path: Pat
     async with serving(tmp_path, FakeDriver()) as server:
         owners = server.server.tasks
         assert [one.running() for one in owners] == [
-            ["history", "usage", "daily copy"],
+            ["history", "usage", "daily copy", "revocations", "ballast"],
             ["tick", "trim logs"],
             ["sweep", "demand"],
             ["build models"],

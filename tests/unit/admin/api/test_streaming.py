@@ -9,7 +9,7 @@ from aiohttp import ClientPayloadError, ClientSession, web
 from aiohttp.test_utils import TestServer, make_mocked_request
 
 from admin.api import streaming
-from admin.api.streaming import QUIET_S, REVALIDATE_KEY, Stream, Streams, is_asked
+from admin.api.streaming import QUIET_S, Stream, Streams, is_asked
 from admin.client.sse import Event, Parser
 from admin.events.sse import frame
 from registry.errors import QueueFull, ShuttingDown
@@ -33,7 +33,6 @@ async def served(streams: Streams, produce: Produce) -> AsyncIterator[tuple[Clie
     app = web.Application()
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        request[REVALIDATE_KEY] = lambda: None
         return await streams.serve(request, produce)
 
     app.router.add_get("/", handle)

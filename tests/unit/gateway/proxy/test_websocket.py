@@ -1,12 +1,22 @@
-"""Opening handshakes of WebSockets."""
+"""WebSockets: opening handshakes, borders of frames, close frames."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 
 from gateway.proxy.request_head import RequestHead, parse_request_head
 from gateway.proxy.response_head import ResponseHead, UpstreamError, parse_response_head
-from gateway.proxy.websocket import accept_of, check_handshake, is_handshake, is_switched
+from gateway.proxy.websocket import (
+    POLICY_VIOLATION,
+    FrameFollower,
+    accept_of,
+    check_handshake,
+    close_frame,
+    is_handshake,
+    is_switched,
+)
 from registry.errors import BadRequest
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
@@ -138,3 +148,44 @@ def test_a_101_that_nobody_asked_for() -> None:
     """It is refused, however right it looks."""
     with pytest.raises(UpstreamError, match="asked for"):
         is_switched(answer(), None)
+
+
+def frame(size: int, mask: bool = False) -> bytes:
+    """Return a binary frame with `size` bytes of content."""
+    bit, keys = (0x80, b"mask") if mask else (0, b"")
+    if size < 126:
+        head = bytes([0x82, bit | size])
+    elif size < 1 << 16:
+        head = bytes([0x82, bit | 126]) + size.to_bytes(2)
+    else:
+        head = bytes([0x82, bit | 127]) + size.to_bytes(8)
+    return head + keys + b"x" * size
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 1000, 1 << 20])
+def test_the_borders_of_frames_are_followed(piece: int) -> None:
+    """However the bytes are cut, it is known where a frame ends; frames of all three lengths."""
+    sizes = (0, 1, 125, 126, 70_000 if piece > 7 else 300, 0)
+    whole = b"".join(frame(size, mask=size == 126) for size in sizes)
+    ends = list(itertools.accumulate(len(frame(size, mask=size == 126)) for size in sizes))
+    follower = FrameFollower()
+
+    for at in range(0, len(whole), piece):
+        follower.feed(whole[at : at + piece])
+        assert follower.is_between is (min(at + piece, len(whole)) in ends), at
+
+
+def test_too_many_frames_at_once_are_not_followed() -> None:
+    """A piece of data costs a bounded time; afterwards no border is known."""
+    follower = FrameFollower()
+    follower.feed(frame(0) * 30_000)
+    follower.feed(frame(0))
+
+    assert follower.is_between is False
+
+
+def test_a_close_frame() -> None:
+    """It has the code and the reason, in the form of RFC 6455 section 5.5.1."""
+    assert close_frame(POLICY_VIOLATION, "gone") == b"\x88\x06\x03\xf0gone"
+    with pytest.raises(ValueError, match="at most 125"):
+        close_frame(POLICY_VIOLATION, "x" * 124)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 import pytest
 
-from registry.errors import BadRequest, Unknown
-from registry.model import Key
+from registry.errors import BadRequest, RevokedNotStored, StoreUnavailable, Unknown
+from registry.model import NAMESPACE, Key
 from registry.store.database import Database
 from registry.store.keys import (
     KeyRing,
     Keys,
+    Revocations,
     check_scope,
     fingerprint,
     random_secret,
@@ -157,3 +159,82 @@ def test_a_key_is_found_by_its_id() -> None:
     ring.remove(one)
     assert ring.with_id("one") is None
     assert ring.with_id("") is None
+
+
+class FullDisk(Keys):
+    """Keys whose removal fails while `is_full`; `removed` is set by the first other one."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.is_full = True
+        self.removed = asyncio.Event()
+
+    async def remove(self, id: str, namespace: str = NAMESPACE) -> Key:
+        """Remove a key, if the disk has room."""
+        if self.is_full:
+            raise StoreUnavailable("disk full: no room")
+        key = await super().remove(id, namespace)
+        self.removed.set()
+        return key
+
+
+async def ring_of(keys: Keys) -> KeyRing:
+    """Return the ring of a server that starts now."""
+    return KeyRing(await keys.list())
+
+
+async def test_a_key_is_revoked_in_memory_and_in_the_store(database: Database) -> None:
+    """A revoked key is refused from now on, and after a restart; a second time it is unknown."""
+    keys = Keys(database)
+    key, _ = await keys.add(["read"], now_s=0)
+    ring = await ring_of(keys)
+    revocations = Revocations(keys, ring)
+
+    await revocations.revoke(key.id)
+
+    assert (ring.all(), await keys.list(), revocations.reasons()) == ((), [], [])
+    with pytest.raises(Unknown):
+        await revocations.revoke(key.id)
+
+
+async def test_a_full_disk_does_not_keep_a_key_alive(database: Database) -> None:
+    """A key whose removal cannot be stored is refused at once; the answer says that a restart would
+    accept it, `/readyz` has a reason, and the next attempt stores it."""
+    keys = FullDisk(database)
+    key, _ = await keys.add(["read"], now_s=0)
+    ring = await ring_of(keys)
+    revocations = Revocations(keys, ring)
+
+    for _ in range(2):
+        with pytest.raises(RevokedNotStored, match="a restarted server would accept it"):
+            await revocations.revoke(key.id)
+        assert ring.all() == ()
+        assert len(await keys.list()) == 1
+        assert revocations.reasons() == [
+            "keys: 1 revoked, but not in the store: a restarted server would accept them"
+        ]
+    keys.is_full = False
+    await revocations.revoke(key.id)
+
+    assert (await keys.list(), revocations.reasons()) == ([], [])
+
+
+async def test_the_server_stores_a_revocation_later(database: Database) -> None:
+    """A removal that could not be stored is repeated with growing pauses until it is stored."""
+    keys = FullDisk(database)
+    key, _ = await keys.add(["read"], now_s=0)
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        keys.is_full = len(pauses) < 8
+
+    revocations = Revocations(keys, await ring_of(keys), pause)
+    task = asyncio.create_task(revocations.keep_storing())
+    with pytest.raises(RevokedNotStored):
+        await revocations.revoke(key.id)
+    await keys.removed.wait()
+    task.cancel()
+
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert (await keys.list(), revocations.reasons()) == ([], [])
