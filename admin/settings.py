@@ -21,7 +21,7 @@ from pydantic_settings import (
 )
 
 from admin.prices import Prices, parse_prices
-from gateway.access import ANY_ORIGIN, LOOPBACK
+from gateway.access import ANY_ORIGIN, LOOPBACK, is_loopback
 from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
 from pool_manager.drivers.uids import DEFAULT, parse_range
@@ -272,6 +272,13 @@ class Settings(BaseSettings):
     def is_local(self) -> bool:
         """True if only this machine can connect."""
         return self.listen in LOOPBACK
+
+    def exposure(self) -> tuple[str, ...]:
+        """Return what lets others than callers of this machine reach the server: an address to
+        listen on, public hosts, trusted proxies."""
+        listen = () if self.is_local else (self.listen,)
+        hosts = (name for name in self.public_hosts if not is_loopback(name))
+        return (*listen, *hosts, *self.trusted_proxies)
 
     def prices(self) -> Prices:
         """Return the prices of devices and energy."""

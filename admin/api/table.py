@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from admin.api.access import AccessRoutes
 from admin.api.aliases import AliasRoutes
 from admin.api.cost import CostRoutes
 from admin.api.deploys import UploadRoutes
@@ -50,6 +51,7 @@ class Handlers(NamedTuple):
     operate: OperateRoutes
     uploads: UploadRoutes
     keys: KeyRoutes
+    access: AccessRoutes
     pools: PoolRoutes
     timeline: TimelineRoutes
     advice: AdviceRoutes
@@ -111,6 +113,9 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("GET", "/keys", "admin", to.keys.list_keys),
         ("POST", "/keys", "admin", to.keys.add_key),
         ("DELETE", "/keys/{id}", "admin", to.keys.remove_key),
+        ("GET", "/access", "admin", to.access.get_access),
+        ("PATCH", "/access", "admin", to.access.patch_access),
+        ("POST", "/access/admin-token", "admin", to.access.rotate_admin),
         ("GET", "/secrets", "admin", to.secrets.list_secrets),
         ("POST", "/secrets", "admin", to.secrets.set_secret),
         ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),

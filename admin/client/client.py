@@ -21,6 +21,7 @@ from admin.client.transport import (
     Reply,
     Transport,
     Unreachable,
+    Verify,
     check,
     json_object,
     pieces,
@@ -77,8 +78,9 @@ class HttpRequest:
 class Client:
     """Client of the server at `url` ("http://HOST:PORT", optionally with a path prefix).
 
-    `key` is sent as a bearer token; `dial` opens connections in place of the system. Raises
-    ValueError for an invalid URL or key. Every request raises ApiError or Unreachable.
+    `key` is sent as a bearer token; `dial` opens connections in place of the system, `verify`
+    checks those of the system before the key is sent. Raises ValueError for an invalid URL or key.
+    Every request raises ApiError or Unreachable.
     """
 
     def __init__(
@@ -87,11 +89,12 @@ class Client:
         key: str | None = None,
         timeout_s: float = CALL_S,
         dial: Dial | None = None,
+        verify: Verify | None = None,
     ) -> None:
         self.url = url
         self.is_direct = dial is None
         """True if other programs on this machine can also reach the server by `url`."""
-        self._transport = Transport(url, key, dial)
+        self._transport = Transport(url, key, dial, verify)
         self._timeout_s = timeout_s
 
     def is_open_to_all(self, name: str) -> bool:
@@ -248,6 +251,18 @@ class Client:
     def remove_key(self, id: str) -> None:
         """Revoke a key."""
         check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
+
+    def access(self) -> dict[str, Any]:
+        """Return who may call without a key."""
+        return self._json("GET", "/admin/v1/access")
+
+    def decide_access(self, openness: str) -> dict[str, Any]:
+        """Decide who may call without a key: "open" or "closed"."""
+        return self._json("PATCH", "/admin/v1/access", {"openness": openness})
+
+    def rotate_admin(self) -> dict[str, Any]:
+        """Replace the admin token; return the ids of both."""
+        return self._json("POST", "/admin/v1/access/admin-token")
 
     def prune_images(self) -> list[dict[str, Any]]:
         """Remove pulled images that no function needs; return them."""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from gateway import problems
+from gateway.access import Credential
 from gateway.grpc.answer import Answers
 from gateway.grpc.codes import Failure, failure
 from gateway.grpc.metadata import CallHead
@@ -54,7 +55,7 @@ class Calls:
     def __init__(self, invoker: Invoker) -> None:
         self.invoker = invoker
         self.answers = Answers()
-        self._known: dict[tuple[bytes, str | None, tuple[int, ...]], Prepared] = {}
+        self._known: dict[tuple[bytes, Credential, tuple[int, ...]], Prepared] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grpc")
         self._waiting = 0
 
@@ -65,15 +66,13 @@ class Calls:
     def check(self, caller: CallHead) -> None:
         """Raise NoKey for a caller without a key, if one is needed. What it may call is checked
         with the message."""
-        access = self.invoker.access
-        if not access.is_open:
-            access.caller(caller.authorization)
+        self.invoker.access.check_caller(caller.authorization)
 
-    def find(self, parts: Split, authorization: str | None) -> Prepared | None:
+    def find(self, parts: Split, authorization: Credential) -> Prepared | None:
         """Return what was prepared for the same head with tensors of the same sizes."""
         return self._known.get((parts.head, authorization, tuple(map(len, parts.raw))))
 
-    def learn(self, parts: Split, authorization: str | None, made: Prepared) -> None:
+    def learn(self, parts: Split, authorization: Credential, made: Prepared) -> None:
         """Remember a head. Typed contents belong to it and differ each time: not those."""
         if not parts.raw or len(parts.head) > KNOWN_BYTES_MAX:
             return
@@ -253,7 +252,7 @@ class InferCall:
 
 
 def _head(
-    model: str, version: str, authorization: str | None, json_length: str | None = None
+    model: str, version: str, authorization: Credential, json_length: str | None = None
 ) -> Head:
     # No browser is the client, so there are no Host and no Origin.
     return Head(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import Meta
 
+from admin.api.access import AccessRequest
 from admin.api.aliases import AliasRequest
 from admin.api.documents import deploys as d
 from admin.api.documents import functions as f
@@ -92,6 +93,7 @@ GROUPS: Final = {
     "events": "events",
     "session": "keys and secrets",
     "keys": "keys and secrets",
+    "access": "keys and secrets",
     "secrets": "keys and secrets",
     "aliases": "functions",
     "hosts": "hosts",
@@ -358,6 +360,18 @@ ABOUT: Final = {
         "Create a key.", s.NewKey, (CREATED,), KeyRequest, errors=(errors.Conflict,)
     ),
     "DELETE /keys/{id}": About("Remove a key.", s.Removed, errors=(errors.Unknown,)),
+    "GET /access": About("Tell who may call without a key.", s.AccessState),
+    "PATCH /access": About(
+        "Let everybody who reaches the server call without a key, or nobody.",
+        s.AccessState,
+        request=AccessRequest,
+        errors=(errors.Conflict,),
+    ),
+    "POST /access/admin-token": About(
+        "Replace the admin token. The new one is in the data folder.",
+        s.NewToken,
+        errors=(errors.Conflict,),
+    ),
     "GET /secrets": About("List the secrets, without their values.", Items[s.SecretRow]),
     "POST /secrets": About(
         "Create a secret, or replace its value.",

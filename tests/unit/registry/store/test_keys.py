@@ -8,6 +8,7 @@ import pytest
 
 from registry.errors import BadRequest, Unknown
 from registry.model import Key
+from registry.openness import CLOSED, UNDECIDED, Decision, Openness
 from registry.store.database import Database
 from registry.store.keys import (
     KeyRing,
@@ -16,6 +17,7 @@ from registry.store.keys import (
     fingerprint,
     random_secret,
 )
+from registry.store.openness import OpennessStore
 
 SECRET = "A" * 43
 
@@ -119,10 +121,10 @@ def test_the_key_ring() -> None:
     other = Key("id2", fingerprint("fn_two"), ("read",))
     ring.put(other)
 
-    assert (ring.find("fn_one"), ring.find("fn_two"), len(ring)) == (key, other, 2)
+    assert (ring.find("fn_one"), ring.find("fn_two"), ring.all()) == (key, other, (key, other))
     ring.remove(key)
     ring.remove(key)
-    assert (ring.find("fn_one"), len(ring)) == (None, 1)
+    assert (ring.find("fn_one"), ring.all()) == (None, (other,))
 
 
 @pytest.mark.parametrize("secret", ["", "fn_", "x" * 1_000_000, "\udc80", "日本"])
@@ -157,3 +159,22 @@ def test_a_key_is_found_by_its_id() -> None:
     ring.remove(one)
     assert ring.with_id("one") is None
     assert ring.with_id("") is None
+
+
+async def test_the_first_key_closes_the_store(database: Database) -> None:
+    """In the transaction that stores the key, and for good: a removed key opens nothing, and a
+    later key leaves a decision of the operator alone while there are others."""
+    keys, store = Keys(database), OpennessStore(database)
+    opened = Decision(Openness.OPEN)
+    with pytest.raises(BadRequest):
+        await keys.add(["nonsense"], now_s=0.0)
+    assert await store.load() == UNDECIDED
+    key, _ = await keys.add(["read"], now_s=0.0)
+    assert await store.load() == CLOSED
+    await store.save(opened)
+    await keys.add(["read"], now_s=0.0)
+    assert await store.load() == opened
+    await store.save(CLOSED)
+    for one in await keys.list():
+        await keys.remove(one.id)
+    assert (await store.load(), key in await keys.list()) == (CLOSED, False)
