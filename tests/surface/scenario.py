@@ -112,6 +112,9 @@ async def run() -> Recorded:
                 await _read(server)
                 await _change(server, cli)
                 await server.until(lambda: "events.gone" in server.received)
+                await asyncio.to_thread(cli.run_rotation)
+                server.server.token = admin_token(server.data)
+                await server.request(f"POST {ADMIN}/access/admin-token")
                 server.list_files()
             finally:
                 events.cancel()
@@ -185,8 +188,6 @@ async def _read(server: Recorder) -> None:
     await server.request(f"GET {ADMIN}/keys")
     await server.request(f"GET {ADMIN}/access")
     await server.request(f"PATCH {ADMIN}/access", {"openness": "closed"})
-    await server.request(f"POST {ADMIN}/access/admin-token")
-    server.server.token = admin_token(server.server.server.store.settings.data)
     await server.request(f"POST {ADMIN}/secrets", {"name": "f", "value": "v"})
     await server.request(f"GET {ADMIN}/secrets")
     await server.request(f"DELETE {ADMIN}/secrets/{{name}}")

@@ -203,7 +203,7 @@ def access(client: Client) -> Check:
 
 def openness(client: Client) -> list[Check]:
     """Tell who may call without a key; nothing to who may not know it."""
-    from admin.cli.verbs.access import render
+    from admin.cli.openness import openness_line
     from admin.client.client import ApiError, Unreachable
 
     try:
@@ -211,7 +211,7 @@ def openness(client: Client) -> list[Check]:
     except (ApiError, Unreachable):  # as the check before says
         return []
     level: Level = "warn" if found.get("openness") == "open" else "ok"
-    return [Check(level, "without a key", render(found))]
+    return [Check(level, "without a key", openness_line(found))]
 
 
 def host(client: Client, name: str) -> list[Check]:

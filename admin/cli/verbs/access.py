@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
+from admin.cli.openness import openness_line
 from admin.cli.options import Session, connected
 from admin.text import get
 
@@ -26,7 +25,7 @@ def status(session: Session) -> None:
       fnctl access status
     """
     found = session.client.access()
-    session.answer(found, lambda: render(found))
+    session.answer(found, lambda: openness_line(found))
 
 
 @app.command("open")
@@ -42,7 +41,7 @@ def open_access(session: Session) -> None:
       fnctl access open
     """
     found = session.client.decide_access("open")
-    session.answer(found, lambda: render(found))
+    session.answer(found, lambda: openness_line(found))
 
 
 @app.command("close")
@@ -55,7 +54,7 @@ def close_access(session: Session) -> None:
       fnctl access close
     """
     found = session.client.decide_access("closed")
-    session.answer(found, lambda: render(found))
+    session.answer(found, lambda: openness_line(found))
 
 
 @app.command("rotate-admin")
@@ -76,23 +75,4 @@ def rotate_admin(session: Session) -> None:
             f"the admin token {get(found, 'replaced')} is replaced by {get(found, 'id')},"
             " which is in admin.token of the server's data folder"
         ),
-    )
-
-
-def render(found: dict[str, Any]) -> str:
-    """Render who may call without a key, and what changes that."""
-    openness = get(found, "openness")
-    exposure = ", ".join(found.get("exposure") or [])
-    if openness == "closed":
-        has_none = "" if found.get("has_keys") else ", and there is none: fnctl key add"
-        return f"closed: every call needs a key{has_none}"
-    if openness == "open":
-        known = f"; these do not: {exposure}" if exposure else ""
-        return (
-            "open: everybody who reaches the server may call without a key, through proxies too;"
-            f" the first key closes it, or a start with a public host or trusted proxy{known}"
-        )
-    return (
-        "local: callers of this machine need no key, and what a proxy passes on does; the first key"
-        " closes it, or a start with a public host or trusted proxy"
     )
