@@ -6,6 +6,8 @@ to a fifth as long as they run. They are measured in turns, in an order that alt
 pairs. Printed are the median of the pairs' ratios and its 95 % interval.
 
 - plain, bodies: CPU time of a call in microseconds, server and replica together
+- exchange: CPU time of a small call of a server function in microseconds, server and sidecar
+- grpc: CPU time of a gRPC call of a tiny model in microseconds, server and replica
 - wakeup: milliseconds of a cold call of a tiny model, with a standby and without one
 - idle: milliseconds of CPU time of the server per second without calls
 - startup: milliseconds of `fnctl --help` and of a replica's imports
@@ -26,11 +28,15 @@ from typing import TypeVar
 
 from benchmarks.gateway import ALLOCATOR, Gateway, gateway
 from benchmarks.loaded import REPLICA_US, SERVER_US, measured
+from benchmarks.loading import grpc_calls
 from benchmarks.loading.call import Load
+from benchmarks.loading.grpc_calls import Calls, infer_request
 from benchmarks.measuring.processes import cpu_ms
 from benchmarks.measuring.setting import MODELS, Setting
 from benchmarks.models import subjects
 from benchmarks.models.subjects import Subject
+from benchmarks.references.v2_servers import free_port
+from benchmarks.suite.servers import SMALL, Proxy, proxy_of
 from benchmarks.suite.startup import IMPORTS, wall_ms
 from tests.support.process_server import FNCTL
 
@@ -44,7 +50,9 @@ CONNECTIONS = {"plain": 64, "600 kB": 8, "10 MB": 2}
 WATCH_S = 5.0
 REPEATS = 5
 """Cold calls and starts of one program in one pair; their median counts."""
-KINDS = ("plain", "bodies", "wakeup", "idle", "startup")
+KINDS = ("plain", "bodies", "exchange", "grpc", "wakeup", "idle", "startup")
+EXCHANGES, GRPC_CALLS = 16, 16
+"""Connections."""
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -70,6 +78,10 @@ def pair(
     found: dict[str, list[float]] = {}
     if {"plain", "bodies"} & set(kinds):
         found |= _calls(programs, kinds, setting, reverse=reverse)
+    if "exchange" in kinds:
+        found |= _exchanges(programs, setting, reverse=reverse)
+    if "grpc" in kinds:
+        found |= _grpc_calls(programs, setting, reverse=reverse)
     if {"wakeup", "idle"} & set(kinds):
         found |= _rests(programs, kinds, setting, reverse=reverse)
     if "startup" in kinds:
@@ -101,6 +113,49 @@ def _calls(
             }
 
         return _in_turns(servers, costs, reverse=reverse)
+
+
+def _exchanges(
+    programs: Sequence[Path], setting: Setting, *, reverse: bool
+) -> dict[str, list[float]]:
+    with ExitStack() as stack:
+        made = [stack.enter_context(_server(program, standbys=0)) for program in programs]
+        proxies = [proxy_of(stack, ours, setting) for ours in made]
+
+        def cost(proxy: Proxy) -> dict[str, float]:
+            load = Load(proxy.call("/small", SMALL), EXCHANGES, setting.load_s)
+            figures = measured(load, {SERVER_US: proxy.pids}, setting)
+            return {"exchange": figures[SERVER_US]}
+
+        return _in_turns(proxies, cost, reverse=reverse)
+
+
+def _grpc_calls(
+    programs: Sequence[Path], setting: Setting, *, reverse: bool
+) -> dict[str, list[float]]:
+    tiny = subjects.tiny(setting.models)
+    message = infer_request(tiny.name, "x", tiny.shape, "FP32", bytes(16)).hex()
+    with ExitStack() as stack:
+        ports = [free_port() for _ in programs]
+        servers = [
+            stack.enter_context(_server(program, standbys=0, grpc_port=port))
+            for program, port in zip(programs, ports, strict=True)
+        ]
+        for ours in servers:
+            ours.deploy(tiny, "--min", "1")
+            ours.call_ms(tiny)
+            ours.pin(setting)
+
+        def cost(side: tuple[Gateway, int]) -> dict[str, float]:
+            ours, port = side
+            pids = [*ours.pids, ours.replica_pid(tiny)]
+            metadata = {"authorization": f"Bearer {ours.key}"}
+            plan = Calls(port, message, GRPC_CALLS, setting.load_s, metadata)
+            before = cpu_ms(pids)
+            loaded = grpc_calls.run(plan, setting.cores[1])
+            return {"gRPC": (cpu_ms(pids) - before) / loaded.requests * 1e3}
+
+        return _in_turns(list(zip(servers, ports, strict=True)), cost, reverse=reverse)
 
 
 def _rests(
@@ -150,8 +205,10 @@ def _in_turns(
     return {name: [figures[index][name] for index in order] for name in figures[0]}
 
 
-def _server(program: Path, *, standbys: int) -> AbstractContextManager[Gateway]:
+def _server(program: Path, *, standbys: int, grpc_port: int = 0) -> AbstractContextManager[Gateway]:
     environment = {**ALLOCATOR, "FN_STANDBYS": str(standbys), "FN_CPU_SLOTS": SLOTS}
+    if grpc_port:
+        environment["FN_GRPC_PORT"] = str(grpc_port)
     return gateway(environment=environment, program=(str(program),), client=(str(program),))
 
 

@@ -118,7 +118,7 @@ def _started(stack: ExitStack, setting: Setting) -> tuple[dict[str, Proxy], list
     """Start every proxy that is installed, each before the same kind of server."""
     core, others = setting.cores
     ours = stack.enter_context(gateway(environment={"FN_STANDBYS": "0", "FN_WORKERS": "1"}))
-    proxies = {FNGATE: _fngate(stack, ours, setting)}
+    proxies = {FNGATE: proxy_of(stack, ours, setting)}
     behind = stack.enter_context(servers.upstream())
     behind.pin(others)
     made = {AIOHTTP: servers.aiohttp_proxy, BARE: servers.bare_proxy}
@@ -132,7 +132,7 @@ def _started(stack: ExitStack, setting: Setting) -> tuple[dict[str, Proxy], list
     return proxies, [Note(f"{name}: left out, it is not installed") for name in absent]
 
 
-def _fngate(stack: ExitStack, ours: Gateway, setting: Setting) -> Proxy:
+def proxy_of(stack: ExitStack, ours: Gateway, setting: Setting) -> Proxy:
     """Deploy the upstream as a server function and warm it up.
 
     The function's own process is no part of the proxy; its sidecar is.

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.chaos import (
+    bounded_steps,
     chats,
     cold_clients,
     exact_servers,
@@ -74,6 +75,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--graphs", type=int, default=row_graphs.GRAPHS, help="row-graphs: number")
     parser.add_argument("--calls", type=int, default=strangers.Dose.calls, help="strangers: number")
     parser.add_argument("--minutes", type=float, default=10.0, help="chats: duration")
+    parser.add_argument(
+        "--attack",
+        action="append",
+        choices=[one.kind for one in bounded_steps.ATTACKS],
+        help="bounded-steps: default: all",
+    )
     parser.add_argument("--all-busy", action="store_true", help="call all functions at once")
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE")
@@ -157,6 +164,9 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "turns": lambda data, _given: turns.run(data),
     "frozen": lambda data, given: frozen.run(data, given.seed),
     "floods": lambda data, _given: floods.run(data, floods.Dose()),
+    "bounded-steps": lambda data, given: bounded_steps.run(
+        data, bounded_steps.Dose(kinds=tuple(given.attack or ()))
+    ),
     "fronts": lambda data, given: fronts.run(data, given.seed, given.streams),
     "restarts": lambda data, given: restarts.run(data, given.seed, given.kills),
     "workers": lambda data, given: workers.run(data, given.seed),

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import json
 import os
 import random
+import socket
 import struct
 import sys
 import time
 import zlib
+from collections import Counter
 
 from tests.support.fronts.requests import odd, plain
 
@@ -81,8 +85,83 @@ async def mutants(port: int, number: int, end_s: float) -> None:
     print(f"mutants {sent} blamed {blamed}", flush=True)  # noqa: T201 - read by the scenario
 
 
+async def cold_bodies(port: int, _number: int, end_s: float) -> None:
+    """Send 60 MB of valid JSON that does not fit the signature."""
+    await _send_again(port, COLD + b"Content-Length: %d\r\n\r\n" % len(bomb) + bomb, end_s)
+
+
+async def cold_gzips(port: int, _number: int, end_s: float) -> None:
+    """Send the same, compressed."""
+    head = COLD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    await _send_again(port, head % len(bomb) + bomb, end_s)
+
+
+async def tomls(port: int, number: int, end_s: float) -> None:
+    """Send deploys whose manifests are costly to parse. The key is in the variable TOKEN."""
+    manifest = BAD_MANIFESTS[number % len(BAD_MANIFESTS)]
+    body = json.dumps({"files": [], "manifest": manifest}).encode()
+    head = b"POST /admin/v1/functions/bomb/revisions HTTP/1.1\r\nHost: localhost\r\n"
+    head += b"Authorization: Bearer %b\r\n" % os.environ["TOKEN"].encode()
+    head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    await _send_again(port, head + body, end_s)
+
+
+async def sleepers(port: int, _number: int, end_s: float) -> None:
+    """Ask for an answer of 16 MB and read nothing of it."""
+    body = b'{"inputs":{"x":[[1,2,3,4]]}}'
+    head = b"POST /fn/wide HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-npy\r\n"
+    head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with contextlib.suppress(OSError):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(client, ("127.0.0.1", port))
+        await loop.sock_sendall(client, head + body)
+        await asyncio.sleep(max(0.0, end_s - time.monotonic()))
+        client.close()
+
+
+async def _send_again(port: int, data: bytes, end_s: float) -> None:
+    """Send a request on new connections and read the answer's head, until the end."""
+    while time.monotonic() < end_s:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(data)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            statuses[answer[9:12].decode()] += 1
+            writer.close()
+
+
+def make_cold_body() -> bytes:
+    """Return 60 MB of JSON: one row of fifteen million numbers."""
+    return b'{"inputs":{"x":[[' + b"0.5," * 15_000_000 + b"1]]}}"
+
+
 MUTANTS = 2500
-KINDS = {"bombs": bombs, "uploads": uploads, "heads": heads, "mutants": mutants}
+COLD = b"POST /fn/cold HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+BAD_MANIFESTS = (
+    "a" + ".b" * 12_000 + " = 1",
+    "a" + ".b" * 30_000 + " = 1",
+    "a = " + "[" * 30_000,
+    "a = " + "{a = " * 12_000,
+    "a = " + "9" * 60_000,
+    "\n".join(f"a{number} = 1" for number in range(7_000)),
+    "\n".join(f"[a.b{number}.c.d]" for number in range(4_000)),
+    "[[a]]\n" * 10_000,
+    "x" * 2_000_000,
+)
+KINDS = {
+    "bombs": bombs,
+    "uploads": uploads,
+    "heads": heads,
+    "mutants": mutants,
+    "cold-bodies": cold_bodies,
+    "cold-gzips": cold_gzips,
+    "tomls": tomls,
+    "sleepers": sleepers,
+}
+statuses: Counter[str] = Counter()
 bomb = b""
 
 
@@ -110,5 +189,11 @@ if __name__ == "__main__":
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if sys.argv[1] == "bombs":
         bomb = make_bomb()
+    elif sys.argv[1] == "cold-bodies":
+        bomb = make_cold_body()
+    elif sys.argv[1] == "cold-gzips":
+        bomb = gzip.compress(make_cold_body())
     print("ready", flush=True)  # noqa: T201 - read by the scenario
     asyncio.run(attack(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
+    if statuses:
+        print(dict(statuses), flush=True)  # noqa: T201 - read by the scenario

@@ -63,7 +63,7 @@ async def _flood(
     kind = named.partition(",")[0]
     assert server.process is not None
     pid = server.process.pid
-    idle = _rss_mib(pid)
+    idle = rss_mib(pid)
     command = ("-m", "tests.chaos.attackers", kind, server.url.rpartition(":")[2])
     attackers = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -80,7 +80,7 @@ async def _flood(
         answer = await caller.call("affine", ROW)
         slowest = max(slowest, time.monotonic() - asked_s)
         statuses[answer.status] = statuses.get(answer.status, 0) + 1
-        most = max(most, _rss_mib(pid))
+        most = max(most, rss_mib(pid))
         await asyncio.sleep(0.01)
     said = (await attackers.stdout.read()).decode()
     await attackers.wait()
@@ -105,6 +105,7 @@ async def _flood(
         )
 
 
-def _rss_mib(pid: int) -> int:
+def rss_mib(pid: int) -> int:
+    """Return the resident memory of a process in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmRSS")) // 1024
