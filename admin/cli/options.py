@@ -191,14 +191,20 @@ def ssh_client(login: Login, address: ServerAddress) -> Iterator[Client]:
 def remote_token(opened: Tunnel, address: ServerAddress) -> tuple[str | None, str]:
     """Return the admin token of the server at `address`, or the reason for its absence.
 
-    The token has all rights on its server, so it is never sent to another machine.
+    The token has all rights on its server, so it is never sent to another machine, nor to another
+    user's program on that one.
     """
+    from urllib.parse import urlsplit
+
+    from admin.client.listeners import loopback_address
     from admin.client.ssh import NoToken
 
     if not is_local(address.url):
         return None, f"give --key or FN_KEY: {address.url} is not on {opened.target} itself"
     try:
-        return opened.token(address.data), ""
+        parts = urlsplit(address.url)
+        server = loopback_address(parts.hostname or "", parts.port or 80)
+        return opened.token(address.data, server), ""
     except NoToken as error:
         return None, str(error)
 

@@ -49,13 +49,16 @@ def read_sockets(lines: Iterable[str]) -> Iterator[Socket]:
 
 
 def check_peer(
-    sockets: Iterable[Socket], server: Address, client: Address, allowed: Collection[int]
+    sockets: Iterable[Socket],
+    server: Address,
+    client: Address | None,
+    allowed: Collection[int],
 ) -> str:
     """Return why the server of a connection from `client` must not be trusted, "" if it may be.
 
     All who listen at the address must be `allowed` user ids, and so must who has accepted the
     connection: whoever listened when it began has accepted it by now, still listens, or has reset
-    it.
+    it. Without a `client` only those who listen are looked at.
     """
     is_seen = False
     for one in sockets:
@@ -110,6 +113,11 @@ def _address(hexadecimal: str, port: str) -> Address:
     words = [hexadecimal[at : at + 8] for at in range(0, len(hexadecimal), 8)]
     packed = b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)
     return _mapped(str(ip_address(packed)), int(port, 16))
+
+
+def loopback_address(host: str, port: int) -> Address:
+    """Return an address of the loopback interface; of a name that of IPv4."""
+    return _mapped("127.0.0.1" if host == "localhost" else host, port)
 
 
 def _mapped(text: str, port: int) -> Address:

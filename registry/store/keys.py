@@ -173,7 +173,10 @@ class KeyRing:
         self._tell(key, is_let_in=True)
 
     def remove(self, key: Key) -> None:
-        """Stop accepting a key; an unknown key is ignored."""
+        """Stop accepting a key; an unknown key is ignored, and so is the admin token, which only
+        another one replaces."""
+        if key.id == self.token_id:
+            return
         self._keys.pop(key.sha256, None)
         self._by_id.pop(key.id, None)
         self._tell(key, is_let_in=False)
