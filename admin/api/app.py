@@ -11,7 +11,6 @@ from typing import Final
 
 from aiohttp import web
 
-from admin.api.access import AccessRoutes
 from admin.api.aliases import AliasRoutes
 from admin.api.context import AdminContext
 from admin.api.cost import CostRoutes
@@ -22,7 +21,7 @@ from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
 from admin.api.hosts import HostRoutes
 from admin.api.images import ImageRoutes
-from admin.api.keys import KeyRoutes, SessionRoutes
+from admin.api.keys import AccessRoutes, KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.openapi import DocumentPages
 from admin.api.operate import BackupRoutes, OperateRoutes

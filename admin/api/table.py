@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from admin.api.access import AccessRoutes
 from admin.api.aliases import AliasRoutes
 from admin.api.cost import CostRoutes
 from admin.api.deploys import UploadRoutes
@@ -17,7 +16,7 @@ from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
 from admin.api.hosts import HostRoutes
 from admin.api.images import ImageRoutes
-from admin.api.keys import KeyRoutes, SessionRoutes
+from admin.api.keys import AccessRoutes, KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.operate import BackupRoutes, OperateRoutes
 from admin.api.pages import PageRoutes
@@ -115,7 +114,7 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("DELETE", "/keys/{id}", "admin", to.keys.remove_key),
         ("GET", "/access", "admin", to.access.get_access),
         ("PATCH", "/access", "admin", to.access.patch_access),
-        ("POST", "/access/admin-token", "admin", to.access.rotate_admin),
+        ("POST", "/access/token", "admin", to.access.rotate_admin),
         ("GET", "/secrets", "admin", to.secrets.list_secrets),
         ("POST", "/secrets", "admin", to.secrets.set_secret),
         ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),

@@ -105,7 +105,7 @@ async def test_the_admin_token_rotates(server: ServingServer) -> None:
     rotations at once, one wins and the other says so."""
     data, old = server.server.store.settings.data, server.token
 
-    both = await asyncio.gather(*(server.admin("POST", "/access/admin-token") for _ in range(2)))
+    both = await asyncio.gather(*(server.admin("POST", "/access/token") for _ in range(2)))
 
     assert sorted(answer.status for answer in both) == [200, 409]
     new = (data / "admin.token").read_text().strip()

@@ -114,7 +114,7 @@ async def run() -> Recorded:
                 await server.until(lambda: "events.gone" in server.received)
                 await asyncio.to_thread(cli.run_rotation)
                 server.server.token = admin_token(server.data)
-                await server.request(f"POST {ADMIN}/access/admin-token")
+                await server.request(f"POST {ADMIN}/access/token")
                 server.list_files()
             finally:
                 events.cancel()

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import Meta
 
-from admin.api.access import AccessRequest
 from admin.api.aliases import AliasRequest
 from admin.api.documents import deploys as d
 from admin.api.documents import functions as f
@@ -18,7 +17,7 @@ from admin.api.documents.functions import Items
 from admin.api.functions import CURSOR_MAX, PAGE_MAX
 from admin.api.history import HOURS, HOURS_MAX
 from admin.api.hosts import HostChanges, HostRequest
-from admin.api.keys import KeyRequest
+from admin.api.keys import AccessRequest, KeyRequest
 from admin.api.logs import LINES, LINES_MAX
 from admin.api.operate import WARM_MAX_S, WARM_S, PrepareRequest, ScalingRequest
 from admin.api.pages import TicketRequest
@@ -367,7 +366,7 @@ ABOUT: Final = {
         request=AccessRequest,
         errors=(errors.Conflict,),
     ),
-    "POST /access/admin-token": About(
+    "POST /access/token": About(
         "Replace the admin token. The new one is in the data folder.",
         s.NewToken,
         errors=(errors.Conflict,),
