@@ -137,6 +137,9 @@ class Settings(BaseSettings):
     held_mib: int = Field(256, ge=1)
     """MiB of request bodies that each gateway process holds at once, including bodies that still
     arrive. Shared memory for large bodies takes up to twice as much."""
+    grpc_message_mib: int = Field(16, ge=1)
+    """MiB of one message over gRPC, at most a quarter of `FN_HELD_MIB`. That much is reserved for
+    each read, and nothing else runs while gRPC copies a message, about 1 ms for each MiB."""
     body_read_s: float = Field(30.0, ge=0.05)
     """Seconds that a client may take to send a request body."""
     head_read_s: float = Field(15.0, ge=0.05)
@@ -337,6 +340,7 @@ class Settings(BaseSettings):
             cors_origins=self.cors_origins,
             trusted_proxies=self.trusted_proxies,
             held_bytes_max=self.held_mib * 2**20,
+            grpc_message_max=self.grpc_message_mib * 2**20,
             body_read_s=self.body_read_s,
             head_read_s=self.head_read_s,
             connections=self.connections,

@@ -257,10 +257,19 @@ class Access:
         scheme, _, secret = credential.partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise NoKey(_EXPECTED)
-        key: Key | None = self.ring.find(secret.strip())
-        if key is None:
+        caller = self._holder(secret.strip())
+        if caller is None:
             raise NoKey("the key is unknown")
-        return Caller(key.id, key.scopes)
+        return caller
+
+    def is_key(self, secret: str) -> bool:
+        """Return whether a text is a valid key, or the admin token."""
+        return self._holder(secret) is not None
+
+    def _holder(self, secret: str) -> Caller | None:
+        """Return the caller with this key, None if it is unknown."""
+        key: Key | None = self.ring.find(secret)
+        return None if key is None else Caller(key.id, key.scopes)
 
     def check_id(self, id: str, need: Need, name: str = "") -> Caller:
         """Return the caller with a key's id, as `check`. Raises NoKey or WrongScope."""

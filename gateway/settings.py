@@ -17,6 +17,8 @@ class GatewaySettings:
     """TCP port; 0 lets the system choose."""
     grpc_port: int = 0
     """TCP port of the Open Inference Protocol over gRPC; 0 for none."""
+    grpc_message_max: int = 16 * MIB
+    """Max bytes of one message over gRPC, and at most a quarter of `held_bytes_max`."""
     public_hosts: tuple[str, ...] = ()
     """Accepted names in a Host header, besides the listening address."""
     cors_origins: tuple[str, ...] = ()

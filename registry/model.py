@@ -228,7 +228,8 @@ class ServerSettings:
     With an `image`, `command` replaces the arguments that the image names, if it is not empty.
     `user` is "UID" or "UID:GID", "" for the image's. `writable` maps folders to MiB of memory
     that files in them may take. `secrets` maps variables to names of stored secrets. `origins` are
-    the web origins whose pages may call the function. `api` is set if it answers at /v1.
+    the web origins whose pages may call the function. `fields` are lower-case names with `_` of
+    header fields that it gets. `api` is set if it answers at /v1.
     """
 
     command: tuple[str, ...]
@@ -249,6 +250,7 @@ class ServerSettings:
     mounts: tuple[Mount, ...] = ()
     secrets: dict[str, str] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
     api: ModelApi | None = None
 
 

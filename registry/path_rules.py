@@ -24,9 +24,6 @@ RULE_FORM: Final = (
 )
 NEVER_WAKING: Final = (b"/favicon.ico", b"/robots.txt")
 """Paths that browsers and crawlers request by themselves."""
-METHOD_FIELDS: Final = (b"x-http-method-override", b"x-method-override", b"x-http-method")
-"""Fields of requests that name the method by which some servers run a request, in lower case. What
-a body says about its method (`_method`) is not read."""
 _RULE: Final = re.compile(r"(?:([A-Z][A-Z-]{0,31}) )?([/*][^\s?#;%\\\x00-\x1f\x7f]*)")
 _DOT_SEGMENT: Final = re.compile(r"/\.\.?(?:/|$)")
 _UNUSUAL: Final = re.compile(rb"[%;]|//|/\.")
@@ -137,7 +134,8 @@ class CompiledPaths:
     def judge(self, method: bytes, path: bytes, claimed: tuple[bytes, ...] = ()) -> Treatment:
         """Return how a request is treated; `path` is absolute and has no query.
 
-        `claimed`: further methods by which the server might run it, see METHOD_FIELDS. Raises
+        `claimed`: further methods by which the server might run it, see
+        `registry.field_classes.METHODS`; what a body says about it (`_method`) is not read. Raises
         PathDenied, and BadRequest where the function denies paths and servers could understand this
         path in different ways.
         """

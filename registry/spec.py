@@ -149,6 +149,7 @@ def profile_engine(revision: Revision) -> str:
     # Without defaults, so that a new field does not separate a profile from its revision.
     ran.pop("paths", None)
     ran.pop("origins", None)
+    ran.pop("fields", None)
     ran.pop("api", None)
     return _with_digest(revision.engine, ran)
 

@@ -238,6 +238,7 @@ def _reaching(server: ServerSettings) -> str:
         "openai.upstream_key": server.api and server.api.upstream_key,
         'server.network = "egress"': server.network == "egress",
         "server.capabilities": server.capabilities,
+        "server.fields": server.fields,
     }
     return next((key for key, value in keys.items() if value), "")
 
@@ -354,7 +355,7 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
         revision = deployed.revision
         spec = replace(server_spec(deployed), revision="") if revision.server else None
         settings = revision.server and replace(
-            revision.server, paths=PathRules(), origins=(), api=None
+            revision.server, paths=PathRules(), origins=(), fields=(), api=None
         )
         return (
             spec,

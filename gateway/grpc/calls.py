@@ -63,11 +63,6 @@ class Calls:
         """Stop the thread after the current message."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def check(self, caller: CallHead) -> None:
-        """Raise NoKey for a caller without a key, if one is needed. What it may call is checked
-        with the message."""
-        self.invoker.access.check_caller(caller.authorization)
-
     def find(self, parts: Split, authorization: Credential) -> Prepared | None:
         """Return what was prepared for the same head with tensors of the same sizes."""
         return self._known.get((parts.head, authorization, tuple(map(len, parts.raw))))
@@ -85,13 +80,15 @@ class Calls:
         returned future was cancelled. Raises QueueFull if too many wait."""
         if self._waiting >= WAITING_MAX:
             raise QueueFull(f"{self._waiting} large messages are being read", retry_after_s=1)
+        self.invoker.body_budget.charge(len(data))
         self._waiting += 1
         future = asyncio.get_running_loop().run_in_executor(self._thread, read, data)
-        future.add_done_callback(lambda done: self._on_done(done, on_read))
+        future.add_done_callback(lambda done: self._on_done(done, len(data), on_read))
         return future
 
-    def _on_done(self, future: asyncio.Future[Read], on_read: OnRead) -> None:
+    def _on_done(self, future: asyncio.Future[Read], size: int, on_read: OnRead) -> None:
         self._waiting -= 1
+        self.invoker.body_budget.refund(size)
         if not future.cancelled():
             on_read(future.result())
 

@@ -1,7 +1,6 @@
 """The calls ModelInfer and ModelStreamInfer.
 
-Both read their messages by themselves: only after the caller's key was checked does anything of a
-message arrive in memory beyond the 64 KiB that HTTP/2 lets a client send unasked.
+Both read their messages by themselves, once `CallAdmission` has admitted their callers.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ import grpc
 import structlog
 
 from gateway.grpc.answer import in_stream, stream_error
+from gateway.grpc.call_admission import AdmittedCall, CallAdmission, CallClass
 from gateway.grpc.calls import Calls, InferCall
 from gateway.grpc.codes import Failure, failure
 from gateway.grpc.metadata import CallHead, read_metadata
-from registry.errors import BadRequest, BodyTimeout, FnError, QueueFull, ShuttingDown
+from registry.errors import BadRequest, FnError, ShuttingDown
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
@@ -32,14 +32,13 @@ Context = Any
 
 
 class Inferences:
-    """Handlers of both calls. `streams_max` bounds the open streams."""
+    """Handlers of both calls."""
 
-    def __init__(self, calls: Calls, tasks: Tasks, streams_max: int) -> None:
+    def __init__(self, calls: Calls, admission: CallAdmission, tasks: Tasks) -> None:
         self._calls = calls
+        self._admission = admission
         self._tasks = tasks
-        self._streams_max = streams_max
         self._streams: set[Stream] = set()
-        self._body_read_s = calls.invoker.settings.body_read_s
         self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
@@ -59,52 +58,38 @@ class Inferences:
 
         call = InferCall(self._calls, caller, done)
         try:
-            data = await self._receive(caller, context)
-            call.start(data, context.time_remaining())
+            with self._admission.admit(CallClass.INFERENCE, caller, "invoke", context) as admitted:
+                data = await admitted.read()
+                if data is None:
+                    raise BadRequest("expected a message ModelInferRequest, got none")
+                call.start(data, context.time_remaining())
+                if call.result is None:
+                    await answered
+                result = call.result
+                if isinstance(result, list):
+                    context.set_trailing_metadata(call.metadata)
+                    return admitted.answer(b"".join(result))
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
         except Exception as error:  # noqa: BLE001 - error boundary: `refuse` hides internals
             call.refuse(error)
-        if call.result is None:
-            try:
-                await answered
-            except asyncio.CancelledError:
-                call.cancel()
-                raise
-        result = call.result
-        if isinstance(result, Failure):
-            await _abort(context, result)
-        assert isinstance(result, list)
-        context.set_trailing_metadata(call.metadata)
-        return b"".join(result)
-
-    async def _receive(self, caller: CallHead, context: Context) -> bytes:
-        """Return the message of a caller who may send one. Raises FnError."""
-        self._calls.check(caller)
-        try:
-            async with asyncio.timeout(self._body_read_s):
-                data = await context.read()
-        except grpc.aio.BaseError:
-            raise BadRequest("the message did not arrive as a whole") from None
-        except TimeoutError:
-            seconds = self._body_read_s
-            raise BodyTimeout(f"the message did not arrive within {seconds:g} s") from None
-        if data is grpc.aio.EOF:
-            raise BadRequest("expected a message ModelInferRequest, got none")
-        return bytes(data)
+        assert isinstance(call.result, Failure)
+        await _abort(context, call.result)
+        raise AssertionError("abort raises")
 
     async def stream(self, _messages: object, context: Context) -> None:
         """Answer the requests of one stream."""
         caller = read_metadata(context.invocation_metadata())
         try:
-            self._calls.check(caller)
-            if len(self._streams) >= self._streams_max:
-                text = f"{len(self._streams)} streams are open, which is the limit"
-                raise QueueFull(text, retry_after_s=1)
+            admitted = self._admission.admit(CallClass.STREAM, caller, "invoke", context)
         except FnError as error:
             await _abort(context, failure(error))
-        stream = Stream(self._calls, caller, context)
+        stream = Stream(self._calls, caller, admitted, context)
         self._streams.add(stream)
         try:
-            await stream.run(self._tasks)
+            with admitted:
+                await stream.run(self._tasks)
         finally:
             self._streams.discard(stream)
 
@@ -116,9 +101,12 @@ class Stream:
     answer is sent, so a client that reads nothing stops its own requests.
     """
 
-    def __init__(self, calls: Calls, caller: CallHead, context: Context) -> None:
+    def __init__(
+        self, calls: Calls, caller: CallHead, admitted: AdmittedCall, context: Context
+    ) -> None:
         self._calls = calls
         self._caller = caller
+        self._admitted = admitted
         self._context = context
         self._in_flight: set[InferCall] = set()
         self._unsent: deque[bytes | Failure] = deque()
@@ -127,6 +115,7 @@ class Stream:
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._is_read = False
+        self._end: FnError | None = None
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -149,10 +138,11 @@ class Stream:
         while True:
             await self._has_room.wait()
             try:
-                data = await self._context.read()
-            except grpc.aio.BaseError:
-                break  # the stream has ended
-            if data is grpc.aio.EOF or self._is_stopping:
+                data = await self._admitted.read()
+            except FnError as error:
+                self._end = error
+                break
+            if data is None or self._is_stopping:
                 break
             call = InferCall(self._calls, self._caller, self._on_done)
             self._in_flight.add(call)
@@ -191,7 +181,7 @@ class Stream:
                     await _abort(self._context, message)
                     return
                 try:
-                    await self._context.write(message)
+                    await self._context.write(self._admitted.answer(message))
                 except grpc.aio.BaseError:
                     return  # the client is gone
                 self._unsent.popleft()
@@ -199,8 +189,9 @@ class Stream:
                 self._limit()
             if not self._in_flight:
                 if self._is_stopping:
-                    error = ShuttingDown("the server is shutting down", retry_after_s=5)
-                    await _abort(self._context, failure(error))
+                    self._end = ShuttingDown("the server is shutting down", retry_after_s=5)
+                if self._end is not None:
+                    await _abort(self._context, failure(self._end))
                 if self._is_read:
                     return
             self._changed.clear()

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from gateway.grpc.fields import check_fields, nested_of
 from gateway.grpc.messages import message, parse
 from gateway.grpc.wire import FIELDS_MAX, NotPlain, Split, split
 from gateway.replies import Body
@@ -21,9 +22,14 @@ from registry.errors import BadInput, BadRequest, BodyTooLarge, FnError, NotServ
 from runtime_image.contract import dtypes
 
 REQUEST: Final = message("ModelInferRequest")
-TYPED_MAX: Final = 16 * 2**20
+NESTED: Final = nested_of(REQUEST.DESCRIPTOR)
+UNCHECKED: Final = 64 * 1024
+"""Bytes of a message that is parsed without counting its fields."""
+AXES_MAX: Final = 64
+"""Max axes of a tensor: the product of its sizes is computed."""
+TYPED_MAX: Final = 4 * 2**20
 """Max bytes of a request without its raw tensors. Typed contents take up to sixteen times as much
-while they are converted."""
+while they are converted, and up to 10 ms for each MiB in which no other thread runs."""
 PIECE: Final = 4096
 """Elements that are converted without letting other threads run."""
 SHOWN_MAX: Final = 100
@@ -97,7 +103,7 @@ def read_parts(parts: Split) -> Read:
                 f" got {len(parts.head)}; send large tensors there"
             )
         ident = parts.id.decode()
-        request = parse(REQUEST, parts.head)
+        request = _parsed(parts.head)
     except UnicodeDecodeError:
         return Read("", "", b"", BadRequest("id: expected UTF-8, got other bytes"))
     except FnError as error:
@@ -109,6 +115,13 @@ def read_parts(parts: Split) -> Read:
         return Read(model, version, ident.encode(), error)
 
 
+def _parsed(data: bytes) -> Any:
+    """Return a parsed request. Raises BadRequest."""
+    if len(data) > UNCHECKED:
+        check_fields(data, NESTED)
+    return parse(REQUEST, data)
+
+
 def _split_any(data: bytes) -> Split:
     """Return the parts of a message that only a complete parser reads. Raises FnError."""
     if len(data) > TYPED_MAX:
@@ -116,7 +129,7 @@ def _split_any(data: bytes) -> Split:
             f"expected at most {TYPED_MAX} bytes in a message with unknown or repeated fields,"
             f" got {len(data)}"
         )
-    request = parse(REQUEST, data)
+    request = _parsed(data)
     if len(request.raw_input_contents) > FIELDS_MAX:
         raise BadRequest(f"expected at most {FIELDS_MAX} raw_input_contents, got more")
     raw = [memoryview(one) for one in request.raw_input_contents]
@@ -135,6 +148,9 @@ def pack(request: Any, raw: Sequence[Body]) -> Packed:
     """
     for one in request.inputs:
         _check_shared(one, "input")
+        if len(one.shape) > AXES_MAX:
+            text = f"expected at most {AXES_MAX} axes in its shape, got {len(one.shape)}"
+            raise BadInput(f"input {_shown(one.name)}: {text}")
     tensors = _raw(request.inputs, raw) if raw else [_typed(one) for one in request.inputs]
     inputs = []
     for one, data in zip(request.inputs, tensors, strict=True):

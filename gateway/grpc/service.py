@@ -12,6 +12,8 @@ import msgspec
 import structlog
 from google.protobuf import json_format
 
+from gateway.access import Need
+from gateway.grpc.call_admission import AnyKey, CallAdmission, CallClass
 from gateway.grpc.codes import failure
 from gateway.grpc.messages import METHODS, message, parse
 from gateway.grpc.metadata import CallHead, read_metadata
@@ -26,19 +28,42 @@ log = structlog.get_logger()
 
 Document = dict[str, Any]
 Serve = Callable[[Any, CallHead], Awaitable[Document]]
-Handler = Callable[[bytes, Any], Awaitable[bytes]]
+Handler = Callable[[object, Any], Awaitable[bytes]]
 
 SHOWN_MAX: Final = 100
 """Max characters of a client's text in an error."""
+UNREAD: Final = frozenset({"ServerLive", "ServerReady"})
+"""Methods that anyone may call. Their messages say nothing and are not read."""
+NEEDS: Final[dict[str, Need | AnyKey]] = {
+    "ModelReady": "invoke",
+    "ServerMetadata": "any",
+    "ModelMetadata": "invoke",
+    "ModelConfig": "invoke",
+    "ModelStatistics": "read",
+    "RepositoryIndex": "any",
+    "RepositoryModelLoad": "deploy",
+    "RepositoryModelUnload": "deploy",
+    "SystemSharedMemoryStatus": "any",
+    "SystemSharedMemoryRegister": "any",
+    "SystemSharedMemoryUnregister": "any",
+    "CudaSharedMemoryStatus": "any",
+    "CudaSharedMemoryRegister": "any",
+    "CudaSharedMemoryUnregister": "any",
+    "TraceSetting": "admin",
+    "LogSettings": "admin",
+}
+"""The scope of each other method, as of the same request over REST; checked before its message is
+read, and with the model's name after it."""
 _FIXED: Final = "these settings cannot be changed while the server runs: set {}"
 
 
 class Service:
     """Serves each method by a function from its request and its caller to a document."""
 
-    def __init__(self, invoker: Invoker, version: str) -> None:
+    def __init__(self, invoker: Invoker, admission: CallAdmission, version: str) -> None:
         """Create the service of fngate's release `version`."""
         self._invoker = invoker
+        self._admission = admission
         self._version = version
         self._models = ServedModels(invoker)
         self.waits: Final = OpenWaits()
@@ -69,16 +94,25 @@ class Service:
         return list(self._serves)
 
     def handler(self, method: str) -> Handler:
-        """Return gRPC's handler of a method, of bytes in both directions."""
+        """Return gRPC's handler of a method, which reads its message itself, as bytes."""
         serve, described = self._serves[method], METHODS[method]
         request, response = message(described.input_type.name), message(described.output_type.name)
 
-        async def handle(data: bytes, context: Any) -> bytes:
+        async def answer(data: bytes, caller: CallHead) -> bytes:
+            document = await serve(parse(request, data), caller)
+            return bytes(json_format.ParseDict(document, response()).SerializeToString())
+
+        async def handle(_messages: object, context: Any) -> bytes:
             caller = read_metadata(context.invocation_metadata())
             try:
-                document = await serve(parse(request, data), caller)
-                answer = json_format.ParseDict(document, response())
-                return bytes(answer.SerializeToString())
+                if method in UNREAD:
+                    return await answer(b"", caller)
+                need = NEEDS[method]
+                with self._admission.admit(CallClass.CONTROL, caller, need, context) as admitted:
+                    data = await admitted.read()
+                    if data is None:
+                        raise BadRequest(f"expected a message {request.DESCRIPTOR.name}, got none")
+                    return admitted.answer(await answer(data, caller))
             except FnError as error:
                 found = error
             except Exception:  # error boundary: a defect must not expose internals

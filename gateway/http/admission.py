@@ -22,6 +22,7 @@ from gateway.replies import Body
 from gateway.settings import MIB
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadRequest, QueueFull
+from registry.key_form import KEY
 from registry.model import Revision
 from registry.spec import may_rerun
 from runtime_image.codecs import request
@@ -41,7 +42,8 @@ IN_LOOP_MAX: Final = 64 * 1024
 """Bytes. Larger bodies are checked in a thread, because they would block the event loop."""
 WAITING_MAX: Final = 64
 """Max large bodies that wait for the check."""
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_REQUEST_ID: Final = re.compile(rf"(?!.*{KEY.decode()})[A-Za-z0-9._-]{{1,128}}")
+"""Not with a key, which logs and servers of functions would get."""
 _WAIT: Final = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([^\",;\s]*)\"?", re.IGNORECASE)
 _SECONDS: Final = re.compile("[0-9]{1,9}")
 _URGENCY: Final = re.compile(r"(?:^|,)\s*u\s*=\s*([^,;\s]*)")

@@ -39,8 +39,15 @@ from gateway.pages.origins import (
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
 from gateway.proxy.known_answers import KnownAnswers
+from gateway.proxy.own_keys import find_keys
 from gateway.proxy.plan import ExchangePlan
-from gateway.proxy.targets import FunctionTarget, claimed_methods, host_target, split_target
+from gateway.proxy.targets import (
+    FunctionTarget,
+    claimed_methods,
+    claimed_paths,
+    host_target,
+    split_target,
+)
 from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE, Reply
@@ -95,9 +102,27 @@ class Exchanges:
         found = self._invoker.catalog.find(ref)
         return found is not None and found.revision.server is not None
 
-    def is_trusted(self, peer: bytes) -> bool:
-        """Return whether the peer is a proxy whose X-Forwarded-* are believed."""
-        return self._trusted.has(peer)
+    def forwarding(
+        self,
+        head: RequestHead,
+        target: FunctionTarget,
+        peer: bytes,
+        revision: Revision,
+        journal: ExchangeJournal,
+    ) -> Forwarding:
+        """Return what decides which fields of a request its server gets. `peer`: the client's IP
+        address."""
+        assert revision.server is not None
+        return Forwarding(
+            target.upstream,
+            target.prefix,
+            peer,
+            journal.request_id.encode(),
+            traceparent=journal.traceparent.encode(),
+            is_trusted=self._trusted.has(peer),
+            fields=frozenset(map(str.encode, revision.server.fields)),
+            keys=find_keys(head.fields, self._invoker.access.is_key),
+        )
 
     def page_of(self, head: bytes) -> str | None:
         """Return the function whose own host the first bytes of a request name, None for others.
@@ -145,21 +170,13 @@ class Exchanges:
             answer(head, client, admitted)
             return None
         plan, deployed, by_cookie = admitted
-        is_trusted = self.is_trusted(peer)
-        if is_trusted:
+        if self._trusted.has(peer):
             values = head.fields.values
             host = values.get(b"x-forwarded-host", b"")
             plan = plan._replace(outer=outer_prefix(values), public_host=host)
-        forwarding = Forwarding(
-            target.upstream,
-            target.prefix,
-            peer,
-            journal.request_id.encode(),
-            traceparent=journal.traceparent.encode(),
-            is_trusted=is_trusted,
-            drops_authorization=is_ours,
-            expects_continue=True,
-            is_websocket=plan.websocket_key is not None,
+        forwarding = self.forwarding(head, target, peer, deployed.revision, journal)
+        forwarding = forwarding._replace(
+            expects_continue=True, is_websocket=plan.websocket_key is not None
         )
         # A cookie expires, which nothing tells.
         may_learn = raw and not by_cookie and self._is_repeatable(plan, who)
@@ -307,7 +324,11 @@ class Exchanges:
         pool = deployed.revision.key
         limits = function.exchange or DEFAULT_LIMITS
         rules = self._paths_of(deployed.revision)
-        claimed = claimed_methods(head.fields) if rules.denies else ()
+        claimed: tuple[bytes, ...] = ()
+        if rules.denies:
+            claimed = claimed_methods(head.fields)
+            for path in claimed_paths(head.fields, target.prefix):
+                rules.judge(head.method, path, claimed)
         rule = rules.judge(head.method, target.path or b"/", claimed)
         key = check_handshake(head) if is_handshake(head) else None
         # A page that is left open connects again and again: that must not wake the function either.

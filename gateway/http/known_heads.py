@@ -17,6 +17,7 @@ from gateway.observing import records
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
 from registry.catalog import Catalog
+from registry.key_form import KEY
 
 if TYPE_CHECKING:
     from gateway.proxy.plan import ExchangePlan
@@ -39,7 +40,7 @@ _QUERY: Final = re.compile(
 # Other spellings than these are rare, and take longer to look for.
 _CUT: Final = re.compile(
     rb"\r\n(?:[Cc]ontent-[Ll]ength: ?([1-9][0-9]{0,8})"
-    rb"|[Xx]-[Rr]equest-[Ii][Dd]: ?([A-Za-z0-9._-]{1,128})"
+    rb"|[Xx]-[Rr]equest-[Ii][Dd]: ?(?![^\r]*" + KEY + rb")([A-Za-z0-9._-]{1,128})"
     rb"|[Tt]raceparent: ?(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}))(?=\r\n)"
 )
 _LENGTH, _REQUEST_ID, _TRACEPARENT = 1, 2, 3

@@ -120,6 +120,14 @@ class BodyBudget:
         held.reserve(count)
         return True
 
+    def try_grow(self, one: BodyReservation, count: int) -> bool:
+        """Reserve `count` more bytes if they fit without an eviction; return whether they did."""
+        if not self.try_charge(count):
+            return False
+        self._all.add(one)
+        one.add_progress(count, self._clock())
+        return True
+
     def refund(self, count: int) -> None:
         """Undo `charge`."""
         self._held.reserve(-count)

@@ -14,6 +14,7 @@ from gateway.proxy.response_head import (
     parse_response_head,
 )
 from registry.errors import UpstreamFailed
+from registry.field_classes import Direction
 
 INTERIM_MAX: Final = 32
 """Max interim heads (1xx) of one answer."""
@@ -73,7 +74,7 @@ class AnswerReader:
 
     def begin(self, head: ResponseHead) -> None:
         """Begin the body behind the final head."""
-        self._body = make_framer(head.framing)
+        self._body = make_framer(head.framing, Direction.ANSWER)
 
     def take_rest(self) -> bytes:
         """Return the bytes after the final head."""

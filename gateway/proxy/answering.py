@@ -7,29 +7,30 @@ from typing import Final, NamedTuple
 
 from gateway.pages.cookies import NAMES as OWN_COOKIES
 from gateway.proxy.fields import Field, Fields
-from gateway.proxy.forwarding import HOP_BY_HOP, framing_line
+from gateway.proxy.forwarding import framing_line
 from gateway.proxy.framing import NO_BODY, UNTIL_CLOSE, BodyKind, Framing
 from gateway.proxy.response_head import SWITCHING, ResponseHead
+from registry.field_classes import (
+    ANSWERED,
+    HEALTH,
+    HOP_BY_HOP,
+    ORIGIN_WIDE,
+    REDIRECTS,
+    SHARED_ORIGIN,
+)
 
 SANDBOX: Final = b"sandbox allow-scripts allow-forms allow-downloads"
 """Content-Security-Policy of pages below /fn/NAME: they share the dashboard's origin."""
-ORIGIN_WIDE: Final = frozenset(
-    {b"clear-site-data", b"alt-svc", b"strict-transport-security", b"nel", b"report-to"}
-)
-"""Fields with an effect beyond the function's host, or on how clients connect."""
-SHARED_ORIGIN: Final = frozenset(
-    {b"service-worker-allowed", b"accept-ch", b"critical-ch", b"use-as-dictionary", b"set-login"}
-    | {b"sec-session-registration", b"secure-session-registration", b"reporting-endpoints"}
-)
-"""Fields with an effect on their whole origin, which below /fn/ is the dashboard's, too."""
 UNFRAMED: Final = b"frame-ancestors 'self'"
 """Content-Security-Policy of pages on a function's own host, unless its server says who may frame
 them."""
 URLS: Final = frozenset({b"location", b"content-location"})
 """Fields whose values get the function's prefix."""
-_OWN: Final = (b"fn-", b"proxy-")
-_DROPPED_ON_OWN_HOST: Final = HOP_BY_HOP | ORIGIN_WIDE | {b"content-length"}
-_DROPPED: Final = _DROPPED_ON_OWN_HOST | SHARED_ORIGIN
+_CLASSES: Final = (HOP_BY_HOP, ANSWERED, REDIRECTS, HEALTH, ORIGIN_WIDE)
+_PREFIXES: Final = tuple(prefix for one in _CLASSES for prefix in one.prefixes)
+_DROPPED_ON_OWN_HOST: Final = frozenset({b"content-length"}).union(*(one.names for one in _CLASSES))
+_DROPPED: Final = _DROPPED_ON_OWN_HOST | SHARED_ORIGIN.names
+_KEPT: Final = REDIRECTS.kept
 _ADDITIONAL: Final = frozenset(
     {b"server-timing", b"content-security-policy", b"vary", b"set-cookie"}
 )
@@ -82,10 +83,12 @@ def forward_answer(head: ResponseHead, given: Answering) -> ClientAnswer:
     keep_alive = given.keep_alive and framing.kind is not BodyKind.UNTIL_CLOSE
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     own = {name.lower() for name, _ in given.added} - _ADDITIONAL
-    foreign = (*_OWN, _CORS) if any(name.startswith(_CORS) for name in own) else _OWN
+    foreign = (*_PREFIXES, _CORS) if any(name.startswith(_CORS) for name in own) else _PREFIXES
     dropped = own | given.dropped | (_DROPPED if given.prefix else _DROPPED_ON_OWN_HOST)
     for low, line in zip(head.fields.names, head.fields.lines, strict=True):
-        if low in dropped or low in head.options or low.startswith(foreign):
+        if low in dropped or low in head.options:
+            continue
+        if low.startswith(foreign) and low not in _KEPT:
             continue
         if low == b"set-cookie":
             if cookie := scope_cookie(line[1], given):
@@ -126,8 +129,8 @@ def forward_interim(head: ResponseHead) -> bytes:
     """Return an interim answer (1xx) for a client. HTTP/1.0 clients must not get any."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     for low, line in zip(head.fields.names, head.fields.lines, strict=True):
-        is_own = low in _DROPPED or low in head.options or low.startswith(_OWN)
-        if not is_own and low != b"set-cookie":
+        is_dropped = low in _DROPPED or low in head.options or low == b"set-cookie"
+        if not is_dropped and (low in _KEPT or not low.startswith(_PREFIXES)):
             lines.append(b"%b: %b\r\n" % line)
     lines.append(b"\r\n")
     return b"".join(lines)

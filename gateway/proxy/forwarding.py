@@ -7,33 +7,19 @@ the parsed framing and never copied.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from gateway.pages.cookies import NAME as OWN_NAME
 from gateway.pages.cookies import NAMES as OWN_COOKIES
 from gateway.proxy.framing import BodyKind, Framing
 from gateway.proxy.request_head import RequestHead
+from registry.field_classes import CLAIMS, FILES, HOP_BY_HOP, OWN, PATHS, PLAIN, WRITTEN, fold
 
-HOP_BY_HOP: Final = frozenset(
-    {b"connection", b"keep-alive", b"te", b"upgrade", b"http2-settings", b"transfer-encoding"}
-    | {b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"proxy-features"}
-    | {b"proxy-authentication-info", b"proxy-instruction"}
-)
-_WRITTEN: Final = frozenset(
-    {b"content-length", b"expect", b"x-request-id", b"forwarded", b"x-forwarded-for"}
-    | {b"x-forwarded-proto", b"x-forwarded-host", b"x-forwarded-prefix"}
-)
-"""Fields that the gateway writes for every request."""
-_OTHER_TARGETS: Final = frozenset({b"x-original-url", b"x-rewrite-url"})
-"""Fields from which servers take another path than the one that path rules have seen."""
-_CLAIMS: Final = frozenset(
-    {b"x-real-ip", b"x-original-host"}
-    | {b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip", b"cf-connecting-ip"}
-)
-"""Fields in which servers believe what only a proxy can know, besides X-Forwarded-*."""
-_DROPPED: Final = HOP_BY_HOP | _WRITTEN | _OTHER_TARGETS | {b"fn-key"}
-_SUSPECT: Final = (b"x-", b"proxy-", b"cookie", b"authorization", b"traceparent", b"true-", b"cf-")
-"""Beginnings of all names that need a further look. A name with an underscore does too."""
+_DROPPED: Final = HOP_BY_HOP.names | WRITTEN.names | PATHS.names | OWN.names
+_DROPPED_PREFIXES: Final = HOP_BY_HOP.prefixes + FILES.prefixes
+_JUDGED: Final = CLAIMS.names | {b"cookie", b"traceparent"}
+_JUDGED_PREFIXES: Final = _DROPPED_PREFIXES + CLAIMS.prefixes
 _PATH: Final = re.compile(rb"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]+)+/?")
 HOPS_MAX: Final = 64
 """Max addresses of X-Forwarded-For that the gateway writes into Forwarded: the last ones."""
@@ -51,7 +37,9 @@ class Forwarding(NamedTuple):
     proxy whose X-Forwarded-* are believed. `traceparent`: b"" keeps the client's.
     `expects_continue`: ask the server for "100 Continue"; False once the gateway itself has sent
     it. `is_websocket`: a checked opening handshake. `framing`: of the body as it is sent to the
-    server, None for the same as the client's.
+    server, None for the same as the client's. `fields`: lower-case names with `_` that the
+    function's settings let pass. `keys`: texts in this head that are keys of this server, see
+    `gateway.proxy.own_keys`; no field with one of them is forwarded.
     """
 
     target: bytes
@@ -61,25 +49,18 @@ class Forwarding(NamedTuple):
     scheme: bytes = b"http"
     traceparent: bytes = b""
     is_trusted: bool = False
-    drops_authorization: bool = False
     expects_continue: bool = False
     is_websocket: bool = False
     framing: Framing | None = None
+    fields: frozenset[bytes] = frozenset()
+    keys: frozenset[bytes] = frozenset()
 
 
 def forward_request(head: RequestHead, given: Forwarding) -> bytes:
     """Return the head that the function's server gets: always HTTP/1.1, and persistent."""
-    fields, options = head.fields, head.options
+    fields = head.fields
     lines = [b"%b %b HTTP/1.1\r\n" % (head.method, given.target)]
-    for low, line in zip(fields.names, fields.lines, strict=True):
-        if low in _DROPPED or low in options:
-            continue
-        if low.startswith(_SUSPECT) or b"_" in low:
-            value = _permitted(low, line[1], given)
-            if value is not None:
-                lines.append(b"%b: %b\r\n" % (line[0], value))
-        else:
-            lines.append(b"%b: %b\r\n" % line)
+    lines += _field_lines(head, given)
     lines.append(_origin(fields.values, given))
     if given.traceparent:
         lines.append(b"traceparent: %b\r\n" % given.traceparent)
@@ -94,22 +75,43 @@ def forward_request(head: RequestHead, given: Forwarding) -> bytes:
     return b"".join(lines)
 
 
-def _permitted(low: bytes, value: bytes, given: Forwarding) -> bytes | None:
-    """Return the value with which a client's field is forwarded, None if it is not.
+def _field_lines(head: RequestHead, given: Forwarding) -> Iterator[bytes]:
+    """Yield the lines of the client's fields that its server gets."""
+    fields, options, keys = head.fields, head.options, given.keys
+    has_odd = bool(b"".join(fields.names).translate(None, PLAIN))
+    for low, (name, sent) in zip(fields.names, fields.lines, strict=True):
+        if low in _DROPPED or low in options:
+            continue
+        value: bytes | None = sent
+        if has_odd and low.translate(None, PLAIN):
+            value = _permitted_odd(low, sent, given)
+        elif low in _JUDGED or low.startswith(_JUDGED_PREFIXES):
+            value = _permitted(low, sent, given)
+        if value is None or (keys and any(key in value for key in keys)):
+            continue
+        yield b"%b: %b\r\n" % (name, value)
 
-    Servers of the CGI family take X_Forwarded_For for X-Forwarded-For, so it is treated alike.
-    """
-    low = low.replace(b"_", b"-")
-    if low in _DROPPED or low.startswith(b"proxy-"):
+
+def _permitted(low: bytes, value: bytes, given: Forwarding) -> bytes | None:
+    """Return the value with which a client's field is forwarded, None if it is not."""
+    if low in _DROPPED or low.startswith(_DROPPED_PREFIXES):
         return None
     if low == b"cookie":
-        return without_own_cookies(value) or None
-    if low == b"authorization":
-        return None if given.drops_authorization else value
+        return kept_cookies(value, given.keys) or None
     if low == b"traceparent":
         return None if given.traceparent else value
-    is_claim = low in _CLAIMS or low.startswith(b"x-forwarded-")
-    return None if is_claim and not given.is_trusted else value
+    return None if CLAIMS.has(low) and not given.is_trusted else value
+
+
+def _permitted_odd(low: bytes, value: bytes, given: Forwarding) -> bytes | None:
+    """Return what `_permitted` does, for a name with characters that some servers read as others.
+
+    Servers of the CGI family take X_Forwarded_For for X-Forwarded-For. A name with `_` is dropped,
+    and one with other such characters is treated as the name that they read.
+    """
+    if b"_" in low:
+        return value if low in given.fields else None
+    return _permitted(fold(low), value, given)
 
 
 def outer_prefix(values: dict[bytes, bytes]) -> bytes:
@@ -177,10 +179,11 @@ def framing_line(framing: Framing) -> bytes:
     return b""
 
 
-def without_own_cookies(value: bytes) -> bytes:
-    """Return a value of the field Cookie without the gateway's (RFC 6265 section 4.2)."""
-    if OWN_NAME not in value:
+def kept_cookies(value: bytes, keys: frozenset[bytes] = frozenset()) -> bytes:
+    """Return a value of the field Cookie without the gateway's, and without those that contain a
+    key of this server (RFC 6265 section 4.2)."""
+    if OWN_NAME not in value and not keys:
         return value
     pairs = [pair.strip(b" \t") for pair in value.split(b";")]
     kept = [pair for pair in pairs if pair and pair.partition(b"=")[0].strip() not in OWN_COOKIES]
-    return b"; ".join(kept)
+    return b"; ".join(pair for pair in kept if not any(key in pair for key in keys))

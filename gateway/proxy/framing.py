@@ -9,7 +9,9 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from gateway.proxy.fields import TOKEN, Malformed, parse_fields
+from gateway.proxy.fields import TOKEN, Fields, Malformed, parse_fields
+from registry.field_classes import Direction, is_barred
+from registry.key_form import KEY_FORM
 
 Data = bytes | bytearray | memoryview
 TRAILERS_MAX: Final = 16 * 1024
@@ -26,12 +28,6 @@ _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _SIZE_LINE_BEGUN: Final = re.compile(
     rb"(?:[0-9A-Fa-f]{1,15}(?:;[!#$%%&'*+.^_`|~0-9A-Za-z;=-]{0,%d})?\r?)?" % EXTENSIONS_MAX
 )
-_NO_TRAILERS: Final = frozenset(
-    {b"transfer-encoding", b"content-length", b"host", b"connection", b"expect", b"upgrade"}
-    | {b"te", b"trailer", b"authorization", b"cookie", b"set-cookie", b"content-encoding"}
-    | {b"content-type", b"content-range", b"forwarded", b"fn-key"}
-)
-"""Fields that a recipient must not take from trailers (RFC 9110 section 6.5.1), but some do."""
 
 
 class BodyKind(Enum):
@@ -141,10 +137,11 @@ class _Part(Enum):
 class ChunkedBody:
     """Chunked body: its chunks, the last chunk and its trailer section."""
 
-    __slots__ = ("_line", "_missing", "_part", "is_complete")
+    __slots__ = ("_direction", "_line", "_missing", "_part", "is_complete")
 
-    def __init__(self) -> None:
+    def __init__(self, direction: Direction = Direction.REQUEST) -> None:
         self.is_complete = False
+        self._direction = direction
         self._part = _Part.SIZE
         self._missing = 0
         self._line = b""
@@ -238,21 +235,29 @@ class ChunkedBody:
         if end < 0:
             self._line = section
             return at + len(section) - len(begun)
-        trailers = parse_fields(section, 0, TRAILER_FIELDS_MAX)
-        names = trailers.values.keys()
-        if names & _NO_TRAILERS or any(name.startswith(b"x-forwarded-") for name in names):
-            raise Malformed("expected no fields about framing, routing or access in trailers")
+        self._check(parse_fields(section, 0, TRAILER_FIELDS_MAX), section)
         self._line = b""
         self.is_complete = True
         return at + len(section) - len(begun)
 
+    def _check(self, trailers: Fields, section: bytes) -> None:
+        """Raise Malformed for trailers that some recipients join with the fields of the head.
 
-def make_framer(framing: Framing) -> BodyFramer:
-    """Return a new framer of a body."""
+        Trailers are passed on as they were read, so none can be dropped; and a request's come after
+        its keys were looked for, so whatever has the form of one is refused.
+        """
+        if any(is_barred(name, self._direction) for name in trailers.values):
+            raise Malformed("expected no fields about framing, routing or access in trailers")
+        if self._direction is Direction.REQUEST and KEY_FORM.search(section):
+            raise Malformed("expected no keys in trailers, which servers of functions get")
+
+
+def make_framer(framing: Framing, direction: Direction = Direction.REQUEST) -> BodyFramer:
+    """Return a new framer of a body of a request, or of an answer."""
     if framing.kind is BodyKind.LENGTH:
         return LengthBody(framing.length)
     if framing.kind is BodyKind.CHUNKED:
-        return ChunkedBody()
+        return ChunkedBody(direction)
     return NoBody() if framing.kind is BodyKind.NONE else UntilCloseBody()
 
 

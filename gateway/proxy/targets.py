@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 from gateway.proxy.fields import Fields
 from registry.errors import BadRequest
+from registry.field_classes import DESTINATIONS, METHODS, fold
 from registry.names import NAME_RULE
-from registry.path_rules import METHOD_FIELDS
 
 _TARGET: Final = re.compile(
     rb"(/fn/([a-z](?:[a-z0-9-]{0,61}[a-z0-9])?)(?:(?:@|%40)([1-9][0-9]{0,8}))?)(/[^?]*)?(?:\?(.*))?"
@@ -16,6 +17,7 @@ _TARGET: Final = re.compile(
 _PREFIX: Final = b"/fn/"
 DOCUMENT: Final = b"/openapi.json"
 """Path below the name of a function that is no server: its OpenAPI document."""
+_AUTHORITY: Final = re.compile(rb"\A(?:[A-Za-z][A-Za-z0-9+.-]*:)?//[^/?#]*")
 
 
 class FunctionTarget(NamedTuple):
@@ -73,12 +75,28 @@ def host_target(name: str, target: bytes) -> FunctionTarget:
 def claimed_methods(fields: Fields) -> tuple[bytes, ...]:
     """Return the methods that a request names besides its own, in upper case.
 
-    A name with `_` counts as with `-`: servers of the CGI family cannot tell them apart.
+    Names count alike that servers of the CGI family cannot tell apart.
     """
     found: list[bytes] = []
     for name in fields.values:
-        if name.startswith(b"x") and name.replace(b"_", b"-") in METHOD_FIELDS:
+        if name.startswith(b"x") and fold(name) in METHODS.names:
             found += (item.upper() for item in fields.items(name))
+    return tuple(found)
+
+
+def claimed_paths(fields: Fields, prefix: bytes) -> tuple[bytes, ...]:
+    """Return the paths that a request names besides its own (RFC 4918 section 10.3).
+
+    Each as it is, and as what follows `prefix`, which servers may cut once it is decoded.
+    """
+    found: list[bytes] = []
+    for name, (_, value) in zip(fields.names, fields.lines, strict=True):
+        if fold(name) in DESTINATIONS.names:
+            path = _AUTHORITY.sub(b"", value.replace(b"\\", b"/"))
+            path = b"/" + re.split(rb"[?#]", path, maxsplit=1)[0].lstrip(b"/")
+            found.append(path)
+            reads = {path, unquote_to_bytes(path)} if prefix else set()
+            found += (read.partition(prefix)[2] or b"/" for read in reads if prefix in read)
     return tuple(found)
 
 

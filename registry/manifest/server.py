@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from registry.errors import BadManifest
+from registry.field_classes import class_of, fold
 from registry.manifest.checks import NOTHING, Section, Word, refused, validate
 from registry.manifest.container import (
     ORIGINS_MAX,
@@ -35,6 +36,9 @@ TEXT_MAX: Final = 128 * 1024
 """Max bytes of all words of a command and all variables together: the kernel allows about this much
 per word, and the rest of the record is small."""
 STATUS_MAX: Final = 599
+FIELDS_MAX: Final = 16
+FIELD_MAX: Final = 64
+"""Max characters of the name of a header field."""
 
 _INSTEAD: Final = {
     "timeout_s": "limits.max_s for the whole exchange, or first_byte_s, with [server]",
@@ -125,6 +129,9 @@ class ServerTable(ContainerTable):
     """Environment variables whose values are secrets: variable to the secret's name."""
     origins: list[Word] = Field(default=[], max_length=ORIGINS_MAX)
     """Origins whose pages may call the function from a browser, such as `https://app.example`."""
+    fields: list[Word] = Field(default=[], max_length=FIELDS_MAX)
+    """Names with `_` of header fields that the server gets, such as `x_api_version`; the others
+    with `_` are [dropped](fields.md). The deploy needs a key of scope `admin`."""
 
 
 class SampleTable(Section):
@@ -168,6 +175,7 @@ def server_settings(
         paths=PathRules(**{kind: _rules(kind, getattr(table, kind)) for kind in _RULES}),
         secrets=dict(table.secrets),
         origins=tuple(map(check_origin, table.origins)),
+        fields=tuple(dict.fromkeys(map(_passing_field, table.fields))),
         **container_settings(table),
     )
 
@@ -182,6 +190,7 @@ def server_table(settings: ServerSettings) -> dict[str, Any]:
         **values,
         "command": list(settings.command),
         "origins": list(settings.origins),
+        "fields": list(settings.fields),
         **{kind: list(rules) for kind, rules in paths.items()},
         **container_table(settings),
     }
@@ -291,6 +300,18 @@ def _rules(kind: str, rules: Sequence[str]) -> tuple[str, ...]:
         except ValueError as error:
             raise _bad(f"{kind}.{number}", RULE_FORM, rule) from error
     return tuple(rules)
+
+
+def _passing_field(name: str) -> str:
+    """Return the name of a field that the server gets, in lower case. Raises BadManifest."""
+    low = name.lower()
+    if len(name) > FIELD_MAX or "_" not in name or not _TOKEN.fullmatch(name):
+        form = f"names of header fields with _, of at most {FIELD_MAX} characters, such as x_a"
+        raise _bad("fields", form, name)
+    if found := class_of(fold(low.encode())):
+        note = f"stands for a field of the class {found.title!r} in servers of the CGI family"
+        raise _bad("fields", "another name", name, note)
+    return low
 
 
 def _sample(at: str, data: Mapping[str, Any], files: Collection[str]) -> SampleRequest:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from registry.errors import BadRequest, Conflict, Unknown
+from registry.key_form import PREFIX
 from registry.model import NAMESPACE, Key
 from registry.names import is_name
 from registry.openness import CLOSED, Openness
@@ -16,7 +17,6 @@ from registry.store.database import Database
 from registry.store.openness import save_decision
 from registry.store.records import decode_record, encode_record
 
-PREFIX: Final = "fn_"
 SCOPES: Final = ("invoke", "read", "deploy", "admin")
 KEYS_MAX: Final = 10_000
 NOTE_MAX: Final = 200

@@ -6,27 +6,34 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from gateway.grpc.call_admission import STREAM_ROOMS, UNASKED, WATCHES
 from gateway.grpc.messages import METHODS
 from gateway.grpc.request import REQUEST
 from tests.support import models
 from tests.support.doses import amount
 from tests.support.grpc_server import GrpcServerProcess, grpc_server, rows
+from tests.support.http2_sender import PartialMessage, partial_message
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 if amount(0, 1) == 0 else 3600)]
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 MESSAGES = amount(600, 100_000)
+LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
+WATCH = "/grpc.health.v1.Health/Watch"
 AT_ONCE = 32
 ANSWER_S = 60.0
 HELD_MIB = 16
 GROWTH_MIB = 4 * HELD_MIB
+MESSAGE_MAX = HELD_MIB * 2**20 // 4
+HALVES = 12
 OURS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS)
 """Codes that would be the server's fault."""
 
@@ -176,3 +183,111 @@ def test_callers_without_a_key_are_refused_before_their_message(server: GrpcServ
             assert live(b"", timeout=ANSWER_S) == b"\x08\x01"
     finally:
         server.http.fnctl_json("key", "rm", id)
+
+
+@contextmanager
+def keys(server: GrpcServerProcess, *scopes: str) -> Iterator[list[str]]:
+    """Add keys, one for each scope; return them."""
+    made = [server.http.fnctl_json("key", "add", "--scope", one) for one in scopes]
+    try:
+        yield [one["secret"] for one in made]
+    finally:
+        for one in made:
+            server.http.fnctl_json("key", "rm", one["id"])
+
+
+@pytest.mark.parametrize("method", [LOAD, INFER, STREAM])
+async def test_nothing_of_a_large_message_is_read_without_its_scope(
+    server: GrpcServerProcess, method: str
+) -> None:
+    """A stranger and a key of another scope send no more than HTTP/2 lets them unasked."""
+    with keys(server, "read") as (reader,):
+        for token in ("", reader):
+            length = MESSAGE_MAX - 10
+            async with partial_message(server.port, method, token, length, length) as one:
+                async with asyncio.timeout(ANSWER_S):
+                    await one.is_ended.wait()
+                assert one.sent <= UNASKED
+
+
+async def test_a_large_message_that_is_no_inference_is_refused(server: GrpcServerProcess) -> None:
+    """It is not parsed, and the error names both sizes."""
+    metadata = tuple(server.admin.items())
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        load = channel.unary_unary(LOAD)
+        with pytest.raises(
+            grpc.aio.AioRpcError, match="at most 65536 bytes, got 3000000"
+        ) as caught:
+            await load(b"\x1a\x00" * 1_500_000, metadata=metadata, timeout=ANSWER_S)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_halves_of_messages_have_room_and_are_ended_for_others(
+    server: GrpcServerProcess,
+) -> None:
+    """Of all that are sent at once, a few begin; the call of another key ends a slow one."""
+    with keys(server, "invoke", "invoke") as (slow, other):
+        async with AsyncExitStack() as stack, asyncio.timeout(ANSWER_S):
+            sent = [
+                partial_message(server.port, INFER, slow, MESSAGE_MAX - 10, MESSAGE_MAX // 2)
+                for _ in range(HALVES)
+            ]
+            halves = [await stack.enter_async_context(one) for one in sent]
+            async with grpc.aio.insecure_channel(server.address) as channel:
+                metadata = (("authorization", f"Bearer {other}"),)
+                infer = channel.unary_unary(INFER)
+                assert await infer(seeds()[0], metadata=metadata, timeout=ANSWER_S)
+            assert any(one.is_ended.is_set() for one in halves)
+            assert _held(halves) <= HELD_MIB * 2**20 + HALVES * UNASKED
+
+
+def _held(halves: list[PartialMessage]) -> int:
+    """Return the bytes of the messages that the server still reads."""
+    return sum(one.sent for one in halves if not one.is_ended.is_set())
+
+
+async def test_watches_of_strangers_keep_no_caller_out(server: GrpcServerProcess) -> None:
+    """They have places of their own, of which one address gets half."""
+    with keys(server, "invoke") as (key,):
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            watches = [
+                channel.unary_stream(WATCH)(b"", timeout=ANSWER_S) for _ in range(4 * WATCHES)
+            ]
+            found = await asyncio.gather(*(_first(one) for one in watches))
+            assert found.count(grpc.StatusCode.OK) == WATCHES // 2
+            assert set(found) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+            metadata = (("authorization", f"Bearer {key}"),)
+            assert await channel.unary_unary(INFER)(seeds()[0], metadata=metadata, timeout=ANSWER_S)
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            assert await check(b"", timeout=ANSWER_S) == b"\x08\x01"
+            for one in watches:
+                one.cancel()
+
+
+async def test_streams_of_one_key_leave_some_to_another(server: GrpcServerProcess) -> None:
+    """A key may have as many as are free; the next one gets its share of the rest."""
+    with keys(server, "invoke", "invoke") as secrets:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            open_stream = channel.stream_stream(STREAM)
+            found, streams = [], []
+            for secret in (*[secrets[0]] * 3, secrets[1]):
+                call: Any = open_stream(
+                    metadata=(("authorization", f"Bearer {secret}"),), timeout=ANSWER_S
+                )
+                streams.append(call)
+                await call.write(seeds()[0])
+                found.append(await _first(call))
+            places = 4 // STREAM_ROOMS
+            assert [one is grpc.StatusCode.OK for one in found] == [True, False, False, True]
+            assert found.count(grpc.StatusCode.OK) == places
+            for one in streams:
+                one.cancel()
+
+
+async def _first(call: Any) -> grpc.StatusCode:
+    """Return OK once a stream has a message, or the status with which it ended before."""
+    try:
+        await call.read()
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK

@@ -45,6 +45,7 @@ lengths = st.builds(lambda name, value: name + value, *map(st.sampled_from, (NAM
 TRACE = b"00-" + b"a1" * 16 + b"-" + b"b2" * 8 + b"-01"
 CORRELATING = (
     *(b"X-Request-Id: one", b"x-request-id:two", b"X-Request-Id: no id", b"X-Request-Id: "),
+    b"X-Request-Id: fn_" + b"k" * 43,
     *(b"traceparent: " + TRACE, b"Traceparent: " + TRACE.replace(b"a1", b"c3")),
     *(b"traceparent: " + TRACE.upper(), b"traceparent: " + TRACE.replace(b"a1", b"00")),
     *(b"X-Forwarded-For: 1.2.3.4, ::2", b"X-Forwarded-Prefix: /a", b"X-Forwarded-Host: b"),

@@ -56,7 +56,7 @@ GROUPS = {
         "prepare",
     ),
     "Compiled models": ("compiler", "build_delay_s"),
-    "Limits of requests": ("held_mib", "body_read_s", "head_read_s"),
+    "Limits of requests": ("held_mib", "grpc_message_mib", "body_read_s", "head_read_s"),
     "Logs and traces": ("log_format", "access_log", "traces", "traces_sample"),
     "Metrics and costs": ("dcgm_metrics", "price_device_hour", "price_kwh", "currency"),
 }

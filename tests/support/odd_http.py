@@ -53,6 +53,7 @@ LINES = (
     *(b"Keep-Alive: timeout=5", b"TE: trailers, deflate", b"Trailer: Content-Length"),
     *(b"Upgrade: h2c", b"Upgrade: websocket", b"HTTP2-Settings: AAMAAAABkAARAAAAAAIAAAAA"),
     *(b"Proxy-Authorization: Basic secret", b"Expect: 100-continue"),
+    *(b"SCRIPT_NAME: /x", b"Script.Name: /x", b"X-Original-URL: /x", b"X-Accel-Mapping: /=/"),
     b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 )
 KEYS = (b"Authorization: Bearer fn_secret", b"Fn-Key: fn_secret")
@@ -100,6 +101,7 @@ ANSWERED = (
     *(b"Location: /login?next=/", b"Location: http://127.0.0.1:8080/x", b"Fn-Revision: other@1"),
     *(b'Clear-Site-Data: "*"', b"Strict-Transport-Security: max-age=1", b"Keep-Alive: timeout=5"),
     *(b"Service-Worker-Allowed: /", b"Trailer: Content-Length", b"Upgrade: h2c"),
+    *(b"X-Accel-Redirect: /x", b"X-Sendfile: /x"),
 )
 _TOKEN = re.compile(rb"(k(\d+)q\d+)z([0-9a-f]{8})(-smuggled)?")
 

@@ -227,6 +227,7 @@ def server_function(
     ready: str,
     origins: tuple[str, ...] = (),
     api: ModelApi | None = None,
+    fields: tuple[str, ...] = (),
 ) -> Deployed:
     """Return the server function "web"."""
     revision = nouns.revision(
@@ -234,7 +235,9 @@ def server_function(
         model="",
         engine="server",
         signature=Signature("http", (), ()),
-        server=ServerSettings(("serve",), ready=ready, paths=paths, origins=origins, api=api),
+        server=ServerSettings(
+            ("serve",), ready=ready, paths=paths, origins=origins, fields=fields, api=api
+        ),
     )
     aliases = ALIASES if api is not None else ()
     function = nouns.function("web", exchange=exchange, limits=limits, aliases=aliases)
@@ -261,6 +264,7 @@ async def gate(
     settings: GatewaySettings | None = None,
     origins: tuple[str, ...] = (),
     api: ModelApi | None = None,
+    fields: tuple[str, ...] = (),
 ) -> AsyncIterator[Gate]:
     """Run a gateway with one server function, whose server runs `handler` per connection.
 
@@ -289,6 +293,7 @@ async def gate(
         ready,
         origins,
         api,
+        fields,
     )
     catalog = Catalog([deployed, nouns.deployed("digits")])
     events: list[AccessEvent] = []

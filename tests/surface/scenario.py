@@ -271,6 +271,7 @@ def _add_server(server: Recorder) -> None:
         writable={"*": 1},
         secrets={"*": ""},
         origins=("https://a.example",),
+        fields=("x_a",),
     )
     shown = call_json(one)
     connections = Connections([Connected("", "events", 1.0, "/", True)], 1, 0)

@@ -146,6 +146,7 @@ class Server(msgspec.Struct):
     mounts: list[Mount]
     secrets: dict[str, str]
     origins: list[str]
+    fields: list[str]
     api: ModelApi | None
 
 

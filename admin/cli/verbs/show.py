@@ -156,6 +156,7 @@ def _server(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("network", get(server, "network")),
         ("start", f"at most {get(server, 'start_s')} s{measured}"),
         *((kind, ", ".join(rules.get(kind) or [])) for kind in ("wake", "free", "deny")),
+        ("fields", ", ".join(server.get("fields") or [])),
     ]
 
 

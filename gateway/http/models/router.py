@@ -15,7 +15,7 @@ from gateway.http.exchanges import answer, find_credential, header_of, sender_of
 from gateway.http.models.request import ModelRequest, Routed
 from gateway.http.models.usage import UsageMeter
 from gateway.proxy.fields import Field, Fields
-from gateway.proxy.forwarding import Forwarding, forward_request
+from gateway.proxy.forwarding import forward_request
 from gateway.proxy.framing import BodyKind, Framing
 from gateway.proxy.targets import FunctionTarget
 from gateway.settings import MIB
@@ -47,6 +47,7 @@ from registry.errors import (
     UnsupportedEncoding,
     WrongScope,
 )
+from registry.field_classes import fold
 
 if TYPE_CHECKING:
     from gateway.access import Access
@@ -225,15 +226,11 @@ class _Router:
             retry=retry,
             may_poison=retry == "always",
         )
-        forwarding = Forwarding(
-            target.upstream,
-            b"",
-            request.peer,
-            journal.request_id.encode(),
-            traceparent=journal.traceparent.encode(),
-            is_trusted=self._exchanges.is_trusted(request.peer),
-            framing=Framing(BodyKind.LENGTH, len(edited.body)),
+        forwarding = self._exchanges.forwarding(
+            request.head, target, request.peer, deployed.revision, journal
         )
+        framing = Framing(BodyKind.LENGTH, len(edited.body))
+        forwarding = forwarding._replace(prefix=b"", framing=framing)
         sent = with_key(forward_request(head, forwarding), endpoint.protocol, key)
         exchange = self._exchanges.exchange(plan, sent, request, journal)
         waiting = None
@@ -372,10 +369,10 @@ def _shaped(protocol: Protocol, request_id: str, error: FnError) -> Reply:
 
 
 def _without(fields: Fields, names: frozenset[bytes], added: tuple[Field, ...]) -> Fields:
-    """Return the fields without some, and with others. Servers of the CGI family take an underscore
-    for a hyphen."""
+    """Return the fields without some, and with others. Names count alike that servers of the CGI
+    family cannot tell apart."""
     pairs = zip(fields.names, fields.lines, strict=True)
-    lines = [line for low, line in pairs if low.replace(b"_", b"-") not in names]
+    lines = [line for low, line in pairs if fold(low) not in names]
     lines += added
     values = {low: value for low, value in fields.values.items() if low not in names}
     lows = tuple(name.lower() for name, _ in lines)

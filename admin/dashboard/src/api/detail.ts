@@ -151,6 +151,8 @@ export interface ServerSettings {
   /** Variable to the secret's name. */
   secrets?: Record<string, string>;
   mounts?: Mount[];
+  /** Names with "_" of header fields that it gets. */
+  fields?: string[];
 }
 
 /** Limits of a server function's exchanges. */

@@ -215,6 +215,7 @@ IMAGE = 'schema = 1\n[server]\nimage = "nginx:1.27"\n'
         ('secrets = { TOKEN = "hf" }', "server.secrets"),
         ('network = "egress"', 'server.network = "egress"'),
         ('capabilities = ["CHOWN"]', "server.capabilities"),
+        ('fields = ["x_y"]', "server.fields"),
         ('[openai]\nupstream_key = "vllm"', "openai.upstream_key"),
     ],
 )

@@ -111,7 +111,7 @@ def _compare(one: Any, triton: Any) -> None:
 
 def test_every_method_is_served() -> None:
     """Each method of the service has a handler."""
-    methods = Service(invoker=None, version="").methods  # type: ignore[arg-type]
+    methods = Service(invoker=None, admission=None, version="").methods  # type: ignore[arg-type]
     assert {*methods, "ModelInfer", "ModelStreamInfer"} == set(METHODS)
 
 

@@ -15,6 +15,7 @@ from gateway.proxy.answering import (
 )
 from gateway.proxy.fields import Field
 from gateway.proxy.response_head import ResponseHead, parse_response_head
+from registry.field_classes import ANSWER_CLASSES, SHARED_ORIGIN, FieldClass
 
 GIVEN = Answering(b"/fn/web", b"a:8080")
 CSP = (b"Content-Security-Policy", SANDBOX)
@@ -90,6 +91,30 @@ def test_an_empty_reason() -> None:
 def test_what_is_not_forwarded(line: bytes) -> None:
     """Fields of one hop, of the gateway, and those that reach beyond the function."""
     assert answered(line, b"X-A: b") == ((b"X-A", b"b"),)
+
+
+@pytest.mark.parametrize("one", ANSWER_CLASSES, ids=lambda one: one.title)
+def test_a_class_of_answers_is_dropped(one: FieldClass) -> None:
+    """In answers, and in the interim ones before them. What holds for a whole origin passes where
+    that is the function's own."""
+    dropped = one.names | {prefix + b"any" for prefix in one.prefixes}
+    lines = [b"%b: x" % name for name in sorted(dropped - {b"transfer-encoding", b"connection"})]
+    own_host = GIVEN._replace(prefix=b"")
+    interim = forward_interim(parse(*lines, b"X-A: b", line=b"HTTP/1.1 103 E"))
+
+    assert answered(*lines, b"X-A: b") == ((b"X-A", b"b"),)
+    assert interim == b"HTTP/1.1 103 E\r\nX-A: b\r\n\r\n"
+    on_own_host = fields_of(forward_answer(parse(b"Content-Length: 0", *lines), own_host))
+    assert len(on_own_host) == 3 + (len(lines) if one is SHARED_ORIGIN else 0)
+
+
+def test_a_server_may_ask_a_proxy_not_to_collect_its_answer() -> None:
+    """It does not say what the proxy answers with."""
+    line = b"X-Accel-Buffering: no"
+    interim = forward_interim(parse(line, line=b"HTTP/1.1 103 E"))
+
+    assert answered(line) == ((b"X-Accel-Buffering", b"no"),)
+    assert interim == b"HTTP/1.1 103 E\r\n%b\r\n\r\n" % line
 
 
 def test_fields_that_connection_names_are_not_forwarded() -> None:

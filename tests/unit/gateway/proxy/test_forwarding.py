@@ -10,11 +10,23 @@ from gateway.proxy.forwarding import (
     Forwarding,
     forward_request,
     framing_line,
+    kept_cookies,
     outer_prefix,
-    without_own_cookies,
 )
 from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
 from gateway.proxy.request_head import RequestHead, parse_request_head
+from registry.field_classes import (
+    CLAIMS,
+    CREDENTIALS,
+    FILES,
+    HOP_BY_HOP,
+    MESSAGE,
+    METHODS,
+    OWN,
+    PATHS,
+    WRITTEN,
+    FieldClass,
+)
 
 GIVEN = Forwarding(b"/x?q", b"/fn/web", b"192.0.2.1", b"id-1")
 HOST = (b"Host", b"a:8080")
@@ -243,12 +255,58 @@ def test_where_a_request_came_from(
     assert got[b"forwarded"] == element
 
 
-@pytest.mark.parametrize(("drops", "expected"), [(True, None), (False, b"Bearer x")])
-def test_authorization_is_dropped_only_if_it_was_ours(drops: bool, expected: bytes | None) -> None:
-    """Otherwise it belongs to the function."""
-    head = parse(b"Authorization: Bearer x")
+def test_no_field_with_a_key_of_this_server_is_forwarded() -> None:
+    """Of cookies, only those with one are cut. Everything else belongs to the function."""
+    head = parse(
+        *(b"Authorization: Bearer ours", b"X-Any: a=ours;b", b"Cookie: a=1; b=ours; fngate=x; c=2"),
+        *(b"X-Other: Bearer theirs", b"x_a: ours", b"X-Forwarded-Port: ours"),
+    )
+    given = GIVEN._replace(keys=frozenset({b"ours"}), fields=frozenset({b"x_a"}), is_trusted=True)
 
-    assert values(head, GIVEN._replace(drops_authorization=drops)).get(b"authorization") == expected
+    kept = ((b"Cookie", b"a=1; c=2"), (b"X-Other", b"Bearer theirs"))
+    assert forwarded(head, given) == (HOST, *kept, *ORIGIN)
+    assert forwarded(parse(b"Cookie: b=ours"), given) == (HOST, *ORIGIN)
+    assert (b"Authorization", b"Bearer ours") in forwarded(head)
+
+
+def spellings(name: bytes) -> set[bytes]:
+    """Return names that some server of the CGI family takes for this one."""
+    return {name.replace(b"-", other) for other in (b"-", b"_", b".", b"~")} | {name.title()}
+
+
+DROPPED = (HOP_BY_HOP, WRITTEN, OWN, PATHS, FILES)
+
+
+@pytest.mark.parametrize("one", [*DROPPED, CLAIMS], ids=lambda one: one.title)
+def test_a_class_is_dropped_in_every_spelling(one: FieldClass) -> None:
+    """A client cannot send a field of these classes; a trusted proxy can make claims."""
+    names = one.names | {prefix + b"any" for prefix in one.prefixes}
+    for low in sorted(names - {b"content-length", b"transfer-encoding", b"expect"}):
+        for name in spellings(low):
+            head = parse(name + b": /x")
+            own = {line for line in forwarded(head) if line not in (HOST, *ORIGIN)}
+            assert not own, name
+            got = values(head, GIVEN._replace(is_trusted=True)).get(name.lower(), b"")
+            is_believed = one is CLAIMS and b"_" not in name
+            assert (got == b"/x") is is_believed or low in WRITTEN.names, name
+
+
+@pytest.mark.parametrize("one", [CREDENTIALS, METHODS, MESSAGE], ids=lambda one: one.title)
+def test_a_class_that_passes(one: FieldClass) -> None:
+    """Credentials of the function, methods and what describes the message arrive as they are."""
+    for name in one.names - {b"host"} - HOP_BY_HOP.names:
+        if name.startswith(CLAIMS.prefixes):
+            continue
+        assert values(parse(name + b": a=b"))[name] == b"a=b"
+
+
+def test_settings_let_names_with_an_underscore_pass() -> None:
+    """Exactly those; others, also of a trusted proxy, are dropped."""
+    given = GIVEN._replace(fields=frozenset({b"x_y"}), is_trusted=True)
+    head = parse(b"X_Y: 1", b"x_yz: 2", b"X_Real_IP: 3", b"_: 4")
+
+    assert forwarded(head, given) == (HOST, (b"X_Y", b"1"), *ORIGIN)
+    assert forwarded(head) == (HOST, *ORIGIN)
 
 
 def test_a_trace_is_replaced_only_by_another_one() -> None:
@@ -363,7 +421,7 @@ def test_another_framing_replaces_the_clients(framing: Framing, line: bytes) -> 
 )
 def test_the_gateways_cookie_is_cut(value: bytes, expected: bytes) -> None:
     """Whatever is around it; cookies with similar names stay."""
-    assert without_own_cookies(value) == expected
+    assert kept_cookies(value) == expected
     assert values(parse(b"Cookie: " + value)).get(b"cookie", b"") == expected
 
 
@@ -376,7 +434,7 @@ def test_the_cookie_of_https_is_cut() -> None:
 
 def test_other_fields_are_as_sent() -> None:
     """Repeated fields, case and unusual names are kept."""
-    lines = (b"X-a: 1", b"x-A: 2", b"X_b: 3", b"X-Forward: 4", b"Cf: 5", b"Cookie2: 6", b"Via: 7")
+    lines = (b"X-a: 1", b"x-A: 2", b"X.b: 3", b"X-Forward: 4", b"Cf: 5", b"Cookie2: 6", b"Via: 7")
     expected = tuple(tuple(line.split(b": ")) for line in lines)
 
     assert forwarded(parse(*lines)) == (HOST, *expected, *ORIGIN)

@@ -24,13 +24,14 @@ from gateway.proxy.framing import (
     encode_chunk,
     make_framer,
 )
+from registry.field_classes import Direction
 
 
-def refusal(raw: bytes) -> str:
+def refusal(raw: bytes, direction: Direction = Direction.REQUEST) -> str:
     """Return the text with which a chunked body is refused, however it is cut."""
     with pytest.raises(Malformed) as caught:
-        ChunkedBody().feed(raw)
-    framer = ChunkedBody()
+        ChunkedBody(direction).feed(raw)
+    framer = ChunkedBody(direction)
     with pytest.raises(Malformed):
         feed_apart(framer, raw)
     assert framer.is_complete is False
@@ -252,9 +253,38 @@ def test_large_chunks_are_skipped() -> None:
         b"Upgrade: x\r\n",
     ],
 )
-def test_trailers_cannot_change_the_message(trailers: bytes) -> None:
+@pytest.mark.parametrize("direction", Direction)
+def test_trailers_cannot_change_the_message(trailers: bytes, direction: Direction) -> None:
     """RFC 9110 section 6.5.1; some servers join trailers and fields."""
-    assert "in trailers" in refusal(b"0\r\n" + trailers + b"\r\n")
+    assert "in trailers" in refusal(b"0\r\n" + trailers + b"\r\n", direction)
+
+
+@pytest.mark.parametrize(
+    ("name", "directions"),
+    [
+        *((name, "request") for name in (b"Script-Name", b"SCRIPT_NAME", b"X_Any", b"X.Real.IP")),
+        *((name, "request") for name in (b"X-HTTP-Method-Override", b"X-Api-Key", b"X-Real-IP")),
+        *((name, "request answer") for name in (b"X-Accel-Redirect", b"X-Sendfile", b"Proxy-X")),
+        *((name, "answer") for name in (b"X-Reproxy-URL", b"X-LIGHTTPD-send-file", b"Fn-Revision")),
+        *((name, "") for name in (b"X-Checksum", b"X.Any", b"Server-Timing")),
+    ],
+)
+def test_trailers_have_no_field_of_a_class(name: bytes, directions: str) -> None:
+    """A field that may not be in the head cannot come behind the body."""
+    raw = b"0\r\n%b: x\r\n\r\n" % name
+    for direction in Direction:
+        if direction.value in directions:
+            assert "in trailers" in refusal(raw, direction)
+        else:
+            assert ChunkedBody(direction).feed(raw) == len(raw)
+
+
+def test_trailers_of_a_request_have_no_key() -> None:
+    """They come after the keys were looked for, so the form of one suffices."""
+    raw = b"0\r\nX-Sum: 1\r\nX-Any: fn_%b\r\n\r\n" % (b"k" * 43)
+
+    assert "expected no keys in trailers" in refusal(raw)
+    assert ChunkedBody(Direction.ANSWER).feed(raw) == len(raw)
 
 
 @pytest.mark.parametrize(

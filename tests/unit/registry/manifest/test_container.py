@@ -24,6 +24,7 @@ writable = { "/run" = 16, "/var/lib/nginx" = 64 }
 shm_mib = 1024
 stop_signal = "SIGQUIT"
 origins = ["https://app.example", "http://127.0.0.1:3000"]
+fields = ["X_Y", "api_version", "x_y"]
 
 [server.mounts]
 models = "/srv/models:/models"
@@ -50,6 +51,7 @@ def test_an_image_has_all_its_keys() -> None:
     )
     assert server.secrets == {"HF_TOKEN": "hf"}
     assert server.origins == ("https://app.example", "http://127.0.0.1:3000")
+    assert server.fields == ("x_y", "api_version")
 
 
 def test_the_table_of_settings_gives_the_settings() -> None:

@@ -198,6 +198,26 @@ def test_a_bad_server_table_is_refused(table: str, said: str) -> None:
     assert said in refusal(f"schema = 1\n[server]\n{table}").message
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        *(
+            (name, "names of header fields with _")
+            for name in ("x-y", "", "x_y:", "x y_", "_" * 65)
+        ),
+        ("SCRIPT_NAME", "another name, got 'SCRIPT_NAME', which stands for a field of the class"),
+        *((name, "another name") for name in ("X_Forwarded_Port", "x-forwarded_for", "x_host")),
+        *((name, "another name") for name in ("content_length", "proxy_x", "fn_key", "x_sendfile")),
+        *((name, "another name") for name in ("x_api_key", "x_http_method", "content_type")),
+    ],
+)
+def test_a_field_of_a_class_cannot_be_let_through(name: str, said: str) -> None:
+    """`fields` is for names that mean nothing to servers of the CGI family."""
+    text = f'schema = 1\n[server]\ncommand = "a ${{PORT}}"\nfields = ["{name}"]'
+
+    assert f"server.fields: expected {said}" in refusal(text).message
+
+
 def test_the_length_of_a_command_is_limited() -> None:
     """Words and variables together have a limit, below what the kernel takes."""
     words = ", ".join(['"${PORT}"', *['"' + "x" * 30_000 + '"'] * 5])

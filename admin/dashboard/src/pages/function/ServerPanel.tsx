@@ -12,6 +12,7 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
   const { wake, free, deny } = server.paths;
   const secrets = Object.entries(server.secrets ?? {});
   const mounts = server.mounts ?? [];
+  const fields = server.fields ?? [];
   const profile = detail.revisions.find(({ traffic }) => traffic)?.profile;
   return (
     <section className="panel" aria-labelledby="server-title">
@@ -69,6 +70,11 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
         {mounts.length > 0 && (
           <Fact name="mounts" isWide>
             <Rules rules={mounts.map((one) => `${one.source} → ${one.target}${one.is_read_only ? "" : ", writable"}`)} none="" />
+          </Fact>
+        )}
+        {fields.length > 0 && (
+          <Fact name="fields" isWide>
+            <Rules rules={fields} none="" />
           </Fact>
         )}
       </dl>

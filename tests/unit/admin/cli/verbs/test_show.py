@@ -177,6 +177,7 @@ def test_an_image_is_shown_with_what_it_may_do() -> None:
         "capabilities": ["CHOWN", "SETUID"],
         "mounts": [mount, {**mount, "target": "/out", "is_read_only": False}],
         "secrets": {"HF_TOKEN": "hf"},
+        "fields": ["x_y", "x_z"],
     }
 
     lines = [
@@ -191,6 +192,7 @@ def test_an_image_is_shown_with_what_it_may_do() -> None:
         "mounts /srv/data at /data, /srv/data at /out (rw)",
         "command --fast",
         "secrets HF_TOKEN = hf",
+        "fields x_y, x_z",
     ):
         assert line in lines
 

@@ -1,0 +1,49 @@
+"""Places of one kind, shared by the parties that want them. Pure.
+
+A party is a key, or the address of a client without one. It may take a place as long as it has
+fewer than are free: a lone party gets half of all places, the next one half of the rest, and so on.
+No party can take the last places, so that a party without any finds one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from registry.errors import QueueFull
+
+RETRY_S: Final = 1.0
+
+
+class Shares:
+    """Places, at most `places`. `what`: what takes them, in the plural, for errors."""
+
+    def __init__(self, what: str, places: int) -> None:
+        self._what = what
+        self._places = places
+        self._taken: dict[str, int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, party: str) -> None:
+        """Take a place, until `give_back`. Raises QueueFull if the party may have no more."""
+        own, free = self._taken.get(party, 0), self._places - self._count
+        if own >= free:
+            text = f"{self._count} {self._what}, {own} of them of this caller"
+            raise QueueFull(
+                f"{text}: at most {self._places} are possible, and a caller may have no more than"
+                " are free",
+                retry_after_s=RETRY_S,
+            )
+        self._taken[party] = own + 1
+        self._count += 1
+
+    def give_back(self, party: str) -> None:
+        """Give back a place of the party."""
+        left = self._taken[party] - 1
+        if left:
+            self._taken[party] = left
+        else:
+            del self._taken[party]
+        self._count -= 1

@@ -1,0 +1,11 @@
+"""Form of the keys that this server makes, the admin token among them. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PREFIX: Final = "fn_"
+KEY: Final = PREFIX.encode() + rb"[A-Za-z0-9_-]{43}"
+KEY_FORM: Final = re.compile(rb"(?=(" + KEY + rb"))")
+"""Every place at which a key may begin, also inside of another word; group 1 is the key."""
