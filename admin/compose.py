@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import structlog
 from aiohttp import web
 
 from admin.api.app import Admin, open_admin
@@ -75,8 +76,10 @@ from pool_manager.replicas.run_folders import RunFolders
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
 from registry.model import Bundle, BundleFile
-from registry.store.keys import fingerprint
+from registry.openness import CLOSED, newly_exposed
 from registry.tasks import Tasks
+
+log = structlog.get_logger()
 
 KEEP_S: Final = 5.0
 """Seconds after which a request is on the timeline, even if no other request follows."""
@@ -115,7 +118,7 @@ async def running(settings: Settings, driver: Driver | None = None) -> AsyncIter
         section = settings.gateway()
         check_extras(section)
         store = await open_store(settings.store(), stack)
-        check_exposure(settings, store)
+        await check_exposure(settings, store)
         history = await open_history(store, stack)
         manager = await make_manager(settings, store, history, driver)
         process = Process(f"{os.getpid()}", section, settings.log_format, is_shared=False)
@@ -160,11 +163,24 @@ async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
     return history
 
 
-def check_exposure(settings: Settings, store: Store) -> None:
-    """Raise BadRequest if other machines can connect but no key exists or no host is named."""
+async def check_exposure(settings: Settings, store: Store) -> None:
+    """Close the server to callers without a key if settings let others than this machine reach it
+    that did not when it was opened.
+
+    Raises BadRequest if other machines can connect but no key exists or no host is named.
+    """
+    exposed = newly_exposed(await store.openness.load(), settings.exposure())
+    if exposed:
+        await store.openness.save(CLOSED)
+        store.ring.decide(CLOSED.openness)
+        log.warning(
+            "every caller needs a key from now on: others than this machine may reach the server",
+            by=exposed,
+            to_open_it="fnctl access open",
+        )
     if settings.is_local:
         return
-    if not len(store.ring):
+    if not store.ring.has_keys:
         raise BadRequest(
             f"--listen {settings.listen} accepts calls from other machines: first create a key with"
             " fnctl key add --scope invoke on a server that listens on 127.0.0.1"
@@ -335,12 +351,10 @@ async def open_deploys(
 
 def access_of(settings: Settings, store: Store) -> Access:
     """Return the access rules of this server: keys, hosts and origins."""
-    token = fingerprint(store.token)
     return Access(
         settings.listen,
         settings.public_hosts,
         store.ring,
-        token,
         store.cookie_secret,
         settings.cors_origins,
     )

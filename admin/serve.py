@@ -86,9 +86,8 @@ async def _start_empty(settings: StoreSettings) -> None:
         return
     log.warning(
         "the server begins without functions, access keys and history",
-        set_aside=str(emptied.folder),
-        closed_by_key=emptied.key,
-        to_let_anybody_call=f"fnctl key rm {emptied.key}",
+        set_aside=str(emptied),
+        to_let_anybody_call="fnctl access open",
     )
 
 

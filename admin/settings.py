@@ -21,7 +21,7 @@ from pydantic_settings import (
 )
 
 from admin.prices import Prices, parse_prices
-from gateway.access import ANY_ORIGIN, LOOPBACK
+from gateway.access import ANY_ORIGIN, LOOPBACK, is_loopback
 from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
 from pool_manager.drivers.uids import DEFAULT, parse_range
@@ -82,21 +82,23 @@ class Settings(BaseSettings):
     listen: str = "127.0.0.1"
     """Address to listen on. Any address but loopback needs an access key and a public host."""
     public_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Host names by which clients reach this server. The variable takes a JSON list, or names
-    separated by commas."""
+    """Host names by which clients reach this server. A new one closes it to calls without a key.
+    The variable takes a JSON list, or names separated by commas."""
     cors_origins: Annotated[
         tuple[Annotated[str, AfterValidator(_checked_origin)], ...], NoDecode
     ] = ()
     """Web origins, such as `https://app.example`, whose pages may send requests to `/fn`, `/v1`,
     `/v2` and `/openapi.json`, with a key where one is needed. `*` stands for every origin, but for
-    none while the server has no keys. A server function's own `server.origins` count beside these.
-    The variable takes a JSON list, or items separated by commas. Empty for no other pages."""
+    none until the server is closed to calls without a key. A server function's own `server.origins`
+    count beside these. The variable takes a JSON list, or items separated by commas. Empty for no
+    other pages."""
     trusted_proxies: Annotated[
         tuple[Annotated[str, AfterValidator(_checked_network)], ...], NoDecode
     ] = ()
     """Addresses and networks of the proxies in front of this server, such as `127.0.0.1` or
     `10.0.0.0/8`. Their `X-Forwarded-*` and `Forwarded` are continued for server functions; those of
-    other clients are replaced. The variable takes a JSON list, or items separated by commas."""
+    other clients are replaced. A new one closes the server to calls without a key. The variable
+    takes a JSON list, or items separated by commas."""
     data: Path = Path("~/.fngate")
     """Folder for everything that is kept: functions, models, keys, history and logs."""
     cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
@@ -280,6 +282,13 @@ class Settings(BaseSettings):
     def is_local(self) -> bool:
         """True if only this machine can connect."""
         return self.listen in LOOPBACK
+
+    def exposure(self) -> tuple[str, ...]:
+        """Return what lets others than callers of this machine reach the server: an address to
+        listen on, public hosts, trusted proxies."""
+        listen = () if self.is_local else (self.listen,)
+        hosts = (name for name in self.public_hosts if not is_loopback(name))
+        return (*listen, *hosts, *self.trusted_proxies)
 
     def prices(self) -> Prices:
         """Return the prices of devices and energy."""

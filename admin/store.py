@@ -23,6 +23,7 @@ from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.hosts import HostStore
 from registry.store.keys import KeyRing, Keys, Revocations
+from registry.store.openness import OpennessStore
 from registry.store.operations import Operations, Traffic
 from registry.store.recovery.backups import Backups
 from registry.store.recovery.folder import check_folder, enter, explained, keep_earlier_schema
@@ -68,7 +69,7 @@ class Store:
     ring: KeyRing
     upstream_keys: UpstreamKeys
     bundles: dict[str, Bundle]
-    token: str
+    openness: OpennessStore
     cookie_secret: bytes
     backups: Backups
     tasks: Tasks
@@ -97,7 +98,9 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         keys = Keys(database)
         deployed = await functions.load_all()
         bundles = await functions.load_bundles()
-        ring = KeyRing(await keys.list())
+        openness = OpennessStore(database)
+        decision = await openness.load()
+        ring = KeyRing(await keys.list(), admin_token(settings.data), decision.openness)
         hosts = await HostStore.open(database)
         blobs = BlobStore(
             settings.blobs,
@@ -138,7 +141,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         ring=ring,
         upstream_keys=UpstreamKeys(),
         bundles=bundles,
-        token=admin_token(settings.data),
+        openness=openness,
         cookie_secret=cookie_secret(settings.data),
         backups=backups,
         tasks=tasks,
@@ -154,8 +157,13 @@ def admin_token(data: Path) -> str:
         # An empty file, as a full disk may leave one, must not make "" the token.
         if token := path.read_text().strip():
             return token
+    return replace_admin_token(data)
+
+
+def replace_admin_token(data: Path) -> str:
+    """Write a new token to DATA/admin.token, durably, and return it. Raises StoreUnavailable."""
     token = f"fn_{secrets.token_urlsafe(32)}"
-    write_atomic(path, f"{token}\n".encode(), mode=0o600)
+    write_atomic(data / TOKEN_FILE, f"{token}\n".encode(), mode=0o600)
     return token
 
 

@@ -243,15 +243,12 @@ def key_json(key: Key) -> dict[str, Any]:
     }
 
 
-def connections_json(found: Connections, ring: KeyRing, token_id: str = "") -> dict[str, Any]:
-    """Return who is connected to a server function, and in words whether that keeps it awake.
-
-    `token_id`: the admin token's id, which no key of the ring has.
-    """
+def connections_json(found: Connections, ring: KeyRing) -> dict[str, Any]:
+    """Return who is connected to a server function, and in words whether that keeps it awake."""
     items = [
         {
             "key": one.key_id,
-            "note": note_of(one.key_id, ring, token_id),
+            "note": note_of(one.key_id, ring),
             "kind": one.kind,
             "since_s": one.since_s,
             "path": one.path,
@@ -266,10 +263,8 @@ def connections_json(found: Connections, ring: KeyRing, token_id: str = "") -> d
     }
 
 
-def note_of(id: str, ring: KeyRing, token_id: str) -> str:
+def note_of(id: str, ring: KeyRing) -> str:
     """Return the note of the key with this id, "" for none."""
-    if id and id == token_id:
-        return "admin token"
     key = ring.with_id(id)
     return key.note if key else ""
 

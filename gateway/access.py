@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from hmac import compare_digest
 from typing import Final, Literal, NamedTuple
 
 from gateway.pages.cookies import find_values, read_value, renewal
 from registry.errors import ForeignHost, ForeignOrigin, NoKey, WrongScope
 from registry.model import Key
 from registry.names import is_name
-from registry.store.keys import KeyRing, fingerprint
+from registry.openness import Openness
+from registry.store.keys import KeyRing
 
 Need = Literal["invoke", "read", "deploy", "admin"]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LOCAL_BASE: Final = "localhost"
-TOKEN_ID_CHARS: Final = 12
-
-
 ANY_ORIGIN: Final = "*"
 """Stands for every origin in a list of origins."""
 _SHARED: Final = re.compile(r"/(?:fn|v1|v2)(?:/.*)?|/openapi\.json", re.DOTALL)
@@ -33,14 +30,58 @@ class Caller(NamedTuple):
 
 
 NOBODY: Final = Caller("", ())
-"""The caller of a server that is open to anyone."""
+"""A caller without a key who is let in."""
+
+
+class Anonymous(NamedTuple):
+    """Who sends a request without a key.
+
+    `passed_on`: what shows that a proxy passed the request on, such as "Via"; "" for nothing.
+    """
+
+    passed_on: str = ""
+
+
+Credential = str | Anonymous | None
+"""What a request is authorised with: the field Authorization, or else how it came. None, where that
+is not known, lets nobody in."""
+
+
+def anonymous(host: str | None, names: Iterable[str]) -> Anonymous:
+    """Return who sends a request without a key.
+
+    `host`: the field Host, None where the protocol has none. `names`: names of all its fields.
+    """
+    for name in names:
+        if is_passed_on(name):
+            return Anonymous(name[:_SHOWN_MAX])
+    return DIRECT if host is None or is_loopback(host) else Anonymous(f"Host: {host[:_SHOWN_MAX]}")
+
+
+def is_passed_on(name: str) -> bool:
+    """Return whether a field is one that proxies add to the requests that they pass on."""
+    lowered = name.lower()
+    return lowered in _PASSED_ON or lowered.startswith(_FORWARDED)
+
+
+def credential_of(
+    authorization: str | None, host: str | None, names: Iterable[str]
+) -> str | Anonymous:
+    """Return what a request is authorised with; `host` and `names` as in `anonymous`."""
+    return anonymous(host, names) if authorization is None else authorization
+
+
+DIRECT: Final = Anonymous()
+_PASSED_ON: Final = frozenset({"forwarded", "via", "x-real-ip"})
+_FORWARDED: Final = "x-forwarded"
+_SHOWN_MAX: Final = 100
 
 
 class Access:
     """Access rules of one server.
 
-    The admin token has every scope. While a loopback server has no keys, invoking, health and
-    metrics need no authorization. Everything under /admin always needs the token or a key.
+    The admin token has every scope. Whether invoking and metrics need a key is the ring's stored
+    decision (`lets_in`). Everything under /admin always needs the token or a key.
 
     A function's pages are on the host NAME.BASE, where BASE is `localhost` on loopback and each
     public host name.
@@ -51,14 +92,13 @@ class Access:
         listen: str,
         public_hosts: Iterable[str],
         ring: KeyRing,
-        token_sha256: str,
         cookie_secret: bytes = b"",
         cors_origins: Iterable[str] = (),
     ) -> None:
         """Create the rules.
 
-        `token_sha256` is the admin token's fingerprint. `cookie_secret` signs cookies of pages;
-        without it none is valid. `cors_origins`: web origins whose pages may call functions.
+        `cookie_secret` signs cookies of pages; without it none is valid. `cors_origins`: web
+        origins whose pages may call functions.
         """
         public = [_host_name(name) or name.lower() for name in public_hosts]
         self._is_local = listen in LOOPBACK
@@ -70,7 +110,6 @@ class Access:
         self.bases: Final = tuple(dict.fromkeys(bases))
         self._known: dict[str, bool] = {}
         self.ring = ring
-        self._token = token_sha256
         self.cookie_secret: Final = cookie_secret
         self._origins: Final = frozenset(cors_origins)
 
@@ -122,12 +161,12 @@ class Access:
     def lists(self, origin: str) -> bool:
         """Return whether the settings let the pages of an origin call functions.
 
-        ANY_ORIGIN means none while the server is open to anyone: every page that its owner visits
-        could then call its functions.
+        ANY_ORIGIN means none while some callers need no key: every page that its owner visits could
+        then call its functions.
         """
         if origin in self._origins:
             return origin != ANY_ORIGIN
-        return ANY_ORIGIN in self._origins and not self.is_open and "://" in origin
+        return ANY_ORIGIN in self._origins and self.is_closed and "://" in origin
 
     def check_origin(
         self, origin: str | None, fetch_site: str | None, host: str, path: str = ""
@@ -144,28 +183,52 @@ class Access:
         if origin is None and fetch_site in ("cross-site", "same-site"):
             raise ForeignOrigin("a page of another site may not call this server")
 
-    def check(self, authorization: str | None, need: Need, name: str = "") -> Caller:
+    @property
+    def is_closed(self) -> bool:
+        """Whether every caller needs a key."""
+        return not self._is_local or self.ring.openness is Openness.CLOSED
+
+    def lets_in(self, credential: Credential) -> bool:
+        """Return whether the sender of a request may invoke without a key.
+
+        This is the whole rule: nobody once the server is closed, everybody once the operator has
+        opened it, and before either those whose request no proxy has passed on. A proxy on this
+        machine is local to the server, and whom it serves is not.
+        """
+        if not isinstance(credential, Anonymous) or self.is_closed:
+            return False
+        return self.ring.openness is Openness.OPEN or not credential.passed_on
+
+    def check(self, credential: Credential, need: Need, name: str = "") -> Caller:
         """Return the caller, who has the scope `need` (for function `name`).
 
         Raises NoKey or WrongScope.
         """
-        if need == "invoke" and authorization is None and self.is_open:
+        if need == "invoke" and self.lets_in(credential):
             return NOBODY
-        return _allowed(self.caller(authorization), need, name)
+        return _allowed(self.caller(credential), need, name)
 
-    def allows(self, authorization: str | None, need: Need, name: str = "") -> bool:
+    def check_caller(self, credential: Credential) -> None:
+        """Raise NoKey unless the caller has any key, or needs none."""
+        if not self.lets_in(credential):
+            self.caller(credential)
+
+    def allows(self, credential: Credential, need: Need, name: str = "") -> bool:
         """Return whether the caller has the scope `need`, as `check`. Raises NoKey."""
         try:
-            self.check(authorization, need, name)
+            self.check(credential, need, name)
         except WrongScope:
             return False
         return True
 
-    def check_cookie(self, cookies: bytes, name: str, now_s: float) -> tuple[Caller, str]:
+    def check_cookie(
+        self, cookies: bytes, name: str, now_s: float, sender: Anonymous = DIRECT
+    ) -> tuple[Caller, str]:
         """Return the caller whom a cookie for the pages of function `name` stands for, and the
         value of Set-Cookie that renews it, "" if it is not yet time.
 
-        `cookies` is the field Cookie, `now_s` Unix seconds. Raises NoKey or WrongScope.
+        `cookies` is the field Cookie, `now_s` Unix seconds, `sender` who sends the request if the
+        cookie stands for nobody. Raises NoKey or WrongScope.
         """
         secret = self.cookie_secret
         for value, is_secure in find_values(cookies):
@@ -173,29 +236,27 @@ class Access:
             if found is not None and self._find(found.key_id) is not None:
                 caller = self.check_id(found.key_id, "invoke", name)
                 return caller, renewal(secret, found, name, now_s, is_secure=is_secure)
-        raise NoKey(f"expected the cookie of `fnctl open {name}`, Fn-Key, or Authorization")
+        expected = f"expected the cookie of `fnctl open {name}`, Fn-Key, or Authorization"
+        raise NoKey(self.key_expected(sender, expected))
 
-    def is_admin(self, authorization: str | None) -> bool:
+    def is_admin(self, credential: Credential) -> bool:
         """Return whether the caller has the scope admin."""
         try:
-            return "admin" in self.scopes(authorization)
+            return "admin" in self.scopes(credential)
         except NoKey:
             return False
 
-    @property
-    def is_open(self) -> bool:
-        """Whether anyone may invoke without a key."""
-        return self._is_local and not len(self.ring)
-
-    def scopes(self, authorization: str | None) -> tuple[str, ...]:
+    def scopes(self, credential: Credential) -> tuple[str, ...]:
         """Return the scopes of a bearer key; "admin" includes all others. Raises NoKey."""
-        return self.caller(authorization).scopes
+        return self.caller(credential).scopes
 
-    def caller(self, authorization: str | None) -> Caller:
+    def caller(self, credential: Credential) -> Caller:
         """Return the caller with this bearer key. Raises NoKey."""
-        scheme, _, secret = (authorization or "").partition(" ")
+        if isinstance(credential, Anonymous) or credential is None:
+            raise NoKey(self.key_expected(credential))
+        scheme, _, secret = credential.partition(" ")
         if scheme.lower() != "bearer" or not secret:
-            raise NoKey("expected the header Authorization: Bearer <key>")
+            raise NoKey(_EXPECTED)
         caller = self._holder(secret.strip())
         if caller is None:
             raise NoKey("the key is unknown")
@@ -207,8 +268,6 @@ class Access:
 
     def _holder(self, secret: str) -> Caller | None:
         """Return the caller with this key, None if it is unknown."""
-        if compare_digest(fingerprint(secret), self._token):
-            return Caller(self.token_id, ("admin",))
         key: Key | None = self.ring.find(secret)
         return None if key is None else Caller(key.id, key.scopes)
 
@@ -221,15 +280,17 @@ class Access:
 
     def _find(self, id: str) -> Caller | None:
         """Return the caller with a key's id, None if there is no such key any more."""
-        if id == self.token_id:
-            return Caller(id, ("admin",))
         key = self.ring.with_id(id)
         return None if key is None else Caller(id, key.scopes)
 
-    @property
-    def token_id(self) -> str:
-        """The admin token's id: the beginning of its fingerprint, as of every key."""
-        return self._token[:TOKEN_ID_CHARS]
+    def key_expected(self, credential: Credential, expected: str = "") -> str:
+        """Return why a request without a key is refused, and how to open the server to it.
+
+        `expected`: what the request lacks, by default the header Authorization.
+        """
+        if isinstance(credential, Anonymous) and credential.passed_on and not self.is_closed:
+            return _PASSED_ON_TEXT.format(credential.passed_on)
+        return expected or _EXPECTED
 
 
 def is_shared(path: str) -> bool:
@@ -252,6 +313,12 @@ def _allows(scopes: tuple[str, ...], need: Need, name: str) -> bool:
     return need == "invoke" and bool(name) and f"invoke:{name}" in scopes
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether a Host header names the loopback interface, or a function's host there."""
+    name = _host_name(host) or ""
+    return name in LOOPBACK or name.endswith(f".{LOCAL_BASE}")
+
+
 def _host_name(host: str) -> str | None:
     """Return the lower-case host of a Host header (RFC 9110 section 7.2) without port and brackets.
 
@@ -261,6 +328,12 @@ def _host_name(host: str) -> str | None:
     return None if found is None else (found[1] or found[2]).lower()
 
 
+_EXPECTED: Final = "expected the header Authorization: Bearer <key>"
+_PASSED_ON_TEXT: Final = (
+    "without a key this server takes calls from this machine alone, and a proxy passed this one on"
+    " ({}): create a key with fnctl key add --scope invoke, or let everybody call with fnctl access"
+    " open"
+)
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 _PORT: Final = re.compile(r":[0-9]{1,5}$")
 _ADDRESS: Final = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")

@@ -21,7 +21,7 @@ from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
 from admin.api.hosts import HostRoutes
 from admin.api.images import ImageRoutes
-from admin.api.keys import KeyRoutes, SessionRoutes
+from admin.api.keys import AccessRoutes, KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.openapi import DocumentPages
 from admin.api.operate import BackupRoutes, OperateRoutes
@@ -130,6 +130,7 @@ class Admin:
         """Add API and dashboard routes to `app`, and end waiting requests when `app` shuts down."""
         context = self.context
         store, manager, deploys = context.store, context.manager, context.deploys
+        settings = context.settings
         operate = OperateRoutes(
             store.catalog, manager, deploys, context.builds, self.rows, time.monotonic
         )
@@ -145,25 +146,25 @@ class Admin:
                 deploys,
                 context.history,
                 context.connections,
-                boundary.access.token_id,
             ),
             operate,
-            UploadRoutes(store.blobs, deploys, boundary.access, context.settings.driver),
+            UploadRoutes(store.blobs, deploys, boundary.access, settings.driver),
             KeyRoutes(store.keys, store.ring, store.revocations, wall),
+            AccessRoutes(store, settings.exposure, "" if settings.is_local else settings.listen),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),
             TimelineRoutes(store, manager, wall),
             advice,
             logs,
             ErrorRoutes(store.catalog, manager, context.failures),
             events,
-            SessionRoutes(boundary.access, server_facts(context.settings)),
+            SessionRoutes(boundary.access, server_facts(settings)),
             BackupRoutes(store.backups),
             SecretRoutes(store, manager, deploys.upstream_keys, wall),
             ImageRoutes(deploys),
             PageRoutes(boundary.access, store.catalog, context.tickets),
             AliasRoutes(store.catalog, deploys),
-            UsageRoutes(store, boundary.access.token_id, wall),
-            CostRoutes(store, context.settings.prices(), boundary.access.token_id, wall),
+            UsageRoutes(store, wall),
+            CostRoutes(store, settings.prices(), wall),
             hosts,
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)

@@ -21,14 +21,11 @@ _DIGITS: Final = 6
 
 
 class CostRoutes:
-    """Handler for costs. `token_id`: the admin token's id. `wall` returns Unix seconds."""
+    """Handler for costs. `wall` returns Unix seconds."""
 
-    def __init__(
-        self, store: Store, prices: Prices, token_id: str, wall: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: Store, prices: Prices, wall: Callable[[], float]) -> None:
         self._store = store
         self._prices = prices
-        self._token_id = token_id
         self._wall = wall
 
     async def get_cost(self, request: web.Request) -> web.Response:
@@ -66,8 +63,8 @@ class CostRoutes:
         ring, catalog, numbers = self._store.ring, self._store.catalog, cost_json(cost)
         if by == "function":
             return {"function": id, "removed": id != IDLE and catalog.find(id) is None, **numbers}
-        ours = ("", self._token_id, IDLE, BY_NO_KEY, OTHERS)
-        note = note_of(id, ring, self._token_id)
+        ours = ("", IDLE, BY_NO_KEY, OTHERS)
+        note = note_of(id, ring)
         removed = id not in ours and ring.with_id(id) is None
         return {"key": id, "note": note, "removed": removed, **numbers}
 

@@ -72,7 +72,7 @@ def whole_number(query: Mapping[str, str], key: str, default: int, most: int) ->
 class FunctionRoutes:
     """Handlers for functions, revisions and scaling decisions."""
 
-    def __init__(  # noqa: PLR0913 - the admin token's id beside the collaborators
+    def __init__(
         self,
         store: Store,
         manager: Manager,
@@ -80,11 +80,8 @@ class FunctionRoutes:
         deploys: Deploys,
         history: ServerHistory,
         connections: AskConnections,
-        token_id: str = "",
     ) -> None:
-        """`token_id` is the admin token's id."""
         self._connections = connections
-        self._token_id = token_id
         self._ring = store.ring
         self._catalog = store.catalog
         self._bundles = store.bundles
@@ -172,7 +169,7 @@ class FunctionRoutes:
             return {}
         function = deployed.function
         found = await self._connections(function.namespace, function.name)
-        return connections_json(found, self._ring, self._token_id)
+        return connections_json(found, self._ring)
 
     async def sample(self, request: web.Request) -> web.Response:
         """Return a sample request body for the function, with its content type."""

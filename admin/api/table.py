@@ -16,7 +16,7 @@ from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
 from admin.api.hosts import HostRoutes
 from admin.api.images import ImageRoutes
-from admin.api.keys import KeyRoutes, SessionRoutes
+from admin.api.keys import AccessRoutes, KeyRoutes, SessionRoutes
 from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.operate import BackupRoutes, OperateRoutes
 from admin.api.pages import PageRoutes
@@ -50,6 +50,7 @@ class Handlers(NamedTuple):
     operate: OperateRoutes
     uploads: UploadRoutes
     keys: KeyRoutes
+    access: AccessRoutes
     pools: PoolRoutes
     timeline: TimelineRoutes
     advice: AdviceRoutes
@@ -111,6 +112,9 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("GET", "/keys", "admin", to.keys.list_keys),
         ("POST", "/keys", "admin", to.keys.add_key),
         ("DELETE", "/keys/{id}", "admin", to.keys.remove_key),
+        ("GET", "/access", "admin", to.access.get_access),
+        ("PATCH", "/access", "admin", to.access.patch_access),
+        ("POST", "/access/token", "admin", to.access.rotate_admin),
         ("GET", "/secrets", "admin", to.secrets.list_secrets),
         ("POST", "/secrets", "admin", to.secrets.set_secret),
         ("DELETE", "/secrets/{name}", "admin", to.secrets.remove_secret),

@@ -24,11 +24,10 @@ _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 class UsageRoutes:
-    """Handler for usage. `token_id`: the admin token's id. `wall` returns Unix seconds."""
+    """Handler for usage. `wall` returns Unix seconds."""
 
-    def __init__(self, store: Store, token_id: str, wall: Callable[[], float]) -> None:
+    def __init__(self, store: Store, wall: Callable[[], float]) -> None:
         self._store = store
-        self._token_id = token_id
         self._wall = wall
 
     async def get_usage(self, request: web.Request) -> web.Response:
@@ -58,8 +57,8 @@ class UsageRoutes:
         numbers = sums._asdict()
         if by == "function":
             return {"function": id, "removed": catalog.find(id) is None, **numbers}
-        removed = bool(id) and id != self._token_id and ring.with_id(id) is None
-        note = note_of(id, ring, self._token_id)
+        removed = bool(id) and ring.with_id(id) is None
+        note = note_of(id, ring)
         return {"key": id, "note": note, "removed": removed, **numbers}
 
 

@@ -71,6 +71,7 @@ for verb in (
     app.command(verb.__name__, cls=WithWords if verb is deploy.deploy else None)(verb)
 app.command("open")(open_page.open_page)
 app.add_typer(key.app, name="key")
+app.add_typer(key.access_app, name="access")
 app.add_typer(secret.app, name="secret")
 app.add_typer(alias.app, name="alias")
 app.add_typer(host.app, name="host")

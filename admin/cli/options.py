@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -189,14 +191,20 @@ def ssh_client(login: Login, address: ServerAddress) -> Iterator[Client]:
 def remote_token(opened: Tunnel, address: ServerAddress) -> tuple[str | None, str]:
     """Return the admin token of the server at `address`, or the reason for its absence.
 
-    The token has all rights on its server, so it is never sent to another machine.
+    The token has all rights on its server, so it is never sent to another machine, nor to another
+    user's program on that one.
     """
+    from urllib.parse import urlsplit
+
+    from admin.client.listeners import loopback_address
     from admin.client.ssh import NoToken
 
     if not is_local(address.url):
         return None, f"give --key or FN_KEY: {address.url} is not on {opened.target} itself"
     try:
-        return opened.token(address.data), ""
+        parts = urlsplit(address.url)
+        server = loopback_address(parts.hostname or "", parts.port or 80)
+        return opened.token(address.data, server), ""
     except NoToken as error:
         return None, str(error)
 
@@ -271,22 +279,37 @@ def open_client(url: str, key: str | None, data: Path, timeout_s: float | None =
     """Return a client of the server at `url`; an invalid address or key is wrong usage."""
     from admin.client.client import CALL_S, Client
 
+    token = None if key else local_token(url, data)
     try:
-        return Client(url, key or local_token(url, data), timeout_s or CALL_S)
+        if token is None:
+            return Client(url, key, timeout_s or CALL_S)
+        from admin.client.listeners import check_server
+
+        verify = partial(check_server, owner=token.owner)
+        return Client(url, token.secret, timeout_s or CALL_S, verify=verify)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 
 
-def local_token(url: str, data: Path) -> str | None:
+class LocalToken(NamedTuple):
+    """The admin token in a file of this machine, and the user id of the file's owner."""
+
+    secret: str
+    owner: int
+
+
+def local_token(url: str, data: Path) -> LocalToken | None:
     """Return the admin token in `data`, if `url` is on this machine and the token is readable.
 
-    The token has all rights on its server, so it is never sent to another machine.
+    The token has all rights on its server, so it is never sent to another machine, nor to another
+    user's program on this one.
     """
     if not is_local(url):
         return None
     try:
         with (data.expanduser() / TOKEN_FILE).open(encoding="ascii") as file:
-            return file.read(TOKEN_MAX).strip() or None
+            secret = file.read(TOKEN_MAX).strip()
+            return LocalToken(secret, os.fstat(file.fileno()).st_uid) if secret else None
     except (OSError, ValueError):
         return None
 

@@ -21,6 +21,7 @@ from admin.client.transport import (
     Reply,
     Transport,
     Unreachable,
+    Verify,
     check,
     json_object,
     pieces,
@@ -77,8 +78,8 @@ class HttpRequest:
 class Client:
     """Client of the server at `url` ("http://HOST:PORT", optionally with a path prefix).
 
-    `key` is sent as a bearer token; `dial` opens connections in place of the system. Raises
-    ValueError for an invalid URL or key. Every request raises ApiError or Unreachable.
+    `key`, `dial` and `verify` as of `Transport`. Raises ValueError for an invalid URL or key. Every
+    request raises ApiError or Unreachable.
     """
 
     def __init__(
@@ -87,11 +88,12 @@ class Client:
         key: str | None = None,
         timeout_s: float = CALL_S,
         dial: Dial | None = None,
+        verify: Verify | None = None,
     ) -> None:
         self.url = url
         self.is_direct = dial is None
-        """True if other programs on this machine can also reach the server by `url`."""
-        self._transport = Transport(url, key, dial)
+        """True if other programs here can also reach the server by `url`."""
+        self._transport = Transport(url, key, dial, verify)
         self._timeout_s = timeout_s
 
     def is_open_to_all(self, name: str) -> bool:
@@ -248,6 +250,18 @@ class Client:
     def remove_key(self, id: str) -> None:
         """Revoke a key."""
         check(self._exchange("DELETE", f"/admin/v1/keys/{_part(id)}"))
+
+    def access(self) -> dict[str, Any]:
+        """Return who may call without a key."""
+        return self._json("GET", "/admin/v1/access")
+
+    def decide_access(self, openness: str) -> dict[str, Any]:
+        """Decide who may call without a key: "open" for all, "closed" for none."""
+        return self._json("PATCH", "/admin/v1/access", {"openness": openness})
+
+    def rotate_admin(self) -> dict[str, Any]:
+        """Replace the admin token; return the ids of both."""
+        return self._json("POST", "/admin/v1/access/token")
 
     def prune_images(self) -> list[dict[str, Any]]:
         """Remove pulled images that no function needs; return them."""
@@ -458,8 +472,7 @@ class Client:
 
 
 def function_path(ref: str, path: str = "") -> str:
-    """Return the path of a call of function or revision `ref`, with the `path` of a request to its
-    server."""
+    """Return the path of a call of `ref`, with the `path` of a request to its server."""
     return f"/fn/{quote(ref, safe='@')}{quote(path, safe=_PATH_SAFE)}"
 
 

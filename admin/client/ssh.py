@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, cast
 
 import asyncssh
 
+from admin.client.listeners import ROOT, TABLES, Address, Socket, check_peer, read_sockets
 from hosts.errors import Unreachable
 from hosts.login import Target, connection_broken, unreachable_error
 
@@ -16,6 +18,7 @@ REFUSED_TEXT: Final = "Connection refused"
 TOKEN_FILE: Final = "admin.token"  # noqa: S105 - a file's name
 TOKEN_MAX: Final = 4096
 """Max bytes read of a token file."""
+PIECE: Final = 16 * 1024
 READ_S: Final = 15.0
 """Max seconds for opening SFTP and reading the file."""
 
@@ -45,9 +48,15 @@ class NoToken(Exception):
     """The token could not be read; the text has the reason and the remedy."""
 
 
-async def read_token(connection: asyncssh.SSHClientConnection, target: Target, data: Path) -> str:
+async def read_token(
+    connection: asyncssh.SSHClientConnection,
+    target: Target,
+    data: Path,
+    server: Address | None = None,
+) -> str:
     """Read the token in the remote folder `data`; `~` and relative paths start at the home folder.
 
+    `server`: the address there that gets it, whose listener must be root or the file's owner.
     Raises NoToken.
     """
     path = remote_path(data)
@@ -58,6 +67,8 @@ async def read_token(connection: asyncssh.SSHClientConnection, target: Target, d
             sftp.open(path, "rb") as file,
         ):
             content = cast(bytes, await file.read(TOKEN_MAX + 1))
+            owner = (await file.stat()).uid
+            why = "" if server is None else await _why_not(sftp, server, {ROOT, owner})
     except asyncssh.SFTPNoSuchFile as error:
         raise NoToken(f"{target} has no file {path}: set the folder with --data") from error
     except asyncssh.SFTPPermissionDenied as error:
@@ -66,6 +77,8 @@ async def read_token(connection: asyncssh.SSHClientConnection, target: Target, d
         ) from error
     except (asyncssh.Error, OSError, TimeoutError) as error:
         raise NoToken(f"{target} sent no {path} by SFTP ({_reason(error)}): use --key") from error
+    if why:
+        raise NoToken(f"the admin token of {target} was not sent to its server: {why}; use --key")
     try:
         token = content.decode("ascii").strip()
     except ValueError as error:
@@ -74,6 +87,26 @@ async def read_token(connection: asyncssh.SSHClientConnection, target: Target, d
         got = "an empty file" if not token else f"more than {TOKEN_MAX} bytes"
         raise NoToken(f"{path} of {target} is not a token: expected one line, got {got}")
     return token
+
+
+async def _why_not(
+    sftp: asyncssh.SFTPClient, server: Address, allowed: Collection[int | None]
+) -> str:
+    """Return why a server there must not get the token, "" if it may. Raises asyncssh.Error."""
+    found: list[Socket] = []
+    for table in TABLES:
+        if not await sftp.exists(str(table)):
+            continue
+        async with sftp.open(str(table), "rb") as file:
+            # Piece by piece: such a file has no size. Who listens comes first.
+            rest = b""
+            while piece := cast(bytes, await file.read(PIECE)):
+                *lines, rest = (rest + piece).split(b"\n")
+                sockets = list(read_sockets(line.decode("ascii", "replace") for line in lines))
+                found += (one for one in sockets if one.is_listening)
+                if not all(one.is_listening for one in sockets):
+                    break
+    return check_peer(found, server, None, [uid for uid in allowed if uid is not None])
 
 
 def remote_path(data: Path) -> str:

@@ -36,6 +36,8 @@ Progress = Callable[[int], None]
 """Receives the number of bytes sent since the last call."""
 Dial = Callable[[str, int], socket.socket]
 """Connects a socket to a host and a port, or raises Unreachable."""
+Verify = Callable[[socket.socket], None]
+"""Raises Unreachable if the key must not be sent over a new connection."""
 
 
 class ApiError(Exception):
@@ -98,10 +100,17 @@ class Transport:
     """HTTP exchanges with the server at `url` ("http://HOST:PORT", optionally with a path prefix).
 
     `key` is sent as a bearer token. `dial`, if given, opens the connections, for example over SSH.
-    Raises ValueError for an invalid URL or key.
+    `verify`, if given, is called with each connection that the system opened, before anything is
+    sent. Raises ValueError for an invalid URL or key.
     """
 
-    def __init__(self, url: str, key: str | None, dial: Dial | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        dial: Dial | None = None,
+        verify: Verify | None = None,
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
             raise ValueError(f"url: expected http://HOST:PORT, got {url!r}")
@@ -116,6 +125,7 @@ class Transport:
         self._prefix = parts.path.rstrip("/")
         self._key = key
         self._dial = dial
+        self._verify = verify
 
     @property
     def endpoint(self) -> Endpoint:
@@ -260,6 +270,12 @@ class Transport:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise self._unreachable(error) from error
+        if self._verify is not None:
+            try:
+                self._verify(connection.sock)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def _unreachable(self, error: Exception) -> Unreachable:

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar, cast
 
 import asyncssh
 
+from admin.client.listeners import Address
 from admin.client.ssh import READ_S, channel_failure, read_token
 from hosts.channel import ChannelSession, ChannelTransport
 from hosts.errors import Unreachable
@@ -81,9 +82,12 @@ class Tunnel:
         """Return a socket to `host`:`port` as seen from the other machine. Raises Unreachable."""
         return self._wait(self._dial(host, port), CHANNEL_S)
 
-    def token(self, data: Path) -> str:
-        """Read the admin token in the remote data folder `data`. Raises NoToken or Unreachable."""
-        return self._wait(read_token(self._connection(), self.target, data), READ_S)
+    def token(self, data: Path, server: Address | None = None) -> str:
+        """Read the admin token in the remote data folder `data`, for the `server` there.
+
+        Raises NoToken, also for a server of another user, or Unreachable.
+        """
+        return self._wait(read_token(self._connection(), self.target, data, server), READ_S)
 
     def reason_lost(self) -> str:
         """Return the reason of a lost connection, "" while it is open."""

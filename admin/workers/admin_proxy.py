@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
+from gateway.access import is_passed_on
 from gateway.http.bodies import is_awaiting_continue, send_continue
 from registry.errors import BadRequest, QueueFull, SupervisorAway
 
@@ -121,7 +122,8 @@ def forwarded_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
         if key.lower() == "connection"
         for token in value.split(",")
     }
-    left = named | HOP_BY_HOP | FRAMING
+    # What shows that a proxy passed a request on stays, whatever the request names in Connection.
+    left = {name for name in named if not is_passed_on(name)} | HOP_BY_HOP | FRAMING
     return CIMultiDict((key, value) for key, value in headers.items() if key.lower() not in left)
 
 

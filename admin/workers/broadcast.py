@@ -28,6 +28,7 @@ from admin.workers.messages import (
     Functions,
     KeyNow,
     LeaveLoad,
+    OpennessNow,
     Pools,
     Reach,
     Reckoned,
@@ -50,6 +51,7 @@ from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Demand, Expected, Load, decode_demand, decode_endpoints
 from registry.model import ColdStart, Key, pool_key
+from registry.openness import Openness
 from registry.store.keys import KeyRing
 from registry.upstream_keys import UpstreamKey, UpstreamKeys
 
@@ -63,8 +65,8 @@ longer is busy starting, or about to be killed."""
 
 
 class Broadcaster:
-    """Sends functions, keys, estimates and endpoints to all workers, in the same order to each: a
-    change precedes everything that depends on it.
+    """Sends functions, keys, openness, estimates and endpoints to all workers, in the same order to
+    each: a change precedes everything that depends on it.
 
     A new worker receives the full state, then each change. `expected` returns a pool's estimate.
     """
@@ -91,6 +93,7 @@ class Broadcaster:
         stack = ExitStack()
         stack.callback(self._catalog.subscribe(self._on_change))
         stack.callback(self._ring.subscribe(self._on_key))
+        stack.callback(self._ring.on_decision(self._on_decision))
         stack.callback(self._upstream_keys.subscribe(self._on_upstream_key))
         return stack.close
 
@@ -100,6 +103,7 @@ class Broadcaster:
         self._reached[worker] = 0
         for key in self._ring.all():
             send(encode(KeyNow(key, True)))
+        send(encode(OpennessNow(self._ring.openness)))
         for one in self._upstream_keys.all():
             send(encode(UpstreamKeyNow(one, True)))
         functions = self._catalog.all()
@@ -154,6 +158,9 @@ class Broadcaster:
 
     def _on_key(self, key: Key, is_let_in: bool) -> None:
         self._send_all(encode(KeyNow(key, is_let_in)))
+
+    def _on_decision(self, openness: Openness) -> None:
+        self._send_all(encode(OpennessNow(openness)))
 
     def _on_upstream_key(self, key: UpstreamKey, is_kept: bool) -> None:
         self._send_all(encode(UpstreamKeyNow(key, is_kept)))

@@ -19,6 +19,7 @@ from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected
 from registry.model import Key
+from registry.openness import Openness
 from registry.upstream_keys import UpstreamKey
 from registry.usage import UsageRow
 
@@ -30,14 +31,13 @@ class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 class Welcome(_Message, frozen=True):
     """Down, first: the worker's name and configuration. The port in `settings` is the shared one.
 
-    `passing` is the Unix socket for requests that are not calls; `token_sha256` the admin token's
-    fingerprint; `keeps_buffers`: call `keep_large_buffers`; `cookie_secret` signs cookies of pages.
+    `passing` is the Unix socket for requests that are not calls; `keeps_buffers`: call
+    `keep_large_buffers`; `cookie_secret` signs cookies of pages.
     """
 
     name: str
     settings: GatewaySettings
     log_format: Literal["human", "json"]
-    token_sha256: str
     passing: str
     keeps_buffers: bool
     cookie_secret: bytes = b""
@@ -58,10 +58,16 @@ class Functions(_Message, frozen=True):
 
 
 class KeyNow(_Message, frozen=True):
-    """Down: a key was added (`is_let_in`) or removed."""
+    """Down: a key was added (`is_let_in`) or removed. The admin token is one."""
 
     key: Key
     is_let_in: bool
+
+
+class OpennessNow(_Message, frozen=True):
+    """Down: who may call without a key. Nobody, before this message."""
+
+    openness: Openness
 
 
 class UpstreamKeyNow(_Message, frozen=True):
@@ -238,6 +244,7 @@ Down = (
     Welcome
     | Functions
     | KeyNow
+    | OpennessNow
     | UpstreamKeyNow
     | Estimates
     | Began

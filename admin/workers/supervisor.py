@@ -56,7 +56,6 @@ from gateway.pages.entering import ENTER
 from gateway.pages.tickets import Tickets
 from pool_manager.driver import Driver
 from pool_manager.manager import Manager
-from registry.store.keys import fingerprint
 from registry.tasks import Tasks
 
 ADMIN_SOCKET: Final = "admin.sock"
@@ -86,7 +85,7 @@ async def supervising(  # noqa: PLR0915 - the parts of a server, in their order
     async with AsyncExitStack() as stack:
         check_extras(settings.gateway())
         store = await open_store(settings.store(), stack)
-        check_exposure(settings, store)
+        await check_exposure(settings, store)
         port = await _reserve_ports(settings, stack)
         history = await open_history(store, stack)
         broadcaster = Broadcaster(store.catalog, store.ring, store.upstream_keys, history.expected)
@@ -240,7 +239,6 @@ def _welcome(settings: Settings, store: Store, port: Port, name: str) -> Welcome
         name,
         replace(settings.gateway(), port=port.number),
         settings.log_format,
-        fingerprint(store.token),
         os.fspath(_socket_path(settings)),
         keeps_buffers=not is_malloc_set(),
         cookie_secret=store.cookie_secret,

@@ -45,6 +45,7 @@ from admin.workers.messages import (
     Functions,
     KeyNow,
     LoadEnded,
+    OpennessNow,
     Pools,
     Reach,
     Reached,
@@ -76,6 +77,7 @@ from gateway.metrics.samples import RateSample, RateSampler
 from gateway.observing.errors import Failure
 from registry.catalog import Catalog
 from registry.exchange import Expected, decode_endpoints
+from registry.openness import Openness
 from registry.store.keys import KeyRing
 from registry.tasks import Tasks
 from registry.upstream_keys import UpstreamKeys
@@ -87,6 +89,8 @@ log = structlog.get_logger()
 BEAT_S: Final = 1.0
 PUBLIC: Final = ("/openapi.json", "/docs")
 """Paths of the supervisor that are the same for everybody: pages of other sites may link there."""
+StateMessage = Functions | KeyNow | OpennessNow | UpstreamKeyNow | Estimates
+"""What a worker's copy of the supervisor's state is kept by."""
 FLUSH_S: Final = 2.0
 """Max seconds to write the last messages."""
 SetUpLog = Callable[[Literal["human", "json"]], None]
@@ -98,11 +102,11 @@ class CatalogReplica:
 
     def __init__(self) -> None:
         self.catalog = Catalog()
-        self.ring = KeyRing()
+        self.ring = KeyRing(openness=Openness.CLOSED)
         self.upstream_keys = UpstreamKeys()
         self.expected: dict[str, Expected] = {}
 
-    def apply(self, message: Functions | KeyNow | UpstreamKeyNow | Estimates) -> None:
+    def apply(self, message: StateMessage) -> None:
         """Apply a change that the supervisor sent."""
         if isinstance(message, Functions):
             for function in message.functions:
@@ -110,6 +114,8 @@ class CatalogReplica:
                 apply_function(self.catalog, function)
         elif isinstance(message, KeyNow):
             (self.ring.put if message.is_let_in else self.ring.remove)(message.key)
+        elif isinstance(message, OpennessNow):
+            self.ring.decide(message.openness)
         elif isinstance(message, UpstreamKeyNow):
             self._apply_upstream_key(message)
         else:
@@ -306,7 +312,6 @@ class Worker:
                 settings.listen,
                 settings.public_hosts,
                 replica.ring,
-                welcome.token_sha256,
                 welcome.cookie_secret,
                 settings.cors_origins,
             ),

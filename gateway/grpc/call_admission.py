@@ -12,7 +12,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple
 
-from gateway.access import Access, Need
+from gateway.access import Access, Credential, Need
 from gateway.grpc.message_reader import MessageReader, OwnRoom
 from gateway.grpc.metadata import CallHead
 from gateway.grpc.shares import Shares
@@ -176,9 +176,9 @@ def _own_reader(room: int) -> MessageReader:
     return MessageReader(BodyBudget(OwnRoom(), room, monotonic), room, OWN_PATIENCE_S)
 
 
-def _party(access: Access, authorization: str | None, need: Need | AnyKey) -> str:
-    """Return the id of a caller who may send a message, "" on a server that is open to anyone."""
-    if authorization is None and need != "admin" and access.is_open:
+def _party(access: Access, authorization: Credential, need: Need | AnyKey) -> str:
+    """Return the id of a caller who may send a message, "" for one who needs no key."""
+    if need != "admin" and access.lets_in(authorization):
         return ""
     if need == "any":
         return access.caller(authorization).id

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from gateway import problems
+from gateway.access import Credential
 from gateway.cold_checks.cold_check import IN_LOOP_MAX
 from gateway.grpc.answer import Answers
 from gateway.grpc.codes import Failure, failure
@@ -55,7 +56,7 @@ class Calls:
     def __init__(self, invoker: Invoker) -> None:
         self.invoker = invoker
         self.answers = Answers()
-        self._known: dict[tuple[bytes, str | None, tuple[int, ...]], Prepared] = {}
+        self._known: dict[tuple[bytes, Credential, tuple[int, ...]], Prepared] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grpc")
         self._waiting = 0
 
@@ -63,11 +64,11 @@ class Calls:
         """Stop the thread after the current message."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def find(self, parts: Split, authorization: str | None) -> Prepared | None:
+    def find(self, parts: Split, authorization: Credential) -> Prepared | None:
         """Return what was prepared for the same head with tensors of the same sizes."""
         return self._known.get((parts.head, authorization, tuple(map(len, parts.raw))))
 
-    def learn(self, parts: Split, authorization: str | None, made: Prepared) -> None:
+    def learn(self, parts: Split, authorization: Credential, made: Prepared) -> None:
         """Remember a head. Typed contents belong to it and differ each time: not those."""
         if not parts.raw or len(parts.head) > KNOWN_BYTES_MAX:
             return
@@ -249,7 +250,7 @@ class InferCall:
 
 
 def _head(
-    model: str, version: str, authorization: str | None, json_length: str | None = None
+    model: str, version: str, authorization: Credential, json_length: str | None = None
 ) -> Head:
     # No browser is the client, so there are no Host and no Origin.
     return Head(

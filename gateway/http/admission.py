@@ -7,10 +7,10 @@ defined by RFC 7240, `Priority` by RFC 9218.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
 
-from gateway.access import Access
+from gateway.access import Access, Credential, credential_of
 from gateway.dispatch.call import Priority
 from gateway.metrics.key_times import KeyTime
 from gateway.observing import records
@@ -65,16 +65,16 @@ def correlate(header: Callable[[str], str | None]) -> Correlation:
 class Head(NamedTuple):
     """Head of one request to `/fn/{ref}`, or of an inference of the Open Inference Protocol.
 
-    Missing headers are None. `version` is None for /fn; else `ref` is the model's name, and
-    `version` is the one asked for, "" for none. `host` is None where no browser can be the client,
-    as in gRPC.
+    Missing headers are None, except `authorization`. `version` is None for /fn; else `ref` is the
+    model's name, and `version` is the one asked for, "" for none. `host` is None where no browser
+    can be the client, as in gRPC.
     """
 
     ref: str
     host: str | None
     origin: str | None
     fetch_site: str | None
-    authorization: str | None
+    authorization: Credential
     content_type: str | None
     accept: str | None
     json_length: str | None
@@ -107,15 +107,17 @@ def make_head(
     ref: str,
     host: str | None,
     header: Callable[[str], str | None],
+    names: Iterable[str],
     version: str | None = None,
 ) -> Head:
-    """Build the head of a request; `header(name)` returns the first value of a header."""
+    """Build the head of a request; `header(name)` returns the first value of a header, `names` are
+    those of all headers."""
     return Head(
         ref,
         host,
         header("Origin"),
         header("Sec-Fetch-Site"),
-        header("Authorization"),
+        credential_of(header("Authorization"), host, names),
         header("Content-Type"),
         header("Accept"),
         header("Inference-Header-Content-Length"),

@@ -16,11 +16,11 @@ import structlog
 from aiohttp import web
 
 from gateway import problems
-from gateway.access import Access
+from gateway.access import Access, anonymous
 from gateway.cross_origins import CrossOrigins
 from gateway.delivery import Delivery
 from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
-from gateway.http.call_route import head_of, invoke, route_calls
+from gateway.http.call_route import credential_in, head_of, invoke, route_calls
 from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
@@ -137,8 +137,7 @@ class Gateway:
     def _resolve(self, request: web.Request) -> Deployed:
         """Return the function that a request names. Raises FnError."""
         ref = request.match_info["ref"]
-        authorization = request.headers.get("Authorization")
-        self.invoker.access.check(authorization, "invoke", ref.partition("@")[0])
+        self.invoker.access.check(credential_in(request), "invoke", ref.partition("@")[0])
         return self.invoker.catalog.resolve(ref)
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
@@ -256,8 +255,9 @@ class StatePages:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         access = self._boundary.access
-        if not access.is_open:
-            access.check(request.headers.get("Authorization"), "read")
+        sender = anonymous(request.host, request.headers)
+        if not access.lets_in(sender):
+            access.check(request.headers.get("Authorization", sender), "read")
         form = negotiate_format(request.headers.get("Accept", ""))
         await self._page.refresh()
         self._page.snapshot()

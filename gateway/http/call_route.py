@@ -9,6 +9,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from gateway.access import Credential, credential_of
 from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import Head, correlate, make_head
 from gateway.http.bodies import check_framing, is_awaiting_continue, receive
@@ -70,7 +71,13 @@ def is_server(invoker: Invoker, ref: str) -> bool:
 
 def head_of(request: web.BaseRequest, ref: str, version: str | None = None) -> Head:
     """Return the head of a request; `ref` and `version` as in `Head`."""
-    return make_head(ref, request.host, request.headers.get, version)
+    return make_head(ref, request.host, request.headers.get, request.headers, version)
+
+
+def credential_in(request: web.BaseRequest) -> Credential:
+    """Return what a request is authorised with."""
+    headers = request.headers
+    return credential_of(headers.get(hdrs.AUTHORIZATION), request.host, headers)
 
 
 async def invoke(

@@ -20,6 +20,7 @@ from registry.errors import FnError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.access import Credential
     from gateway.http.context import Invoker
     from gateway.http.models.usage import UsageMeter
     from gateway.metrics.exchanges import ExchangeNumbers
@@ -65,7 +66,7 @@ class ExchangeJournal:
     )
 
     def __init__(
-        self, invoker: Invoker, ref: str, method: str, credential: str | None, who: Correlation
+        self, invoker: Invoker, ref: str, method: str, credential: Credential, who: Correlation
     ) -> None:
         self._invoker = invoker
         self._ref = ref

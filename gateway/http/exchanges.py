@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway import problems
-from gateway.access import Access
+from gateway.access import Access, Anonymous, Credential, anonymous
 from gateway.http.admission import (
     Correlation,
     correlate,
@@ -154,14 +154,15 @@ class Exchanges:
         """
         invoker = self._invoker
         header = header_of(head)
+        sender = sender_of(head)
         credential, is_ours = find_credential(
-            invoker.access, header("Fn-Key"), header("Authorization")
+            invoker.access, header("Fn-Key"), header("Authorization"), sender
         )
         who = correlate(header)
         journal = ExchangeJournal(invoker, target.ref, head.method.decode(), credential, who)
         try:
             journal.enter()
-            admitted = self._admit(head, target, journal, (credential, is_ours))
+            admitted = self._admit(head, target, journal, (credential, is_ours, sender))
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, _for_browsers(journal.problem(error, None, 0), target, header))
             return None
@@ -192,25 +193,27 @@ class Exchanges:
         head: RequestHead,
         target: FunctionTarget,
         journal: ExchangeJournal,
-        sent: tuple[str | None, bool],
+        sent: tuple[Credential, bool, Anonymous],
     ) -> tuple[ExchangePlan, Deployed, bool] | Reply:
         """Return the plan, the function and whether a cookie was the key; or a preflight's answer.
 
-        `sent`: the credential, and whether Authorization is a key of ours. Raises FnError.
+        `sent`: the credential, whether Authorization is a key of ours, and who sends the request
+        if it has none. Raises FnError.
         """
-        credential, is_ours = sent
+        credential, is_ours, sender = sent
         header, method, access = header_of(head), head.method.decode(), self._invoker.access
         asked = asked_by(method, header)
-        sender, with_cookies = self._judge(asked, target, journal)
-        if sender is Sender.PREFLIGHT:
+        page, with_cookies = self._judge(asked, target, journal)
+        if page is Sender.PREFLIGHT:
             names = header("Access-Control-Request-Headers")
             return journal.preflight(preflight_fields(asked, names, with_cookies=with_cookies))
         is_sent = is_ours or header("Fn-Key") is not None
-        by_cookie = target.is_own_host and not is_sent and not access.is_open
+        by_cookie = target.is_own_host and not is_sent and not access.lets_in(sender)
         if by_cookie:
             # Authorization may belong to the function's server.
             cookies = head.fields.get(b"cookie")
-            caller, renewed = access.check_cookie(cookies, target.name, self._invoker.wall())
+            now_s = self._invoker.wall()
+            caller, renewed = access.check_cookie(cookies, target.name, now_s, sender)
             if renewed and CONDITIONS.isdisjoint(head.fields.values):
                 journal.added += (("Set-Cookie", renewed), ("Cache-Control", "no-store"))
         else:
@@ -380,20 +383,27 @@ def _for_browsers(
     return Reply(reply.status, (*headers, *CLOSED_HEADERS.items()), closed_page(target.name))
 
 
+def sender_of(head: RequestHead) -> Anonymous:
+    """Return who sends a request without a key."""
+    values = head.fields.values
+    host = values.get(b"host", b"").decode("latin-1")
+    return anonymous(host, (name.decode("latin-1") for name in values))
+
+
 def find_credential(
-    access: Access, fn_key: str | None, authorization: str | None
-) -> tuple[str | None, bool]:
+    access: Access, fn_key: str | None, authorization: str | None, sender: Anonymous
+) -> tuple[Credential, bool]:
     """Return the value to authorise a request with, and whether Authorization is a key of ours.
 
-    A key may come as Fn-Key, so that Authorization is left to the function's server. Where nobody
-    needs a key, an Authorization that is none of our keys belongs to that server, too.
+    A key may come as Fn-Key, so that Authorization is left to the function's server. Where the
+    `sender` needs no key, an Authorization that is none of our keys belongs to that server, too.
     """
     is_ours = authorization is not None and _is_key(access, authorization)
     if fn_key is not None:
         return f"Bearer {fn_key}", is_ours
-    if is_ours or not access.is_open:
+    if authorization is not None and (is_ours or not access.lets_in(sender)):
         return authorization, is_ours
-    return None, False
+    return sender, False
 
 
 def _is_key(access: Access, authorization: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.access import Access
+from gateway.access import Access, Credential
 from gateway.http.admission import NOT_CORRELATED, Correlation
 from gateway.observing import records
 from gateway.proxy.forwarding import Forwarding, forward_request
@@ -112,7 +112,7 @@ class KnownHead(NamedTuple):
 
     plan: ExchangePlan
     deployed: Deployed
-    credential: str | None
+    credential: Credential
     applied: str
     added: tuple[tuple[str, str], ...]
     method: str
@@ -136,7 +136,7 @@ class KnownHead(NamedTuple):
 def make_known_head(
     plan: ExchangePlan,
     deployed: Deployed,
-    decided: tuple[str | None, str, tuple[tuple[str, str], ...]],
+    decided: tuple[Credential, str, tuple[tuple[str, str], ...]],
     forwarding: Forwarding,
     cut: CutHead,
 ) -> KnownHead:

@@ -129,7 +129,7 @@ def parse_plain_head(raw: bytes) -> PlainHead | None:
         ref, version = model or "", version or ""
         if requested_coding((headers.get("accept-encoding", ""),)):
             return None
-    head = make_head(ref, headers["host"], lambda name: headers.get(name.lower()), version)
+    head = make_head(ref, headers["host"], lambda name: headers.get(name.lower()), headers, version)
     return PlainHead(head, int(length[0]), object())
 
 

@@ -50,9 +50,9 @@ class Answer(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A route. `need`: the scope of the key, None where nobody needs one. `is_open`: nor does
-    anybody while the server has no keys. `text` continues `summary`. `errors` are those of this
-    route; `document` adds those of every route."""
+    """A route. `need`: the scope of the key, None where nobody needs one. `is_open`: who may call
+    without a key needs none either. `text` continues `summary`. `errors` are those of this route;
+    `document` adds those of every route."""
 
     method: str
     path: str

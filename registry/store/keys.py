@@ -16,7 +16,9 @@ from registry.errors import BadRequest, Conflict, RevokedNotStored, StoreUnavail
 from registry.key_form import PREFIX
 from registry.model import NAMESPACE, Key
 from registry.names import is_name
+from registry.openness import CLOSED, Openness
 from registry.store.database import Database
+from registry.store.openness import save_decision
 from registry.store.records import decode_record, encode_record
 
 log = structlog.get_logger()
@@ -24,6 +26,7 @@ log = structlog.get_logger()
 SCOPES: Final = ("invoke", "read", "deploy", "admin")
 KEYS_MAX: Final = 10_000
 NOTE_MAX: Final = 200
+TOKEN_NOTE: Final = "admin token"  # noqa: S105 - a note
 RETRY_S: Final = 1.0
 """Seconds until a revocation that could not be stored is stored again; doubled each time."""
 RETRY_MAX_S: Final = 60.0
@@ -65,7 +68,8 @@ class Keys:
     async def add(
         self, scopes: Iterable[str], note: str = "", *, now_s: float, namespace: str = NAMESPACE
     ) -> tuple[Key, str]:
-        """Create a key; return it with its secret, which is shown once and not stored.
+        """Create a key; return it with its secret, which is shown once and not stored. The first
+        one closes the server to callers without a key.
 
         Raises BadRequest on a bad scope or note, Conflict if there are KEYS_MAX keys.
         """
@@ -104,24 +108,51 @@ class Keys:
             count = await transaction.query("SELECT count(*) FROM keys")
             if count[0][0] >= KEYS_MAX:
                 raise Conflict(f"there are {KEYS_MAX} keys already; remove one first")
+            if not count[0][0]:
+                await save_decision(transaction, CLOSED)
             await transaction.query(
                 "INSERT INTO keys VALUES (?, ?, ?, ?)",
                 (namespace, key.id, key.sha256, encode_record(key)),
             )
 
 
-class KeyRing:
-    """The valid keys in memory, found by hash: comparing hashes leaks nothing about secrets."""
+def token_key(token: str) -> Key:
+    """Return the admin token as a key, which is in a ring but not in the store."""
+    sha256 = fingerprint(token)
+    return Key(sha256[:_ID_CHARS], sha256, ("admin",), TOKEN_NOTE)
 
-    def __init__(self, keys: Iterable[Key] = ()) -> None:
+
+class KeyRing:
+    """The valid keys in memory, the admin token among them, and whether callers without one are let
+    in. Keys are found by hash: comparing hashes leaks nothing about secrets."""
+
+    def __init__(
+        self, keys: Iterable[Key] = (), token: str = "", openness: Openness = Openness.LOCAL
+    ) -> None:
+        """`token` is the admin token, "" for none. Keys close a ring that nobody has decided
+        about."""
         self._keys = {key.sha256: key for key in keys}
+        undecided = openness is Openness.LOCAL
+        self.openness = Openness.CLOSED if undecided and self._keys else openness
+        """Who may call without a key."""
+        self.token_id = ""
+        """Id of the admin token, "" for none."""
+        if token:
+            key = token_key(token)
+            self._keys[key.sha256], self.token_id = key, key.id
         self._by_id = {key.id: key for key in self._keys.values()}
         self._subscribers: list[Callable[[Key, bool], None]] = []
+        self._deciding: list[Callable[[Openness], None]] = []
         self.version = 0
         """Changes with every modification."""
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether there is a key besides the admin token."""
+        return len(self._keys) > bool(self.token_id)
+
     def all(self) -> tuple[Key, ...]:
-        """Return every valid key."""
+        """Return every valid key, the admin token among them."""
         return tuple(self._keys.values())
 
     def subscribe(self, callback: Callable[[Key, bool], None]) -> Callable[[], None]:
@@ -143,18 +174,44 @@ class KeyRing:
         return self._by_id.get(id)
 
     def put(self, key: Key) -> None:
-        """Accept a key from now on."""
+        """Accept a key from now on. The first one closes the server to callers without a key, as it
+        does in the store."""
+        if key.id != self.token_id and not self.has_keys:
+            self.decide(Openness.CLOSED)
         self._keys[key.sha256] = self._by_id[key.id] = key
         self._tell(key, is_let_in=True)
 
     def remove(self, key: Key) -> None:
-        """Stop accepting a key; an unknown key is ignored."""
+        """Stop accepting a key; an unknown key is ignored, and so is the admin token, which only
+        another one replaces."""
+        if key.id == self.token_id:
+            return
         self._keys.pop(key.sha256, None)
         self._by_id.pop(key.id, None)
         self._tell(key, is_let_in=False)
 
-    def __len__(self) -> int:
-        return len(self._keys)
+    def replace_token(self, token: str) -> None:
+        """Accept another admin token from now on, and no longer the one before, which subscribers
+        see as a key that is removed."""
+        before, key = self.with_id(self.token_id), token_key(token)
+        self.token_id = key.id
+        self.put(key)
+        if before is not None:
+            self.remove(before)
+
+    def decide(self, openness: Openness) -> None:
+        """Change who may call without a key, from now on."""
+        if openness is self.openness:
+            return
+        self.openness = openness
+        self.version += 1
+        for callback in list(self._deciding):
+            callback(openness)
+
+    def on_decision(self, callback: Callable[[Openness], None]) -> Callable[[], None]:
+        """Call `callback(openness)` after each change. Returns a function that ends that."""
+        self._deciding.append(callback)
+        return lambda: self._deciding.remove(callback)
 
     def _tell(self, key: Key, *, is_let_in: bool) -> None:
         self.version += 1
@@ -188,6 +245,8 @@ class Revocations:
         Raises Unknown, and RevokedNotStored for a key that is refused from now on but that a
         restarted server would accept.
         """
+        if id == self._ring.token_id:
+            raise Unknown(f"no key {id[:80]!r}: the admin token is replaced, not removed")
         key = self._ring.with_id(id)
         if key is not None:
             self._unstored.add(id)

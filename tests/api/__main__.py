@@ -17,7 +17,7 @@ from tests.support.process_server import server_process
 
 MODEL = b"\x3a\x00"
 """The fake driver reads no model."""
-LEFT_OUT = r"^/admin/v1/(events|functions/\{name\}/(warm|logs))$"
+LEFT_OUT = r"^/admin/v1/(events|access/token|functions/\{name\}/(warm|logs))$"
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",

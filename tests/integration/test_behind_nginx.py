@@ -18,6 +18,7 @@ from aiohttp import ClientSession, WSMsgType
 
 from gateway.proxy.websocket import accept_of
 from gateway.settings import GatewaySettings
+from registry.openness import Openness
 from tests.chaos.footprint import until
 from tests.support.documents import blocks
 from tests.support.foreign_servers import missing
@@ -136,6 +137,21 @@ class App:
             writer.write(b"HTTP/1.1 302 Found\r\nLocation: /y\r\nSet-Cookie: a=b; Path=/\r\n")
             writer.write(close + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         await writer.drain()
+
+
+async def test_the_guides_configuration_without_a_key(tmp_path: Path, is_fast: bool) -> None:
+    """A server that nobody has closed or opened refuses what nginx passes on, though nginx runs on
+    the same machine, and its name is a public host."""
+    async with (
+        gate(tmp_path / "gate", App(), is_fast=is_fast) as one,
+        nginx(tmp_path, one.port) as url,
+        ClientSession(f"{url}/ml/fn/web/") as session,
+    ):
+        one.gateway.invoker.access.ring.decide(Openness.LOCAL)
+        for path in ("x", "events", "ws"):
+            async with session.get(path) as answer:
+                assert answer.status == 401
+                assert "fnctl access open" in (await answer.json(content_type=None))["detail"]
 
 
 async def test_the_guides_configuration(tmp_path: Path, is_fast: bool) -> None:

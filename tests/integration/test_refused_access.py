@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,76 @@ async def test_while_there_is_no_key_loopback_may_invoke(server: ServingServer) 
     assert (await server.call("open", JSON)).status == 200
     for path in ("/fn/open", "/metrics", "/healthz", "/readyz"):
         assert (await server.get(path)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *[("POST", "/fn/open"), ("GET", "/fn/open"), ("GET", "/fn/open/openapi.json")],
+        *[("GET", "/metrics"), ("GET", "/v1/models"), ("POST", "/v2/models/open/infer")],
+        *[("GET", "/v2/models/open"), ("POST", "/v2/repository/index"), ("GET", "/v2")],
+    ],
+)
+async def test_what_a_proxy_passes_on_needs_a_key(
+    server: ServingServer, method: str, path: str
+) -> None:
+    """At every door of a server that nobody has decided about, also right after the same request
+    without a proxy's field. The refusal says how to open it; the operator's decision does, and
+    another one closes it to this machine as well."""
+    body = {} if method == "POST" else None
+    proxied = ({"Via": "1.1 edge"}, {"X-Forwarded-For": "203.0.113.7"}, {"x-real-ip": "::1"})
+
+    async def statuses() -> list[int]:
+        fields = ({}, *proxied, {"Forwarded": "for=_x"})
+        return [(await server.request(method, path, body, one)).status for one in fields]
+
+    before = await statuses()
+    refused = await server.request(method, path, body, proxied[0])
+    assert await _decide(server, "open") == 200
+    opened = await statuses()
+    assert await _decide(server, "closed") == 200
+    closed = await statuses()
+
+    assert 401 not in opened
+    assert before == [opened[0], 401, 401, 401, 401]
+    assert b"fnctl access open" in refused.body
+    assert set(closed) == {401}
+    assert (await server.request("GET", "/healthz", None, proxied[0])).status == 200
+
+
+async def _decide(server: ServingServer, openness: str) -> int:
+    return (await server.admin("PATCH", "/access", {"openness": openness})).status
+
+
+async def test_the_last_key_that_goes_opens_nothing(server: ServingServer) -> None:
+    """A server that had a key stays closed without it, until the operator opens it."""
+    await key(server, "read")
+    (listed,) = (await server.admin("GET", "/keys")).json()["items"]
+    assert (await server.admin("DELETE", f"/keys/{listed['id']}")).status == 200
+
+    assert (await server.call("open", JSON)).status == 401
+    state = (await server.admin("GET", "/access")).json()
+    assert state == {"openness": "closed", "exposure": [], "has_keys": False}
+    assert await _decide(server, "local") == 400
+    assert await _decide(server, "open") == 200
+    assert (await server.call("open", JSON)).status == 200
+
+
+async def test_the_admin_token_rotates(server: ServingServer) -> None:
+    """The new one is in the file and counts at once; the old one opens nothing any more. Of two
+    rotations at once, one wins and the other says so."""
+    data, old = server.server.store.settings.data, server.token
+
+    both = await asyncio.gather(*(server.admin("POST", "/access/token") for _ in range(2)))
+
+    assert sorted(answer.status for answer in both) == [200, 409]
+    new = (data / "admin.token").read_text().strip()
+    assert stat.S_IMODE((data / "admin.token").stat().st_mode) == 0o600
+    statuses = [
+        (await server.get("/admin/v1/keys", Authorization=f"Bearer {token}")).status
+        for token in (old, new)
+    ]
+    assert statuses == [401, 200]
 
 
 async def test_once_there_is_a_key_calls_need_one(server: ServingServer) -> None:

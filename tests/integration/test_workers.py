@@ -100,6 +100,8 @@ def test_both_know_at_once_which_keys_there_are(
     finally:
         server.fnctl_json("key", "rm", key["id"])
     assert [line.call("locked", ONE, bearer)[0] for line in both] == [401, 401]
+    assert answers(both, "locked") == [401, 401]
+    assert server.fnctl("access", "open").returncode == 0
     assert answers(both, "locked") == [2, 2]
 
 

@@ -63,6 +63,7 @@ SUBJECTS = {
     "events": "Events",
     "session": "Keys and session",
     "keys": "Keys and session",
+    "access": "Keys and session",
     "secrets": "Secrets",
     "aliases": "Aliases",
     "images": "Images",

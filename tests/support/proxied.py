@@ -31,6 +31,7 @@ from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
 from registry.model import ExchangeLimits, Key, ModelApi, PathRules, ServerSettings
 from registry.model import Limits as FunctionLimits
+from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
 from runtime_image.contract.link import SOCKET_NOTICE, Flag, Kind, NotStarted
 from runtime_image.contract.signature import Signature
@@ -280,7 +281,9 @@ async def gate(
         writer.close()
         open_handlers.discard(task)
 
-    ring = KeyRing(Key(s[3:9], fingerprint(s), scopes) for s, scopes in (keys or {}).items())
+    made = [Key(s[3:9], fingerprint(s), scopes) for s, scopes in (keys or {}).items()]
+    # With a public host the operator has said who may call without a key.
+    ring = KeyRing(made, TOKEN, Openness.CLOSED if made else Openness.OPEN)
     delivery = Delivery(DispatchLimits(), "worker", Pools(), KnownPast())
     settings = settings or GatewaySettings(port=0, fast_front=is_fast)
     deployed = server_function(
@@ -294,7 +297,7 @@ async def gate(
     )
     catalog = Catalog([deployed, nouns.deployed("digits")])
     events: list[AccessEvent] = []
-    access = Access("127.0.0.1", ("gpu.example",), ring, fingerprint(TOKEN), SECRET)
+    access = Access("127.0.0.1", ("gpu.example",), ring, SECRET)
     tickets = Tickets(lambda: 0.0)
     entry = Entry(access, catalog, tickets, lambda: 0.0)
     invoker = assemble(

@@ -12,6 +12,7 @@ from aiohttp import ClientSession, ClientTimeout
 
 from admin.compose import Server, running
 from admin.settings import Settings
+from admin.store import admin_token
 from pool_manager.core.state import Replica
 from pool_manager.driver import Driver
 from tests.support.caller import UNTIL_S, Answer, Caller
@@ -32,7 +33,7 @@ class ServingServer(Caller):
     """A server running in this event loop. `server` gives access to its internals."""
 
     def __init__(self, server: Server, session: ClientSession) -> None:
-        super().__init__(server.url, server.store.token, session)
+        super().__init__(server.url, admin_token(server.store.settings.data), session)
         self.server = server
 
     def bound(self) -> list[Replica]:

@@ -58,6 +58,8 @@ class CliOutput:
         key = self._run_verb("key add", "--scope", "read")
         self._run_verb("key ls")
         self._run_verb("key rm", key["id"])
+        for verb in ("open", "close", "status"):
+            self._run_verb(f"access {verb}")
         self._run_verb("secret set", "s", input="value\n")
         self._run_verb("secret ls")
         self._run_verb("secret rm", "s")
@@ -82,6 +84,10 @@ class CliOutput:
         self._run_verb("host set", "x", "--cpu-slots", "1")
         self._run_verb("host drain", "x")
         self._run_verb("host rm", "x")
+
+    def run_rotation(self) -> None:
+        """Run the verb that ends the token of all others."""
+        self._run_verb("access rotate-admin")
 
     def run_restore(self) -> None:
         """Run the verb that needs the server to be stopped."""

@@ -19,6 +19,7 @@ from admin.api.cost import cost_json
 from admin.api.pages import ticket_json
 from admin.cost import Cost
 from admin.deploy.servers import server_result
+from admin.store import admin_token
 from admin.views import build_json, build_row, call_json, connections_json, occupancy_json
 from gateway.http.connected import Connected, Connections
 from pool_manager.core.state import Device
@@ -111,6 +112,9 @@ async def run() -> Recorded:
                 await _read(server)
                 await _change(server, cli)
                 await server.until(lambda: "events.gone" in server.received)
+                await asyncio.to_thread(cli.run_rotation)
+                server.server.token = admin_token(server.data)
+                await server.request(f"POST {ADMIN}/access/token")
                 server.list_files()
             finally:
                 events.cancel()
@@ -182,6 +186,8 @@ async def _read(server: Recorder) -> None:
     server.values["file"] = ""
     key = await server.request(f"POST {ADMIN}/keys", {"scopes": ["read"], "note": "n"})
     await server.request(f"GET {ADMIN}/keys")
+    await server.request(f"GET {ADMIN}/access")
+    await server.request(f"PATCH {ADMIN}/access", {"openness": "closed"})
     await server.request(f"POST {ADMIN}/secrets", {"name": "f", "value": "v"})
     await server.request(f"GET {ADMIN}/secrets")
     await server.request(f"DELETE {ADMIN}/secrets/{{name}}")

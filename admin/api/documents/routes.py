@@ -17,7 +17,7 @@ from admin.api.documents.functions import Items
 from admin.api.functions import CURSOR_MAX, PAGE_MAX
 from admin.api.history import HOURS, HOURS_MAX
 from admin.api.hosts import HostChanges, HostRequest
-from admin.api.keys import KeyRequest
+from admin.api.keys import AccessRequest, KeyRequest
 from admin.api.logs import LINES, LINES_MAX
 from admin.api.operate import WARM_MAX_S, WARM_S, PrepareRequest, ScalingRequest
 from admin.api.pages import TicketRequest
@@ -92,6 +92,7 @@ GROUPS: Final = {
     "events": "events",
     "session": "keys and secrets",
     "keys": "keys and secrets",
+    "access": "keys and secrets",
     "secrets": "keys and secrets",
     "aliases": "functions",
     "hosts": "hosts",
@@ -359,6 +360,18 @@ ABOUT: Final = {
     ),
     "DELETE /keys/{id}": About(
         "Remove a key.", s.Removed, errors=(errors.Unknown, errors.RevokedNotStored)
+    ),
+    "GET /access": About("Tell who may call without a key.", s.AccessState),
+    "PATCH /access": About(
+        "Let everybody who reaches the server call without a key, or nobody.",
+        s.AccessState,
+        request=AccessRequest,
+        errors=(errors.Conflict,),
+    ),
+    "POST /access/token": About(
+        "Replace the admin token. The new one is in the data folder.",
+        s.NewToken,
+        errors=(errors.Conflict,),
     ),
     "GET /secrets": About("List the secrets, without their values.", Items[s.SecretRow]),
     "POST /secrets": About(

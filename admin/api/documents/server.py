@@ -8,6 +8,7 @@ import msgspec
 
 from admin.api.documents.functions import PoolState
 from pool_manager.images import RemovedImage
+from registry.openness import Openness
 
 
 class Removed(msgspec.Struct):
@@ -87,6 +88,22 @@ class KeyRow(msgspec.Struct):
     scopes: list[str]
     note: str
     created_s: float
+
+
+class AccessState(msgspec.Struct):
+    """Who may call without a key. `exposure`: public hosts, trusted proxies and an address with
+    which others than this machine reach the server."""
+
+    openness: Openness
+    exposure: list[str]
+    has_keys: bool
+
+
+class NewToken(msgspec.Struct):
+    """Ids of the admin token and of the one that it replaced."""
+
+    id: str
+    replaced: str
 
 
 class NewKey(KeyRow):

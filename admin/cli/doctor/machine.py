@@ -201,6 +201,19 @@ def access(client: Client) -> Check:
     return Check("ok", "access", f"functions can be listed ({count})")
 
 
+def openness(client: Client) -> list[Check]:
+    """Tell who may call without a key; nothing to who may not know it."""
+    from admin.cli.openness import openness_line
+    from admin.client.client import ApiError, Unreachable
+
+    try:
+        found = client.access()
+    except (ApiError, Unreachable):  # as the check before says
+        return []
+    level: Level = "warn" if found.get("openness") == "open" else "ok"
+    return [Check(level, "without a key", openness_line(found))]
+
+
 def host(client: Client, name: str) -> list[Check]:
     """Return the checks of one of the server's hosts: its present state and that of its agent, then
     the results of a new login."""

@@ -1,4 +1,4 @@
-"""fnctl key."""
+"""fnctl key, and fnctl access."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from admin.cli.openness import openness_line
 from admin.cli.options import Session, connected
 from admin.text import ago, get, table
 
 app = typer.Typer(
     help="Create, list and revoke access keys.", no_args_is_help=True, rich_markup_mode=None
+)
+access_app = typer.Typer(
+    help="Say who may call without a key, and replace the admin token.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -82,3 +88,66 @@ def render(items: list[dict[str, Any]], now_s: float) -> str:
         for item in items
     ]
     return table(("ID", "SCOPES", "MADE", "NOTE"), rows) if rows else "no keys"
+
+
+@access_app.command("status")
+@connected
+def status(session: Session) -> None:
+    """Show who may call functions without a key, and what changes that.
+
+    \b
+    Example:
+      fnctl access status
+    """
+    found = session.client.access()
+    session.answer(found, lambda: openness_line(found))
+
+
+@access_app.command("open")
+@connected
+def open_access(session: Session) -> None:
+    """Let everybody who reaches the server call functions without a key, through proxies too.
+
+    Only on a loopback address. The first key closes it again, and so does a start with a public
+    host or a trusted proxy that is not set now.
+
+    \b
+    Example:
+      fnctl access open
+    """
+    found = session.client.decide_access("open")
+    session.answer(found, lambda: openness_line(found))
+
+
+@access_app.command("close")
+@connected
+def close_access(session: Session) -> None:
+    """Require a key for every call, also while there are no keys.
+
+    \b
+    Example:
+      fnctl access close
+    """
+    found = session.client.decide_access("closed")
+    session.answer(found, lambda: openness_line(found))
+
+
+@access_app.command("rotate-admin")
+@connected
+def rotate_admin(session: Session) -> None:
+    """Replace the admin token in DATA/admin.token; the old one is refused at once.
+
+    fnctl on the server's machine reads the new one from the file.
+
+    \b
+    Example:
+      fnctl access rotate-admin
+    """
+    found = session.client.rotate_admin()
+    session.answer(
+        found,
+        lambda: (
+            f"the admin token {get(found, 'replaced')} is replaced by {get(found, 'id')},"
+            " which is in admin.token of the server's data folder"
+        ),
+    )

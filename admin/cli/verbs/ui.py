@@ -47,7 +47,8 @@ def ui(
     with errors_reported(as_json):
         session = Session(open_client(url, key, data), as_json)
         about = session.client.session()
-        address = address_of(url, key or local_token(url, data))
+        token = None if key else local_token(url, data)
+        address = address_of(url, token.secret if token else key)
         session.answer({"url": address, "scopes": about.get("scopes")}, lambda: address)
         if not opens:
             session.next("fnctl ui --open")

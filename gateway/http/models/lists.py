@@ -9,6 +9,7 @@ import structlog
 from aiohttp import web
 
 from gateway import problems
+from gateway.access import Credential, anonymous
 from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import correlate
 from gateway.http.bodies import check_framing, is_awaiting_continue
@@ -51,7 +52,8 @@ class ModelRoutes:
         request_id = correlate(header).request_id or self._new_id()
         try:
             check_framing(request)
-            credential = check_model_caller(self._access, self._origins, header, protocol)
+            sender = anonymous(request.host, request.headers)
+            credential = check_model_caller(self._access, self._origins, header, protocol, sender)
             document = self._document(request, path, protocol, credential)
             response = problems.json_answer(document)
         except FnError as error:
@@ -65,7 +67,7 @@ class ModelRoutes:
         return response
 
     def _document(
-        self, request: web.Request, path: str, protocol: Protocol, credential: str | None
+        self, request: web.Request, path: str, protocol: Protocol, credential: Credential
     ) -> dict[str, object]:
         """Return the document that a request asks for. Raises FnError."""
         method = request.method
@@ -82,7 +84,7 @@ class ModelRoutes:
         return model_document(protocol, Model(id, found.function.created_s))
 
     def _is_shown(
-        self, deployed: Deployed, credential: str | None, page: tuple[str | None, str]
+        self, deployed: Deployed, credential: Credential, page: tuple[str | None, str]
     ) -> bool:
         """Return whether a function is a model that the caller may invoke. `page`: the fields
         Origin and Host."""

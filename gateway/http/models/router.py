@@ -7,10 +7,11 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from gateway.access import Anonymous, Credential
 from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
-from gateway.http.exchanges import answer, find_credential, header_of
+from gateway.http.exchanges import answer, find_credential, header_of, sender_of
 from gateway.http.models.request import ModelRequest, Routed
 from gateway.http.models.usage import UsageMeter
 from gateway.proxy.fields import Field, Fields
@@ -113,7 +114,9 @@ class ModelRequests:
         journal.shape = partial(_shaped, protocol, journal.request_id)
         try:
             journal.enter()
-            credential = check_model_caller(invoker.access, self._origins, header, protocol)
+            credential = check_model_caller(
+                invoker.access, self._origins, header, protocol, sender_of(head)
+            )
             journal.added = self._origins.fields(PREFIX.decode(), header("Origin"))
             if endpoint is None:
                 raise no_endpoint(head.method.decode(), path)
@@ -175,7 +178,7 @@ class _Router:
         origins: CrossOrigins,
         endpoint: Endpoint,
         query: bytes,
-        credential: str | None,
+        credential: Credential,
     ) -> None:
         self._exchanges = exchanges
         self._invoker = invoker
@@ -301,26 +304,26 @@ def check_model_caller(
     origins: CrossOrigins,
     header: Callable[[str], str | None],
     protocol: Protocol,
-) -> str | None:
+    sender: Anonymous,
+) -> Credential:
     """Return the credential of a request to /v1, after all checks that need no model.
 
-    `header(name)` returns the value of a header. Raises FnError. Whatever a client of a server
-    without keys sends as a key is no key of this server.
+    `header(name)` returns the value of a header. Raises FnError. Whatever a `sender` who needs no
+    key sends as a key is no key of this server.
     """
     host = header("Host") or ""
     access.check_host(host)
     origins.check(header("Origin"), header("Sec-Fetch-Site"), host, PREFIX.decode())
     sent, own = header("Authorization"), header("Fn-Key")
     key = header(_KEY) if protocol is Protocol.ANTHROPIC else None
-    if not access.is_open:
+    if not access.lets_in(sender):
         known = {one.strip() for one in (own, key, _secret(sent)) if one is not None}
         if len(known) > 1:
             raise NoKey("expected one key, got different ones in different fields")
     if key is not None:
         sent = f"Bearer {key}"
-    credential, _ = find_credential(access, own, sent)
-    if credential is not None or not access.is_open:
-        access.caller(credential)
+    credential, _ = find_credential(access, own, sent, sender)
+    access.check_caller(credential)
     return credential
 
 

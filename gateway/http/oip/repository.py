@@ -5,7 +5,8 @@ from __future__ import annotations
 from aiohttp import web
 
 from gateway.http.admission import requested_wait_s
-from gateway.http.oip.table import Row, Serving, authorization_of
+from gateway.http.call_route import credential_in
+from gateway.http.oip.table import Row, Serving
 from gateway.oip.repository import check_load, check_unload, read_index
 from gateway.problems import json_answer
 from gateway.waits import OpenWaits
@@ -33,7 +34,7 @@ class RepositoryRoutes:
         """List every version of the models that the caller may invoke."""
         self._serving.check_caller(request)
         asked = read_index(await self._serving.body(request))
-        entries = self._serving.models.index(authorization_of(request), only_ready=asked.ready)
+        entries = self._serving.models.index(credential_in(request), only_ready=asked.ready)
         return json_answer(entries)
 
     async def _load(self, request: web.Request) -> web.Response:

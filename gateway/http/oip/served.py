@@ -13,7 +13,7 @@ from registry.errors import NotServed, ShuttingDown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.access import Need
+    from gateway.access import Credential, Need
     from gateway.http.context import Invoker
     from gateway.ports import ModelControl
     from registry.catalog import Deployed
@@ -22,29 +22,29 @@ RETRY_S: Final = 5.0
 
 
 class ServedModels:
-    """The models of one gateway process. `authorization`: the caller's, None for none."""
+    """The models of one gateway process. `credential`: the caller's."""
 
     def __init__(self, invoker: Invoker) -> None:
         self._invoker = invoker
 
-    def check_caller(self, authorization: str | None) -> None:
+    def check_caller(self, credential: Credential) -> None:
         """Raise NoKey unless the caller has any key, or needs none."""
-        if authorization is not None or not self._invoker.access.is_open:
-            self._invoker.access.caller(authorization)
+        self._invoker.access.check_caller(credential)
 
-    def check(self, authorization: str | None, need: Need, name: str = "") -> None:
+    def check(self, credential: Credential, need: Need, name: str = "") -> None:
         """Raise NoKey or WrongScope unless the caller has the scope `need`, for function `name`.
 
-        While the server is open to anyone, only `admin` needs a key.
+        Of a caller who is let in without a key, only `admin` needs one.
         """
-        if authorization is not None or need == "admin" or not self._invoker.access.is_open:
-            self._invoker.access.check(authorization, need, name)
+        access = self._invoker.access
+        if need == "admin" or not access.lets_in(credential):
+            access.check(credential, need, name)
 
-    def find(self, authorization: str | None, need: Need, name: str, version: str = "") -> Deployed:
+    def find(self, credential: Credential, need: Need, name: str, version: str = "") -> Deployed:
         """Return the revision that answers for a version of a model. Raises FnError, first for a
         lack of rights: a caller whose key is for one function learns of no other names."""
         found = self._invoker.catalog.find_oip(name, version)
-        self.check(authorization, need, name if found is None else found.function.name)
+        self.check(credential, need, name if found is None else found.function.name)
         return find_served(self._invoker.catalog, name, version)
 
     def versions(self, deployed: Deployed) -> list[Deployed]:
@@ -55,12 +55,12 @@ class ServedModels:
         """Return the revisions of all models, as `versions`."""
         return all_served(self._invoker.catalog)
 
-    def index(self, authorization: str | None, *, only_ready: bool) -> list[dict[str, str]]:
+    def index(self, credential: Credential, *, only_ready: bool) -> list[dict[str, str]]:
         """Return every version of the models that the caller may invoke. Raises NoKey."""
-        self.check_caller(authorization)
+        self.check_caller(credential)
         access, delivery = self._invoker.access, self._invoker.delivery
         mine: Iterable[Deployed] = (
-            one for one in self.all() if access.allows(authorization, "invoke", one.function.name)
+            one for one in self.all() if access.allows(credential, "invoke", one.function.name)
         )
         entries = [index_entry(one, delivery.endpoints(one.revision.key)) for one in mine]
         return [one for one in entries if not only_ready or one["state"] == READY]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiohttp import web
 
 from gateway.http.bodies import BodySink, receive
+from gateway.http.call_route import credential_in
 from gateway.http.oip.served import ServedModels
 
 if TYPE_CHECKING:
@@ -40,17 +41,17 @@ class Serving:
 
     def check_caller(self, request: web.Request) -> None:
         """Raise NoKey unless the caller has any key, or needs none."""
-        self.models.check_caller(authorization_of(request))
+        self.models.check_caller(credential_in(request))
 
     def check(self, request: web.Request, need: Need) -> None:
         """Raise NoKey or WrongScope unless the caller has the scope `need`."""
-        self.models.check(authorization_of(request), need)
+        self.models.check(credential_in(request), need)
 
     def model(self, request: web.Request, need: Need) -> Deployed:
         """Return the revision that a path names; see `ServedModels.find`."""
         name = request.match_info["model"]
         version = request.match_info.get("version", "")
-        return self.models.find(authorization_of(request), need, name, version)
+        return self.models.find(credential_in(request), need, name, version)
 
     async def body(self, request: web.Request) -> bytes:
         """Return the body of a request of an authorized caller. Raises FnError."""
@@ -60,11 +61,6 @@ class Serving:
             return bytes(await receive(request, BODY_MAX, seconds, counted, invoker.inflation))
         finally:
             counted.release()
-
-
-def authorization_of(request: web.Request) -> str | None:
-    """Return the field Authorization."""
-    return request.headers.get("Authorization")
 
 
 class _CountedBody(BodySink):

@@ -21,7 +21,7 @@ class DatabaseReport:
     """Result of an inspection. `reason` explains the states damaged and foreign.
 
     `id` is "" before schema 5. `is_blank`: it never had a function, and has no key and no
-    operation.
+    operation. `openness`: who may call without a key, "" before schema 14.
     """
 
     state: Literal["missing", "empty", "damaged", "foreign", "sound"]
@@ -32,6 +32,7 @@ class DatabaseReport:
     functions: int = 0
     keys: int = 0
     is_blank: bool = False
+    openness: str = ""
 
 
 def open_read_only(path: Path, busy_s: float) -> sqlite3.Connection:
@@ -93,7 +94,9 @@ def _report(connection: sqlite3.Connection, is_checked: bool) -> DatabaseReport:
     schema = one("SELECT coalesce(max(number), 0) FROM schema_version")
     if "keys" not in names:
         return DatabaseReport("empty", schema=schema)
-    identity = ("", 0)
+    identity, openness = ("", 0), ""
+    if schema >= _OPENNESS_SCHEMA:
+        openness = one("SELECT openness FROM store")
     if "store" in names:
         identity = connection.execute("SELECT id, opened FROM store").fetchone() or identity
     used = [one(f"SELECT EXISTS (SELECT 1 FROM {table})") for table in _EVER_USED]  # noqa: S608 - names of ours
@@ -105,9 +108,11 @@ def _report(connection: sqlite3.Connection, is_checked: bool) -> DatabaseReport:
         functions=one("SELECT count(*) FROM functions"),
         keys=one("SELECT count(*) FROM keys"),
         is_blank=not any(used),
+        openness=openness,
     )
 
 
+_OPENNESS_SCHEMA: Final = 14
 _EVER_USED: Final = ("revision_numbers", "keys", "operations")
 
 

@@ -16,12 +16,14 @@ from typing import Final
 from registry.catalog import Deployed
 from registry.errors import BadRequest, StoreUnavailable
 from registry.files import fsync_folder, make_private, replacing, unavailable
+from registry.openness import CLOSED, Openness
 from registry.settings import StoreSettings
 from registry.spec import candidate_of
 from registry.store.builds import BuildStore
 from registry.store.database import CORRUPT, MIGRATIONS, Database
 from registry.store.functions import Functions
 from registry.store.keys import Keys
+from registry.store.openness import OpennessStore
 from registry.store.operations import Operations
 from registry.store.recovery.copying import copy_database
 from registry.store.recovery.folder import (
@@ -36,21 +38,8 @@ from registry.store.recovery.inspection import inspect_database
 from registry.store.sealing import KeyFile
 from registry.store.secrets import SecretStore
 
-CLOSING_NOTE: Final = "made by --start-empty: while it is here, calls need a key"
 _SIDES: Final = ("", "-wal", "-shm", "-journal")
 """The database file first: the others are useless without it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Emptied:
-    """Result of starting empty.
-
-    `folder` has the old files. `key` is the id of a key that no client has: as long as it exists,
-    calls need a key.
-    """
-
-    folder: Path
-    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +58,30 @@ class Restored:
     unreadable: tuple[str, ...] = ()
 
 
-async def start_empty(settings: StoreSettings, now_s: float) -> Emptied | None:
-    """Move the current files aside and put a new database in their place.
+async def start_empty(settings: StoreSettings, now_s: float) -> Path | None:
+    """Move the current files aside and put a new database in their place, closed to callers without
+    a key: the lost one may have been.
 
-    Returns None, with nothing changed, if the folder is new or has its database. The caller holds
-    the folder's lock. `now_s` in Unix seconds. Raises StoreUnavailable.
+    Returns the folder with the old files, or None, with nothing changed, if the folder is new or
+    has its database. The caller holds the folder's lock. `now_s` in Unix seconds. Raises
+    StoreUnavailable.
     """
     if not await _damage(settings):
         return None
     with replacing(settings.database) as fresh:
         async with _made(fresh) as database:
-            key, _ = await Keys(database).add(("read",), CLOSING_NOTE, now_s=now_s)
+            await OpennessStore(database).save(CLOSED)
             marker = await _identity(database)
         # From here on the folder belongs to the new store, and is refused until its database is in
         # place.
         write_marker(settings, marker)
         folder = _set_aside(settings, now_s, settings.blobs, settings.backups)
-    return Emptied(folder or settings.set_aside, key.id)
+    return folder or settings.set_aside
 
 
 async def restore(settings: StoreSettings, file: Path, now_s: float) -> Restored:
-    """Replace the current database by the copy `file`.
+    """Replace the current database by the copy `file`. A server that is closed to callers without a
+    key stays so, whatever the copy says.
 
     The caller holds the folder's lock. Files that no revision uses are not swept for SPARED_S from
     `now_s` (Unix seconds). Raises BadRequest if `file` is not a sound copy, and StoreUnavailable.
@@ -103,11 +95,14 @@ async def restore(settings: StoreSettings, file: Path, now_s: float) -> Restored
             f"{file}: has schema {found.schema}, this fngate knows up to {len(MIGRATIONS)}:"
             " it was written by a newer one"
         )
+    current = inspect_database(settings.database, busy_s=settings.busy_s)
     with replacing(settings.database) as fresh:
         copy_database(file, fresh)
         async with _made(fresh) as database:
             async with database.write() as transaction:
                 await transaction.query("UPDATE store SET sweeps_from_s = ?", (now_s + SPARED_S,))
+            if current.openness == Openness.CLOSED or current.keys:
+                await OpennessStore(database).save(CLOSED)
             marker = await _identity(database)
             functions = Functions(database)
             used = await functions.referenced_blobs() | _candidates(await functions.load_all())

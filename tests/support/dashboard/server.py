@@ -17,7 +17,7 @@ from gateway.access import Access
 from gateway.http.app import ErrorBoundary
 from gateway.problems import answer, json_answer
 from registry.errors import FnError, NoKey, Unknown
-from registry.store.keys import KeyRing, fingerprint
+from registry.store.keys import KeyRing
 from registry.tasks import every
 from tests.support.dashboard.function_routes import FunctionRoutes
 from tests.support.dashboard.world import Event, World
@@ -91,7 +91,7 @@ class Dashboard:
 
     def application(self) -> web.Application:
         """Return the application with all routes."""
-        boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint(KEY)))
+        boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing((), KEY)))
         app = web.Application(middlewares=[self._checked])
         UiPages(boundary, read_files()).add_routes(app)
         router = app.router

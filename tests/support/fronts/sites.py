@@ -27,6 +27,7 @@ from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
 from registry.model import Key
 from registry.model import Limits as FunctionLimits
+from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.link.frames import Frame
@@ -173,10 +174,11 @@ async def serving(
     folder: Path, *, is_fast: bool, keys: dict[str, tuple[str, ...]] | None = None
 ) -> AsyncIterator[Served]:
     """Run a gateway without a listening socket. Its clock stands still, so nothing is swept."""
-    ring = KeyRing(Key(s[3:9], fingerprint(s), scopes) for s, scopes in (keys or {}).items())
+    made = [Key(s[3:9], fingerprint(s), scopes) for s, scopes in (keys or {}).items()]
+    ring = KeyRing(made, TOKEN, Openness.CLOSED if made else Openness.OPEN)
     delivery = Delivery(Limits(), "worker", Pools(), KnownPast())
     settings = GatewaySettings(port=0, fast_front=is_fast)
-    access = Access("127.0.0.1", (), ring, fingerprint(TOKEN))
+    access = Access("127.0.0.1", (), ring)
     invoker = assemble(settings, access, Catalog(deployed()), delivery, KnownPast(), lambda: 0.0)
     gateway = Gateway(invoker._replace(inflation=Inflation(Inline(1))))
     app = web.Application()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.access import NOBODY, Access, Caller, Need
+from gateway.access import DIRECT, NOBODY, Access, Anonymous, Caller, Credential, Need, anonymous
 from gateway.pages.cookies import make_value
 from registry.errors import FnError, ForeignHost, ForeignOrigin, NoKey, WrongScope
 from registry.model import Key
+from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
 
 TOKEN = "fn_the-admin-token"
@@ -16,7 +17,7 @@ TOKEN = "fn_the-admin-token"
 def access(*scopes: str, listen: str = "127.0.0.1", public_hosts: tuple[str, ...] = ()) -> Access:
     """Return a server's access rules; with `scopes`, a key "fn_key" exists that has them."""
     keys = [Key("id", fingerprint("fn_key"), scopes)] if scopes else []
-    return Access(listen, public_hosts, KeyRing(keys), fingerprint(TOKEN))
+    return Access(listen, public_hosts, KeyRing(keys, TOKEN))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_pages_of_other_origins_are_refused(headers: dict[str, str]) -> None:
         )
 
 
-def verdict(rules: Access, authorization: str | None, need: Need, name: str = "") -> str:
+def verdict(rules: Access, authorization: Credential, need: Need, name: str = "") -> str:
     """Return the code of the refusal, or "ok"."""
     try:
         rules.check(authorization, need, name)
@@ -141,7 +142,7 @@ def test_the_token_may_do_everything() -> None:
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer", "Bearer ", "Basic fn_key", "fn_key"])
-def test_only_a_bearer_key_is_a_key(authorization: str | None) -> None:
+def test_only_a_bearer_key_is_a_key(authorization: Credential) -> None:
     """Any other Authorization header is refused; the refusal says how to send a key."""
     with pytest.raises(NoKey, match="expected the header Authorization: Bearer <key>"):
         access("read").check(authorization, "read")
@@ -152,13 +153,104 @@ def test_the_scheme_is_read_in_any_case() -> None:
     assert verdict(access("read"), "bearer  fn_key ", "read") == "ok"
 
 
-def test_only_a_loopback_server_without_keys_is_open() -> None:
-    """An invocation needs a key as soon as one exists, or where other machines can connect."""
-    assert access().is_open
-    assert verdict(access(), None, "invoke", "digits") == "ok"
-    assert verdict(access(), None, "read") == "no_key"
-    assert not access("read").is_open
-    assert not access(listen="10.0.0.5").is_open
+PROXIED = Anonymous("Via")
+
+
+@pytest.mark.parametrize(
+    ("listen", "openness", "credential", "expected"),
+    [
+        ("127.0.0.1", Openness.LOCAL, DIRECT, "ok"),
+        ("127.0.0.1", Openness.LOCAL, PROXIED, "no_key"),
+        ("127.0.0.1", Openness.LOCAL, None, "no_key"),
+        ("127.0.0.1", Openness.LOCAL, "Bearer fn_wrong", "no_key"),
+        ("127.0.0.1", Openness.OPEN, DIRECT, "ok"),
+        ("127.0.0.1", Openness.OPEN, PROXIED, "ok"),
+        ("127.0.0.1", Openness.OPEN, None, "no_key"),
+        ("127.0.0.1", Openness.CLOSED, DIRECT, "no_key"),
+        ("127.0.0.1", Openness.CLOSED, PROXIED, "no_key"),
+        ("10.0.0.5", Openness.LOCAL, DIRECT, "no_key"),
+        ("10.0.0.5", Openness.OPEN, DIRECT, "no_key"),
+        ("10.0.0.5", Openness.OPEN, f"Bearer {TOKEN}", "ok"),
+    ],
+)
+def test_who_may_invoke_without_a_key(
+    listen: str, openness: Openness, credential: Credential, expected: str
+) -> None:
+    """What a proxy passed on needs the operator's decision; a door that does not say how a request
+    came, and a server that others can connect to, let nobody in. Nothing but invoking is open."""
+    rules = Access(listen, (), KeyRing((), TOKEN, openness))
+
+    assert verdict(rules, credential, "invoke", "digits") == expected
+    is_in = expected == "ok" and isinstance(credential, Anonymous)
+    assert rules.lets_in(credential) == is_in
+    if not isinstance(credential, str):
+        assert verdict(rules, credential, "read") == "no_key"
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "passed_on"),
+    [
+        ("127.0.0.1:8080", ["Host", "Accept", "X-Request-Id", "Origin"], ""),
+        ("[::1]", [], ""),
+        ("web.localhost:8080", [], ""),
+        (None, ["user-agent"], ""),
+        ("localhost", ["Accept", "forwarded"], "forwarded"),
+        ("localhost", ["X-Forwarded-For"], "X-Forwarded-For"),
+        ("localhost", ["x-forwarded-made-up"], "x-forwarded-made-up"),
+        ("localhost", ["X-REAL-IP"], "X-REAL-IP"),
+        (None, ["via"], "via"),
+        ("gpu.example", [], "Host: gpu.example"),
+        ("localhost.example", [], "Host: localhost.example"),
+        ("", [], "Host: "),
+    ],
+)
+def test_what_shows_a_proxy(host: str | None, names: list[str], passed_on: str) -> None:
+    """The fields that proxies add, in any case, and a host that is not of loopback."""
+    assert anonymous(host, names) == Anonymous(passed_on)
+
+
+def test_the_refusal_of_what_a_proxy_passed_on_says_how_to_open() -> None:
+    """It names the field and both remedies; a closed server asks for a key as always."""
+    with pytest.raises(NoKey, match=r"\(Via\).* fnctl key add .* fnctl access open"):
+        access().check(PROXIED, "invoke", "web")
+    with pytest.raises(NoKey, match=r"\(Via\).* fnctl access open"):
+        access().check_cookie(b"", "web", 0.0, PROXIED)
+    with pytest.raises(NoKey, match="expected the header Authorization"):
+        access("read").check(PROXIED, "invoke", "web")
+
+
+def test_the_first_key_closes_and_the_last_one_opens_nothing() -> None:
+    """Only a decision opens a server again, and then keys may exist."""
+    rules, key = access(), Key("id", fingerprint("fn_key"), ("invoke",))
+    rules.ring.put(key)
+    assert rules.is_closed
+    rules.ring.remove(key)
+    assert rules.is_closed
+    assert verdict(rules, DIRECT, "invoke", "web") == "no_key"
+
+    rules.ring.decide(Openness.OPEN)
+    assert verdict(rules, DIRECT, "invoke", "web") == "ok"
+    rules.ring.replace_token("fn_another")
+    assert not rules.is_closed
+
+
+def test_a_replaced_token_is_refused_and_so_are_its_cookies() -> None:
+    """The new one counts at once, under its own id."""
+    ring = KeyRing((), TOKEN)
+    rules, before = Access("127.0.0.1", (), ring, b"s" * 32), ring.token_id
+    gone: list[tuple[str, bool]] = []
+    ring.subscribe(lambda key, is_let_in: gone.append((key.id, is_let_in)))
+    cookie = b"fngate=" + make_value(b"s" * 32, before, "web", 100).encode()
+    assert rules.check_cookie(cookie, "web", 0.0)[0].id == before
+
+    ring.replace_token("fn_new")
+
+    assert gone == [(ring.token_id, True), (before, False)]
+    assert verdict(rules, "Bearer fn_new", "admin") == "ok"
+    assert verdict(rules, f"Bearer {TOKEN}", "admin") == "no_key"
+    with pytest.raises(NoKey):
+        rules.check_cookie(cookie, "web", 0.0)
+    assert not ring.has_keys
 
 
 def test_a_wrong_key_is_refused_even_where_none_is_needed() -> None:
@@ -178,7 +270,7 @@ def test_a_refusal_names_need_and_scopes() -> None:
     [(None, False), ("Bearer fn_key", False), ("Bearer nobody", False)],
 )
 def test_only_the_token_and_the_admin_scope_are_admin(
-    authorization: str | None, is_admin: bool
+    authorization: Credential, is_admin: bool
 ) -> None:
     """Without the admin token or the admin scope a caller is not an administrator."""
     assert access("read").is_admin(authorization) is is_admin
@@ -254,8 +346,8 @@ def test_a_check_names_the_caller() -> None:
     rules = access("invoke:web")
 
     assert rules.check("Bearer fn_key", "invoke", "web") == Caller("id", ("invoke:web",))
-    assert rules.check(f"Bearer {TOKEN}", "admin") == Caller(rules.token_id, ("admin",))
-    assert access().check(None, "invoke", "web") == NOBODY
+    assert rules.check(f"Bearer {TOKEN}", "admin") == Caller(rules.ring.token_id, ("admin",))
+    assert access().check(DIRECT, "invoke", "web") == NOBODY
 
 
 def test_an_id_counts_as_its_key_while_that_exists() -> None:
@@ -263,7 +355,7 @@ def test_an_id_counts_as_its_key_while_that_exists() -> None:
     rules = access("invoke:web")
 
     assert rules.check_id("id", "invoke", "web").id == "id"
-    assert rules.check_id(rules.token_id, "invoke", "web").scopes == ("admin",)
+    assert rules.check_id(rules.ring.token_id, "invoke", "web").scopes == ("admin",)
     with pytest.raises(WrongScope):
         rules.check_id("id", "invoke", "other")
     rules.ring.remove(rules.ring.all()[0])
@@ -273,7 +365,7 @@ def test_an_id_counts_as_its_key_while_that_exists() -> None:
 
 def test_the_first_valid_cookie_counts() -> None:
     """Another host of a common domain can add cookies of the same name, but no valid ones."""
-    rules = Access("127.0.0.1", (), access("invoke:web").ring, fingerprint(TOKEN), b"s" * 32)
+    rules = Access("127.0.0.1", (), access("invoke:web").ring, b"s" * 32)
     good = make_value(b"s" * 32, "id", "web", 100).encode()
     gone = make_value(b"s" * 32, "gone", "web", 100).encode()
 

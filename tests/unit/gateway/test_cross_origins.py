@@ -29,7 +29,7 @@ def made(*origins: str, keys: int = 0, **server: Any) -> CrossOrigins:
         ring.put(Key(str(number), str(number), ("invoke",)))
     revision = nouns.server_revision(**server)
     catalog = Catalog([nouns.deployed(), Deployed(nouns.function("web"), revision)])
-    return CrossOrigins(Access("127.0.0.1", (), ring, "", b"", origins), catalog)
+    return CrossOrigins(Access("127.0.0.1", (), ring, b"", origins), catalog)
 
 
 def test_only_listed_origins_and_only_calls() -> None:

@@ -20,6 +20,7 @@ VERBS = (
     "logs",
     "rm",
     "key",
+    "access",
     "secret",
     "image",
     "doctor",
@@ -28,6 +29,10 @@ GROUPS = (
     ("key", "add"),
     ("key", "ls"),
     ("key", "rm"),
+    ("access", "status"),
+    ("access", "open"),
+    ("access", "close"),
+    ("access", "rotate-admin"),
     ("secret", "set"),
     ("secret", "ls"),
     ("secret", "rm"),
@@ -59,7 +64,7 @@ def test_help_lists_verbs_and_exit_codes() -> None:
 
 def test_every_verb_has_an_example() -> None:
     """Each verb's help ends with an example that begins with fnctl."""
-    words = [[verb] for verb in VERBS if verb not in ("key", "secret", "image")] + [
+    words = [[verb] for verb in VERBS if verb not in ("key", "access", "secret", "image")] + [
         *map(list, GROUPS)
     ]
 
@@ -70,7 +75,7 @@ def test_every_verb_has_an_example() -> None:
 
 def test_every_verb_can_print_json() -> None:
     """Every verb that prints a result has --json."""
-    words = [[verb] for verb in VERBS if verb not in ("key", "secret", "image", "serve")]
+    words = [[verb] for verb in VERBS if verb not in ("key", "access", "secret", "image", "serve")]
     words += map(list, GROUPS)
 
     missing = [
@@ -83,7 +88,7 @@ def test_every_verb_can_print_json() -> None:
 def test_every_verb_can_reach_another_machine() -> None:
     """Every verb that talks to a server has --ssh; `serve` and the verbs for the container engine
     do not."""
-    words = [[verb] for verb in VERBS if verb not in ("key", "secret", "image")] + [
+    words = [[verb] for verb in VERBS if verb not in ("key", "access", "secret", "image")] + [
         *map(list, GROUPS)
     ]
 

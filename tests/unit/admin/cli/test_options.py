@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ def test_a_local_server_gets_the_local_token(tmp_path: Path, host: str) -> None:
     """The token in the data folder is sent to servers on this machine."""
     (tmp_path / "admin.token").write_text("t0ken\n")
 
-    assert local_token(f"http://{host}:8080", tmp_path) == "t0ken"
+    assert local_token(f"http://{host}:8080", tmp_path) == ("t0ken", os.getuid())
 
 
 @pytest.mark.parametrize(

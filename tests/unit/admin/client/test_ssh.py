@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import asyncssh
 import pytest
 
+from admin.client.listeners import loopback_address
 from admin.client.ssh import TOKEN_MAX, NoToken, channel_failure, read_token, remote_path
 from hosts.login import Login, Target, log_in, parse_target
 from tests.support.sshd import sshd
@@ -49,10 +51,11 @@ def test_homes_of_others_are_not_known() -> None:
         remote_path(Path("~nn/.fngate"))
 
 
-async def read(login: Login, data: Path) -> str:
+async def read(login: Login, data: Path, port: int = 0) -> str:
     there = await log_in(login)
+    server = loopback_address("localhost", port) if port else None
     try:
-        return await read_token(there.connection, login.target, data)
+        return await read_token(there.connection, login.target, data, server)
     finally:
         await there.close()
 
@@ -63,6 +66,17 @@ async def test_the_token_is_read(login: Login, tmp_path: Path) -> None:
     (tmp_path / "admin.token").write_text("t0ken\n")
 
     assert await read(login, tmp_path) == "t0ken"
+
+
+@pytest.mark.slow
+async def test_the_token_is_for_a_server_of_its_owner(login: Login, tmp_path: Path) -> None:
+    """The tables of sockets there say who listens; without a listener the token is not used."""
+    (tmp_path / "admin.token").write_text("t0ken\n")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert await read(login, tmp_path, port) == "t0ken"
+    with pytest.raises(NoToken, match="nobody of this machine is seen to listen there"):
+        await read(login, tmp_path, port)
 
 
 @pytest.mark.slow

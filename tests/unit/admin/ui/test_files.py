@@ -27,7 +27,7 @@ Client = TestClient[web.Request, web.Application]
 async def client() -> AsyncIterator[Client]:
     """Serve the routes behind the checks for host and origin."""
     app = web.Application()
-    UiPages(ErrorBoundary(Access("127.0.0.1", (), KeyRing(), "")), FILES).add_routes(app)
+    UiPages(ErrorBoundary(Access("127.0.0.1", (), KeyRing())), FILES).add_routes(app)
     async with TestClient(TestServer(app)) as client:
         yield client
 
@@ -72,7 +72,7 @@ async def test_the_root_leads_a_browser_to_the_dashboard(client: Client) -> None
 async def unbuilt(tmp_path: Path) -> AsyncIterator[Client]:
     """Routes of a server that started without a dashboard, which a test may build in tmp_path."""
     app = web.Application()
-    boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), ""))
+    boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing()))
     UiPages(boundary, read_files(tmp_path), tmp_path).add_routes(app)
     async with TestClient(TestServer(app)) as client:
         yield client

@@ -20,7 +20,7 @@ from admin.workers.admin_proxy import AdminProxy, forwarded_headers
 from gateway.access import Access
 from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
-from registry.store.keys import KeyRing, fingerprint
+from registry.store.keys import KeyRing
 from tests.support.operator import until
 
 MIB = 2**20
@@ -102,7 +102,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "s")).start()
     passing = AdminProxy(str(tmp_path / "s"))
-    boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
+    boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing((), "t")))
     outer = web.Application()
     passed = boundary.wrap(passing.handle)
     outer.router.add_route("*", "/{rest:.*}", passed, expect_handler=continue_later)
@@ -301,7 +301,7 @@ async def test_a_whole_url_as_target_is_its_path(rig: Rig) -> None:
 async def test_without_a_supervisor_that_is_said(tmp_path: Path) -> None:
     """An absent supervisor, or one that closes the connection, is 503 with Retry-After."""
     passing = AdminProxy(str(tmp_path / "nobody"))
-    boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing(), fingerprint("t")))
+    boundary = ErrorBoundary(Access("127.0.0.1", (), KeyRing((), "t")))
     app = web.Application()
     app.router.add_route("*", "/{rest:.*}", boundary.wrap(passing.handle))
     app.on_cleanup.append(passing.close)

@@ -14,14 +14,16 @@ from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
 from registry.exchange import Expected
 from registry.model import Key
+from registry.openness import Openness
 from tests.support import nouns
 
 DEPLOYED = nouns.deployed()
 MARKED = SampleExemplar("n_bucket", ("le", "1.0"), Exemplar(("request_id", "a"), 0.5, 100.0))
 DOWN = [
-    m.Welcome("7", GatewaySettings(), "json", "ab", "/s", True, b"\x00secret"),
+    m.Welcome("7", GatewaySettings(), "json", "/s", True, b"\x00secret"),
     m.Functions([m.FunctionNow("default", "digits", [DEPLOYED])]),
     m.Functions([m.FunctionNow("default", "gone", [])]),
+    m.OpennessNow(Openness.OPEN),
     m.KeyNow(Key("k", "ab" * 32, ("invoke:digits",)), True),
     m.Estimates({"default/digits@1": Expected(0.1, 0.25, 0.5, 7)}),
     m.Began(),

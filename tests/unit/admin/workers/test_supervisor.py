@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout
 
 from admin.settings import Settings, run_dir
+from admin.store import admin_token
 from admin.workers.supervisor import ADMIN_SOCKET, Supervised, supervising
 from pool_manager.drivers.fake import FakeDriver
 from registry.errors import BadRequest, Conflict
@@ -37,7 +38,7 @@ async def serving(folder: Path, **changes: Any) -> AsyncIterator[tuple[Supervise
         supervising(settings(folder, **changes), FakeDriver()) as server,
         ClientSession(timeout=timeout) as session,
     ):
-        yield server, Caller(server.url, server.store.token, session)
+        yield server, Caller(server.url, admin_token(server.store.settings.data), session)
 
 
 async def test_calls_and_the_admin_api_are_answered(tmp_path: Path) -> None:

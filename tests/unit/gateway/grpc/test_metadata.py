@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.access import DIRECT, Anonymous
 from gateway.grpc.metadata import ANONYMOUS, read_metadata
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -40,3 +41,11 @@ def test_ids_that_are_not_safe_are_dropped() -> None:
 def test_a_client_may_want_its_streams_to_end(value: str, ends: bool) -> None:
     """Triton's metadata key."""
     assert read_metadata([("triton_grpc_error", value)]).ends_stream is ends
+
+
+def test_a_proxys_field_stays_with_a_caller_without_a_key() -> None:
+    """Metadata with which a proxy passes a call on tells it from one of this machine."""
+    assert read_metadata([("user-agent", "x")]).authorization == DIRECT
+    assert read_metadata([("via", "1.1 edge")]).authorization == Anonymous("via")
+    keyed = [("x-forwarded-for", "::1"), ("authorization", "Bearer fn_key")]
+    assert read_metadata(keyed).authorization == "Bearer fn_key"

@@ -28,7 +28,7 @@ from gateway.observing.errors import FailureCount
 from gateway.settings import MIB, GatewaySettings
 from gateway.v1.turns import ScanTurns
 from registry.catalog import Catalog
-from registry.store.keys import KeyRing, fingerprint
+from registry.store.keys import KeyRing
 from registry.upstream_keys import UpstreamKeys
 from tests.support import nouns
 from tests.support.peers import (
@@ -74,7 +74,7 @@ class Front:
         )
 
     def _gateway(self, is_fast: bool) -> Gateway:
-        access = Access("127.0.0.1", (), KeyRing(), fingerprint(TOKEN))
+        access = Access("127.0.0.1", (), KeyRing((), TOKEN))
         invoker = Invoker(
             GatewaySettings(port=0, body_read_s=0.05, fast_front=is_fast),
             access,

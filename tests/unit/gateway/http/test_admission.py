@@ -28,7 +28,7 @@ from tests.support import nouns
 def head(ref: str = "digits", **headers: str) -> Head:
     """Return a request head with these headers; `_` in a name stands for `-`."""
     named = {name.replace("_", "-").lower(): value for name, value in headers.items()}
-    return make_head(ref, "localhost", lambda name: named.get(name.lower()))
+    return make_head(ref, "localhost", lambda name: named.get(name.lower()), named)
 
 
 def test_the_name_is_the_ref_without_its_revision() -> None:
@@ -135,8 +135,8 @@ class World:
 
     def __init__(self) -> None:
         self.catalog = Catalog([nouns.deployed()])
-        self.ring = KeyRing([KEY])
-        access = Access("127.0.0.1", (), self.ring, "fn_t")
+        self.ring = KeyRing([KEY], "fn_t")
+        access = Access("127.0.0.1", (), self.ring)
         self.admissions = Admissions(access, self.catalog, wait_max_s=600.0, held_bytes_max=2**30)
 
     def admit(self, asked: Head = KEYED) -> None:

@@ -21,7 +21,7 @@ from tests.support.peers import KnownPast, ListeningManager, delivering
 async def test_the_metrics_of_a_removed_function_are_removed() -> None:
     """The metrics follow the catalog's changes."""
     catalog = Catalog([nouns.deployed()])
-    access = Access("127.0.0.1", (), KeyRing(), "fn_t")
+    access = Access("127.0.0.1", (), KeyRing((), "fn_t"))
     past = KnownPast()
     async with delivering(ListeningManager(), past) as delivery:
         invoker = assemble(GatewaySettings(), access, catalog, delivery, past, time.time)

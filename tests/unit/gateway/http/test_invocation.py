@@ -97,7 +97,7 @@ async def test_the_time_of_a_call_is_that_of_its_key(
     invoker.key_times.flush()
 
     [row] = front.past.usage
-    assert (row.key_id, row.name, row.calls) == (invoker.access.token_id, "digits", 0)
+    assert (row.key_id, row.name, row.calls) == (invoker.access.ring.token_id, "digits", 0)
     assert row.busy_ms >= 1
 
 

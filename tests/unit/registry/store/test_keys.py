@@ -9,6 +9,7 @@ import pytest
 
 from registry.errors import BadRequest, RevokedNotStored, StoreUnavailable, Unknown
 from registry.model import NAMESPACE, Key
+from registry.openness import CLOSED, UNDECIDED, Decision, Openness
 from registry.store.database import Database
 from registry.store.keys import (
     KeyRing,
@@ -18,6 +19,7 @@ from registry.store.keys import (
     fingerprint,
     random_secret,
 )
+from registry.store.openness import OpennessStore
 
 SECRET = "A" * 43
 
@@ -121,10 +123,10 @@ def test_the_key_ring() -> None:
     other = Key("id2", fingerprint("fn_two"), ("read",))
     ring.put(other)
 
-    assert (ring.find("fn_one"), ring.find("fn_two"), len(ring)) == (key, other, 2)
+    assert (ring.find("fn_one"), ring.find("fn_two"), ring.all()) == (key, other, (key, other))
     ring.remove(key)
     ring.remove(key)
-    assert (ring.find("fn_one"), len(ring)) == (None, 1)
+    assert (ring.find("fn_one"), ring.all()) == (None, (other,))
 
 
 @pytest.mark.parametrize("secret", ["", "fn_", "x" * 1_000_000, "\udc80", "日本"])
@@ -238,3 +240,20 @@ async def test_the_server_stores_a_revocation_later(database: Database) -> None:
 
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     assert (await keys.list(), revocations.reasons()) == ([], [])
+async def test_the_first_key_closes_the_store(database: Database) -> None:
+    """In the transaction that stores the key, and for good: a removed key opens nothing, and a
+    later key leaves a decision of the operator alone while there are others."""
+    keys, store = Keys(database), OpennessStore(database)
+    opened = Decision(Openness.OPEN)
+    with pytest.raises(BadRequest):
+        await keys.add(["nonsense"], now_s=0.0)
+    assert await store.load() == UNDECIDED
+    key, _ = await keys.add(["read"], now_s=0.0)
+    assert await store.load() == CLOSED
+    await store.save(opened)
+    await keys.add(["read"], now_s=0.0)
+    assert await store.load() == opened
+    await store.save(CLOSED)
+    for one in await keys.list():
+        await keys.remove(one.id)
+    assert (await store.load(), key in await keys.list()) == (CLOSED, False)

@@ -18,11 +18,13 @@ import pytest
 
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, StoreUnavailable
+from registry.openness import CLOSED, UNDECIDED, Decision, Openness
 from registry.settings import StoreSettings
 from registry.spec import profile_engine
 from registry.store.database import MIGRATIONS, Database
 from registry.store.functions import Functions
-from registry.store.keys import KeyRing, Keys
+from registry.store.keys import Keys
+from registry.store.openness import OpennessStore
 from registry.store.recovery.copying import copy_database
 from registry.store.recovery.folder import DAILY, SPARED_S, check_folder, enter
 from registry.store.recovery.restoring import remove_partial, restore, start_empty
@@ -241,24 +243,41 @@ async def test_a_folder_without_its_database_is_refused(
     assert emptied is not None
     assert await names(again) == set()
     assert not again.blobs.exists()
-    assert (emptied.folder / "blobs" / sha256(b"model")[:2] / sha256(b"model")).exists()
+    assert (emptied / "blobs" / sha256(b"model")[:2] / sha256(b"model")).exists()
     lost = {name for name in before if name.startswith(("fngate.db", "backups/"))}
-    assert lost <= set(contents(emptied.folder))
+    assert lost <= set(contents(emptied))
 
 
 async def test_an_emptied_folder_is_not_open(used: Used) -> None:
-    """An emptied folder has a key with an unknown secret; without any key the server would accept
-    everyone."""
+    """An emptied folder is closed to callers without a key: the lost one may have been."""
     used.settings.database.unlink()
 
     emptied = await start_empty(used.settings, NOW_S)
 
     assert emptied is not None
     database = await Database.open(used.settings.database)
-    keys = await Keys(database).list()
-    assert [(key.id, key.scopes) for key in keys] == [(emptied.key, ("read",))]
-    assert KeyRing(keys).find(used.secret) is None
+    assert (await OpennessStore(database).load(), await Keys(database).list()) == (CLOSED, [])
     await database.close()
+
+
+async def test_a_restore_opens_nothing(tmp_path: Path) -> None:
+    """A copy keeps what was decided; a folder that is closed stays so, whatever the copy says."""
+    settings, opened = StoreSettings(tmp_path), Decision(Openness.OPEN, ("gpu.example",))
+    database = await Database.open(settings.database)
+    store = OpennessStore(database)
+    assert await store.load() == UNDECIDED
+    await store.save(opened)
+    copy_database(settings.database, tmp_path / "copy.db")
+    await database.close()
+
+    found = []
+    for _ in range(2):
+        await restore(settings, tmp_path / "copy.db", NOW_S)
+        database = await Database.open(settings.database)
+        found.append(await OpennessStore(database).load())
+        await OpennessStore(database).save(CLOSED)
+        await database.close()
+    assert found == [opened, CLOSED]
 
 
 async def test_a_sound_folder_is_not_emptied(used: Used, tmp_path: Path) -> None:
