@@ -78,6 +78,11 @@ class AdmittedCall:
         self._party = party
         self._context = context
 
+    @property
+    def key_id(self) -> str:
+        """Id of the caller's key, "" without one."""
+        return self._party
+
     def read(self) -> Coroutine[Any, Any, bytes | None]:
         """Return the next message, None if the client sends no more. Raises FnError."""
         rules = self._rules

@@ -17,6 +17,7 @@ from gateway.grpc.call_admission import AdmittedCall, CallAdmission, CallClass
 from gateway.grpc.calls import Calls, InferCall
 from gateway.grpc.codes import Failure, failure
 from gateway.grpc.metadata import CallHead, read_metadata
+from gateway.revocation import cut_revoked
 from registry.errors import BadRequest, FnError, ShuttingDown
 from registry.tasks import Tasks
 
@@ -39,6 +40,7 @@ class Inferences:
         self._admission = admission
         self._tasks = tasks
         self._streams: set[Stream] = set()
+        cut_revoked(calls.invoker.access.ring, lambda: self._streams)
         self._loop = asyncio.get_running_loop()
 
     def stop(self) -> None:
@@ -118,9 +120,19 @@ class Stream:
         self._end: FnError | None = None
         self._is_stopping = False
 
+    @property
+    def key_id(self) -> str:
+        """Id of the caller's key, "" without one."""
+        return self._admitted.key_id
+
     def stop(self) -> None:
         """Read nothing more."""
         self._is_stopping = True
+        self._changed.set()
+
+    def fail(self, error: FnError) -> None:
+        """End the stream with an error; calls in flight are cancelled."""
+        self._unsent.append(failure(error))
         self._changed.set()
 
     async def run(self, tasks: Tasks) -> None:

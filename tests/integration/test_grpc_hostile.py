@@ -284,6 +284,26 @@ async def test_streams_of_one_key_leave_some_to_another(server: GrpcServerProces
                 one.cancel()
 
 
+async def test_the_stream_of_a_revoked_key_is_cut(server: GrpcServerProcess) -> None:
+    """It ends with UNAUTHENTICATED although its client is silent; that of another key goes on."""
+    gone, stays = (server.http.fnctl_json("key", "add", "--scope", "invoke") for _ in range(2))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        calls: list[Any] = []
+        for key in (gone, stays):
+            metadata = (("authorization", f"Bearer {key['secret']}"),)
+            call: Any = channel.stream_stream(STREAM)(metadata=metadata, timeout=ANSWER_S)
+            await call.write(seeds()[0])
+            assert await _first(call) is grpc.StatusCode.OK
+            calls.append(call)
+        await asyncio.to_thread(server.http.fnctl_json, "key", "rm", gone["id"])
+
+        assert await _first(calls[0]) is grpc.StatusCode.UNAUTHENTICATED
+        await calls[1].write(seeds()[0])
+        assert await _first(calls[1]) is grpc.StatusCode.OK
+        calls[1].cancel()
+    server.http.fnctl_json("key", "rm", stays["id"])
+
+
 async def _first(call: Any) -> grpc.StatusCode:
     """Return OK once a stream has a message, or the status with which it ended before."""
     try:
