@@ -99,8 +99,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         deployed = await functions.load_all()
         bundles = await functions.load_bundles()
         openness = OpennessStore(database)
-        decision = await openness.load()
-        ring = KeyRing(await keys.list(), admin_token(settings.data), decision.openness)
+        ring = await _open_ring(settings, keys, openness)
         hosts = await HostStore.open(database)
         blobs = BlobStore(
             settings.blobs,
@@ -147,6 +146,11 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         tasks=tasks,
         sweeps_from_s=identity.sweeps_from_s,
     )
+
+
+async def _open_ring(settings: StoreSettings, keys: Keys, openness: OpennessStore) -> KeyRing:
+    decision = await openness.load()
+    return KeyRing(await keys.list(), admin_token(settings.data), decision.openness)
 
 
 def admin_token(data: Path) -> str:

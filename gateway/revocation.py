@@ -1,4 +1,5 @@
-"""Cuts what a key has open at the moment when the key is removed.
+"""Cuts what a key has open at the moment when the key is removed, and what callers without a key
+have open when the server is closed to them.
 
 New requests are refused by the key ring. What began before, and may go on for hours, is checked at
 its beginning only: exchanges with their streams and WebSockets, requests of the admin API with
@@ -17,6 +18,7 @@ import structlog
 
 from registry.errors import FnError, NoKey
 from registry.model import Key
+from registry.openness import Openness
 from registry.store.keys import KeyRing
 
 log = structlog.get_logger()
@@ -37,25 +39,39 @@ class OpenForKey(Protocol):
 
 
 def cut_revoked(ring: KeyRing, opened: Callable[[], Iterable[OpenForKey]]) -> Callable[[], None]:
-    """Fail what is open for a key as soon as the key leaves the ring.
+    """Fail what is open for a key as soon as the key leaves the ring, and what is open without one
+    as soon as the server is closed to callers without a key.
 
     `opened` returns what one door has open. Returns a function that ends this.
     """
 
+    def cut_of(key_id: str, text: str) -> None:
+        _cut(iter([one for one in opened() if one.key_id == key_id]), text)
+
     def on_change(key: Key, is_let_in: bool) -> None:
         if not is_let_in:
-            _cut(iter([one for one in opened() if one.key_id == key.id]))
+            cut_of(key.id, "the key was removed")
 
-    return ring.subscribe(on_change)
+    def on_decision(openness: Openness) -> None:
+        if openness is Openness.CLOSED:
+            cut_of("", "the server was closed to callers without a key")
+
+    ends = (ring.subscribe(on_change), ring.on_decision(on_decision))
+
+    def end() -> None:
+        for one in ends:
+            one()
+
+    return end
 
 
-def _cut(rest: Iterator[OpenForKey]) -> None:
+def _cut(rest: Iterator[OpenForKey], text: str) -> None:
     """Cut the next few now, and the others in the next turn of the loop."""
     some = list(islice(rest, AT_ONCE))
     for one in some:
         try:
-            one.fail(NoKey("the key was removed"))
+            one.fail(NoKey(text))
         except Exception:  # error boundary: neither the others nor the removal may suffer
             log.exception("an open request of a revoked key could not be cut")
     if len(some) == AT_ONCE:
-        asyncio.get_running_loop().call_soon(_cut, rest)
+        asyncio.get_running_loop().call_soon(_cut, rest, text)

@@ -118,7 +118,7 @@ class UnsentAnswer:
     __slots__ = ("_answers", "_cut", "_paced", "_total", "bytes", "may_pause", "moved_s", "paced_s")
 
     def __init__(
-        self, answers: UnsentAnswers, cut: Callable[[], None], *, may_pause: bool = False
+        self, answers: UnsentAnswers, cut: Callable[[], object], *, may_pause: bool = False
     ) -> None:
         self._answers = answers
         self._cut = cut
@@ -282,7 +282,7 @@ class UnsentAnswers:
     def __len__(self) -> int:
         return len(self._all)
 
-    def open(self, cut: Callable[[], None], *, may_pause: bool = False) -> UnsentAnswer:
+    def open(self, cut: Callable[[], object], *, may_pause: bool = False) -> UnsentAnswer:
         """Return the count of a client without a transport of ours; `cut` as in `UnsentAnswer`."""
         return UnsentAnswer(self, cut, may_pause=may_pause)
 

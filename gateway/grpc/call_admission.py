@@ -6,19 +6,23 @@ of its answers through it. The checks are those of REST: `Access` decides.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from enum import Enum, auto
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple
 
 from gateway.access import Access, Credential, Need
+from gateway.grpc.connection_cut import cut_connection
 from gateway.grpc.message_reader import MessageReader, OwnRoom
 from gateway.grpc.metadata import CallHead
 from gateway.grpc.shares import Shares
 from gateway.http.context import Invoker
 from gateway.http.reservations import BodyBudget
 from gateway.settings import GatewaySettings
+from gateway.unsent import UnsentAnswer, UnsentAnswers
 from registry.errors import WrongScope
 
 UNASKED: Final = 16 * 1024
@@ -30,6 +34,8 @@ STREAM_ROOMS: Final = 2
 a message at any time: 8 by default."""
 CONTROL_MAX: Final = 64 * 1024
 """Max bytes of a message that is no inference, as of the same request over REST."""
+UNCOUNTED: Final = 16 * 1024
+"""Bytes of an answer that is not counted: all of them together are a quarter of the held memory."""
 CONTROLS: Final = 256
 CHECKS: Final = 64
 WATCHES: Final = 64
@@ -60,8 +66,10 @@ class CallClass(Enum):
 
 
 class ClassRules(NamedTuple):
-    """What RPCs of one class have. `most`: max bytes of a message; `read_s`: seconds for one."""
+    """What RPCs of one class have. `most`: max bytes of a message; `read_s`: seconds for one;
+    `answers`: the count of answers that their clients have not taken."""
 
+    answers: UnsentAnswers
     shares: Shares
     reader: MessageReader
     most: int
@@ -89,8 +97,19 @@ class AdmittedCall:
         return rules.reader.read(self._context, self._party, rules.most, rules.read_s)
 
     def answer(self, data: bytes) -> bytes:
-        """Return the bytes of an answer, which gRPC gets now: none get there another way."""
+        """Return the bytes of a call's only answer, which gRPC gets now: none get there another
+        way. Large ones are counted until the RPC has ended, and cut as over HTTP."""
+        if len(data) > UNCOUNTED:
+            unsent = self.open_unsent()
+            unsent.add(len(data))
+            self._context.add_done_callback(lambda _: unsent.close())
         return data
+
+    def open_unsent(self) -> UnsentAnswer:
+        """Return the count of what the client has not taken; a cut ends its connection."""
+        loop, peer = asyncio.get_running_loop(), self._context.peer()
+        cut = partial(loop.run_in_executor, None, cut_connection, peer)
+        return self._rules.answers.open(cut)
 
     def __enter__(self) -> AdmittedCall:
         return self
@@ -111,6 +130,7 @@ class CallAdmission:
         settings = invoker.settings
         self._access = invoker.access
         room, read_s = message_max(settings), settings.body_read_s
+        answers = invoker.body_budget.answers
         callers = MessageReader(invoker.body_budget, room, PATIENCE_S)
         health, reflection = _own_reader(room), _own_reader(room)
         self._readers = (callers, health, reflection)
@@ -120,13 +140,13 @@ class CallAdmission:
         checks, watches = Shares("checks are open", CHECKS), Shares("watches are open", WATCHES)
         reflections = Shares("streams of reflection are open", REFLECTIONS)
         self._rules = {
-            CallClass.INFERENCE: ClassRules(calls, callers, room, read_s),
-            CallClass.STREAM: ClassRules(streams, callers, room, STREAM_IDLE_S),
-            CallClass.CONTROL: ClassRules(controls, callers, CONTROL_MAX, read_s),
-            CallClass.CHECK: ClassRules(checks, health, CONTROL_MAX, CHECK_READ_S),
-            CallClass.WATCH: ClassRules(watches, health, CONTROL_MAX, CHECK_READ_S),
+            CallClass.INFERENCE: ClassRules(answers, calls, callers, room, read_s),
+            CallClass.STREAM: ClassRules(answers, streams, callers, room, STREAM_IDLE_S),
+            CallClass.CONTROL: ClassRules(answers, controls, callers, CONTROL_MAX, read_s),
+            CallClass.CHECK: ClassRules(answers, checks, health, CONTROL_MAX, CHECK_READ_S),
+            CallClass.WATCH: ClassRules(answers, watches, health, CONTROL_MAX, CHECK_READ_S),
             CallClass.REFLECTION: ClassRules(
-                reflections, reflection, CONTROL_MAX, REFLECTION_IDLE_S
+                answers, reflections, reflection, CONTROL_MAX, REFLECTION_IDLE_S
             ),
         }
 

@@ -112,7 +112,8 @@ class Stream:
         self._context = context
         self._in_flight: set[InferCall] = set()
         self._unsent: deque[bytes | Failure] = deque()
-        self._unsent_bytes = 0
+        self._unsent_bytes = admitted.open_unsent()
+        self._is_writing = False
         self._changed = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -131,7 +132,12 @@ class Stream:
         self._changed.set()
 
     def fail(self, error: FnError) -> None:
-        """End the stream with an error; calls in flight are cancelled."""
+        """End the stream with an error, or by a reset if its client does not take an answer; calls
+        in flight are cancelled."""
+        if self._is_writing:
+            self._unsent_bytes.cut()
+            return
+        self._unsent.clear()
         self._unsent.append(failure(error))
         self._changed.set()
 
@@ -142,6 +148,7 @@ class Stream:
             await self._write()
         finally:
             reader.cancel()
+            self._unsent_bytes.close()
             for call in self._in_flight:
                 call.cancel()
             self._in_flight.clear()
@@ -175,12 +182,12 @@ class Stream:
         else:
             message = stream_error(result.text, call.id)
         self._unsent.append(message)
-        self._unsent_bytes += len(message)
+        self._unsent_bytes.add(len(message))
         self._changed.set()
 
     def _limit(self) -> None:
         is_full = len(self._in_flight) + len(self._unsent) >= IN_FLIGHT_MAX
-        if is_full or self._unsent_bytes >= UNSENT_MAX:
+        if is_full or self._unsent_bytes.bytes >= UNSENT_MAX:
             self._has_room.clear()
         else:
             self._has_room.set()
@@ -192,12 +199,14 @@ class Stream:
                 if isinstance(message, Failure):
                     await _abort(self._context, message)
                     return
+                self._is_writing = True
                 try:
-                    await self._context.write(self._admitted.answer(message))
+                    await self._context.write(message)
                 except grpc.aio.BaseError:
                     return  # the client is gone
+                self._is_writing = False
                 self._unsent.popleft()
-                self._unsent_bytes -= len(message)
+                self._unsent_bytes.taken(len(message))
                 self._limit()
             if not self._in_flight:
                 if self._is_stopping:

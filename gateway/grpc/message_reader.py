@@ -44,6 +44,10 @@ class OwnRoom:
         """Implement `HeldBytes.reserve`."""
         self.held_bytes += count
 
+    def hold_answers(self, count: int) -> None:
+        """Implement `HeldBytes.hold_answers`."""
+        self.held_bytes += count
+
 
 class MessageRead(BodyReservation):
     """A read, which is its own reservation: no cycle for the garbage collector.

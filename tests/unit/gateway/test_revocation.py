@@ -10,6 +10,7 @@ from gateway.revocation import AT_ONCE, cut_revoked
 from gateway.waits import OpenRequests
 from registry.errors import FnError, NoKey
 from registry.model import Key
+from registry.openness import Openness
 from registry.store.keys import KeyRing
 
 ONE, OTHER = (Key(id, id, ("invoke",)) for id in ("one", "other"))
@@ -53,6 +54,19 @@ async def test_what_a_removed_key_has_open_is_cut() -> None:
     ring.remove(OTHER)
 
     assert cut_of(opened) == ["one", "one"]
+
+
+async def test_closing_the_server_cuts_what_callers_without_a_key_have_open() -> None:
+    """The first key closes it, too. What is open with a key goes on."""
+    ring = KeyRing()
+    opened = [Opened(""), Opened("one")]
+    cut_revoked(ring, lambda: opened)
+
+    ring.decide(Openness.OPEN)
+    assert cut_of(opened) == []
+    ring.put(ONE)
+
+    assert cut_of(opened) == [""]
 
 
 async def test_much_is_cut_in_turns_of_the_loop() -> None:

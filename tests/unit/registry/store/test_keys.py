@@ -240,6 +240,8 @@ async def test_the_server_stores_a_revocation_later(database: Database) -> None:
 
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     assert (await keys.list(), revocations.reasons()) == ([], [])
+
+
 async def test_the_first_key_closes_the_store(database: Database) -> None:
     """In the transaction that stores the key, and for good: a removed key opens nothing, and a
     later key leaves a decision of the operator alone while there are others."""
