@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -55,6 +55,14 @@ class Question(msgspec.Struct):
     inputs: dict[str, InputRule]
 
 
+class Content(NamedTuple):
+    """A body to be checked. `descriptor`: of the file that begins with it, open as long as `body`
+    exists; -1 without a file."""
+
+    body: Body
+    descriptor: int = -1
+
+
 class Unchecked(Exception):
     """The body could not be checked within the limits; the text is the reason."""
 
@@ -79,7 +87,7 @@ class CheckProcess:
         self._link: socket.socket | None = None
         self._is_closed = self._is_aborted = False
 
-    def check(self, question: Question, body: Body) -> None:
+    def check(self, question: Question, content: Content) -> None:
         """Check one body; blocks for LIMIT_S and the start of a process at most.
 
         Raises RequestError if it does not fit, and Unchecked if the check took too long, needed too
@@ -89,11 +97,11 @@ class CheckProcess:
             self._end()
             self._is_aborted = False
         try:
-            content = _in_memory(question, body)
+            asked = _in_memory(question, content)
         except OSError as error:
             raise Unchecked(f"no room for a copy of the body: {error}") from None
         try:
-            answer = self._asked(content)
+            answer = self._asked(asked, content.descriptor)
         except TimeoutError:
             self._end()
             raise Unchecked(f"the check took longer than {self._limit_s:g} s") from None
@@ -101,7 +109,7 @@ class CheckProcess:
             self._end()
             raise Unchecked(f"the process of the check ended: {error}") from None
         finally:
-            os.close(content)
+            os.close(asked)
         if "unchecked" in answer:
             self._end()
             raise Unchecked(str(answer["unchecked"]))
@@ -122,9 +130,10 @@ class CheckProcess:
         self._is_closed = True
         self._end()
 
-    def _asked(self, content: int) -> dict[str, Any]:
+    def _asked(self, asked: int, own: int) -> dict[str, Any]:
         link = self._link or self._start()
-        socket.send_fds(link, [b"?"], [content])
+        descriptors = [asked] if own < 0 else [asked, own]
+        socket.send_fds(link, [b"?"], descriptors)
         data = link.recv(ANSWER_MAX)
         if not data:
             raise EOFError("no answer")
@@ -159,35 +168,45 @@ class CheckProcess:
             child.wait()
 
 
-def _in_memory(question: Question, body: Body) -> int:
-    """Return the descriptor of an anonymous file with the question and the body."""
+def _in_memory(question: Question, content: Content) -> int:
+    """Return the descriptor of an anonymous file with the question, the body's length, and the body
+    unless that has its own file."""
     # Of JSON, because header values may have lone surrogates.
-    head = json.dumps(msgspec.to_builtins(question)).encode()
-    content = os.memfd_create("fngate-check", os.MFD_CLOEXEC)
+    head = json.dumps([msgspec.to_builtins(question), len(content.body)]).encode()
+    asked = os.memfd_create("fngate-check", os.MFD_CLOEXEC)
     try:
-        os.write(content, len(head).to_bytes(_LENGTH_BYTES, "little") + head)
-        view, at = memoryview(body), 0
+        os.write(asked, len(head).to_bytes(_LENGTH_BYTES, "little") + head)
+        view, at = memoryview(content.body if content.descriptor < 0 else b""), 0
         while at < len(view):
-            at += os.write(content, view[at : at + PIECE])
+            at += os.write(asked, view[at : at + PIECE])
     except BaseException:
-        os.close(content)
+        os.close(asked)
         raise
-    return content
+    return asked
 
 
-def _answer(content: int) -> dict[str, Any]:
-    """Check the body in an anonymous file, and return the result as plain data."""
-    with mmap.mmap(content, 0, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+def _answer(asked: int, own: int | None) -> dict[str, Any]:
+    """Check a body, and return the result as plain data. `own`: the body's own file, None if it
+    follows the question."""
+    with mmap.mmap(asked, 0, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
         start = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
-        question = msgspec.convert(json.loads(bytes(view[_LENGTH_BYTES:start])), Question)
-        with view[start:] as body:
-            try:
-                check(question, body)
-            except RequestError as error:
-                return {"error": error.to_json()}
-            except MemoryError:
-                return {"unchecked": f"the check needs more than {MEMORY_MAX >> 20} MiB"}
-            return {}
+        fields, length = json.loads(bytes(view[_LENGTH_BYTES:start]))
+        question = msgspec.convert(fields, Question)
+        if own is None:
+            return _checked(question, view[start:])
+        with mmap.mmap(own, length, prot=mmap.PROT_READ) as file, memoryview(file) as body:
+            return _checked(question, body)
+
+
+def _checked(question: Question, body: memoryview) -> dict[str, Any]:
+    with body:
+        try:
+            check(question, body)
+        except RequestError as error:
+            return {"error": error.to_json()}
+        except MemoryError:
+            return {"unchecked": f"the check needs more than {MEMORY_MAX >> 20} MiB"}
+        return {}
 
 
 def main() -> None:
@@ -202,14 +221,15 @@ def main() -> None:
         link.settimeout(IDLE_S)
         while True:
             try:
-                _, descriptors, _, _ = socket.recv_fds(link, 16, 1)
+                _, descriptors, _, _ = socket.recv_fds(link, 16, 2)
             except TimeoutError:
                 return
             if not descriptors:
                 return
             signal.alarm(ALARM_S)
-            answer = _answer(descriptors[0])
-            os.close(descriptors[0])
+            answer = _answer(descriptors[0], descriptors[1] if descriptors[1:] else None)
+            for descriptor in descriptors:
+                os.close(descriptor)
             signal.alarm(0)
             link.send(json.dumps(answer).encode())
 

@@ -15,10 +15,10 @@ from typing import Final
 import structlog
 
 from gateway.cold_checks.check_line import CheckLine
-from gateway.cold_checks.check_process import CheckProcess, Question, Unchecked, check
-from gateway.replies import Body
+from gateway.cold_checks.check_process import CheckProcess, Content, Question, Unchecked, check
 from registry.errors import QueueFull, WaitBudgetOver
 from registry.model import Revision
+from runtime_image.contract.errors import RequestError
 from runtime_image.link.meta import RequestMeta
 
 log = structlog.get_logger()
@@ -35,9 +35,9 @@ OnChecked = Callable[[BaseException | None], None]
 class _Waiting:
     """A large body until its check has ended. `done` is the future that the caller may cancel."""
 
-    def __init__(self, question: Question, body: Body, caller: str) -> None:
+    def __init__(self, question: Question, content: Content, caller: str) -> None:
         loop = asyncio.get_running_loop()
-        self.question, self.body, self.caller = question, body, caller
+        self.question, self.content, self.caller = question, content, caller
         self.done: asyncio.Future[None] = loop.create_future()
         self.timer: asyncio.TimerHandle | None = None
 
@@ -56,7 +56,12 @@ class ColdCheck:
         self._running: _Waiting | None = None
 
     def check(
-        self, meta: RequestMeta, body: Body, revision: Revision, caller: str, on_checked: OnChecked
+        self,
+        meta: RequestMeta,
+        content: Content,
+        revision: Revision,
+        caller: str,
+        on_checked: OnChecked,
     ) -> asyncio.Future[None] | None:
         """Check a body of at most IN_LOOP_MAX bytes at once and return None.
 
@@ -68,10 +73,10 @@ class ColdCheck:
         length = meta.json_length if meta.json_length >= 0 else None
         signature, rules = revision.signature, revision.inputs
         question = Question(meta.content_type, meta.accept, length, signature, rules)
-        if len(body) <= IN_LOOP_MAX:
-            check(question, body)
+        if len(content.body) <= IN_LOOP_MAX:
+            check(question, content.body)
             return None
-        one = _Waiting(question, body, caller)
+        one = _Waiting(question, content, caller)
         refused = self._line.join(caller, one)
         if refused is not None:
             error = QueueFull(
@@ -98,13 +103,17 @@ class ColdCheck:
             with suppress(RuntimeError):  # the event loop has ended
                 loop.call_soon_threadsafe(self._on_checked, one, future)
 
-        self._thread.submit(self._process.check, one.question, one.body).add_done_callback(ended)
+        self._thread.submit(self._process.check, one.question, one.content).add_done_callback(ended)
 
     def _on_checked(self, one: _Waiting, future: Future[None]) -> None:
         self._running = None
         error = future.exception()
+        if isinstance(error, RequestError):
+            error.__traceback__ = None  # it references the body
         if isinstance(error, Unchecked) and not one.done.done():
-            log.warning("a large body was not checked", reason=str(error), bytes=len(one.body))
+            log.warning(
+                "a large body was not checked", reason=str(error), bytes=len(one.content.body)
+            )
             error = None
         _end(one, error)
         self._start_next()

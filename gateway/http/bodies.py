@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from aiohttp import HttpVersion11, hdrs, web
 
+from gateway.body_memory import GrowingBody
 from gateway.http.decompression import Inflation, encoding_of, inflating_threads
 from gateway.http.reservations import OnEvicted
 from registry.errors import BadRequest, BodyTimeout, BodyTooLarge, ExpectationFailed, FnError
@@ -26,6 +27,10 @@ class BodySink(Protocol):
     def buffer(self, length: int) -> memoryview | None:
         """Return memory for a body of `length` bytes; None if the reader may use its own."""
 
+    def room(self, most: int) -> memoryview | None:
+        """Return memory for a large body of at most `most` bytes; None if the reader may use its
+        own."""
+
     def count(self, count: int, on_evicted: OnEvicted) -> None:
         """Reserve `count` more bytes. Raises FnError if there is no memory for them.
 
@@ -37,6 +42,10 @@ class UncountedBody(BodySink):
     """Sink for small bodies of authorized clients: nothing is reserved."""
 
     def buffer(self, length: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
+        """Return None: the reader uses its own memory."""
+        return None
+
+    def room(self, most: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
         """Return None: the reader uses its own memory."""
         return None
 
@@ -140,12 +149,13 @@ class _Reading:
 
     async def _inflate(self, encoding: str, inflation: Inflation) -> Body:
         if self._request.content.is_eof():
-            packed: bytes | bytearray = self._all_read()
+            packed: Body = self._all_read()
             self._count(len(packed))
         else:
-            packed = await self._gather()
+            packed = await self._gather(GrowingBody(lambda: None))
+        sink = self._sink
         try:
-            return await inflation.inflate(packed, encoding, self._most, self._count)
+            return await inflation.inflate(packed, encoding, self._most, self._count, sink.room)
         finally:
             del packed
 
@@ -166,17 +176,18 @@ class _Reading:
 
     async def _place(self, length: int | None) -> Body:
         view = None if length is None else self._sink.buffer(length)
-        return await (self._gather() if view is None else self._fill(view))
+        if view is not None:
+            return await self._fill(view)
+        return await self._gather(GrowingBody(lambda: self._sink.room(self._most)))
 
-    async def _gather(self) -> bytearray:
+    async def _gather(self, body: GrowingBody) -> bytearray | memoryview:
         content = self._request.content
-        body = bytearray()
         while not content.at_eof():
             piece = await content.readany()
-            _check_size(len(body) + len(piece), self._most)
+            _check_size(body.size + len(piece), self._most)
             self._count(len(piece))
-            body += piece
-        return body
+            body.add(piece)
+        return body.whole()
 
     async def _fill(self, view: memoryview) -> memoryview:
         content = self._request.content
@@ -265,8 +276,13 @@ class BodyReceiver(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report that the client has disconnected (asyncio)."""
-        self._view = memoryview(b"")
+        self.drop()
         self._on_lost(exc)
+
+    def drop(self) -> None:
+        """Drop the memory: another protocol has replaced this one, which uvloop's transport keeps
+        until its end."""
+        self._view = memoryview(b"")
 
 
 class BodyDiscarder(asyncio.Protocol):

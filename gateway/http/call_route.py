@@ -110,6 +110,7 @@ async def invoke(
         raise
     else:
         invocation.run(body)
+        del body  # the call has it
     try:
         reply = await answer
     except asyncio.CancelledError:

@@ -14,6 +14,8 @@ from typing import Final
 import structlog
 
 from gateway import problems
+from gateway.body_memory import BodyMemory
+from gateway.cold_checks.check_process import Content
 from gateway.data_links import Delivered, HeldCall, Outcome
 from gateway.dispatch.call import Priority
 from gateway.http.admission import (
@@ -73,6 +75,7 @@ class Invocation:
         "_invoker",
         "_is_admitted",
         "_is_recorded",
+        "_memory",
         "_reply",
         "_reservation",
         "_shape",
@@ -99,6 +102,7 @@ class Invocation:
         self._deployed: Deployed | None = None
         self._is_admitted = False
         self._slot: BodySlot | None = None
+        self._memory: BodyMemory | None = None
         self._reservation: BodyReservation | None = None
         self._charged = 0
         self._call: HeldCall | None = None
@@ -137,12 +141,21 @@ class Invocation:
             self._admission = self._admission._replace(wait_s=max(0.0, wait_s))
 
     def buffer(self, length: int) -> memoryview | None:
-        """Return shared memory to receive a body of `length` bytes in, which saves a copy.
+        """Return memory to receive a body of `length` bytes in: shared memory, which saves a copy,
+        or memory of its own, if it is large.
+
+        None if there is none for it. To be called at most once, and not with `room`.
+        """
+        self._slot = self._invoker.delivery.slabs.allocate(self._admission.pool, length)
+        return self._slot.view if self._slot is not None else self.room(length)
+
+    def room(self, most: int) -> memoryview | None:
+        """Return memory for a large body of at most `most` bytes, which then begins there.
 
         None if there is none for it. To be called at most once.
         """
-        self._slot = self._invoker.delivery.slabs.allocate(self._admission.pool, length)
-        return self._slot.view if self._slot is not None else None
+        self._memory = self._invoker.body_budget.memories.allocate(most)
+        return self._memory.view if self._memory is not None else None
 
     def count(self, count: int, on_evicted: OnEvicted) -> None:
         """Count `count` more bytes of an incomplete body.
@@ -164,6 +177,8 @@ class Invocation:
             if slot is not None:
                 slot.mark_filled()
                 body = slot.view.toreadonly()
+            elif self._memory is not None and not body:
+                body = self._memory.view.toreadonly()
             self._size = len(body)
             if self._reservation is not None:
                 self._release_memory()  # in this loop iteration the call takes the bytes over
@@ -253,6 +268,7 @@ class Invocation:
         if self._slot is not None:
             slot, self._slot = self._slot, None
             slot.release()
+        self._memory = None
         if self._reservation is not None or self._charged:
             self._release_memory()
 
@@ -266,13 +282,16 @@ class Invocation:
     def _hold(self, call: HeldCall) -> None:
         """Submit a call that could not be sent at once.
 
-        If it would wake a device, its input is checked first.
+        If it would wake a device, its input is checked first, unless a copy of the body for the
+        check would never fit.
         """
-        invoker, admission = self._invoker, self._admission
-        if invoker.delivery.is_cold(admission.pool):
+        invoker, admission, memory = self._invoker, self._admission, self._memory
+        descriptor = -1 if memory is None else memory.descriptor
+        size = len(call.body) * (2 if descriptor < 0 else 1)
+        if size <= invoker.body_budget.capacity and invoker.delivery.is_cold(admission.pool):
             self._check = invoker.cold_check.check(
                 admission.meta,
-                call.body,
+                Content(call.body, descriptor),
                 admission.deployed.revision,
                 admission.key_time.key_id,
                 lambda error: self._on_checked(call, error),
@@ -280,10 +299,11 @@ class Invocation:
         if self._check is None:
             self._submit(call)
         else:
-            self._charge(len(call.body))
+            self._charge(size)
 
     def _charge(self, count: int) -> None:
-        """Count a body that is being checked in a process: no accepted call counts it yet."""
+        """Count a body that is being checked in a process, and the copy that is made for it: no
+        accepted call counts it yet."""
         try:
             self._invoker.body_budget.charge(count)
         except FnError:
@@ -297,9 +317,10 @@ class Invocation:
         self._check = None
         if not self._is_admitted:  # the client disconnected in this loop iteration
             return
+        if error is not None:
+            self.fail(error)  # not raised: its traceback would reference the call, and so the body
+            return
         try:
-            if error is not None:
-                raise error
             wait_s = call.wait_until_s - call.arrived_s
             call.arrived_s = monotonic()
             call.wait_until_s = call.arrived_s + wait_s

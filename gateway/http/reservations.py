@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from gateway.body_memory import BodyMemories
 from gateway.dispatch.dispatcher import held_text
 from gateway.unsent import UnsentAnswers
 from registry.errors import BodyEvicted, FnError, QueueFull
@@ -83,7 +84,8 @@ class BodyReservation:
 class BodyBudget:
     """All reservations of one process, and its unsent answers, which are part of the same count.
 
-    `capacity` bounds `held.held_bytes` in bytes; `clock` returns seconds on any scale.
+    `capacity` bounds `held.held_bytes` in bytes; `clock` returns seconds on any scale. `memories`:
+    of large bodies.
     """
 
     def __init__(self, held: HeldBytes, capacity: int, clock: Callable[[], float]) -> None:
@@ -92,9 +94,15 @@ class BodyBudget:
         self._clock = clock
         self._all: set[BodyReservation] = set()
         self.answers = UnsentAnswers(held, capacity, clock)
+        self.memories = BodyMemories()
 
     def __len__(self) -> int:
         return len(self._all)
+
+    @property
+    def capacity(self) -> int:
+        """Max bytes."""
+        return self._capacity
 
     @property
     def held_bytes(self) -> int:

@@ -74,6 +74,10 @@ class _CountedBody(BodySink):
         """Return None: the reader uses its own memory."""
         return None
 
+    def room(self, most: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
+        """Return None: the reader uses its own memory."""
+        return None
+
     def count(self, count: int, on_evicted: OnEvicted) -> None:
         """Implement `BodySink.count`."""
         if self._reservation is None:

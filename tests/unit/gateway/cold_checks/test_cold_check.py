@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from gateway.body_memory import BODY_MIN, BodyMemories
 from gateway.cold_checks.check_line import WAITING_MAX
-from gateway.cold_checks.check_process import CheckProcess, Question, Unchecked, check
+from gateway.cold_checks.check_process import CheckProcess, Content, Question, Unchecked, check
 from gateway.cold_checks.cold_check import IN_LOOP_MAX, ColdCheck
-from gateway.replies import Body
 from registry.errors import FnError, QueueFull, WaitBudgetOver
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.model import InputRule
@@ -45,10 +45,10 @@ class HeldProcess(CheckProcess):
         self.aborted = 0
         self._error = error
 
-    def check(self, question: Question, body: Body) -> None:
+    def check(self, question: Question, content: Content) -> None:
         """Note a body once the gate is open."""
         self.gate.wait()
-        self.checked.append(bytes(body[:2]))
+        self.checked.append(bytes(content.body[:2]))
         if self._error is not None:
             raise self._error
 
@@ -84,7 +84,7 @@ async def checked(
     """Wait for a check, wherever it runs, and raise the error that it found."""
     found: asyncio.Queue[BaseException | None] = asyncio.Queue(1)
     revision = nouns.revision(**fields)
-    future = checker.check(meta, body, revision, caller, found.put_nowait)
+    future = checker.check(meta, Content(body), revision, caller, found.put_nowait)
     if future is None:
         return
     try:
@@ -160,7 +160,7 @@ def test_the_process_explains_as_the_loop_does(
         check(asked, body)
     process = CheckProcess()
     with pytest.raises(RequestError) as there:
-        process.check(asked, body)
+        process.check(asked, Content(body))
     process.close()
 
     assert there.value.to_json() == here.value.to_json()
@@ -259,40 +259,59 @@ def test_a_slow_check_ends_with_its_process() -> None:
     """A check over its time is not waited for; the next body gets a new process."""
     process = CheckProcess(limit_s=1e-6)
     with pytest.raises(Unchecked, match="took longer than"):
-        process.check(question(), LARGE)
+        process.check(question(), Content(LARGE))
     process.close()
 
 
 def test_a_check_that_is_given_up_ends_at_once() -> None:
     """The check ends without a result, and the next body gets another process."""
     process = CheckProcess(limit_s=60.0)
-    process.check(question(), LARGE)
+    process.check(question(), Content(LARGE))
     first = process.child
     with ThreadPoolExecutor(1) as thread:
-        slow = thread.submit(process.check, question(), rows(400_000))
+        slow = thread.submit(process.check, question(), Content(rows(400_000)))
         process.abort()
         assert slow.exception() is None or isinstance(slow.exception(), Unchecked)
-    process.check(question(), LARGE)
+    process.check(question(), Content(LARGE))
 
     assert process.child is not first
     process.close()
+
+
+@pytest.mark.parametrize("width", [4, 3])
+async def test_a_body_in_a_file_of_its_own_is_not_copied(checker: ColdCheck, width: int) -> None:
+    """The process reads the file as far as the body goes, and finds the same as in a copy; the
+    error references no body."""
+    body = rows(BODY_MIN // 10, width)
+    memory = BodyMemories().allocate(2 * len(body))
+    assert memory is not None
+    memory.view[: len(body)] = body
+    found: asyncio.Queue[BaseException | None] = asyncio.Queue(1)
+    content = Content(memory.view[: len(body)], memory.descriptor)
+    checker.check(JSON, content, nouns.revision(), "", found.put_nowait)
+    error = await found.get()
+
+    told = error.message if isinstance(error, RequestError) else ""
+    assert told == await refusal(checker, body)
+    assert bool(told) == (width == 3)
+    assert error is None or error.__traceback__ is None
 
 
 def test_a_killed_process_is_replaced() -> None:
     """The check after a kill starts another process, and answers as before."""
     process = CheckProcess()
-    process.check(question(), LARGE)
+    process.check(question(), Content(LARGE))
     first = process.child
     assert first is not None
     os.kill(first.pid, 9)
     first.wait()
-    process.check(question(), LARGE)
+    process.check(question(), Content(LARGE))
 
     assert process.child is not first
     process.close()
     assert process.child is None
     with pytest.raises(Unchecked, match="the server is shutting down"):
-        process.check(question(), LARGE)
+        process.check(question(), Content(LARGE))
 
 
 def test_a_body_that_needs_too_much_memory_is_left_to_the_replica() -> None:
@@ -300,5 +319,5 @@ def test_a_body_that_needs_too_much_memory_is_left_to_the_replica() -> None:
     process = CheckProcess()
     empty = b'{"inputs":{"a":[' + b"[]," * 18_000_000 + b"[]]}}"
     with pytest.raises(Unchecked, match="the check needs more than 1280 MiB"):
-        process.check(question(signature=Signature("json", (), ())), empty)
+        process.check(question(signature=Signature("json", (), ())), Content(empty))
     process.close()

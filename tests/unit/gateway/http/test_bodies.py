@@ -176,6 +176,16 @@ def test_a_lost_connection_ends_the_upload() -> None:
     assert len(upload.get_buffer(0)) == 0
 
 
+def test_an_upload_that_was_replaced_holds_no_memory() -> None:
+    """A transport may keep the protocol that was replaced: its memory is free nevertheless."""
+    body = bytearray(5)
+    upload = BodyReceiver(memoryview(body), print, print, print)
+    with pytest.raises(BufferError):
+        body.clear()
+    upload.drop()
+    body.clear()
+
+
 def test_large_reads_are_counted_ahead() -> None:
     """The count is never below the bytes received and never above the body's size; small reads are
     counted one by one."""

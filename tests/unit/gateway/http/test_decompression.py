@@ -77,6 +77,10 @@ def test_the_names_of_codings() -> None:
         assert refused.value.detail == {"accepted": ["gzip", "deflate"]}
 
 
+def no_room(_most: int) -> None:
+    """Provide no memory: bodies are in buffers."""
+
+
 async def test_a_bomb_is_inflated_no_further_than_the_limit() -> None:
     """Inflating stops at the limit, and other bodies get their turn between two steps."""
     inflation = Inflation(ThreadPoolExecutor(1))
@@ -84,14 +88,14 @@ async def test_a_bomb_is_inflated_no_further_than_the_limit() -> None:
     bomb = gzip.compress(bytes(300 * STEP))
     try:
         with pytest.raises(BodyTooLarge):
-            await inflation.inflate(bomb, "gzip", 3 * STEP, counted.append)
+            await inflation.inflate(bomb, "gzip", 3 * STEP, counted.append, no_room)
         assert counted == [STEP] * 3
 
         small = gzip.compress(b"small")
         ends: list[str] = []
 
         async def one(name: str, body: bytes) -> None:
-            await inflation.inflate(body, "gzip", 300 * STEP, lambda _count: None)
+            await inflation.inflate(body, "gzip", 300 * STEP, lambda _count: None, no_room)
             ends.append(name)
 
         await asyncio.gather(one("bomb", bomb), one("small", small))
@@ -110,6 +114,6 @@ async def test_the_byte_counter_can_stop_inflation() -> None:
 
     try:
         with pytest.raises(BadRequest, match="no room"):
-            await inflation.inflate(gzip.compress(bytes(STEP)), "gzip", STEP, full)
+            await inflation.inflate(gzip.compress(bytes(STEP)), "gzip", STEP, full, no_room)
     finally:
         inflation.close()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import time
 from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.body_memory import BODY_MIN
+from gateway.cold_checks.cold_check import IN_LOOP_MAX
 from gateway.data_links import HeldCall
 from gateway.dispatch.call import Priority
 from gateway.http.admission import NOT_CORRELATED, Correlation
 from gateway.http.context import Invoker
 from gateway.http.invocation import Invocation
+from gateway.http.reservations import BodyBudget
 from gateway.observing.access_log import AccessEvent
 from gateway.observing.records import RequestRecord
 from gateway.observing.tracing import Tracer
@@ -160,6 +165,48 @@ async def test_wrong_parameters_of_the_protocol_wake_nothing(front: Front) -> No
     invocation.run(b'{"inputs": [], "parameters": {"timeout": "1"}}')
     assert [reply.status for reply in replies] == [400]
     assert front.delivery.loads() == {}
+
+
+async def test_a_body_that_is_copied_for_its_check_counts_twice(front: Front) -> None:
+    """Both copies count while the body is checked; one that can never fit twice is not checked."""
+    budget, large = front.gateway.invoker.body_budget, b"[" * (IN_LOOP_MAX + 1)
+    invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None)
+    invocation.admit(CALL)
+    invocation.run(large)
+    assert budget.held_bytes == 2 * len(large)
+    invocation.cancel()
+    assert budget.held_bytes == 0
+
+    budget = BodyBudget(front.delivery, 2 * len(large) - 1, time.monotonic)
+    invocation = Invocation(
+        front.gateway.invoker._replace(body_budget=budget), CALL, lambda _reply: None
+    )
+    invocation.admit(CALL)
+    invocation.run(large)
+    assert front.delivery.loads() != {}
+    assert budget.held_bytes == len(large)
+    invocation.cancel()
+
+
+async def test_a_body_in_its_own_file_counts_once_and_ends_with_its_refusal(front: Front) -> None:
+    """No error, and no callback that waits for the garbage collector, keeps a refused body."""
+    invoker, replies = front.gateway.invoker, asyncio.Queue[Reply]()
+    invocation = Invocation(invoker, CALL, replies.put_nowait)
+    invocation.admit(CALL)
+    view = invocation.room(2 * BODY_MIN)
+    assert view is not None
+    view[:] = b" " * len(view)
+    gc.disable()
+    try:
+        invocation.run(view[:BODY_MIN])
+        del view
+        assert (invoker.body_budget.held_bytes, len(invoker.body_budget.memories)) == (BODY_MIN, 1)
+        reply = await replies.get()
+        invoker.cold_check.close()  # its thread holds the body for a moment longer
+        assert (invoker.body_budget.held_bytes, len(invoker.body_budget.memories)) == (0, 0)
+    finally:
+        gc.enable()
+    assert reply.status == 400
 
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0"
