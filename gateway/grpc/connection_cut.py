@@ -8,6 +8,7 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISSOCK
 from typing import Final
 from urllib.parse import unquote
 
@@ -21,11 +22,27 @@ def cut_connection(peer: str) -> bool:
     Looks at every descriptor, in some 5 us each: to be called in a thread.
     """
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    wanted = host.strip("[]"), int(port)
+    wanted = _plain(host.strip("[]")), int(port)
     for name in os.listdir(DESCRIPTORS):
-        # A duplicate, as gRPC may close its own and the number may then name another file.
-        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
-            if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[:2] == wanted:
-                one.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            if S_ISSOCK(os.fstat(int(name)).st_mode) and _cut_if(int(name), wanted):
                 return True
     return False
+
+
+def _cut_if(number: int, wanted: tuple[str, int]) -> bool:
+    """Shut down a socket that is connected with this address and port; return whether it is."""
+    # A duplicate: gRPC may close its own meanwhile, and the number may then name another file.
+    with socket.socket(fileno=os.dup(number)) as one:
+        if one.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        host, port = one.getpeername()[:2]
+        if (_plain(host), port) != wanted:
+            return False
+        one.shutdown(socket.SHUT_RDWR)
+        return True
+
+
+def _plain(host: str) -> str:
+    """Return an address without the prefix of an IPv4 address in IPv6 (RFC 4291 section 2.5.5)."""
+    return host.removeprefix("::ffff:")

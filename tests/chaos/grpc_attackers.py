@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import struct
 import sys
 import time
 from typing import Any
@@ -16,17 +15,13 @@ from typing import Any
 import grpc
 
 from gateway.grpc.messages import SERVICE
+from tests.support.http2_sender import partial_message
 
 MIB = 2**20
 BOMB = 63 * MIB
 HALF = 16 * MIB
 PARAMETERS = 2_000_000
 UNBOUNDED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS, PING, WINDOW = 0, 1, 4, 6, 8
-END_HEADERS, ACK = 4, 1
-INITIAL_WINDOW, FRAME_MAX = 65_535, 16_384
-INITIAL_WINDOW_SIZE = 4
 
 
 def _field(number: int, data: bytes) -> bytes:
@@ -91,54 +86,9 @@ async def watches(port: int, number: int, end_s: float) -> None:
 async def halves(port: int, _number: int, end_s: float) -> None:
     """Send half of a ModelInfer message of 16 MiB, as far as the server's windows permit, and
     wait."""
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        fields = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": f"/{SERVICE}/ModelInfer",
-            ":authority": "localhost",
-            "content-type": "application/grpc",
-            "te": "trailers",
-            "authorization": f"Bearer {token}",
-        }
-        block = b"".join(_literal(name) for name in fields.items())
-        writer.write(PREFACE + _frame(SETTINGS, 0, 0, b"") + _frame(HEADERS, END_HEADERS, 1, block))
-        writer.write(_frame(DATA, 0, 1, b"\0" + struct.pack(">I", HALF)))
-        unsent, whole, stream = HALF // 2, INITIAL_WINDOW - 5, INITIAL_WINDOW - 5
-        size = INITIAL_WINDOW
-        while time.monotonic() < end_s:
-            while unsent and min(whole, stream) > 0:
-                count = min(unsent, whole, stream, FRAME_MAX)
-                writer.write(_frame(DATA, 0, 1, bytes(count)))
-                unsent, whole, stream = unsent - count, whole - count, stream - count
-            async with asyncio.timeout(max(0.1, end_s - time.monotonic())):
-                head = await reader.readexactly(9)
-                data = await reader.readexactly(int.from_bytes(head[:3], "big"))
-            kind, flags, ident = head[3], head[4], int.from_bytes(head[5:], "big")
-            if kind == WINDOW and ident:
-                stream += int.from_bytes(data, "big")
-            elif kind == WINDOW:
-                whole += int.from_bytes(data, "big")
-            elif kind == PING and not flags:
-                writer.write(_frame(PING, ACK, 0, data))
-            elif kind == SETTINGS and not flags:
-                for at in range(0, len(data), 6):
-                    name, value = struct.unpack(">HI", data[at : at + 6])
-                    if name == INITIAL_WINDOW_SIZE:
-                        stream, size = stream + value - size, value
-                writer.write(_frame(SETTINGS, ACK, 0, b""))
-        writer.close()
-
-
-def _frame(kind: int, flags: int, stream: int, data: bytes) -> bytes:
-    """Return one frame (RFC 9113 section 4.1)."""
-    return len(data).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + data
-
-
-def _literal(field: tuple[str, str]) -> bytes:
-    """Return a field without indexing, with a new name (RFC 7541 section 6.2.2)."""
-    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in field)
+    with contextlib.suppress(OSError):
+        async with partial_message(port, f"/{SERVICE}/ModelInfer", token, HALF, HALF // 2):
+            await asyncio.sleep(max(0.0, end_s - time.monotonic()))
 
 
 KINDS = {
