@@ -101,12 +101,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         openness = OpennessStore(database)
         ring = await _open_ring(settings, keys, openness)
         hosts = await HostStore.open(database)
-        blobs = BlobStore(
-            settings.blobs,
-            settings.blob_max_bytes,
-            settings.uploads_max,
-            free_min=2 * settings.ballast_bytes,
-        )
+        blobs = _open_blobs(settings)
         builds = await BuildStore.open(database, blobs.is_stored)
         identity = await enter(database, settings, wall())
     remove_partial(settings)
@@ -146,6 +141,12 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         tasks=tasks,
         sweeps_from_s=identity.sweeps_from_s,
     )
+
+
+def _open_blobs(settings: StoreSettings) -> BlobStore:
+    """Open the blobs. Uploads leave room for the ballast, and for what it is given up for."""
+    free_min = 2 * settings.ballast_bytes
+    return BlobStore(settings.blobs, settings.blob_max_bytes, settings.uploads_max, free_min)
 
 
 async def _open_ring(settings: StoreSettings, keys: Keys, openness: OpennessStore) -> KeyRing:

@@ -319,6 +319,9 @@ def switch_protocol(transport: asyncio.Transport, protocol: asyncio.BaseProtocol
     Reading is paused meanwhile: the old protocol may take bytes while the new one receives into its
     own buffer.
     """
+    replaced = transport.get_protocol()
     transport.pause_reading()
     transport.set_protocol(protocol)
     transport.resume_reading()
+    if isinstance(replaced, BodyReceiver):
+        replaced.drop()

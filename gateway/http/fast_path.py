@@ -391,10 +391,7 @@ class Connection(asyncio.Protocol):
         self._is_discarding = True
         self._fast_path.uploads[self] = monotonic() + LINGER_S
         # The memory that it was received in is released: the socket must not write to it any more.
-        receiver = transport.get_protocol()
         switch_protocol(transport, BodyDiscarder(self))
-        if isinstance(receiver, BodyReceiver):
-            receiver.drop()
         invocation.fail(error)
 
     def on_body_complete(self) -> None:

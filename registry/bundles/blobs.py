@@ -193,7 +193,6 @@ class BlobStore:
         root: Path,
         max_bytes: int,
         uploads_max: int = UPLOADS_MAX,
-        *,
         free_min: int = 0,
     ) -> None:
         self._free_min = free_min
