@@ -102,6 +102,7 @@ async def closed(server: ServerProcess) -> AsyncIterator[ServerProcess]:
     made = await api(server, "POST", "/admin/v1/keys", {"scopes": ["invoke:one"]})
     yield server
     await api(server, "DELETE", f"/admin/v1/keys/{made['id']}")
+    await api(server, "PATCH", "/admin/v1/access", {"openness": "open"})
 
 
 async def api(server: ServerProcess, method: str, path: str, body: Any = None) -> Any:
