@@ -79,7 +79,7 @@ class Rig:
 
     @staticmethod
     def _welcome(name: str) -> m.Welcome:
-        return m.Welcome(name, GatewaySettings(), "json", "", "", False)
+        return m.Welcome(name, GatewaySettings(), "json", "", False)
 
     async def _launch(
         self, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]

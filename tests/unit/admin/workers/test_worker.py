@@ -46,6 +46,7 @@ from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Endpoints, Expected, PoolEndpoints, decode_demand, encode
 from registry.model import Key
+from registry.openness import Openness
 from tests.support import nouns
 from tests.support.operator import UNTIL_S, until
 
@@ -72,11 +73,12 @@ class Supervisor:
             self.channel.send(m.encode(message))
 
     def welcome(self, port: int = 0) -> None:
-        """Send the whole state: one function, no keys."""
+        """Send the whole state: one function; callers of this machine need no key."""
         deployed = nouns.deployed()
         settings = GatewaySettings(port=port or self.port.number, shutdown_s=1.0)
         self.tell(
-            m.Welcome(NAME, settings, "json", "ab", self._passing, False),
+            m.Welcome(NAME, settings, "json", self._passing, False),
+            m.OpennessNow(Openness.LOCAL),
             m.Functions([m.FunctionNow("default", "digits", [deployed])]),
             m.Began(),
         )
@@ -408,7 +410,7 @@ def test_keys_are_let_in_and_out() -> None:
     assert mirror.ring.all() == (key,)
     mirror.apply(KeyNow(key, False))
 
-    assert len(mirror.ring) == 0
+    assert mirror.ring.all() == ()
 
 
 @pytest.mark.parametrize("left", [[], [deployed(2)]])
