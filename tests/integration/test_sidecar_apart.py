@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +117,9 @@ def test_term_shuts_what_is_open_and_exits(web: Sidecar) -> None:
     os.kill(web.process.pid, signal.SIGTERM)
 
     assert web.exit_code() == 0
-    while sock.recv(1000):
-        pass
+    with suppress(ConnectionResetError):  # where the server had bytes left to send
+        while sock.recv(1000):
+            pass
 
 
 def test_a_lost_gateways_exchanges_are_shut(web: Sidecar) -> None:
