@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from admin.deploy.plan import WireDeploy
-from admin.deploy.reading import WAITING_MAX, RequestReader
+from admin.deploy.reading import SMALL_TEXT, WAITING_MAX, RequestReader
 from registry.errors import BadManifest, QueueFull
 
-REQUEST = WireDeploy(files=[], manifest='schema = 1\nserver.command = ["serve", "${PORT}"]')
+MANIFEST = 'schema = 1\nserver.command = ["serve", "${PORT}"]'
+REQUEST = WireDeploy(files=[], manifest=f"{MANIFEST} #{'x' * SMALL_TEXT}")
 
 
 async def test_requests_are_read_one_after_the_other_and_their_number_is_bounded() -> None:
@@ -21,6 +22,15 @@ async def test_requests_are_read_one_after_the_other_and_their_number_is_bounded
 
     assert [isinstance(one, QueueFull) for one in found] == [False] * WAITING_MAX + [True]
     assert (await reader.read("web", REQUEST)).manifest.engine == "server"
+
+
+async def test_a_small_request_is_read_at_once() -> None:
+    """It waits for no thread, and for no other request."""
+    reading = RequestReader().read("web", WireDeploy(files=[], manifest=MANIFEST))
+    with pytest.raises(StopIteration) as caught:
+        reading.send(None)
+
+    assert caught.value.value.manifest.engine == "server"
 
 
 async def test_a_refusal_frees_the_place() -> None:
