@@ -194,7 +194,7 @@ _MASKS = (
     (re.compile(r"\b(up to # rows|off: possible, but .*)"), "AS MEASURED"),
 )
 _CHANCE = re.compile(
-    r"PHASES|(queued|upload|verify|prepare|warm|switch) #|verify takes long: .*"
+    r"PHASES|(queued|upload|image|verify|prepare|warm|switch) #|verify takes long: .*"
     r"|waiting: a build begins when a device is free|building: #.*"
 )
 """Lines that depend on chance: phases of a cold start, and the observed steps of an operation or of
