@@ -193,7 +193,7 @@ class Access:
 
         This is the whole rule: nobody once the server is closed, everybody once the operator has
         opened it, and before either those whose request no proxy has passed on. A proxy on this
-        machine is local to the server, and whom it serves is not.
+        machine is local to the server, but its clients need not be.
         """
         if not isinstance(credential, Anonymous) or self.is_closed:
             return False

@@ -56,9 +56,9 @@ def check_peer(
 ) -> str:
     """Return why the server of a connection from `client` must not be trusted, "" if it may be.
 
-    All who listen at the address must be `allowed` user ids, and so must who has accepted the
-    connection: whoever listened when it began has accepted it by now, still listens, or has reset
-    it. Without a `client` only those who listen are looked at.
+    The users of all sockets that listen at the address must be `allowed`, and so must the user of
+    the accepted socket: a program that listened when the connection began has accepted it by now,
+    still listens, or has reset it. Without a `client` only listening sockets are looked at.
     """
     is_seen = False
     for one in sockets:

@@ -122,7 +122,7 @@ def forwarded_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
         if key.lower() == "connection"
         for token in value.split(",")
     }
-    # What shows that a proxy passed a request on stays, whatever the request names in Connection.
+    # Fields that a proxy added stay, even if the request names them in Connection.
     left = {name for name in named if not is_passed_on(name)} | HOP_BY_HOP | FRAMING
     return CIMultiDict((key, value) for key, value in headers.items() if key.lower() not in left)
 

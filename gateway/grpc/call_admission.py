@@ -66,7 +66,7 @@ class CallClass(Enum):
 
 
 class ClassRules(NamedTuple):
-    """What RPCs of one class have. `most`: max bytes of a message; `read_s`: seconds for one;
+    """Limits of the RPCs of one class. `most`: max bytes of a message; `read_s`: seconds for one;
     `answers`: the count of answers that their clients have not taken."""
 
     answers: UnsentAnswers

@@ -1,7 +1,7 @@
 """Room of the disk that is kept for commits of keys and settings.
 
-Whoever may deploy can fill the disk, and a full disk must not keep the operator from revoking that
-key. So a file takes up room from the start; a commit that meets a full disk removes it and is
+A key that may deploy can fill the disk, and a full disk must not keep the operator from revoking
+it. So a file takes up room from the start; a commit that meets a full disk removes it and is
 repeated (`registry.store.database`). Uploads leave the same room free (`registry.bundles.blobs`).
 """
 
