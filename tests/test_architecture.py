@@ -79,7 +79,7 @@ def test_no_function_is_too_long() -> None:
 
 
 def test_no_folder_is_too_full() -> None:
-    """Every folder has at most 20 source files."""
+    """Every folder has at most 24 source files."""
     assert rules.full_folders(product()) == []
 
 

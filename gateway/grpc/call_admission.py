@@ -18,12 +18,12 @@ from gateway.access import Access, Credential, Need
 from gateway.grpc.connection_cut import cut_connection
 from gateway.grpc.message_reader import MessageReader, OwnRoom
 from gateway.grpc.metadata import CallHead
-from gateway.grpc.shares import Shares
 from gateway.http.context import Invoker
 from gateway.http.reservations import BodyBudget
 from gateway.settings import GatewaySettings
 from gateway.unsent import UnsentAnswer, UnsentAnswers
 from registry.errors import WrongScope
+from registry.shares import Shares
 
 UNASKED: Final = 16 * 1024
 """Bytes of a message that a client may send before it is read (HTTP/2's initial window)."""

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from typing import Final, Generic, Protocol, TypeVar
 
-from gateway.grpc.shares import Shares
+from registry.shares import Shares
 
 WAITING_MAX: Final = 1024
 """Max reads that wait for room."""

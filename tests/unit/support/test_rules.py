@@ -86,13 +86,14 @@ def test_a_vague_name_is_reported(path: str) -> None:
 
 
 def test_a_full_folder_takes_no_further_file() -> None:
-    """A folder may have twenty files beside `__init__`; other folders do not count."""
-    twenty = [source("", f"gateway/{number}.py") for number in range(20)]
+    """`__init__` and the files of other folders do not count."""
+    most = rules.FOLDER_FILES_MAX
+    full = [source("", f"gateway/{number}.py") for number in range(most)]
     beside = [source("", "gateway/__init__.py"), source("", "gateway/http/a.py")]
 
-    assert rules.full_folders([*twenty, *beside]) == []
-    assert rules.full_folders([*twenty, *beside, source("", "gateway/b.py")]) == [
-        "gateway:1: 21 files"
+    assert rules.full_folders([*full, *beside]) == []
+    assert rules.full_folders([*full, *beside, source("", "gateway/b.py")]) == [
+        f"gateway:1: {most + 1} files"
     ]
 
 

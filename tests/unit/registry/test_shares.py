@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.grpc.shares import Shares
 from registry.errors import QueueFull
+from registry.shares import Shares
 
 
 @pytest.mark.parametrize(
