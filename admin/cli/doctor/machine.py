@@ -217,7 +217,7 @@ def openness(client: Client) -> list[Check]:
 def reserved_users(client: Client) -> list[Check]:
     """Tell which functions may share a user id with the server or its replicas; nothing without
     any, and nothing to who may not list functions."""
-    from admin.cli.verbs.ls import reserved_users as lines
+    from admin.cli.render import reserved_users as lines
     from admin.client.client import ApiError, Unreachable
 
     try:

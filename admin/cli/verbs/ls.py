@@ -10,6 +10,7 @@ import typer
 
 from admin.cli.build_lines import build_cell
 from admin.cli.options import Session, connected
+from admin.cli.render import reserved_users
 from admin.text import NONE, duration, get, number, table
 
 HEAD: Final = (
@@ -78,13 +79,7 @@ def render(items: Sequence[dict[str, Any]], now_s: float, room: int | None = Non
         text = table(kept, [[cells[index] for index in at] for cells in rows])
         if room is None or max(map(len, text.split("\n"))) <= room:
             break
-    return "\n".join([text, *reserved_users(items)])
-
-
-def reserved_users(items: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line for each function whose server may have a reserved user id."""
-    found = ((get(item, "name"), get(item, "reserved_user")) for item in items)
-    return [f"{name} may run as {user}" for name, user in found if user]
+    return "\n".join([text, *reserved_users(list(items))])
 
 
 def row(item: dict[str, Any], now_s: float) -> tuple[str, ...]:

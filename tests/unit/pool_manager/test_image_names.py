@@ -81,7 +81,7 @@ def test_what_may_be_an_id(text: str, *, is_one: bool) -> None:
             ["ghcr.io/acme", "ghcr.io/acme2/app", "ghcr.io.evil.example/acme/app", "acme/app"],
         ),
         ("ghcr.io/*", ["ghcr.io/a", "ghcr.io/a/b"], ["ghcr.io:444/a", "ghcr.io.x/a", "xghcr.io/a"]),
-        ("registry.lan:5000/*", ["registry.lan:5000/app"], ["registry.lan/app", "registry.lan:50001/a"]),
+        ("reg.lan:5000/*", ["reg.lan:5000/app"], ["reg.lan/app", "reg.lan:50001/a"]),
         ("nginx", ["nginx:1", "docker.io/library/nginx"], ["acme/nginx", "ghcr.io/library/nginx"]),
         ("acme/*", ["acme/app", "index.docker.io/acme/app"], ["acme", "ghcr.io/acme/app"]),
         ("library/*", ["nginx", "docker.io/nginx"], ["acme/app"]),

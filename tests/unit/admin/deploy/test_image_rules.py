@@ -50,8 +50,8 @@ def any_id(name: str) -> str:
     ],
 )
 def test_reserved_ids_are_found_in_every_spelling(user: str, problem: str, mapped: str) -> None:
-    """Ids of the server and of replicas, 0, no user, and every text that is not the plain form of
-    a number. Where the engine maps ids, 0 and the server's are others; those of replicas are not."""
+    """Ids of the server and of replicas, 0, no user, and every text that is no plain number. Where
+    the engine maps ids, 0 and the server's are others; those of replicas are not."""
     assert IDS.problem(user) == problem
     assert MAPPED.problem(user) == mapped
 
