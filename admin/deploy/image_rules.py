@@ -116,10 +116,12 @@ class NamedImages:
             raise WrongScope(f"server.image: {error.message}") from error
         if may_be_id(reference):
             raise self._refusal(f"{reference[:80]}, which may be the id of any image", scopes)
-        if is_listed(repository, self.patterns):
+        is_any, built = is_listed(repository, self.patterns), self.built.get(full)
+        # A pull would move the name by which replicas are started.
+        if built == "" or (built and not is_any):
+            return Source(full, built, may_pull=False)
+        if is_any:
             return Source(full)
-        if full in self.built:
-            return Source(full, self.built[full], may_pull=False)
         raise self._refusal(repository, scopes)
 
     def _refusal(self, got: str, scopes: Collection[str]) -> WrongScope:

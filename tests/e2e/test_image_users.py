@@ -18,7 +18,7 @@ import pytest
 from admin.deploy.image_rules import ReservedIds
 from tests.chaos.calls import client
 from tests.chaos.containers.hostile import DIGITS, SEVEN, USER, Dose, fewer_watches, serving
-from tests.support.caller import Caller
+from tests.support.caller import Answer, Caller
 from tests.support.container_server import ContainerServer
 from tests.support.engine import base_image, connected, make_image, remove_container
 from tests.support.hostile_images import IDS, make_hostile_image
@@ -38,6 +38,8 @@ SPELLINGS = (
     *(str(OWN), f"0{OWN}", f"+{OWN}", f"{OWN}:0", f"{OWN}:", "4294967296", str(2**32 + OWN), "-1"),
     *("10001", "10001:", "10001:root", "10001:0:0", "2147483647", "1_0", "\uff10"),
 )
+LISTED = "library/*"
+"""Images of this machine, which were built without a registry."""
 PICTURE = {"Content-Type": "image/png"}
 IDENTITY = "import os; print(os.getuid())"
 
@@ -88,19 +90,23 @@ class Scene:
 
     async def deploy(self, scope: str, user: str = "") -> dict[str, Any]:
         """Deploy the hostile image with a key of this scope; return the ended operation."""
+        answer = await self.start(scope, self.hostile, user)
+        assert answer.status == 202, answer
+        ended: dict[str, Any] = (await self.caller.ended(answer.json())).json()
+        return ended
+
+    async def start(self, scope: str, image: str, user: str = "") -> Answer:
+        """Begin a deploy of an image with a new key of this scope."""
         made = await self.caller.admin("POST", "/keys", {"scopes": [scope]})
         bearer = {"Authorization": f"Bearer {made.json()['secret']}"}
         lines = f'user = "{user}"\n' if user else ""
         manifest = (
-            f'schema = 1\n[server]\nimage = "{self.hostile}"\nport = 8000\nready = "/"\n{lines}'
+            f'schema = 1\n[server]\nimage = "{image}"\nport = 8000\nready = "/"\n{lines}'
             "stop_grace_s = 0.2\n[device]\nmemory_mib = 512\n[limits]\nmax_s = 120.0\n"
         )
         path = "/admin/v1/functions/hostile/revisions"
         body = {"files": [], "manifest": manifest}
-        answer = await self.caller.request("POST", path, body, bearer)
-        assert answer.status == 202, answer
-        ended: dict[str, Any] = (await self.caller.ended(answer.json())).json()
-        return ended
+        return await self.caller.request("POST", path, body, bearer)
 
     async def watch(self) -> int:
         """Take all epoll watches of the hostile image's user; return how many."""
@@ -156,18 +162,24 @@ async def scene(server: ContainerServer, hostile: str, web: str) -> AsyncIterato
 async def test_no_image_of_the_scope_deploy_counts_against_the_server(
     folder: Path, engine: str, runtime_image: str, *, is_root: bool
 ) -> None:
-    """It is refused with each id that would: root's, the server's own, a replica's, a name. With an
-    id of its own it exhausts the epoll watches of that id, and everything else goes on: warm calls,
-    cold starts, the other image and the server."""
+    """It is refused by an id, in a repository that is not listed, and with each user id that would:
+    root's, the server's own, a replica's, a name. With an id of its own it exhausts the epoll
+    watches of that id, and everything else goes on: warm calls, cold starts, the other image and
+    the server."""
     hostile = make_hostile_image(engine, runtime_image)
     web = web_image_tag(engine, runtime_image)
     own = 0 if is_root else USER
     dose = Dose(7, hostile=2, hoarders=0, is_root=is_root)
     with (
         fewer_watches(WATCHES_MAX),
-        serving(folder / "data", dose, engine, runtime_image, FN_IMAGES="*") as server,
+        serving(folder / "data", dose, engine, runtime_image, FN_IMAGES=LISTED) as server,
     ):
         async with scene(server, hostile, web) as made:
+            with connected(engine) as opened:
+                id = opened.api.inspect_image(hostile)["Id"]
+            for image in (id, id[7:19], "registry.example/app", f"acme/{hostile}"):
+                answer = await made.start("deploy", image, "{}:{}".format(*IDS))
+                assert (answer.status, answer.problem["code"]) == (403, "wrong_scope")
             for user in ("", "0:0", f"{own}:{own}", "1879048200:1"):
                 refused = await made.deploy("deploy", user)
                 assert refused["error"]["code"] == "wrong_scope", refused

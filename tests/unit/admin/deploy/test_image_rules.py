@@ -164,3 +164,15 @@ def test_an_image_that_was_built_here_is_never_pulled() -> None:
     for other in ("acme/rt:2", "acme/rt", f"acme/rt@{ID}", "ghcr.io/acme/rt:1"):
         with pytest.raises(WrongScope):
             built.source(other, DEPLOY)
+
+
+def test_no_deploy_moves_the_name_of_the_replicas_image() -> None:
+    """Also where its repository is listed, it is taken as the engine has it; a listed image that
+    was built here once may be any."""
+    built = {"ghcr.io/acme/rt:cpu": "", "ghcr.io/acme/app:1": ID}
+    named = NamedImages(("ghcr.io/acme/*",), built)
+
+    assert named.source("ghcr.io/acme/rt:cpu", DEPLOY) == Source(
+        "ghcr.io/acme/rt:cpu", may_pull=False
+    )
+    assert named.source("ghcr.io/acme/app:1", DEPLOY) == Source("ghcr.io/acme/app:1")
