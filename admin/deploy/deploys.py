@@ -65,13 +65,13 @@ class Deploys:
         *,
         idle_s: float,
         wall: Callable[[], float],
+        driver: str,
+        rules: ImageRules,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         settled: Settled = at_once,
         prepare: bool = True,
         mounts: MountRules | None = None,
         models: CompiledModels | None = None,
-        driver: str = "fake",
-        rules: ImageRules | None = None,
     ) -> None:
         """`idle_s` is the idle time of functions that set none. `wall` returns Unix seconds.
         `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
@@ -90,7 +90,7 @@ class Deploys:
         self._removal = Removal(store, models)
         self._needs = HostNeeds(store, mounts or MountRules())
         self._driver = driver
-        self.pins = ImagePins(store, manager.images, rules or ImageRules())
+        self.pins = ImagePins(store, manager.images, rules)
         self._verification = Verification(store, manager, prepare=prepare, compiler=models.compiler)
         self.upstream_keys = UpstreamKeyReader(store)
         self._changes = Changes(store, self.upstream_keys)

@@ -148,7 +148,8 @@ async def operating(
             pause=pause,
             settled=settled,
             models=models,
-            rules=rules,
+            driver="fake",
+            rules=rules or ImageRules(),
         )
         stack.push_async_callback(deploys.close)
         await deploys.resume()
