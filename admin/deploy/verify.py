@@ -21,6 +21,7 @@ from registry.batching import rows_of, with_refutation
 from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.foreign_formats import by_suffix, not_onnx
+from registry.bundles.wire_format import TooManyFields
 from registry.catalog import Deployed
 from registry.compilation import ranges_of
 from registry.errors import (
@@ -90,25 +91,37 @@ class Verification:
 
     def check_files(self, draft: Plan) -> None:
         """Raise BadBundle or ModelRefused for defects that need no trial: files not uploaded, no
-        ONNX file, data outside the bundle. Blocking."""
+        ONNX file, data outside the bundle, compiled parts. Blocking."""
         blobs = self._store.blobs
         if missing := blobs.missing(draft.bundle):
             # A stored file of another size is damaged, or the request has a wrong size.
             blobs.remove_damaged([file for file in draft.bundle.files if file.sha256 in missing])
             raise BadBundle(f"{len(missing)} files were not uploaded, first {missing[0]}")
-        model = draft.revision.model
-        if advice := by_suffix(model):
-            raise ModelRefused(f"{model} is not an ONNX model: {advice}")
-        if not model.endswith(".onnx"):
-            return
-        sha256 = next(file.sha256 for file in draft.bundle.files if file.path == model)
-        path = self._store.blobs.path(sha256)
-        try:
-            locations = onnx_files.external_locations(path)
-        except ValueError as error:
-            self._check_sound(draft)
-            raise ModelRefused(not_onnx(model, error, path)) from error
-        onnx_files.check_external(model, locations, {f.path for f in draft.bundle.files})
+        if advice := by_suffix(draft.revision.model):
+            raise ModelRefused(f"{draft.revision.model} is not an ONNX model: {advice}")
+        if draft.revision.server is None:
+            self._check_models(draft)
+
+    def _check_models(self, draft: Plan) -> None:
+        """Raise BadBundle or ModelRefused for the model if it is no ONNX file or has data outside
+        the bundle, and for any ONNX file with a compiled part. What is one is decided by content:
+        so do those that load it."""
+        reader, model = onnx_files.OnnxReader(), draft.revision.model
+        for file in sorted(draft.bundle.files, key=lambda one: one.path != model):
+            path = self._store.blobs.path(file.sha256)
+            try:
+                found = reader.read(path)
+            except ValueError as error:
+                if file.path == model:
+                    self._check_sound(draft)
+                    raise ModelRefused(not_onnx(model, error, path)) from error
+                if isinstance(error, TooManyFields):
+                    raise BadBundle(f"{file.path}: read as ONNX, {error}") from error
+                continue
+            onnx_files.check_original(file.path, found)
+            if file.path == model:
+                paths = {one.path for one in draft.bundle.files}
+                onnx_files.check_external(model, found.locations, paths)
 
     def has_candidate(self, deployed: Deployed) -> bool:
         """Return whether the store has the file that the trial of a revision chose, if it chose
@@ -201,29 +214,35 @@ class Verification:
 
     def _checked(self, profile: Profile) -> Profile:
         """Return the profile without its prepared files if their graph names files other than its
-        own weights: the report comes from a replica, whose code is not trusted. Raises ModelRefused
-        if the chosen candidate names any other file. Blocking."""
+        own weights or has a compiled part: the report comes from a replica, whose code is not
+        trusted. Raises ModelRefused if the chosen candidate does so. Blocking."""
         if profile.optimised and profile.optimised.file:
             self._check_candidate(profile.optimised.file)
         if profile.prepared is None:
             return profile
         graph = profile.prepared.files[0]
         try:
-            named = onnx_files.external_locations(self._store.blobs.path(graph.sha256))
+            found = onnx_files.OnnxReader().read(self._store.blobs.path(graph.sha256))
+            onnx_files.check_original(graph.path, found)
         except (ValueError, OSError) as error:
             return _unprepared(profile, f"the prepared graph cannot be read: {error}")
-        if strange := set(named) - {WEIGHTS_FILE}:
+        except ModelRefused as error:
+            return _unprepared(profile, error.message)
+        if strange := set(found.locations) - {WEIGHTS_FILE}:
             return _unprepared(profile, f"the prepared graph names {sorted(strange)[0][:80]!r}")
         return profile
 
     def _check_candidate(self, file: BundleFile) -> None:
-        """Raise ModelRefused unless the file is an ONNX model that has its weights in itself."""
+        """Raise ModelRefused unless the file is an ONNX model that has its weights in itself, and
+        no compiled part."""
         try:
-            named = onnx_files.external_locations(self._store.blobs.path(file.sha256))
+            found = onnx_files.OnnxReader().read(self._store.blobs.path(file.sha256))
         except (ValueError, OSError) as error:
             raise ModelRefused(f"the chosen candidate cannot be read: {error}") from error
-        if named:
-            raise ModelRefused(f"the chosen candidate names another file, {named[0][:80]!r}")
+        onnx_files.check_original(file.path, found)
+        if found.locations:
+            named = found.locations[0][:80]
+            raise ModelRefused(f"the chosen candidate names another file, {named!r}")
 
     def _expected_kind(self, kind: str) -> str:
         """Return the device kind of the replica: with `any`, a GPU if there is one."""
