@@ -401,7 +401,8 @@ OperationKind = Literal["deploy", "rollback"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Long-running work that survives a restart. `request` contains everything to run it again."""
+    """Long-running work that survives a restart. `request` contains everything to run it again.
+    `party` is the id of the key that asked for it."""
 
     id: str
     kind: OperationKind
@@ -414,6 +415,7 @@ class Operation:
     namespace: str = NAMESPACE
     created_s: float = 0.0
     ended_s: float = 0.0
+    party: str = ""
 
 
 @dataclass(frozen=True, slots=True)

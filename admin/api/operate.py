@@ -10,6 +10,7 @@ import msgspec
 import structlog
 from aiohttp import hdrs, web
 
+from admin.api.context import CALLER
 from admin.api.functions import whole_number
 from admin.deploy.builds import Builds
 from admin.deploy.changes import etag
@@ -95,7 +96,8 @@ class OperateRoutes:
         """Start a rollback: 202 with the operation to follow."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         name = request.match_info["name"]
-        operation = await self._deploys.roll_back(name, parse_rollback(body))
+        party = request[CALLER].id
+        operation = await self._deploys.roll_back(name, parse_rollback(body), party)
         location = {"Location": f"/admin/v1/operations/{operation.id}"}
         return json_answer(operation_json(operation), ACCEPTED, location)
 

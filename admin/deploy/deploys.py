@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -40,9 +40,12 @@ from registry.catalog import Deployed
 from registry.errors import Conflict
 from registry.model import Function, Operation
 from registry.names import check_name
+from registry.shares import Shares
 from registry.spec import settings_equal
 
 Settled = Callable[[], Awaitable[object]]
+CHECKED_MAX: Final = 64
+"""Max deploy requests that are read and checked, or wait for it."""
 
 
 async def at_once() -> None:
@@ -82,6 +85,7 @@ class Deploys:
         self._settled = settled
         self._models = models
         self._requests = RequestReader()
+        self._checked = Shares("deploy requests are being checked", CHECKED_MAX)
         self._removal = Removal(store, models)
         self._needs = HostNeeds(store, mounts or MountRules())
         self.pins = ImagePins(store, manager.images)
@@ -116,25 +120,28 @@ class Deploys:
         await self.upstream_keys.close()
 
     async def start(
-        self, name: str, request: WireDeploy, check: Callable[[Plan], object]
+        self, name: str, request: WireDeploy, check: Callable[[Plan], object], party: str
     ) -> Operation:
-        """Check and accept a deploy; `check` raises if the caller may not deploy this plan.
+        """Check and accept a deploy of the key `party`; `check` raises if the caller may not deploy
+        this plan.
 
-        Raises Refused, BadRequest or Conflict, changing nothing. A secret or a folder that the
-        server needs must be there.
+        Raises Refused, BadRequest, Conflict or QueueFull, changing nothing. A secret or a folder
+        that the server needs must be there.
         """
-        draft = await self._plan(name, request)
-        check(draft)
-        await asyncio.to_thread(self._verification.check_files, draft)
-        await self._needs.check(draft.revision)
-        return await self.runner.accept("deploy", name, msgspec.to_builtins(request))
+        with self._checked.place(party):
+            draft = await self._plan(name, request, party)
+            check(draft)
+            await self._requests.run(party, lambda: self._verification.check_files(draft))
+            await self._needs.check(draft.revision)
+            return await self.runner.accept("deploy", name, msgspec.to_builtins(request), party)
 
-    async def roll_back(self, name: str, request: WireRollback) -> Operation:
+    async def roll_back(self, name: str, request: WireRollback, party: str) -> Operation:
         """Check and accept a rollback to the named revision, or to the one that had the traffic
-        before.
+        before, for the key `party`.
 
-        Raises UnknownFunction, UnknownRevision, Incompatible, Refused if a secret or a folder that
-        the revision needs is missing, or Conflict if no revision had the traffic before.
+        Raises UnknownFunction, UnknownRevision, Incompatible, QueueFull, Refused if a secret or a
+        folder that the revision needs is missing, or Conflict if no revision had the traffic
+        before.
         """
         current = self._store.catalog.resolve(check_name(name))
         number = request.to
@@ -152,7 +159,7 @@ class Deploys:
         check_compatible(current.revision, target.revision, request.breaking)
         await self._needs.check(target.revision)
         wanted = {"to": number, "breaking": request.breaking, "now": request.now}
-        return await self.runner.accept("rollback", name, wanted)
+        return await self.runner.accept("rollback", name, wanted, party)
 
     async def rescale(self, name: str, match: str | None, changes: Mapping[str, Any]) -> Function:
         """Change how many replicas a function has; raises what `Changes.rescale` raises."""
@@ -200,8 +207,8 @@ class Deploys:
 
         return done
 
-    async def _plan(self, name: str, request: WireDeploy) -> Plan:
-        asked = await self._requests.read(name, request)
+    async def _plan(self, name: str, request: WireDeploy, party: str) -> Plan:
+        asked = await self._requests.read(party, name, request)
         draft = plan(name, request, asked, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
         check_host(draft, self._manager.hosts())
@@ -220,7 +227,7 @@ class Deploys:
         request = msgspec.convert(operation.request, WireDeploy)
         # A name that did not exist at accept time may exist now, created by this very deploy.
         draft = await self._plan(
-            operation.name, msgspec.structs.replace(request, derived_name=False)
+            operation.name, msgspec.structs.replace(request, derived_name=False), operation.party
         )
         draft = await self._needs.resolved(draft)
         server = draft.revision.server

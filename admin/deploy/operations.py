@@ -7,21 +7,26 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import structlog
 
+from admin.deploy.turns import Turns
 from gateway.problems import document
 from pool_manager.subscribers import Subscribers
 from registry.errors import FnError, ShuttingDown, StoreUnavailable
 from registry.model import Operation, OperationKind
-from registry.store.operations import Operations
+from registry.shares import Shares
+from registry.store.operations import RUNNING_MAX, Operations
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
-AT_ONCE = 4
+AT_ONCE: Final = 8
+"""Max operations that run at once; those of one key alone are half of them."""
+WAITS_MAX: Final = 256
+"""Max requests that wait for operations."""
 SWITCH = "switch"
 """Last phase: store and memory change together from here on, so it cannot be cancelled."""
 END_RETRY_S = 1.0
@@ -60,7 +65,9 @@ class OperationRunner:
         self._cancelled: set[str] = set()
         self._closing = False
         self._changed = asyncio.Condition()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns("operations run", AT_ONCE)
+        self._accepted = Shares("operations run or wait", RUNNING_MAX)
+        self._waits = Shares("requests wait for operations", WAITS_MAX)
         self._aside: set[str] = set()
         """Ids of the operations that have given their turn to others."""
         self._receivers = Subscribers[[Operation]]()
@@ -75,6 +82,7 @@ class OperationRunner:
     async def resume(self) -> None:
         """Start the operations again that an earlier server did not finish."""
         for operation in await self._operations.running():
+            self._accepted.hold(operation.party)
             self._spawn(operation)
 
     async def stop_waiting(self, _app: object = None) -> None:
@@ -86,8 +94,11 @@ class OperationRunner:
         """Stop. The next server resumes operations that are running."""
         await self._tasks.close()
 
-    async def accept(self, kind: OperationKind, name: str, request: dict[str, Any]) -> Operation:
-        """Store an operation and start it. Raises Conflict if too many are running."""
+    async def accept(
+        self, kind: OperationKind, name: str, request: dict[str, Any], party: str = ""
+    ) -> Operation:
+        """Store an operation of a key and start it. Raises QueueFull if too many are running, or
+        too many of that key."""
         operation = Operation(
             id=secrets.token_hex(8),
             kind=kind,
@@ -95,8 +106,14 @@ class OperationRunner:
             request=request,
             phase="upload" if kind == "deploy" else "queued",
             created_s=self._wall(),
+            party=party,
         )
-        await self._operations.put(operation)
+        self._accepted.take(party)
+        try:
+            await self._operations.put(operation)
+        except BaseException:
+            self._accepted.give_back(party)
+            raise
         self._spawn(operation)
         self._receivers.notify(operation)
         # Let the task start: a cancellation must reach its `try`, not a task that never ran.
@@ -117,9 +134,12 @@ class OperationRunner:
         running = self._running.get(id)
         return running[0] if running else await self._operations.get(id)
 
-    async def wait(self, id: str, phase: str, seconds: float) -> Operation:
-        """Return as `get`, once the phase is not `phase`, the operation ended or time is up."""
-        with suppress(TimeoutError):
+    async def wait(self, id: str, phase: str, seconds: float, party: str = "") -> Operation:
+        """Return as `get`, once the phase is not `phase`, the operation ended or time is up.
+
+        Raises QueueFull if too many requests wait, or too many of that key.
+        """
+        with self._waits.place(party), suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(
                     lambda: self._closing or not self._runs(id) or self._phase_of(id) != phase
@@ -160,7 +180,7 @@ class OperationRunner:
     async def _run(self, operation: Operation) -> None:
         try:
             # Wait for the name first, so that operations of one name occupy a single slot.
-            async with self.lock(operation.name), self._turn(operation.id):
+            async with self.lock(operation.name), self._turn(operation):
                 changes = await self._outcome(operation)
         except asyncio.CancelledError:
             if operation.id not in self._cancelled:
@@ -171,25 +191,26 @@ class OperationRunner:
         await self._end(operation.id, changes)
 
     @asynccontextmanager
-    async def _turn(self, id: str) -> AsyncIterator[None]:
-        await self._turns.acquire()
+    async def _turn(self, operation: Operation) -> AsyncIterator[None]:
+        await self._turns.take(operation.party)
         try:
             yield
         finally:
-            if id in self._aside:
-                self._aside.discard(id)
+            if operation.id in self._aside:
+                self._aside.discard(operation.id)
             else:
-                self._turns.release()
+                self._turns.give_back(operation.party)
 
     @asynccontextmanager
     async def aside(self, id: str) -> AsyncIterator[None]:
         """Let other operations have the turn of this one within the block, which waits for what is
         far away, perhaps for hours. After the block it has a turn again."""
+        party = self._running[id][0].party
         self._aside.add(id)
-        self._turns.release()
+        self._turns.give_back(party)
         yield
         # Not after an error: the operation ends without a turn.
-        await self._turns.acquire()
+        await self._turns.take(party)
         self._aside.discard(id)
 
     async def _outcome(self, operation: Operation) -> dict[str, Any]:
@@ -228,6 +249,7 @@ class OperationRunner:
                 await self._tell()
                 await self._pause(END_RETRY_S)
         del self._running[id]
+        self._accepted.give_back(ended.party)
         self._receivers.notify(ended)
         await self._tell()
 

@@ -61,7 +61,7 @@ class Operator:
 
     async def start(self, name: str, **fields: Any) -> Operation:
         """Start a deploy that is accepted and running."""
-        return await self.deploys.start(name, await self.request(**fields), id)
+        return await self.deploys.start(name, await self.request(**fields), id, "")
 
     async def deploy(self, name: str, **fields: Any) -> Operation:
         """Deploy and wait for the end."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from admin.deploy.deploys import CHECKED_MAX
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import (
     BadBundle,
     Conflict,
     ModelRefused,
+    QueueFull,
     Refused,
     StoreUnavailable,
     Unknown,
     UnknownFunction,
 )
+from registry.model import Operation
 from tests.support.operator import UNTIL_S, Operator, locked, operating, until
 from tests.support.server import Gate
 
@@ -90,7 +94,7 @@ async def test_an_impossible_deploy_is_refused_without_an_operation(operator: Op
     request = await operator.request()
     request.files[0].sha256 = "0" * 64
     with pytest.raises(BadBundle, match="1 files were not uploaded, first 0000"):
-        await operator.deploys.start("digits", request, id)
+        await operator.deploys.start("digits", request, id, "")
     with pytest.raises(ModelRefused, match=r"m\.onnx is not an ONNX model"):
         await operator.start("digits", files={"m.onnx": b"\xff\xff"})
     with pytest.raises(Refused, match=r"device\.kind: expected any or cpu, got cuda"):
@@ -112,7 +116,7 @@ async def test_a_damaged_file_does_not_stay(tmp_path: Path, content: bytes) -> N
         blob.write_bytes(content)
 
         with pytest.raises(BadBundle, match=r"1 files were not uploaded|m\.onnx: .* was damaged"):
-            await operator.deploys.start("digits", request, id)
+            await operator.deploys.start("digits", request, id, "")
 
         assert not blob.exists()
 
@@ -248,7 +252,7 @@ async def test_a_locked_store_accepts_no_deploy(operator: Operator) -> None:
     """A deploy that cannot be stored is refused at once and does not run."""
     request = await operator.request()
     with locked(operator.store.settings.database), pytest.raises(StoreUnavailable):
-        await operator.deploys.start("digits", request, id)
+        await operator.deploys.start("digits", request, id, "")
 
     assert await operator.deploys.runner.newest() == []
     assert (await operator.deploy("digits")).result["revision"] == "digits@1"
@@ -344,3 +348,19 @@ async def test_a_wait_ends_with_its_time(operator: Operator, gate: Gate) -> None
     await until(lambda: gate.waiting == 1)
 
     assert (await operator.deploys.runner.wait(operation.id, "verify", 0)).phase == "verify"
+
+
+async def test_deploys_that_are_checked_are_shared(tmp_path: Path) -> None:
+    """A key that asks for many deploys at once is refused above half of the places; the deploy of
+    another key is checked meanwhile."""
+    async with operating(tmp_path) as operator:
+        request = await operator.request()
+        start = partial(operator.deploys.start, request=request, check=id)
+        many = [start(f"a{number}", party="a") for number in range(CHECKED_MAX // 2 + 1)]
+
+        *found, other = await asyncio.gather(*many, start("b", party="b"), return_exceptions=True)
+
+        assert isinstance(other, Operation)
+        refused = [one for one in found if isinstance(one, QueueFull)]
+        assert len(refused) == 1
+        assert "deploy requests are being checked" in str(refused[0])
