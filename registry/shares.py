@@ -43,6 +43,11 @@ class Shares:
 
     def take(self, party: str) -> None:
         """Take a place, until `give_back`. Raises QueueFull if the party may have no more."""
+        self.check(party)
+        self.hold(party)
+
+    def check(self, party: str) -> None:
+        """Raise QueueFull if the party may have no more places."""
         if not self.has_room(party):
             own = self.taken(party)
             text = f"{self._count} {self._what}, {own} of them of this caller"
@@ -51,7 +56,6 @@ class Shares:
                 " are free",
                 retry_after_s=RETRY_S,
             )
-        self.hold(party)
 
     def hold(self, party: str) -> None:
         """Take a place that is due to the party, as before a restart or for one it gave back."""

@@ -165,8 +165,13 @@ class UploadRoutes:
         """Answer 200 if the blob is stored (with `size` bytes, if the query has it), and claim it
         for the deploy that follows, so that it is not removed meanwhile."""
         sha256, size = request.match_info["sha256"], request.query.get("size")
+        now, party = asyncio.get_running_loop().time(), request[CALLER].id
         if size is not None and not (size.isdecimal() and len(size) <= SIZE_DIGITS_MAX):
             raise BadRequest(f"size: expected bytes, got {size[:40]!r}")
+        if not self._blobs.has(sha256):
+            raise Unknown(f"no blob {sha256}")
+        if not self._blobs.unneeded.may_claim(party, sha256, self._blobs.size(sha256), now):
+            raise Unknown(f"blob {sha256} was claimed for too long, and no function needs it")
         if not self._blobs.claim(sha256, None if size is None else int(size)):
             raise Unknown(f"no blob {sha256}")
         return web.Response()
@@ -178,13 +183,20 @@ class UploadRoutes:
             raise BadRequest("an upload needs the header Content-Length")
         if encoding_of(request.headers.getall(hdrs.CONTENT_ENCODING, [])):
             raise BadRequest("an upload must be sent without Content-Encoding")
-        party = request[CALLER].id
-        async with self._slots.take(party) as slot, self._blobs.receive(sha256, size) as upload:
-            await send_continue(request)
-            while chunk := await request.content.readany():
-                slot.received(len(chunk))
-                await upload.write(chunk)
-            slot.whole()
+        party, scopes = request[CALLER]
+        now = asyncio.get_running_loop().time()
+        arriving = self._blobs.unneeded.arriving(
+            party, sha256, size, now, is_bounded="admin" not in scopes
+        )
+        async with self._slots.take(party) as slot:
+            with arriving as arrival:
+                async with self._blobs.receive(sha256, size) as upload:
+                    await send_continue(request)
+                    while chunk := await request.content.readany():
+                        slot.received(len(chunk))
+                        await upload.write(chunk)
+                        arrival.received += len(chunk)
+                    slot.whole()
         return json_answer({"sha256": sha256, "size": size}, CREATED)
 
     async def post_revision(self, request: web.Request) -> web.Response:

@@ -42,10 +42,13 @@ from registry.model import Function, Operation
 from registry.names import check_name
 from registry.shares import Shares
 from registry.spec import settings_equal
+from registry.tasks import Tasks
 
 Settled = Callable[[], Awaitable[object]]
 CHECKED_MAX: Final = 64
 """Max deploy requests that are read and checked, or wait for it."""
+SWEEP_S: Final = 600.0
+"""Seconds between two sweeps of files that no deploy has used: also without any deploy they go."""
 
 
 async def at_once() -> None:
@@ -84,6 +87,7 @@ class Deploys:
         self._wall = wall
         self._settled = settled
         self._models = models
+        self._tasks = Tasks("deploys")
         self._requests = RequestReader()
         self._checked = Shares("deploy requests are being checked", CHECKED_MAX)
         self._removal = Removal(store, models)
@@ -110,9 +114,12 @@ class Deploys:
         await self.pins.sweep()
         await self.runner.resume()
         self._revalidation.start()
+        self._removal.settle()
+        self._tasks.root("sweep unneeded files", self._keep_sweeping())
 
     async def close(self) -> None:
         """Stop. The next server resumes operations that are running."""
+        await self._tasks.close()
         await self._revalidation.close()
         await self.runner.close()
         await self._rollout.close()
@@ -196,6 +203,11 @@ class Deploys:
         in_use = {file["sha256"] for files in bundles for file in files}
         await self._removal.sweep(in_use, self._wall())
         await self.pins.sweep()
+
+    async def _keep_sweeping(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            await self.sweep()
 
     def _known(self, work: Work) -> Work:
         """Return `work` followed by a wait until every gateway process has applied its change."""
