@@ -120,9 +120,10 @@ class OperateRoutes:
         seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
         was_warm = self._state(deployed) == "warm"
         began_s = self._clock()
-        await self._waits.run(self._restore_image(deployed, seconds))
+        party = request[CALLER].id
+        await self._waits.run(self._restore_image(deployed, seconds), party)
         seconds = max(1, seconds - round(self._clock() - began_s))
-        await self._waits.run(warm_up(self._catalog, self._manager, deployed, seconds))
+        await self._waits.run(warm_up(self._catalog, self._manager, deployed, seconds), party)
         took_ms = round((self._clock() - began_s) * 1e3, 1)
         return json_answer(
             {

@@ -14,6 +14,7 @@ import structlog
 
 from admin.deploy.turns import Turns
 from gateway.problems import document
+from gateway.waits import WAITS_MAX
 from pool_manager.subscribers import Subscribers
 from registry.errors import FnError, ShuttingDown, StoreUnavailable
 from registry.model import Operation, OperationKind
@@ -25,8 +26,6 @@ log = structlog.get_logger()
 
 AT_ONCE: Final = 8
 """Max operations that run at once; those of one key alone are half of them."""
-WAITS_MAX: Final = 256
-"""Max requests that wait for operations."""
 SWITCH = "switch"
 """Last phase: store and memory change together from here on, so it cannot be cancelled."""
 END_RETRY_S = 1.0

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from admin.deploy.operations import AT_ONCE, SWITCH, WAITS_MAX, OperationRunner, Phase
+from admin.deploy.operations import AT_ONCE, SWITCH, OperationRunner, Phase
+from gateway.waits import WAITS_MAX
 from registry.errors import Conflict, QueueFull, ShuttingDown
 from registry.model import Operation
 from registry.store.database import Database
