@@ -193,7 +193,7 @@ class Deploys:
         for operation in self.runner.running():
             if operation.name == name:
                 self.runner.request_cancel(operation.id)
-        async with self.runner.lock(name):
+        async with self.runner.work_on(name):
             await self._removal.remove(name)
         await self.sweep()
 

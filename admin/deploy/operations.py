@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -70,8 +70,8 @@ class OperationRunner:
         self._aside: set[str] = set()
         """Ids of the operations that have given their turn to others."""
         self._receivers = Subscribers[[Operation]]()
-        # Weak values: a name's lock lives as long as a task holds it or waits for it.
-        self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Weak values: a name's turns live as long as a task has one or waits for it.
+        self._names: WeakValueDictionary[str, Turns] = WeakValueDictionary()
 
     def subscribe(self, receiver: Callable[[Operation], None]) -> Callable[[], None]:
         """Call `receiver` for each operation that begins, changes its phase or ends, until the
@@ -162,9 +162,10 @@ class OperationRunner:
             self._cancelled.add(id)
             self._running[id][1].cancel()
 
-    def lock(self, name: str) -> asyncio.Lock:
-        """Return the lock for work on a name. Operations acquire it in order of arrival."""
-        return self._names.setdefault(name, asyncio.Lock())
+    def work_on(self, name: str, party: str = "") -> AbstractAsyncContextManager[None]:
+        """Return a block that works on a name alone. Those of a key get in in order of arrival,
+        keys in turn."""
+        return self._names.setdefault(name, Turns("operations of a name run", 1)).turn(party)
 
     def _runs(self, id: str) -> bool:
         return id in self._running and self._running[id][0].state == "running"
@@ -179,7 +180,8 @@ class OperationRunner:
     async def _run(self, operation: Operation) -> None:
         try:
             # Wait for the name first, so that operations of one name occupy a single slot.
-            async with self.lock(operation.name), self._turn(operation):
+            on_name = self.work_on(operation.name, operation.party)
+            async with on_name, self._turn(operation):
                 changes = await self._outcome(operation)
         except asyncio.CancelledError:
             if operation.id not in self._cancelled:

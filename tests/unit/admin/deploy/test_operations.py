@@ -177,6 +177,20 @@ async def test_another_key_need_not_wait_for_the_operations_of_one(bench: Bench)
     await bench.runner.accept("deploy", "more", {}, "a")
 
 
+async def test_operations_of_one_name_go_in_turn(bench: Bench) -> None:
+    """The deploy of a key to a function waits for the one that runs and the next, not for all that
+    another key has asked for."""
+    many = [await bench.runner.accept("deploy", "f", {}, "a") for _ in range(6)]
+    other = await bench.runner.accept("deploy", "f", {}, "b")
+
+    bench.go.set()
+    await until(lambda: not bench.runner.running())
+
+    assert bench.begun.index(other.id) <= 2
+    bench.begun.remove(other.id)
+    assert bench.begun == [one.id for one in many]
+
+
 async def test_waits_for_operations_are_shared(bench: Bench) -> None:
     """A key with half of the waits is refused another one; the next key is not."""
     operation = await bench.runner.accept("deploy", "f", {}, "a")
