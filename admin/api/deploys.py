@@ -43,6 +43,7 @@ class Slot:
     def __init__(self, party: str, now: float) -> None:
         self.party = party
         self.began_s = self.since_s = now
+        self.is_whole = False
         self._received = 0
         self._why = ""
         self._missing = PROGRESS_BYTES
@@ -73,7 +74,9 @@ class Slot:
         return self._received / max(now - self.began_s, 1e-9)
 
     def whole(self) -> None:
-        """Lift the time limit: all bytes arrived, and only the store's work remains."""
+        """Lift the time limit: all bytes arrived, and only the store's work remains. The upload
+        gives way to no other one any more."""
+        self.is_whole = True
         self._limit.reschedule(None)
 
     def give_up(self, why: str) -> None:
@@ -122,7 +125,9 @@ class UploadSlots:
         found = (
             one
             for one in self._taken
-            if now - one.since_s >= STALLED_S and (others or one.party == party)
+            if now - one.since_s >= STALLED_S
+            and not one.is_whole
+            and (others or one.party == party)
         )
         return min(found, key=lambda one: one.since_s, default=None)
 
@@ -131,7 +136,7 @@ class UploadSlots:
         would not have fewer than `party` afterwards. It is slow, even if it always progresses; an
         upload that has just begun is not known to be."""
         taken, own = self._shares.taken, self._shares.taken(party)
-        old = [one for one in self._taken if now - one.began_s >= STALLED_S]
+        old = [one for one in self._taken if now - one.began_s >= STALLED_S and not one.is_whole]
         if self._shares.free > 0 or not old:
             return None
         most = max((one.party for one in old), key=taken)

@@ -203,6 +203,9 @@ class Uploads:
     def received(self, name: str, count: int = PROGRESS_BYTES) -> None:
         self._slots[name].received(count)
 
+    def whole(self, name: str) -> None:
+        self._slots[name].whole()
+
     def outcome(self, name: str) -> str:
         """Return how an upload ended, "" if it is running."""
         return self._tasks[name].result() if self._tasks[name].done() else ""
@@ -255,6 +258,27 @@ def test_a_stalled_upload_gives_up_its_slot() -> None:
         assert (some.outcome("b2"), some.outcome("c2")) == ("", "")
         await some.ended()
         assert some.held == ["a1", "b1", "c2", "b2"]
+
+    run(steps())
+
+
+def test_an_upload_that_has_arrived_gives_no_way() -> None:
+    """An upload of which only the store's work remains keeps its slot, however long that takes."""
+
+    async def steps() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        some = Uploads(4)
+        await some.begin("a1", "a2", "b1", "c1")
+        some.whole("a1")
+        some.whole("a2")
+        loop.passed_s += 2 * PROGRESS_S
+        for name in ("b1", "c1"):
+            some.received(name)
+        await some.begin("d1")
+        assert "at most 4 are possible" in some.outcome("d1")
+        await some.ended()
+        assert (some.outcome("a1"), some.outcome("a2")) == ("whole", "whole")
 
     run(steps())
 
