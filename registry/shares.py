@@ -21,7 +21,8 @@ class Shares:
 
     def __init__(self, what: str, places: int) -> None:
         self._what = what
-        self._places = places
+        self.places = places
+        """Max places; a lower one takes none back."""
         self._taken: dict[str, int] = {}
         self._count = 0
 
@@ -35,7 +36,7 @@ class Shares:
     @property
     def free(self) -> int:
         """Places that nobody has; negative if more are held than there are."""
-        return self._places - self._count
+        return self.places - self._count
 
     def has_room(self, party: str) -> bool:
         """Return whether the party may take a place."""
@@ -52,7 +53,7 @@ class Shares:
             own = self.taken(party)
             text = f"{self._count} {self._what}, {own} of them of this caller"
             raise QueueFull(
-                f"{text}: at most {self._places} are possible, and a caller may have no more than"
+                f"{text}: at most {self.places} are possible, and a caller may have no more than"
                 " are free",
                 retry_after_s=RETRY_S,
             )

@@ -274,8 +274,7 @@ class Deploys:
         staged = await self._changes.staged(operation.id, operation.name)
         sample: dict[str, Any] = {}
         if staged is None:
-            await phase("verify")
-            verified = await self._verification.verify(draft, operation.id)
+            verified = await self._verification.verify(draft, operation.id, operation.party, phase)
             sample = verified.sample
             if current is None:
                 return await self._first(with_wait(draft, verified.profile), verified, phase)
@@ -301,8 +300,7 @@ class Deploys:
                 "profile": profile_json(same.profile),
                 "switch": f"the same bundle and settings as {ref}",
             }
-        await phase("verify")
-        verified = await self._verification.verify(draft, operation.id)
+        verified = await self._verification.verify(draft, operation.id, operation.party, phase)
         await phase(SWITCH)
         added = await self._changes.add(draft, verified)
         current = f"{name}@{added.function.revision}"

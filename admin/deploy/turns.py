@@ -23,6 +23,15 @@ class Turns:
     def __len__(self) -> int:
         return len(self._shares)
 
+    def is_free(self, party: str) -> bool:
+        """Return whether the party would not wait for a turn."""
+        return self._shares.has_room(party)
+
+    def resize(self, places: int) -> None:
+        """Set the max turns at once; none that is taken ends."""
+        self._shares.places = places
+        self._grant()
+
     async def take(self, party: str) -> None:
         """Return once the party has a turn, until `give_back`."""
         turn = asyncio.get_running_loop().create_future()

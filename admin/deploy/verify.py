@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import msgspec
 import structlog
 
+from admin.deploy.operations import Phase
 from admin.deploy.plan import Plan, profile_from_report, signature_from_report, verified_before
+from admin.deploy.turns import Turns
 from admin.pool_sync import binding, with_hosts, with_server
 from admin.store import Store
 from gateway.openapi.descriptions import zeros
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import Device, PoolSpec
 from pool_manager.manager import Manager
 from registry.batching import rows_of, with_refutation
 from registry.bundles import onnx_files
@@ -71,6 +74,31 @@ class Verified:
     sample: dict[str, Any]
 
 
+class TrialTurns:
+    """Turns of trials, as many as there are devices of a kind.
+
+    A trial may load for minutes, and none is stopped for calls: the trials of one key, which has
+    at most every second turn, would keep all calls from a device.
+    """
+
+    def __init__(self, devices: Callable[[], Iterable[Device]]) -> None:
+        self._devices = devices
+        self._of_kind: dict[str, Turns] = {}
+
+    @asynccontextmanager
+    async def turn(self, party: str, kind: str, phase: Phase | None) -> AsyncIterator[None]:
+        """Have a turn within the block, which waits for it in the phase "queued"."""
+        count = sum(one.kind == kind for one in self._devices())
+        turns = self._of_kind.setdefault(kind, Turns("trials run", count))
+        turns.resize(max(1, count))
+        if phase is not None and not turns.is_free(party):
+            await phase("queued")
+        async with turns.turn(party):
+            if phase is not None:
+                await phase("verify")
+            yield
+
+
 class Verification:
     """Checks drafts against the store's files, and in trial replicas of the manager."""
 
@@ -88,6 +116,7 @@ class Verification:
         self._store = store
         self._manager = manager
         self._prepare = prepare
+        self._turns = TrialTurns(manager.devices)
 
     def check_files(self, draft: Plan) -> None:
         """Raise BadBundle or ModelRefused for defects that need no trial: files not uploaded, no
@@ -129,9 +158,11 @@ class Verification:
         file = candidate_of(deployed)
         return file is None or self._store.blobs.claim(file.sha256, file.size)
 
-    async def verify(self, draft: Plan, trial: str) -> Verified:
+    async def verify(
+        self, draft: Plan, trial: str, party: str = "", phase: Phase | None = None
+    ) -> Verified:
         """Load, try, prove and measure the model, unless an earlier trial did so. `trial` is a
-        unique name.
+        unique name, `party` the key whose turn it takes. `phase` gets the progress.
 
         A trial that is killed from outside is repeated once. Raises ModelRefused or ServerRefused
         with the reason, or TrialKilled.
@@ -141,12 +172,15 @@ class Verification:
         if known is not None and known.profile is not None and self.has_candidate(known):
             revision = replace(draft.revision, signature=known.revision.signature)
             check_shapes(revision, known.profile)
+            if phase is not None:
+                await phase("verify")
             return Verified(revision, known.profile, {})
-        try:
-            report = await self._report(draft, trial)
-        except TrialKilled as error:
-            log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
-            report = await self._second_report(draft, trial)
+        async with self._turns.turn(party, self._expected_kind(kind), phase):
+            try:
+                report = await self._report(draft, trial)
+            except TrialKilled as error:
+                log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
+                report = await self._second_report(draft, trial)
         profile = profile_from_report(report, draft)
         measured = (profile.bundle, profile.engine, profile.device_kind)
         profile = with_refutation(profile, await self._store.functions.find_profile(*measured))

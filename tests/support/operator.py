@@ -59,9 +59,9 @@ class Operator:
             listed.append(WireFile(path, len(content), digest))
         return WireDeploy(files=listed, **{"model": next(iter(contents), None), **fields})
 
-    async def start(self, name: str, **fields: Any) -> Operation:
-        """Start a deploy that is accepted and running."""
-        return await self.deploys.start(name, await self.request(**fields), id, "")
+    async def start(self, name: str, *, party: str = "", **fields: Any) -> Operation:
+        """Start a deploy of a key that is accepted and running."""
+        return await self.deploys.start(name, await self.request(**fields), id, party)
 
     async def deploy(self, name: str, **fields: Any) -> Operation:
         """Deploy and wait for the end."""

@@ -142,7 +142,7 @@ async def test_one_name_does_not_take_every_turn(operator: Operator, gate: Gate)
     gate.shut()
     queued = [await operator.start("slow", overrides={"min": n}) for n in (0, 1, 1, 1, 1)]
 
-    other = await operator.start("quick")
+    other = await operator.start("quick", party="b")
 
     await operator.reached(other.id, "verify")
     gate.open()
@@ -203,6 +203,26 @@ async def test_a_cancelled_deploy_changes_nothing(
     await until(lambda: not operator.manager.replicas())
     gate.open()
     assert (await operator.deploy("digits")).result["revision"] == "digits@1"
+
+
+async def test_the_trials_of_one_key_leave_devices_to_others(
+    operator: Operator, gate: Gate
+) -> None:
+    """With two devices the trials of one key run one after the other, however long they load; that
+    of another key, and calls, find a device."""
+    gate.shut()
+    one = await operator.start("one", party="a")
+    await operator.reached(one.id, "verify")
+    other = await operator.start("other", party="a")
+    await operator.reached(other.id, "queued")
+    beside = await operator.start("beside", party="b")
+    await operator.reached(beside.id, "verify")
+    await until(lambda: gate.waiting == 2)
+
+    assert (await operator.deploys.runner.get(other.id)).phase == "queued"
+    gate.open()
+    ended = [await operator.ended(each.id) for each in (one, other, beside)]
+    assert [each.state for each in ended] == ["done"] * 3
 
 
 async def test_a_waiting_deploy_can_be_cancelled(operator: Operator, gate: Gate) -> None:
