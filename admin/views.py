@@ -227,9 +227,10 @@ def precision_json(deployed: Deployed) -> PrecisionReport | None:
 
 
 def operation_json(operation: Operation) -> dict[str, Any]:
-    """Return an operation without the request that created it and what that allowed."""
+    """Return an operation without the request that created it, whose it was and what that
+    allowed."""
     data = asdict(operation)
-    del data["request"], data["scopes"]
+    del data["request"], data["party"], data["scopes"]
     return data
 
 

@@ -7,11 +7,14 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, TypeVar
 
 from gateway.revocation import cut_revoked
-from registry.errors import FnError, ShuttingDown
+from registry.errors import FnError, QueueFull, ShuttingDown
+from registry.shares import Shares
 from registry.store.keys import KeyRing
 
 T = TypeVar("T")
 RETRY_S: Final = 5.0
+WAITS_MAX: Final = 1024
+"""Max requests of one kind that wait."""
 
 
 class OpenWaits:
@@ -20,9 +23,27 @@ class OpenWaits:
     def __init__(self) -> None:
         self._is_closing = False
         self._waits: set[asyncio.Timeout] = set()
+        self._shares = Shares("requests wait", WAITS_MAX)
 
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns. Raises ShuttingDown if the server shuts down first."""
+    async def run(self, work: Coroutine[Any, Any, T], party: str | None = None) -> T:
+        """Return what `work` returns, for a party as in `Shares`, None if it is counted elsewhere.
+
+        Raises ShuttingDown if the server shuts down first, and QueueFull if too many requests wait,
+        or too many of the party.
+        """
+        if party is None:
+            return await self._run(work)
+        try:
+            self._shares.take(party)
+        except QueueFull:
+            work.close()
+            raise
+        try:
+            return await self._run(work)
+        finally:
+            self._shares.give_back(party)
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             async with asyncio.timeout(0.0 if self._is_closing else None) as wait:
                 self._waits.add(wait)

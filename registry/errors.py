@@ -150,7 +150,7 @@ class BodyTimeout(FnError):
 
 
 class QueueFull(FnError):
-    """The function's queue is full, by number of requests or by bytes."""
+    """A queue is full, by number of requests or by bytes, or the caller has its share of it."""
 
     code = "queue_full"
     title = "Too many requests are waiting"

@@ -403,8 +403,11 @@ OperationKind = Literal["deploy", "rollback"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Long-running work that survives a restart. `request` contains everything to run it again,
-    `scopes` what the caller's key allowed; those of earlier releases count as deploy."""
+    """Long-running work that survives a restart. `request` contains everything to run it again.
+
+    `party` is the id of the key that asked for it, `scopes` what that key allowed; those of earlier
+    releases count as deploy.
+    """
 
     id: str
     kind: OperationKind
@@ -418,6 +421,7 @@ class Operation:
     namespace: str = NAMESPACE
     created_s: float = 0.0
     ended_s: float = 0.0
+    party: str = ""
 
 
 @dataclass(frozen=True, slots=True)

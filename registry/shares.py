@@ -7,6 +7,8 @@ No party can take the last places, so that a party without any finds one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from registry.errors import QueueFull
@@ -19,25 +21,56 @@ class Shares:
 
     def __init__(self, what: str, places: int) -> None:
         self._what = what
-        self._places = places
+        self.places = places
+        """Max places; a lower one takes none back."""
         self._taken: dict[str, int] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
+    def taken(self, party: str) -> int:
+        """Return how many places the party has."""
+        return self._taken.get(party, 0)
+
+    @property
+    def free(self) -> int:
+        """Places that nobody has; negative if more are held than there are."""
+        return self.places - self._count
+
+    def has_room(self, party: str) -> bool:
+        """Return whether the party may take a place."""
+        return self.taken(party) < self.free
+
     def take(self, party: str) -> None:
         """Take a place, until `give_back`. Raises QueueFull if the party may have no more."""
-        own, free = self._taken.get(party, 0), self._places - self._count
-        if own >= free:
+        self.check(party)
+        self.hold(party)
+
+    def check(self, party: str) -> None:
+        """Raise QueueFull if the party may have no more places."""
+        if not self.has_room(party):
+            own = self.taken(party)
             text = f"{self._count} {self._what}, {own} of them of this caller"
             raise QueueFull(
-                f"{text}: at most {self._places} are possible, and a caller may have no more than"
+                f"{text}: at most {self.places} are possible, and a caller may have no more than"
                 " are free",
                 retry_after_s=RETRY_S,
             )
-        self._taken[party] = own + 1
+
+    def hold(self, party: str) -> None:
+        """Take a place that is due to the party, as before a restart or for one it gave back."""
+        self._taken[party] = self.taken(party) + 1
         self._count += 1
+
+    @contextmanager
+    def place(self, party: str) -> Iterator[None]:
+        """Have a place within the block. Raises QueueFull."""
+        self.take(party)
+        try:
+            yield
+        finally:
+            self.give_back(party)
 
     def give_back(self, party: str) -> None:
         """Give back a place of the party."""

@@ -12,7 +12,7 @@ from typing import Final
 from aiohttp import web
 
 from admin.api.aliases import AliasRoutes
-from admin.api.context import AdminContext
+from admin.api.context import CALLER, AdminContext
 from admin.api.cost import CostRoutes
 from admin.api.deploys import UploadRoutes
 from admin.api.documents.routes import PREFIX
@@ -87,6 +87,7 @@ class AdminApi:
             authorization = request.headers.get("Authorization")
             name = request.match_info.get("name", "")
             caller = self._access.check(authorization, need, name)
+            request[CALLER] = caller
             if not is_shielded:
                 return await self._open.run(caller.id, handler(request))
             task_name = f"{request.method} {request.path[:200]}"
@@ -148,7 +149,7 @@ class Admin:
                 context.connections,
             ),
             operate,
-            UploadRoutes(store.blobs, deploys, boundary.access),
+            UploadRoutes(store.blobs, deploys),
             KeyRoutes(store.keys, store.ring, store.revocations, wall),
             AccessRoutes(store, settings.exposure, "" if settings.is_local else settings.listen),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),

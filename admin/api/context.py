@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
 
 from admin.deploy.builds import Builds
 from admin.deploy.deploys import Deploys, Settled, at_once
@@ -11,11 +14,14 @@ from admin.events.snapshot import GatewayState
 from admin.history import ServerHistory
 from admin.settings import Settings
 from admin.store import Store
+from gateway.access import Caller
 from gateway.http.connected import Connections
 from gateway.observing.errors import RecentFailures
 from gateway.pages.tickets import Tickets
 from pool_manager.manager import Manager
 
+CALLER: Final = web.RequestKey("caller", Caller)
+"""Whose request it is; `AdminApi` sets it before a handler gets the request."""
 AskConnections = Callable[[str, str], Awaitable[Connections]]
 
 

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 from aiohttp import hdrs, web
 
+from admin.api.context import CALLER
 from admin.api.functions import whole_number
 from admin.deploy.builds import Builds
 from admin.deploy.changes import etag
@@ -95,7 +96,7 @@ class OperateRoutes:
         """Start a rollback: 202 with the operation to follow."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         name = request.match_info["name"]
-        operation = await self._deploys.roll_back(name, parse_rollback(body))
+        operation = await self._deploys.roll_back(name, parse_rollback(body), request[CALLER])
         location = {"Location": f"/admin/v1/operations/{operation.id}"}
         return json_answer(operation_json(operation), ACCEPTED, location)
 
@@ -118,9 +119,10 @@ class OperateRoutes:
         seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
         was_warm = self._state(deployed) == "warm"
         began_s = self._clock()
-        await self._waits.run(self._restore_image(deployed, seconds))
+        party = request[CALLER].id
+        await self._waits.run(self._restore_image(deployed, seconds), party)
         seconds = max(1, seconds - round(self._clock() - began_s))
-        await self._waits.run(warm_up(self._catalog, self._manager, deployed, seconds))
+        await self._waits.run(warm_up(self._catalog, self._manager, deployed, seconds), party)
         took_ms = round((self._clock() - began_s) * 1e3, 1)
         return json_answer(
             {

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 from registry.bounded_text import TOML_MAX
 from registry.bundles.foreign_formats import by_suffix, not_onnx
-from registry.bundles.onnx_files import external_locations, external_paths
+from registry.bundles.onnx_files import OnnxReader, check_original, external_paths
 from registry.bundles.paths import FILES_MAX, check_path, make_bundle
 from registry.errors import BadBundle, BadRequest
 from registry.manifest import MANIFEST_FILE, parse_manifest
@@ -195,7 +195,9 @@ def _external(root: Path, model: str) -> tuple[str, ...]:
     with open_file(root, model):
         pass
     try:
-        return external_paths(model, external_locations(root / model))
+        found = OnnxReader().read(root / model)
+        check_original(model, found)
+        return external_paths(model, found.locations)
     except ValueError as error:
         raise BadBundle(not_onnx(repr(model), error, root / model)) from error
 

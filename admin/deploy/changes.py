@@ -277,8 +277,18 @@ class Removal:
         """Remove blobs that no revision uses, except those with a sha256 in `in_use`. Removes no
         blobs before the store's `sweeps_from_s`."""
         self._forget_bundles()
-        if now_s < self._store.sweeps_from_s:
-            return
+        if now_s >= self._store.sweeps_from_s:
+            await self._sweep(in_use, now_s)
+        self.settle()
+
+    def settle(self) -> None:
+        """Tell the counts of uploads which blobs the revisions need."""
+        blobs, bundles = self._store.blobs, self._store.bundles.values()
+        needed = {file.sha256 for bundle in bundles for file in bundle.files}
+        needed |= self._store.builds.referenced_blobs() | self._made()
+        blobs.unneeded.settle(needed, blobs.has)
+
+    async def _sweep(self, in_use: Collection[str], now_s: float) -> None:
         functions, settings = self._store.functions, self._store.settings
         builds = self._store.builds
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -35,6 +35,7 @@ from admin.deploy.upstream_keys import UpstreamKeyReader
 from admin.deploy.verify import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
+from gateway.access import Caller
 from pool_manager.manager import Manager
 from pool_manager.mounts import MountRules
 from registry.batching import rows_of, summary
@@ -42,9 +43,15 @@ from registry.catalog import Deployed
 from registry.errors import Conflict
 from registry.model import Function, Operation
 from registry.names import check_name
+from registry.shares import Shares
 from registry.spec import settings_equal
+from registry.tasks import Tasks
 
 Settled = Callable[[], Awaitable[object]]
+CHECKED_MAX: Final = 64
+"""Max deploy requests that are read and checked, or wait for it."""
+SWEEP_S: Final = 600.0
+"""Seconds between two sweeps of files that no deploy has used: also without any deploy they go."""
 
 
 async def at_once() -> None:
@@ -86,7 +93,9 @@ class Deploys:
         self._wall = wall
         self._settled = settled
         self._models = models
+        self._tasks = Tasks("deploys")
         self._requests = RequestReader()
+        self._checked = Shares("deploy requests are being checked", CHECKED_MAX)
         self._removal = Removal(store, models)
         self._needs = HostNeeds(store, mounts or MountRules())
         self._driver = driver
@@ -112,35 +121,40 @@ class Deploys:
         await self.pins.sweep()
         await self.runner.resume()
         self._revalidation.start()
+        self._removal.settle()
+        self._tasks.root("sweep unneeded files", self._keep_sweeping())
 
     async def close(self) -> None:
         """Stop. The next server resumes operations that are running."""
+        await self._tasks.close()
         await self._revalidation.close()
         await self.runner.close()
         await self._rollout.close()
         await self.pins.close()
         await self.upstream_keys.close()
 
-    async def start(self, name: str, request: WireDeploy, scopes: tuple[str, ...]) -> Operation:
-        """Check and accept a deploy of a caller with these scopes.
+    async def start(self, name: str, request: WireDeploy, caller: Caller) -> Operation:
+        """Check and accept a deploy.
 
-        Raises Refused, BadRequest, WrongScope or Conflict, changing nothing. A secret or a folder
-        that the server needs must be there.
+        Raises Refused, BadRequest, WrongScope, Conflict or QueueFull, changing nothing. A secret or
+        a folder that the server needs must be there.
         """
-        draft = await self._plan(name, request, scopes)
-        server = draft.revision.server
-        if server is not None and server.image is not None:
-            await self.pins.source(server.image, scopes)
-        await asyncio.to_thread(self._verification.check_files, draft)
-        await self._needs.check(draft.revision)
-        return await self.runner.accept("deploy", name, msgspec.to_builtins(request), scopes)
+        with self._checked.place(caller.id):
+            draft = await self._plan(name, request, caller)
+            server = draft.revision.server
+            if server is not None and server.image is not None:
+                await self.pins.source(server.image, caller.scopes)
+            await self._requests.run(caller.id, lambda: self._verification.check_files(draft))
+            await self._needs.check(draft.revision)
+            return await self.runner.accept("deploy", name, msgspec.to_builtins(request), caller)
 
-    async def roll_back(self, name: str, request: WireRollback) -> Operation:
+    async def roll_back(self, name: str, request: WireRollback, caller: Caller) -> Operation:
         """Check and accept a rollback to the named revision, or to the one that had the traffic
         before.
 
-        Raises UnknownFunction, UnknownRevision, Incompatible, Refused if a secret or a folder that
-        the revision needs is missing, or Conflict if no revision had the traffic before.
+        Raises UnknownFunction, UnknownRevision, Incompatible, QueueFull, Refused if a secret or a
+        folder that the revision needs is missing, or Conflict if no revision had the traffic
+        before.
         """
         current = self._store.catalog.resolve(check_name(name))
         number = request.to
@@ -158,7 +172,7 @@ class Deploys:
         check_compatible(current.revision, target.revision, request.breaking)
         await self._needs.check(target.revision)
         wanted = {"to": number, "breaking": request.breaking, "now": request.now}
-        return await self.runner.accept("rollback", name, wanted)
+        return await self.runner.accept("rollback", name, wanted, caller)
 
     async def rescale(self, name: str, match: str | None, changes: Mapping[str, Any]) -> Function:
         """Change how many replicas a function has; raises what `Changes.rescale` raises."""
@@ -185,7 +199,7 @@ class Deploys:
         for operation in self.runner.running():
             if operation.name == name:
                 self.runner.request_cancel(operation.id)
-        async with self.runner.lock(name):
+        async with self.runner.work_on(name):
             await self._removal.remove(name)
         await self.sweep()
 
@@ -195,6 +209,11 @@ class Deploys:
         in_use = {file["sha256"] for files in bundles for file in files}
         await self._removal.sweep(in_use, self._wall())
         await self.pins.sweep()
+
+    async def _keep_sweeping(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            await self.sweep()
 
     def _known(self, work: Work) -> Work:
         """Return `work` followed by a wait until every gateway process has applied its change."""
@@ -206,13 +225,13 @@ class Deploys:
 
         return done
 
-    async def _plan(self, name: str, request: WireDeploy, scopes: tuple[str, ...]) -> Plan:
-        asked = await self._requests.read(name, request)
+    async def _plan(self, name: str, request: WireDeploy, caller: Caller) -> Plan:
+        asked = await self._requests.read(caller.id, name, request)
         draft = plan(name, request, asked, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
         check_host(draft, self._manager.hosts())
         check_trial(draft, self._manager.hosts())
-        check_code(draft, self._driver, scopes)
+        check_code(draft, self._driver, caller.scopes)
         return draft
 
     def _revisions(self, name: str) -> tuple[Deployed, ...]:
@@ -227,7 +246,8 @@ class Deploys:
         request = msgspec.convert(operation.request, WireDeploy)
         # A name that did not exist at accept time may exist now, created by this very deploy.
         unnamed = msgspec.structs.replace(request, derived_name=False)
-        draft = await self._plan(operation.name, unnamed, operation.scopes)
+        caller = Caller(operation.party, operation.scopes)
+        draft = await self._plan(operation.name, unnamed, caller)
         draft = await self._needs.resolved(draft)
         server = draft.revision.server
         if server is None or server.image is None:
@@ -261,8 +281,7 @@ class Deploys:
         staged = await self._changes.staged(operation.id, operation.name)
         sample: dict[str, Any] = {}
         if staged is None:
-            await phase("verify")
-            verified = await self._verification.verify(draft, operation.id)
+            verified = await self._verification.verify(draft, operation.id, operation.party, phase)
             sample = verified.sample
             if current is None:
                 return await self._first(with_wait(draft, verified.profile), verified, phase)
@@ -288,8 +307,7 @@ class Deploys:
                 "profile": profile_json(same.profile),
                 "switch": f"the same bundle and settings as {ref}",
             }
-        await phase("verify")
-        verified = await self._verification.verify(draft, operation.id)
+        verified = await self._verification.verify(draft, operation.id, operation.party, phase)
         await phase(SWITCH)
         added = await self._changes.add(draft, verified)
         current = f"{name}@{added.function.revision}"

@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import structlog
 
+from admin.deploy.turns import Turns
+from gateway.access import NOBODY, Caller
 from gateway.problems import document
+from gateway.waits import WAITS_MAX
 from pool_manager.subscribers import Subscribers
 from registry.errors import FnError, ShuttingDown, StoreUnavailable
 from registry.model import Operation, OperationKind
-from registry.store.operations import Operations
+from registry.shares import Shares
+from registry.store.operations import RUNNING_MAX, Operations
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
-AT_ONCE = 4
+AT_ONCE: Final = 8
+"""Max operations that run at once; those of one key alone are half of them."""
 SWITCH = "switch"
 """Last phase: store and memory change together from here on, so it cannot be cancelled."""
 END_RETRY_S = 1.0
@@ -60,12 +65,14 @@ class OperationRunner:
         self._cancelled: set[str] = set()
         self._closing = False
         self._changed = asyncio.Condition()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns("operations run", AT_ONCE)
+        self._accepted = Shares("operations run or wait", RUNNING_MAX)
+        self._waits = Shares("requests wait for operations", WAITS_MAX)
         self._aside: set[str] = set()
         """Ids of the operations that have given their turn to others."""
         self._receivers = Subscribers[[Operation]]()
-        # Weak values: a name's lock lives as long as a task holds it or waits for it.
-        self._names: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Weak values: a name's turns live as long as a task has one or waits for it.
+        self._names: WeakValueDictionary[str, Turns] = WeakValueDictionary()
 
     def subscribe(self, receiver: Callable[[Operation], None]) -> Callable[[], None]:
         """Call `receiver` for each operation that begins, changes its phase or ends, until the
@@ -75,6 +82,7 @@ class OperationRunner:
     async def resume(self) -> None:
         """Start the operations again that an earlier server did not finish."""
         for operation in await self._operations.running():
+            self._accepted.hold(operation.party)
             self._spawn(operation)
 
     async def stop_waiting(self, _app: object = None) -> None:
@@ -87,23 +95,26 @@ class OperationRunner:
         await self._tasks.close()
 
     async def accept(
-        self,
-        kind: OperationKind,
-        name: str,
-        request: dict[str, Any],
-        scopes: tuple[str, ...] = (),
+        self, kind: OperationKind, name: str, request: dict[str, Any], caller: Caller = NOBODY
     ) -> Operation:
-        """Store an operation and start it. Raises Conflict if too many are running."""
+        """Store an operation of a caller and start it. Raises QueueFull if too many are running, or
+        too many of that caller."""
         operation = Operation(
             id=secrets.token_hex(8),
             kind=kind,
             name=name,
             request=request,
-            scopes=scopes,
+            scopes=caller.scopes,
             phase="upload" if kind == "deploy" else "queued",
             created_s=self._wall(),
+            party=caller.id,
         )
-        await self._operations.put(operation)
+        self._accepted.take(caller.id)
+        try:
+            await self._operations.put(operation)
+        except BaseException:
+            self._accepted.give_back(caller.id)
+            raise
         self._spawn(operation)
         self._receivers.notify(operation)
         # Let the task start: a cancellation must reach its `try`, not a task that never ran.
@@ -124,9 +135,12 @@ class OperationRunner:
         running = self._running.get(id)
         return running[0] if running else await self._operations.get(id)
 
-    async def wait(self, id: str, phase: str, seconds: float) -> Operation:
-        """Return as `get`, once the phase is not `phase`, the operation ended or time is up."""
-        with suppress(TimeoutError):
+    async def wait(self, id: str, phase: str, seconds: float, party: str = "") -> Operation:
+        """Return as `get`, once the phase is not `phase`, the operation ended or time is up.
+
+        Raises QueueFull if too many requests wait, or too many of that key.
+        """
+        with self._waits.place(party), suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(
                     lambda: self._closing or not self._runs(id) or self._phase_of(id) != phase
@@ -150,9 +164,10 @@ class OperationRunner:
             self._cancelled.add(id)
             self._running[id][1].cancel()
 
-    def lock(self, name: str) -> asyncio.Lock:
-        """Return the lock for work on a name. Operations acquire it in order of arrival."""
-        return self._names.setdefault(name, asyncio.Lock())
+    def work_on(self, name: str, party: str = "") -> AbstractAsyncContextManager[None]:
+        """Return a block that works on a name alone. Those of a key get in in order of arrival,
+        keys in turn."""
+        return self._names.setdefault(name, Turns("operations of a name run", 1)).turn(party)
 
     def _runs(self, id: str) -> bool:
         return id in self._running and self._running[id][0].state == "running"
@@ -167,7 +182,8 @@ class OperationRunner:
     async def _run(self, operation: Operation) -> None:
         try:
             # Wait for the name first, so that operations of one name occupy a single slot.
-            async with self.lock(operation.name), self._turn(operation.id):
+            on_name = self.work_on(operation.name, operation.party)
+            async with on_name, self._turn(operation):
                 changes = await self._outcome(operation)
         except asyncio.CancelledError:
             if operation.id not in self._cancelled:
@@ -178,25 +194,26 @@ class OperationRunner:
         await self._end(operation.id, changes)
 
     @asynccontextmanager
-    async def _turn(self, id: str) -> AsyncIterator[None]:
-        await self._turns.acquire()
+    async def _turn(self, operation: Operation) -> AsyncIterator[None]:
+        await self._turns.take(operation.party)
         try:
             yield
         finally:
-            if id in self._aside:
-                self._aside.discard(id)
+            if operation.id in self._aside:
+                self._aside.discard(operation.id)
             else:
-                self._turns.release()
+                self._turns.give_back(operation.party)
 
     @asynccontextmanager
     async def aside(self, id: str) -> AsyncIterator[None]:
         """Let other operations have the turn of this one within the block, which waits for what is
         far away, perhaps for hours. After the block it has a turn again."""
+        party = self._running[id][0].party
         self._aside.add(id)
-        self._turns.release()
+        self._turns.give_back(party)
         yield
         # Not after an error: the operation ends without a turn.
-        await self._turns.acquire()
+        await self._turns.take(party)
         self._aside.discard(id)
 
     async def _outcome(self, operation: Operation) -> dict[str, Any]:
@@ -235,6 +252,7 @@ class OperationRunner:
                 await self._tell()
                 await self._pause(END_RETRY_S)
         del self._running[id]
+        self._accepted.give_back(ended.party)
         self._receivers.notify(ended)
         await self._tell()
 

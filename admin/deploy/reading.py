@@ -1,42 +1,40 @@
-"""Reads deploy requests: small ones at once, others in a thread, one at a time."""
+"""Reads deploy requests and their files: small requests at once, the rest in a thread, in turn."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import msgspec
 
 from admin.deploy.plan import Asked, WireDeploy, read_request
-from registry.errors import QueueFull
+from admin.deploy.turns import Turns
 
-WAITING_MAX: Final = 64
-"""Max requests that are read or wait for it."""
+T = TypeVar("T")
 SMALL_TEXT: Final = 4096
 """Max characters of a manifest, and of overrides as JSON, that are read at once, in some 4 ms."""
 SMALL_FILES: Final = 64
 
 
 class RequestReader:
-    """Runs `read_request` apart from the event loop. Several at once would delay it: each takes the
-    interpreter for 5 ms before the loop has its turn."""
+    """Runs `read_request` and checks of files apart from the event loop, parties in turn. Several
+    at once would delay the loop: each takes the interpreter for 5 ms before the loop has its
+    turn."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._turns = Turns("deploy requests are being read", 1)
 
-    async def read(self, name: str, request: WireDeploy) -> Asked:
-        """Return the content of a request. Raises what `read_request` raises, and QueueFull."""
+    async def read(self, party: str, name: str, request: WireDeploy) -> Asked:
+        """Return the content of a request. Raises what `read_request` raises."""
         if _is_small(request):
             return read_request(name, request)
-        if self._waiting >= WAITING_MAX:
-            raise QueueFull(f"{self._waiting} deploy requests are being read", retry_after_s=1)
-        self._waiting += 1
-        try:
-            async with self._turn:
-                return await asyncio.to_thread(read_request, name, request)
-        finally:
-            self._waiting -= 1
+        return await self.run(party, lambda: read_request(name, request))
+
+    async def run(self, party: str, work: Callable[[], T]) -> T:
+        """Return what `work` returns, in a thread, when it is the party's turn."""
+        async with self._turns.turn(party):
+            return await asyncio.to_thread(work)
 
 
 def _is_small(request: WireDeploy) -> bool:

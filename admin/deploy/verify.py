@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,19 @@ from typing import Any
 import msgspec
 import structlog
 
+from admin.deploy.operations import Phase
 from admin.deploy.plan import Plan, profile_from_report, signature_from_report, verified_before
+from admin.deploy.turns import Turns
 from admin.pool_sync import binding, with_hosts, with_server
 from admin.store import Store
 from gateway.openapi.descriptions import zeros
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import Device, PoolSpec
 from pool_manager.manager import Manager
 from registry.batching import rows_of, with_refutation
 from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.foreign_formats import by_suffix, not_onnx
+from registry.bundles.wire_format import TooManyFields
 from registry.catalog import Deployed
 from registry.compilation import ranges_of
 from registry.errors import (
@@ -70,6 +74,31 @@ class Verified:
     sample: dict[str, Any]
 
 
+class TrialTurns:
+    """Turns of trials, as many as there are devices of a kind.
+
+    A trial may load for minutes, and none is stopped for calls: the trials of one key, which has
+    at most every second turn, would keep all calls from a device.
+    """
+
+    def __init__(self, devices: Callable[[], Iterable[Device]]) -> None:
+        self._devices = devices
+        self._of_kind: dict[str, Turns] = {}
+
+    @asynccontextmanager
+    async def turn(self, party: str, kind: str, phase: Phase | None) -> AsyncIterator[None]:
+        """Have a turn within the block, which waits for it in the phase "queued"."""
+        count = sum(one.kind == kind for one in self._devices())
+        turns = self._of_kind.setdefault(kind, Turns("trials run", count))
+        turns.resize(max(1, count))
+        if phase is not None and not turns.is_free(party):
+            await phase("queued")
+        async with turns.turn(party):
+            if phase is not None:
+                await phase("verify")
+            yield
+
+
 class Verification:
     """Checks drafts against the store's files, and in trial replicas of the manager."""
 
@@ -87,28 +116,41 @@ class Verification:
         self._store = store
         self._manager = manager
         self._prepare = prepare
+        self._turns = TrialTurns(manager.devices)
 
     def check_files(self, draft: Plan) -> None:
         """Raise BadBundle or ModelRefused for defects that need no trial: files not uploaded, no
-        ONNX file, data outside the bundle. Blocking."""
+        ONNX file, data outside the bundle, compiled parts. Blocking."""
         blobs = self._store.blobs
         if missing := blobs.missing(draft.bundle):
             # A stored file of another size is damaged, or the request has a wrong size.
             blobs.remove_damaged([file for file in draft.bundle.files if file.sha256 in missing])
             raise BadBundle(f"{len(missing)} files were not uploaded, first {missing[0]}")
-        model = draft.revision.model
-        if advice := by_suffix(model):
-            raise ModelRefused(f"{model} is not an ONNX model: {advice}")
-        if not model.endswith(".onnx"):
-            return
-        sha256 = next(file.sha256 for file in draft.bundle.files if file.path == model)
-        path = self._store.blobs.path(sha256)
-        try:
-            locations = onnx_files.external_locations(path)
-        except ValueError as error:
-            self._check_sound(draft)
-            raise ModelRefused(not_onnx(model, error, path)) from error
-        onnx_files.check_external(model, locations, {f.path for f in draft.bundle.files})
+        if advice := by_suffix(draft.revision.model):
+            raise ModelRefused(f"{draft.revision.model} is not an ONNX model: {advice}")
+        if draft.revision.server is None:
+            self._check_models(draft)
+
+    def _check_models(self, draft: Plan) -> None:
+        """Raise BadBundle or ModelRefused for the model if it is no ONNX file or has data outside
+        the bundle, and for any ONNX file with a compiled part. What is one is decided by content:
+        so do those that load it."""
+        reader, model = onnx_files.OnnxReader(), draft.revision.model
+        for file in sorted(draft.bundle.files, key=lambda one: one.path != model):
+            path = self._store.blobs.path(file.sha256)
+            try:
+                found = reader.read(path)
+            except ValueError as error:
+                if file.path == model:
+                    self._check_sound(draft)
+                    raise ModelRefused(not_onnx(model, error, path)) from error
+                if isinstance(error, TooManyFields):
+                    raise BadBundle(f"{file.path}: read as ONNX, {error}") from error
+                continue
+            onnx_files.check_original(file.path, found)
+            if file.path == model:
+                paths = {one.path for one in draft.bundle.files}
+                onnx_files.check_external(model, found.locations, paths)
 
     def has_candidate(self, deployed: Deployed) -> bool:
         """Return whether the store has the file that the trial of a revision chose, if it chose
@@ -116,9 +158,11 @@ class Verification:
         file = candidate_of(deployed)
         return file is None or self._store.blobs.claim(file.sha256, file.size)
 
-    async def verify(self, draft: Plan, trial: str) -> Verified:
+    async def verify(
+        self, draft: Plan, trial: str, party: str = "", phase: Phase | None = None
+    ) -> Verified:
         """Load, try, prove and measure the model, unless an earlier trial did so. `trial` is a
-        unique name.
+        unique name, `party` the key whose turn it takes. `phase` gets the progress.
 
         A trial that is killed from outside is repeated once. Raises ModelRefused or ServerRefused
         with the reason, or TrialKilled.
@@ -128,12 +172,15 @@ class Verification:
         if known is not None and known.profile is not None and self.has_candidate(known):
             revision = replace(draft.revision, signature=known.revision.signature)
             check_shapes(revision, known.profile)
+            if phase is not None:
+                await phase("verify")
             return Verified(revision, known.profile, {})
-        try:
-            report = await self._report(draft, trial)
-        except TrialKilled as error:
-            log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
-            report = await self._second_report(draft, trial)
+        async with self._turns.turn(party, self._expected_kind(kind), phase):
+            try:
+                report = await self._report(draft, trial)
+            except TrialKilled as error:
+                log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
+                report = await self._second_report(draft, trial)
         profile = profile_from_report(report, draft)
         measured = (profile.bundle, profile.engine, profile.device_kind)
         profile = with_refutation(profile, await self._store.functions.find_profile(*measured))
@@ -201,29 +248,35 @@ class Verification:
 
     def _checked(self, profile: Profile) -> Profile:
         """Return the profile without its prepared files if their graph names files other than its
-        own weights: the report comes from a replica, whose code is not trusted. Raises ModelRefused
-        if the chosen candidate names any other file. Blocking."""
+        own weights or has a compiled part: the report comes from a replica, whose code is not
+        trusted. Raises ModelRefused if the chosen candidate does so. Blocking."""
         if profile.optimised and profile.optimised.file:
             self._check_candidate(profile.optimised.file)
         if profile.prepared is None:
             return profile
         graph = profile.prepared.files[0]
         try:
-            named = onnx_files.external_locations(self._store.blobs.path(graph.sha256))
+            found = onnx_files.OnnxReader().read(self._store.blobs.path(graph.sha256))
+            onnx_files.check_original(graph.path, found)
         except (ValueError, OSError) as error:
             return _unprepared(profile, f"the prepared graph cannot be read: {error}")
-        if strange := set(named) - {WEIGHTS_FILE}:
+        except ModelRefused as error:
+            return _unprepared(profile, error.message)
+        if strange := set(found.locations) - {WEIGHTS_FILE}:
             return _unprepared(profile, f"the prepared graph names {sorted(strange)[0][:80]!r}")
         return profile
 
     def _check_candidate(self, file: BundleFile) -> None:
-        """Raise ModelRefused unless the file is an ONNX model that has its weights in itself."""
+        """Raise ModelRefused unless the file is an ONNX model that has its weights in itself, and
+        no compiled part."""
         try:
-            named = onnx_files.external_locations(self._store.blobs.path(file.sha256))
+            found = onnx_files.OnnxReader().read(self._store.blobs.path(file.sha256))
         except (ValueError, OSError) as error:
             raise ModelRefused(f"the chosen candidate cannot be read: {error}") from error
-        if named:
-            raise ModelRefused(f"the chosen candidate names another file, {named[0][:80]!r}")
+        onnx_files.check_original(file.path, found)
+        if found.locations:
+            named = found.locations[0][:80]
+            raise ModelRefused(f"the chosen candidate names another file, {named!r}")
 
     def _expected_kind(self, kind: str) -> str:
         """Return the device kind of the replica: with `any`, a GPU if there is one."""

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 import structlog
 
 from registry.bundles.paths import check_path, check_sha256
+from registry.bundles.unneeded import UnneededBlobs
 from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
 from registry.files import free_bytes, fsync_folder, make_private, unavailable
 from registry.model import Bundle, BundleFile
@@ -183,7 +184,7 @@ class Swept:
 
 class BlobStore:
     """The blobs below `root`. `max_bytes` bounds one blob, `uploads_max` the concurrent uploads,
-    which leave `free_min` bytes of the disk free.
+    which leave `free_min` bytes of the disk free. `unneeded` counts what clients upload.
 
     One server at a time: opening removes the incomplete uploads of an earlier server.
     """
@@ -201,12 +202,18 @@ class BlobStore:
         self._max_bytes = max_bytes
         self._uploads_max = uploads_max
         self._uploads = 0
+        self.unneeded = UnneededBlobs(self.free)
         with _filesystem():
             self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Replicas get their own links; no other user has to read models here.
             make_private(root)
             for stale in self._incoming.iterdir():
                 stale.unlink()
+
+    def free(self) -> int:
+        """Return the bytes of the disk that uploads may fill. Raises StoreUnavailable."""
+        with _filesystem():
+            return max(0, free_bytes(self._incoming) - self._free_min)
 
     def path(self, sha256: str) -> Path:
         """Return the path of that blob, stored or not. Raises BadBundle on a malformed sha256."""

@@ -24,6 +24,7 @@ _WEIGHTS: Final = (
 _ENGINE: Final = (
     "TensorRT built it for one GPU and one version: deploy the ONNX model that it was made of"
 )
+_ORT: Final = "it is in ONNX Runtime's own format: deploy the ONNX model that it was made of"
 _TFLITE: Final = "convert it: python -m tf2onnx.convert --tflite model.tflite --output model.onnx"
 
 _BY_SUFFIX: Final = {
@@ -43,6 +44,7 @@ _BY_SUFFIX: Final = {
     ".engine": _ENGINE,
     ".plan": _ENGINE,
     ".trt": _ENGINE,
+    ".ort": _ORT,
 }
 _BY_CONTENT: Final = (
     (
@@ -77,6 +79,8 @@ def by_content(model: Path) -> str:
             head = file.read(HEAD_BYTES)
     except OSError:
         return ""
+    if head[4:8] == b"ORTM":
+        return _ORT
     begins = head.lstrip().lower()
     return next((advice for magic, advice in _BY_CONTENT if begins.startswith(magic)), "")
 

@@ -1,4 +1,4 @@
-"""Finds the external data files that an ONNX model names, from its bytes alone.
+"""Finds the external data files that an ONNX model names, and compiled parts, from its bytes alone.
 
 A tensor may keep its data in another file and name it in `external_data`, as entry "location",
 relative to the model's folder (onnx.proto, TensorProto). Only messages that can contain tensors are
@@ -9,19 +9,24 @@ length, so that a model of gigabytes costs a few page reads.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from registry.bundles.paths import check_path
-from registry.bundles.wire_format import FIELDS_MAX, Field, WireReader
-from registry.errors import BadBundle
+from registry.bundles.wire_format import FIELDS_MAX, WireReader
+from registry.errors import BadBundle, ModelRefused
+from runtime_image.contract.compiled import NODE
 
 LOCATIONS_MAX: Final = 1000
 DEPTH_MAX: Final = 100
 LOCATION_MAX: Final = 4096
 
+NAME_MAX: Final = 80
+"""Bytes of a node's name that are shown."""
+
 _GRAPH_OF_MODEL: Final = 7
+_NODE_NAME, _OP_TYPE = 3, 4
 _KEY, _VALUE = 1, 2
 
 _CHILDREN: Final[dict[str, dict[int, str]]] = {
@@ -37,17 +42,51 @@ _CHILDREN: Final[dict[str, dict[int, str]]] = {
 """Message -> field number -> nested message, from onnx.proto; all other fields are skipped."""
 
 
-def external_locations(model: Path, fields_max: int = FIELDS_MAX) -> tuple[str, ...]:
-    """Return the locations that the tensors of an ONNX file name, sorted and unmodified.
+class OnnxContents(NamedTuple):
+    """What an ONNX file says of other files and of compiled parts."""
 
-    A tensor with a location counts even if `data_location` is not EXTERNAL: repeated messages
-    merge, so that the two may come from different places. Raises ValueError if the bytes are not an
-    ONNX model or have more than `fields_max` fields, and OSError.
-    """
-    if model.stat().st_size == 0:
-        raise ValueError("the file is empty")
-    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _Walk(data, fields_max).locations()
+    locations: tuple[str, ...]
+    """Locations that its tensors name, sorted and unmodified. One counts even if `data_location` is
+    not EXTERNAL: repeated messages merge, so that the two may come from different places."""
+    compiled: str | None = None
+    """The name of a node with a compiled part, None without one."""
+
+
+class OnnxReader:
+    """Reader of several files, which parses at most `fields_max` fields of all together."""
+
+    def __init__(self, fields_max: int = FIELDS_MAX) -> None:
+        self._left = fields_max
+
+    def read(self, model: Path) -> OnnxContents:
+        """Return the contents of an ONNX file.
+
+        Raises ValueError if the bytes are not an ONNX model, TooManyFields, and OSError.
+        """
+        if model.stat().st_size == 0:
+            raise ValueError("the file is empty")
+        with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            reader = WireReader(data, self._left)
+            try:
+                return _Walk(data, reader).contents()
+            finally:
+                self._left = max(0, self._left - reader.parsed)
+
+
+def external_locations(model: Path, fields_max: int = FIELDS_MAX) -> tuple[str, ...]:
+    """Return the locations that an ONNX file names; raises what `OnnxReader.read` raises."""
+    return OnnxReader(fields_max).read(model).locations
+
+
+def check_original(path: str, found: OnnxContents) -> None:
+    """Raise ModelRefused if the model at bundle path `path` has a compiled part."""
+    if found.compiled is not None:
+        raise ModelRefused(
+            f"{path}: expected a model without compiled parts, got the node {found.compiled!r}"
+            " (EPContext), which holds code for one device: deploy the model that it was made of;"
+            ' with engine = "auto" in [runtime] the server compiles that itself',
+            detail={"path": path, "node": found.compiled},
+        )
 
 
 def external_paths(model: str, locations: Iterable[str]) -> tuple[str, ...]:
@@ -88,33 +127,48 @@ def _plain(model: str, location: str) -> str:
 class _Walk:
     """Parser of one file, without recursion: the file determines the depth."""
 
-    def __init__(self, data: mmap.mmap, fields_max: int) -> None:
+    def __init__(self, data: mmap.mmap, reader: WireReader) -> None:
         self._data = data
-        self._fields = WireReader(data, fields_max).fields
+        self._fields = reader.fields
 
-    def locations(self) -> tuple[str, ...]:
+    def contents(self) -> OnnxContents:
         found: set[str] = set()
+        compiled: str | None = None
         has_graph = False
-        pending = [("model", 0, len(self._data), 0)]
-        while pending:
-            message, start, end, depth = pending.pop()
-            if message == "entry":
-                self._entry(start, end, found)
-                continue
-            if depth > DEPTH_MAX:
-                raise ValueError(f"messages are nested deeper than {DEPTH_MAX}")
+        # Iterators, not spans: what waits is as much as the depth, not as the nodes.
+        path = [("model", 0, len(self._data), self._fields(0, len(self._data)))]
+        while path:
+            message, start, end, fields = path[-1]
             children = _CHILDREN[message]
-            for number, first, last, _ in self._messages(start, end, children):
-                has_graph = has_graph or (message == "model" and number == _GRAPH_OF_MODEL)
-                pending.append((children[number], first, last, depth + 1))
+            for number, first, last, _ in fields:
+                child = children.get(number) if first else None
+                if child == "entry":
+                    self._entry(first, last, found)
+                elif child:
+                    if len(path) > DEPTH_MAX:
+                        raise ValueError(f"messages are nested deeper than {DEPTH_MAX}")
+                    has_graph = has_graph or (message == "model" and number == _GRAPH_OF_MODEL)
+                    path.append((child, first, last, self._fields(first, last)))
+                    break
+                elif message == "node" and number == _OP_TYPE and self._is_compiled(first, last):
+                    compiled = self._name(start, end)
+            else:
+                path.pop()
         if not has_graph:
             raise ValueError("there is no graph in it")
-        return tuple(sorted(found))
+        return OnnxContents(tuple(sorted(found)), compiled)
 
-    def _messages(self, start: int, end: int, children: dict[int, str]) -> Iterator[Field]:
-        for field in self._fields(start, end):
-            if field[0] in children and field[1]:
-                yield field
+    def _is_compiled(self, first: int, last: int) -> bool:
+        # Of any domain: which ones a session takes for its own is ONNX Runtime's matter.
+        return last - first == len(NODE) and self._data[first:last] == NODE
+
+    def _name(self, start: int, end: int) -> str:
+        """Return the name of the node at a span."""
+        name = b""
+        for number, first, last, _ in self._fields(start, end):
+            if number == _NODE_NAME:
+                name = self._data[first : min(last, first + NAME_MAX)]
+        return name.decode("utf-8", "replace")
 
     def _entry(self, start: int, end: int, found: set[str]) -> None:
         key = value = b""

@@ -20,14 +20,27 @@ Field = tuple[int, int, int, int]
 (0, 0), which no value has."""
 
 
+_TAG_MAX: Final = 2**32
+"""Tags have 32 bits. Readers that cut larger ones see another field than readers that do not."""
+
+
+class TooManyFields(ValueError):
+    """A file, or several together, have more fields than may be parsed."""
+
+
 class WireReader:
-    """Reader of one file. Raises ValueError for bytes that are no message of ONNX, and beyond
-    `fields_max` fields."""
+    """Reader of one file. Raises ValueError for bytes that are no message of ONNX, and
+    TooManyFields beyond `fields_max` fields."""
 
     def __init__(self, data: mmap.mmap, fields_max: int) -> None:
         self._data = data
         self._fields_max = fields_max
         self._fields = 0
+
+    @property
+    def parsed(self) -> int:
+        """Fields parsed so far."""
+        return self._fields
 
     def fields(self, start: int, end: int) -> Iterator[Field]:
         """Yield the fields of the message at a span."""
@@ -35,8 +48,10 @@ class WireReader:
         while at < end:
             self._fields += 1
             if self._fields > self._fields_max:
-                raise ValueError(f"there are more than {self._fields_max} fields")
+                raise TooManyFields(f"there are more than {self._fields_max} fields")
             tag, at = self._varint(at, end)
+            if tag >= _TAG_MAX:
+                raise ValueError(f"byte {at}: a tag has more than 32 bits")
             number, wire = tag >> 3, tag & 7
             value = first = last = 0
             if wire == _LEN:

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from runtime_image.contract.compiled import CompilerName, ShapeRange
+from runtime_image.contract.compiled import NODE, CompilerName, ShapeRange
+from runtime_image.contract.errors import LoadError
 
 SCHEME: Final = 1
 """Version of the way in which this package compiles; part of every key."""
@@ -67,7 +68,11 @@ def _key(name: CompilerName, platform: Platform, rest: list[object]) -> str:
 
 def model_digest(model: Path) -> str:
     """Return the sha256 of a model file and of the files beside it that it names as the location of
-    external data. Raises OSError."""
+    external data.
+
+    Raises OSError, and LoadError for a model with a compiled part: no compiler may run a stranger's
+    code. The server refuses such a deploy; this check stands where that one has missed it.
+    """
     digest = hashlib.sha256()
     own, names = _read(model, sorted(set(_beside(str(model.parent))) - {model.name}))
     digest.update(own)
@@ -90,6 +95,8 @@ def _read(model: Path, beside: list[str]) -> tuple[bytes, list[str]]:
         while piece := file.read(PIECE):
             digest.update(piece)
             text = last + piece
+            if NODE in text:
+                raise LoadError(f"it names {NODE.decode()}: the model holds a compiled part")
             if beside and LOCATION in text:
                 found |= {path for path in beside if path.rpartition("/")[2].encode() in text}
             last = piece[-NEAR:]

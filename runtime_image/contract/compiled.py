@@ -15,6 +15,9 @@ with the CPU provider, which shows every step of a build on a machine without a 
 Form = Literal["context", "cache"]
 """context: one model whose whole graph is a compiled node (EPContext). cache: the model itself,
 whose parts the provider finds compiled in a cache of engines."""
+NODE: Final = b"EPContext"
+"""`op_type` of a node that holds a compiled part, or the path of one: code of a device that its
+author chose. Only a compiled model that a build of this server made may have such a node."""
 FOLDER: Final = ".compiled"
 """Folder of compiled files in a replica's model folder; bundles must not contain this path."""
 FILES_MAX: Final = 16

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from runtime_image.contract.compiled import NODE
+
 Weights = npt.NDArray[np.float32]
 
 OPSET: Final = 21
@@ -293,4 +295,29 @@ def _model(name: str, values: str, nodes: str, weights: dict[str, Weights]) -> o
 def _save(folder: Path, model: onnx.ModelProto) -> Path:
     path = folder / f"{model.graph.name}.onnx"
     onnx.save(model, path)
+    return path
+
+
+def compiled_node(name: str = "engine", domain: str = "com.microsoft") -> onnx.NodeProto:
+    """Return a node whose compiled part is not embedded but named."""
+    return onnx.helper.make_node(
+        NODE.decode(),
+        ["x"],
+        ["y"],
+        name=name,
+        domain=domain,
+        embed_mode=0,
+        ep_cache_context="../../engine.plan",
+        source="TensorrtExecutionProvider",
+    )
+
+
+def with_compiled_part(folder: Path) -> Path:
+    """A model that another one's compiler has written: the whole graph is one compiled node."""
+    model = onnx.load(add_one(folder))
+    del model.graph.node[:]
+    model.graph.node.append(compiled_node())
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    path = folder / "with_compiled_part.onnx"
+    path.write_bytes(model.SerializeToString())
     return path

@@ -20,6 +20,7 @@ from admin.history import Prior, ServerHistory
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.store import Store, open_store
+from gateway.access import Caller
 from pool_manager.devices import cpu_slots
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver
@@ -61,10 +62,11 @@ class Operator:
         return WireDeploy(files=listed, **{"model": next(iter(contents), None), **fields})
 
     async def start(
-        self, name: str, scopes: tuple[str, ...] = ("admin",), **fields: Any
+        self, name: str, scopes: tuple[str, ...] = ("admin",), party: str = "", **fields: Any
     ) -> Operation:
-        """Start a deploy that is accepted and running."""
-        return await self.deploys.start(name, await self.request(**fields), scopes)
+        """Start a deploy of a key that is accepted and running."""
+        caller = Caller(party, scopes)
+        return await self.deploys.start(name, await self.request(**fields), caller)
 
     async def deploy(self, name: str, **fields: Any) -> Operation:
         """Deploy and wait for the end."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 60
 FOLDER_FILES_MAX = 24
 EXCUSE = "# longer because "

@@ -46,7 +46,8 @@ class RepositoryRoutes:
         wait_s, _ = requested_wait_s(
             request.headers.get("Prefer"), found.function.limits.wait_s, most_s
         )
-        await self.waits.run(self._serving.models.control.load(found, wait_s))
+        party = self._serving.party(request)
+        await self.waits.run(self._serving.models.control.load(found, wait_s), party)
         return web.Response()
 
     async def _unload(self, request: web.Request) -> web.Response:

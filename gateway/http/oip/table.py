@@ -47,6 +47,13 @@ class Serving:
         """Raise NoKey or WrongScope unless the caller has the scope `need`."""
         self.models.check(credential_in(request), need)
 
+    def party(self, request: web.Request) -> str:
+        """Return whose request it is, as in `Shares`: its key's, or its address's."""
+        credential, access = credential_in(request), self.invoker.access
+        if access.lets_in(credential):
+            return request.remote or ""
+        return access.caller(credential).id
+
     def model(self, request: web.Request, need: Need) -> Deployed:
         """Return the revision that a path names; see `ServedModels.find`."""
         name = request.match_info["model"]

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.waits import OpenWaits
-from registry.errors import ShuttingDown
+from gateway.waits import WAITS_MAX, OpenWaits
+from registry.errors import QueueFull, ShuttingDown
 
 
 async def test_a_wait_returns_what_it_waited_for() -> None:
@@ -34,3 +34,19 @@ async def test_a_shutdown_ends_open_waits_and_later_ones() -> None:
     assert cancelled.is_set()
     with pytest.raises(ShuttingDown):
         await waits.run(asyncio.Event().wait())
+
+
+async def test_waits_are_shared_by_parties() -> None:
+    """A party with half of the waits is refused another one, and the next party is not."""
+    waits, end = OpenWaits(), asyncio.Event()
+    tasks = [asyncio.create_task(waits.run(end.wait(), "a")) for _ in range(WAITS_MAX // 2)]
+    await asyncio.sleep(0)
+
+    with pytest.raises(QueueFull, match="requests wait"):
+        await waits.run(end.wait(), "a")
+    tasks.append(asyncio.create_task(waits.run(end.wait(), "b")))
+    await asyncio.sleep(0)
+    end.set()
+
+    assert all(await asyncio.gather(*tasks))
+    assert await waits.run(end.wait(), "a")

@@ -45,7 +45,7 @@ BREAKING: list[tuple[Rule, str, int]] = [
 ]
 
 KEEPING: list[tuple[Rule, str]] = [
-    (rules.long_file, "x = 1\n" * 500),
+    (rules.long_file, "x = 1\n" * rules.FILE_LINES_MAX),
     (rules.long_functions, "def f():\n" + "    x = 1\n" * 59),
     (rules.long_functions, 'def f():\n    """A\n    B"""\n' + "    x = 1\n" * 59),
     (rules.long_functions, "def f():  # longer because flat\n" + "    x = 1\n" * 60),

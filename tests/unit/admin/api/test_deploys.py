@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from admin.api.deploys import PROGRESS_BYTES, PROGRESS_S, STALLED_S, UploadSlots
-from registry.errors import BodyTimeout, StoreUnavailable
+from admin.api.deploys import PROGRESS_BYTES, PROGRESS_S, STALLED_S, Slot, UploadSlots
+from registry.errors import BodyTimeout, QueueFull
 from tests.support.nouns import sha256
 from tests.support.operator import MODEL, until
 from tests.support.server import Answer, ServingServer
@@ -184,16 +184,46 @@ class Loop(asyncio.SelectorEventLoop):
         return super().time() + self.passed_s
 
 
-async def upload(slots: UploadSlots, taken: list[int], number: int, end: asyncio.Event) -> str:
-    """Hold an upload slot until `end`; return how the wait for it ended."""
-    try:
-        async with slots.take() as slot:
-            taken.append(number)
-            await end.wait()
-            slot.whole()
-    except (BodyTimeout, StoreUnavailable) as error:
-        return str(error)
-    return "whole"
+class Uploads:
+    """Uploads that hold a slot until `end` is set."""
+
+    def __init__(self, places: int) -> None:
+        self.slots = UploadSlots(places)
+        self.end = asyncio.Event()
+        self.held: list[str] = []
+        self._slots: dict[str, Slot] = {}
+        self._tasks: dict[str, asyncio.Task[str]] = {}
+
+    async def begin(self, *names: str) -> None:
+        """Begin uploads, whose key is the first letter of their name."""
+        for name in names:
+            self._tasks[name] = asyncio.create_task(self._run(name))
+            await turns()
+
+    def received(self, name: str, count: int = PROGRESS_BYTES) -> None:
+        self._slots[name].received(count)
+
+    def whole(self, name: str) -> None:
+        self._slots[name].whole()
+
+    def outcome(self, name: str) -> str:
+        """Return how an upload ended, "" if it is running."""
+        return self._tasks[name].result() if self._tasks[name].done() else ""
+
+    async def ended(self) -> None:
+        self.end.set()
+        await asyncio.gather(*self._tasks.values())
+
+    async def _run(self, name: str) -> str:
+        try:
+            async with self.slots.take(name[0]) as slot:
+                self._slots[name] = slot
+                self.held.append(name)
+                await self.end.wait()
+                slot.whole()
+        except (BodyTimeout, QueueFull) as error:
+            return str(error)
+        return "whole"
 
 
 def run(steps: object) -> None:
@@ -209,28 +239,87 @@ async def turns() -> None:
 
 
 def test_a_stalled_upload_gives_up_its_slot() -> None:
-    """With every slot taken by stalled uploads, a new upload waits at most two seconds."""
+    """With every slot taken by stalled uploads, the upload of a new key waits at most two seconds;
+    one of the same key takes the place of its own."""
 
     async def steps() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Loop)
-        slots, taken, end = UploadSlots(2), list[int](), asyncio.Event()
-        async with asyncio.TaskGroup() as group:
-            first = group.create_task(upload(slots, taken, 1, end))
-            await turns()
-            loop.passed_s += 0.5
-            second = group.create_task(upload(slots, taken, 2, end))
-            await turns()
-            third = group.create_task(upload(slots, taken, 3, end))
-            await turns()
-            assert "2 uploads are running already" in third.result()
-            loop.passed_s += STALLED_S
-            fourth = group.create_task(upload(slots, taken, 4, end))
-            await turns()
-            assert "other uploads wait" in first.result()
-            assert not second.done()
-            end.set()
-        assert (second.result(), fourth.result(), taken) == ("whole", "whole", [1, 2, 4])
+        some = Uploads(2)
+        await some.begin("a1")
+        loop.passed_s += 0.5
+        await some.begin("b1", "c1")
+        assert "2 uploads are running, 0 of them of this caller" in some.outcome("c1")
+        loop.passed_s += STALLED_S
+        await some.begin("c2")
+        assert "not 65536 bytes in 2 s, and other uploads wait" in some.outcome("a1")
+        await some.begin("b2")
+        assert "not 65536 bytes" in some.outcome("b1")
+        assert (some.outcome("b2"), some.outcome("c2")) == ("", "")
+        await some.ended()
+        assert some.held == ["a1", "b1", "c2", "b2"]
+
+    run(steps())
+
+
+def test_an_upload_that_has_arrived_gives_no_way() -> None:
+    """An upload of which only the store's work remains keeps its slot, however long that takes."""
+
+    async def steps() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        some = Uploads(4)
+        await some.begin("a1", "a2", "b1", "c1")
+        some.whole("a1")
+        some.whole("a2")
+        loop.passed_s += 2 * PROGRESS_S
+        for name in ("b1", "c1"):
+            some.received(name)
+        await some.begin("d1")
+        assert "at most 4 are possible" in some.outcome("d1")
+        await some.ended()
+        assert (some.outcome("a1"), some.outcome("a2")) == ("whole", "whole")
+
+    run(steps())
+
+
+def test_a_key_has_no_more_slots_than_are_free() -> None:
+    """One key with as many uploads as it can leaves slots to others, however fast they are."""
+
+    async def steps() -> None:
+        some = Uploads(12)
+        await some.begin(*(f"a{number}" for number in range(12)))
+        await some.begin(*(f"b{number}" for number in range(12)))
+        assert [name[0] for name in some.held] == [*"aaaaaabbb"]
+        assert "at most 12 are possible" in some.outcome("a6")
+        await some.begin("c1")
+        assert some.outcome("c1") == ""
+        await some.ended()
+
+    run(steps())
+
+
+def test_slow_uploads_that_progress_give_way_to_other_keys() -> None:
+    """Uploads of a few keys that never stall, but never end, hold no slot that a further key needs:
+    the slowest of the key with the most gives way, until each has as many."""
+
+    async def steps() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        some = Uploads(4)
+        await some.begin("a1", "a2", "b1", "c1")
+        some.received("a1", 2 * PROGRESS_BYTES)
+        await some.begin("d1")
+        assert "at most 4 are possible" in some.outcome("d1")  # who has just begun is not slow
+        loop.passed_s += STALLED_S
+        for name in ("a1", "a2", "b1", "c1"):
+            some.received(name)
+        await some.begin("d2", "e1", "a3")
+        assert "the slowest of 2 uploads of this key" in some.outcome("a2")
+        assert [some.outcome(name) for name in ("a1", "b1", "c1", "d2")] == [""] * 4
+        assert "at most 4" in some.outcome("e1")
+        assert "at most 4" in some.outcome("a3")
+        await some.ended()
 
     run(steps())
 
@@ -244,7 +333,7 @@ def test_an_upload_without_progress_is_given_up() -> None:
         slots = UploadSlots(1)
 
         async def drip() -> None:
-            async with slots.take() as slot:
+            async with slots.take("a") as slot:
                 for _ in range(3):
                     slot.received(PROGRESS_BYTES)
                     loop.passed_s += PROGRESS_S - 1
@@ -255,7 +344,7 @@ def test_an_upload_without_progress_is_given_up() -> None:
 
         with pytest.raises(BodyTimeout, match="fewer than"):
             await drip()
-        async with slots.take():
+        async with slots.take("a"):
             """The slot is free again."""
 
     run(steps())

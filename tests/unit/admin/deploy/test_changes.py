@@ -19,6 +19,7 @@ from admin.deploy.changes import (
 )
 from admin.deploy.plan import Plan, WireRollback
 from admin.deploy.verify import Verified
+from gateway.access import NOBODY
 from registry.errors import (
     BadRequest,
     Conflict,
@@ -237,7 +238,7 @@ async def test_the_target_of_a_rollback_is_kept(tmp_path: Path) -> None:
     is removed with its pool."""
     async with operating(tmp_path, revisions_keep=2) as operator:
         await deploy_many(operator, 2)
-        moved = await operator.deploys.roll_back("digits", WireRollback(1))
+        moved = await operator.deploys.roll_back("digits", WireRollback(1), NOBODY)
         assert (await operator.ended(moved.id)).state == "done"
 
         await operator.deploy("digits", files={"m9.onnx": MODEL * 9})

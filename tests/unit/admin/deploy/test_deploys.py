@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from admin.deploy.deploys import CHECKED_MAX
+from gateway.access import Caller
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import (
     BadBundle,
     Conflict,
     ModelRefused,
+    QueueFull,
     Refused,
     StoreUnavailable,
     Unknown,
     UnknownFunction,
 )
+from registry.model import Operation
 from tests.support.operator import UNTIL_S, Operator, locked, operating, until
 from tests.support.server import Gate
+
+ADMIN = Caller("", ("admin",))
 
 OTHER = {"other.onnx": b"\x3a\x00\x3a\x00"}
 REPLACED = {"m.onnx": b"\x3a\x00\x3a\x00"}
@@ -90,7 +97,7 @@ async def test_an_impossible_deploy_is_refused_without_an_operation(operator: Op
     request = await operator.request()
     request.files[0].sha256 = "0" * 64
     with pytest.raises(BadBundle, match="1 files were not uploaded, first 0000"):
-        await operator.deploys.start("digits", request, ("admin",))
+        await operator.deploys.start("digits", request, ADMIN)
     with pytest.raises(ModelRefused, match=r"m\.onnx is not an ONNX model"):
         await operator.start("digits", files={"m.onnx": b"\xff\xff"})
     with pytest.raises(Refused, match=r"device\.kind: expected any or cpu, got cuda"):
@@ -112,7 +119,7 @@ async def test_a_damaged_file_does_not_stay(tmp_path: Path, content: bytes) -> N
         blob.write_bytes(content)
 
         with pytest.raises(BadBundle, match=r"1 files were not uploaded|m\.onnx: .* was damaged"):
-            await operator.deploys.start("digits", request, ("admin",))
+            await operator.deploys.start("digits", request, ADMIN)
 
         assert not blob.exists()
 
@@ -138,7 +145,7 @@ async def test_one_name_does_not_take_every_turn(operator: Operator, gate: Gate)
     gate.shut()
     queued = [await operator.start("slow", overrides={"min": n}) for n in (0, 1, 1, 1, 1)]
 
-    other = await operator.start("quick")
+    other = await operator.start("quick", party="b")
 
     await operator.reached(other.id, "verify")
     gate.open()
@@ -201,6 +208,26 @@ async def test_a_cancelled_deploy_changes_nothing(
     assert (await operator.deploy("digits")).result["revision"] == "digits@1"
 
 
+async def test_the_trials_of_one_key_leave_devices_to_others(
+    operator: Operator, gate: Gate
+) -> None:
+    """With two devices the trials of one key run one after the other, however long they load; that
+    of another key, and calls, find a device."""
+    gate.shut()
+    one = await operator.start("one", party="a")
+    await operator.reached(one.id, "verify")
+    other = await operator.start("other", party="a")
+    await operator.reached(other.id, "queued")
+    beside = await operator.start("beside", party="b")
+    await operator.reached(beside.id, "verify")
+    await until(lambda: gate.waiting == 2)
+
+    assert (await operator.deploys.runner.get(other.id)).phase == "queued"
+    gate.open()
+    ended = [await operator.ended(each.id) for each in (one, other, beside)]
+    assert [each.state for each in ended] == ["done"] * 3
+
+
 async def test_a_waiting_deploy_can_be_cancelled(operator: Operator, gate: Gate) -> None:
     """Cancelling a waiting deploy does not affect the running one."""
     gate.shut()
@@ -248,7 +275,7 @@ async def test_a_locked_store_accepts_no_deploy(operator: Operator) -> None:
     """A deploy that cannot be stored is refused at once and does not run."""
     request = await operator.request()
     with locked(operator.store.settings.database), pytest.raises(StoreUnavailable):
-        await operator.deploys.start("digits", request, ("admin",))
+        await operator.deploys.start("digits", request, ADMIN)
 
     assert await operator.deploys.runner.newest() == []
     assert (await operator.deploy("digits")).result["revision"] == "digits@1"
@@ -344,3 +371,20 @@ async def test_a_wait_ends_with_its_time(operator: Operator, gate: Gate) -> None
     await until(lambda: gate.waiting == 1)
 
     assert (await operator.deploys.runner.wait(operation.id, "verify", 0)).phase == "verify"
+
+
+async def test_deploys_that_are_checked_are_shared(tmp_path: Path) -> None:
+    """A key that asks for many deploys at once is refused above half of the places; the deploy of
+    another key is checked meanwhile."""
+    async with operating(tmp_path) as operator:
+        request = await operator.request()
+        start = partial(operator.deploys.start, request=request)
+        one, two = (Caller(id, ("admin",)) for id in "ab")
+        many = [start(f"a{number}", caller=one) for number in range(CHECKED_MAX // 2 + 1)]
+
+        *found, other = await asyncio.gather(*many, start("b", caller=two), return_exceptions=True)
+
+        assert isinstance(other, Operation)
+        refused = [one for one in found if isinstance(one, QueueFull)]
+        assert len(refused) == 1
+        assert "deploy requests are being checked" in str(refused[0])

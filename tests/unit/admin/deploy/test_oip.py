@@ -138,7 +138,7 @@ async def test_two_first_deploys_may_not_take_one_name(operator: Operator, gate:
     """Both were accepted before either ended; the store lets one have the name."""
     gate.shut()
     text = manifest("Digits", 1)
-    begun = [await operator.start(name, manifest=text) for name in ("one", "two")]
+    begun = [await operator.start(name, party=name, manifest=text) for name in ("one", "two")]
     for each in begun:
         await operator.reached(each.id, "verify")
     gate.open()

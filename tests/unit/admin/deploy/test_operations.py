@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from admin.deploy.operations import AT_ONCE, SWITCH, OperationRunner, Phase
-from registry.errors import Conflict, ShuttingDown
+from gateway.access import Caller
+from gateway.waits import WAITS_MAX
+from registry.errors import Conflict, QueueFull, ShuttingDown
 from registry.model import Operation
 from registry.store.database import Database
-from registry.store.operations import Operations
+from registry.store.operations import RUNNING_MAX, Operations
 from tests.support.operator import until
 
 
@@ -138,19 +141,72 @@ async def test_an_interrupted_operation_is_run_again(bench: Bench, how: str) -> 
 
 
 async def test_a_few_are_run_at_once(bench: Bench) -> None:
-    """A few operations of different names run at once; a waiting one of the same name takes no
-    slot."""
+    """A few operations of different names run at once, of one key half of all; a waiting one of the
+    same name takes no turn."""
     for number in range(AT_ONCE + 1):
         await bench.runner.accept("deploy", f"f{number}", {})
         await bench.runner.accept("deploy", "f0", {})
-    await until(lambda: len(bench.begun) == AT_ONCE)
+    await until(lambda: len(bench.begun) == AT_ONCE // 2)
 
     await asyncio.sleep(0)
 
-    assert len(bench.begun) == AT_ONCE
+    assert len(bench.begun) == AT_ONCE // 2
     bench.go.set()
     await until(lambda: not bench.runner.running())
     assert len(bench.begun) == 2 * (AT_ONCE + 1)
+
+
+async def test_another_key_need_not_wait_for_the_operations_of_one(bench: Bench) -> None:
+    """A key with as many operations as it may have leaves a turn, a place and a wait to the next
+    key, also after a restart; one more of it is refused."""
+    for number in range(RUNNING_MAX // 2):
+        await bench.runner.accept("deploy", f"f{number}", {}, Caller("a", ()))
+    with pytest.raises(QueueFull, match=f"at most {RUNNING_MAX} are possible"):
+        await bench.runner.accept("deploy", "more", {}, Caller("a", ()))
+    await bench.runner.close()
+    bench.runner, bench.begun = bench.another(), []
+    await bench.runner.resume()
+    with pytest.raises(QueueFull):
+        await bench.runner.accept("deploy", "more", {}, Caller("a", ()))
+
+    other = await bench.runner.accept("deploy", "g", {}, Caller("b", ()))
+    await until(lambda: other.id in bench.begun)
+
+    bench.go.set()
+    assert (await bench.ended(other.id)).state == "done"
+    await until(lambda: not bench.runner.running())
+    await bench.runner.accept("deploy", "more", {}, Caller("a", ()))
+
+
+async def test_operations_of_one_name_go_in_turn(bench: Bench) -> None:
+    """The deploy of a key to a function waits for the one that runs and the next, not for all that
+    another key has asked for."""
+    many = [await bench.runner.accept("deploy", "f", {}, Caller("a", ())) for _ in range(6)]
+    other = await bench.runner.accept("deploy", "f", {}, Caller("b", ()))
+
+    bench.go.set()
+    await until(lambda: not bench.runner.running())
+
+    assert bench.begun.index(other.id) <= 2
+    bench.begun.remove(other.id)
+    assert bench.begun == [one.id for one in many]
+
+
+async def test_waits_for_operations_are_shared(bench: Bench) -> None:
+    """A key with half of the waits is refused another one; the next key is not."""
+    operation = await bench.runner.accept("deploy", "f", {}, Caller("a", ()))
+    wait = partial(bench.runner.wait, operation.id, "work", 60)
+    await until(lambda: bench.begun == [operation.id])
+    tasks = [asyncio.create_task(wait("a")) for _ in range(WAITS_MAX // 2)]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull, match="requests wait for operations"):
+        await wait("a")
+    tasks.append(asyncio.create_task(wait("b")))
+    await asyncio.sleep(0)
+
+    bench.go.set()
+
+    assert {one.state for one in await asyncio.gather(*tasks)} == {"done"}
 
 
 @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
@@ -182,6 +238,6 @@ async def test_an_operation_aside_leaves_its_turn_to_others(tmp_path: Path, end:
     await until(lambda: not runner.running())
 
     assert {one.state for one in await runner.newest()} == {end}
-    assert (runner._turns._value, runner._aside) == (AT_ONCE, set())
+    assert (len(runner._turns), runner._aside) == (0, set())
     await runner.close()
     await database.close()

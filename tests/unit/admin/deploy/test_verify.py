@@ -67,6 +67,61 @@ async def test_data_outside_the_bundle_is_refused(tmp_path: Path) -> None:
             Verification(operator.store, operator.manager).check_files(drafted(operator, request))
 
 
+HANDLER = b"def predict(inputs, ctx): return inputs\n"
+PYTHON = 'schema = 1\n[runtime]\nengine = "python"\n[input.x]\nkind = "json"\n'
+
+
+@pytest.mark.parametrize(
+    ("path", "others", "fields"),
+    [
+        ("m.onnx", {}, {}),
+        ("m.bin", {}, {"manifest": 'schema = 1\nmodel = "m.bin"\n', "model": None}),
+        ("b/extra.onnx", {"m.onnx": MODEL}, {"model": "m.onnx"}),
+        ("weights", {"m.onnx": MODEL}, {"model": "m.onnx"}),
+        ("b/own.ONNX", {"handler.py": HANDLER}, {"manifest": PYTHON, "trust": True, "model": None}),
+    ],
+)
+async def test_a_compiled_part_is_refused_in_every_file(
+    tmp_path: Path, path: str, others: dict[str, bytes], fields: dict[str, Any]
+) -> None:
+    """An ONNX file with a stranger's compiled part is refused by name and node, whether it is the
+    model, a further file or one of a handler, and whatever it is called."""
+    async with operating(tmp_path) as operator:
+        part = models.with_compiled_part(tmp_path).read_bytes()
+        request = await operator.request({path: part, **others}, **fields)
+
+        with pytest.raises(ModelRefused, match=rf"^{path}: expected .* the node 'engine'") as found:
+            Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+        assert found.value.detail == {"path": path, "node": "engine"}
+
+
+async def test_a_servers_files_are_its_own(tmp_path: Path) -> None:
+    """No engine of ours loads the files of a server function, which may bring its own engines."""
+    async with operating(tmp_path) as operator:
+        part = models.with_compiled_part(tmp_path).read_bytes()
+        manifest = 'schema = 1\n[server]\ncommand = ["sh", "${PORT}"]\n'
+        request = await operator.request(
+            {"a.onnx": part}, manifest=manifest, trust=True, model=None
+        )
+
+        Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+
+
+async def test_the_model_is_checked_whatever_it_is_called(tmp_path: Path) -> None:
+    """ONNX Runtime opens a model by content: one of another name has its data in the bundle, too.
+    Its own format, which it opens by name, is refused."""
+    async with operating(tmp_path) as operator:
+        verification = Verification(operator.store, operator.manager)
+        content = models.external(tmp_path, 1).read_bytes()
+        manifest = 'schema = 1\nmodel = "m.bin"\n'
+        request = await operator.request({"m.bin": content}, manifest=manifest, model=None)
+        with pytest.raises(BadBundle, match=r"external\.bin"):
+            verification.check_files(drafted(operator, request))
+        request = await operator.request({"m.ort": content})
+        with pytest.raises(ModelRefused, match="ONNX Runtime's own format"):
+            verification.check_files(drafted(operator, request))
+
+
 async def test_the_same_is_not_verified_twice(tmp_path: Path) -> None:
     """A bundle with a profile gets no second trial for settings that no trial depends on."""
     async with operating(tmp_path) as operator:
@@ -163,6 +218,7 @@ async def test_a_candidate_has_its_weights_in_itself(tmp_path: Path) -> None:
         for content, reason in (
             (models.external(tmp_path, 1).read_bytes(), "names another file, 'external.bin'"),
             (b"not a model", "cannot be read"),
+            (models.with_compiled_part(tmp_path).read_bytes(), "got the node 'engine'"),
         ):
             async with operator.store.blobs.take(len(content)) as upload:
                 await upload.write(content)
@@ -191,15 +247,15 @@ async def test_a_refutation_holds_in_every_precision(tmp_path: Path) -> None:
 
 
 async def test_a_prepared_graph_may_name_its_weights_only(tmp_path: Path) -> None:
-    """A prepared graph that is not a model, or names files other than its weights, is not kept, and
-    the deploy goes on. It comes from an untrusted replica."""
+    """A prepared graph that is not a model, names files other than its weights or has a compiled
+    part is not kept, and the deploy goes on. It comes from an untrusted replica."""
     weights = models.external(tmp_path, 1)
     named = onnx.load(weights, load_external_data=False)
     graphs = [b"no graph", weights.read_bytes()]
     for tensor in named.graph.initializer:
         for entry in tensor.external_data:
             entry.value = "weights.bin" if entry.key == "location" else entry.value
-    graphs.append(named.SerializeToString())
+    graphs += [models.with_compiled_part(tmp_path).read_bytes(), named.SerializeToString()]
     async with operating(tmp_path) as operator:
         draft = drafted(operator, await operator.request())
         profiles = []
@@ -210,8 +266,9 @@ async def test_a_prepared_graph_may_name_its_weights_only(tmp_path: Path) -> Non
 
     reasons = [profile.why_not_prepared for profile in profiles]
     assert reasons[0].startswith("the prepared graph cannot be read: ")
-    assert reasons[1:] == ["the prepared graph names 'external.bin'", ""]
-    assert [profile.prepared is None for profile in profiles] == [True, True, False]
+    assert reasons[1] == "the prepared graph names 'external.bin'"
+    assert "without compiled parts" in reasons[2]
+    assert [profile.prepared is None for profile in profiles] == [True, True, True, False]
 
 
 async def test_a_server_may_be_told_not_to_prepare(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from registry.bundles.foreign_formats import by_suffix, not_onnx
         (b"PK\x03\x04" + bytes(30), "torch.onnx.export"),
         (b"\x80\x04\x95\x0b", "skl2onnx"),
         (b"GGUF\x03" + bytes(30), "a GGUF file"),
+        (b"\x14\x00\x00\x00ORTM" + bytes(30), "ONNX Runtime's own format"),
         (b"hello", "the parser's reason"),
         (b"", "the parser's reason"),
     ],
@@ -41,7 +42,8 @@ def test_a_missing_file_has_the_parsers_reason(tmp_path: Path) -> None:
 
 def test_an_ending_of_no_other_framework_has_no_advice() -> None:
     """Only the last suffix counts, case-insensitively."""
-    assert [bool(by_suffix(path)) for path in ("a/b.PT", "b.onnx", "pt", "x.pt.onnx")] == [
+    assert [bool(by_suffix(path)) for path in ("a/b.PT", "b.Ort", "b.onnx", "pt", "x.pt.onnx")] == [
+        True,
         True,
         False,
         False,

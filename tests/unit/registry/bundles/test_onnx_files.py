@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from registry.bundles.onnx_files import check_external, external_locations, external_paths
-from registry.errors import BadBundle
+from registry.bundles.onnx_files import (
+    OnnxReader,
+    check_external,
+    check_original,
+    external_locations,
+    external_paths,
+)
+from registry.bundles.wire_format import TooManyFields
+from registry.errors import BadBundle, ModelRefused
 from tests.support import models
 
 
@@ -179,3 +188,92 @@ def test_locations_must_be_in_the_bundle() -> None:
     check_external("a/m.onnx", ["w.bin"], ["a/m.onnx", "a/w.bin"])
     with pytest.raises(BadBundle, match=r"'a/w\.bin', which is not in the bundle"):
         check_external("a/m.onnx", ["w.bin"], ["a/m.onnx", "w.bin"])
+
+
+def _in_graph(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
+    model.graph.node.append(node)
+
+
+def _in_branch(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
+    inner = helper.make_graph([node], "then", [], [])
+    outer = helper.make_graph([helper.make_node("Loop", [], [], body=inner)], "outer", [], [])
+    model.graph.node.append(helper.make_node("If", [], [], then_branch=outer))
+
+
+def _in_function(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
+    model.functions.add(name="f", domain="d").node.append(node)
+
+
+def _in_training(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
+    model.training_info.add().algorithm.node.append(node)
+
+
+@pytest.mark.parametrize("place", [_in_graph, _in_branch, _in_function, _in_training])
+@pytest.mark.parametrize("domain", ["com.microsoft", "", "Com.Microsoft"])
+def test_a_compiled_part_is_found_wherever_a_node_can_be(
+    tmp_path: Path, place: Callable[[onnx.ModelProto, onnx.NodeProto], None], domain: str
+) -> None:
+    """Its node is named, in any graph or function and of any domain, and the model is refused."""
+    model = helper.make_model(graph())
+    place(model, models.compiled_node("the engine", domain))
+
+    found = OnnxReader().read(write(tmp_path, model))
+
+    assert found.compiled == "the engine"
+    with pytest.raises(ModelRefused, match=r"^a/m\.onnx: expected .* got the node 'the engine'"):
+        check_original("a/m.onnx", found)
+
+
+def test_a_compiled_part_may_have_no_name(tmp_path: Path) -> None:
+    """A node without a name, or with two types, is found; an ordinary model has none."""
+    model = helper.make_model(graph())
+    model.graph.node.append(onnx.NodeProto(op_type="EPContext"))
+    path = write(tmp_path, model)
+    assert OnnxReader().read(path).compiled == ""
+    path.write_bytes(path.read_bytes().replace(b"EPContext", b"EPContexT"))
+    assert OnnxReader().read(path).compiled is None
+    # In protobuf the last value of a repeated field counts, so both are looked at.
+    node = onnx.NodeProto(op_type="EPContext").SerializeToString() + b"\x22\x03Add"
+    whole = b"\x0a" + bytes([len(node)]) + node
+    path.write_bytes(b"\x3a" + bytes([len(whole)]) + whole)
+    assert OnnxReader().read(path).compiled == ""
+
+
+def test_a_tag_that_others_cut_is_refused(tmp_path: Path) -> None:
+    """ONNX Runtime cuts a tag of five bytes to 32 bits, and so reads a graph where a field of
+    another number stands: such a file is refused, as what is hidden in it would be opened."""
+    inner = graph("g", tensor("../secret")).SerializeToString()
+    path = tmp_path / "model.onnx"
+    for last, is_cut in ((b"\x00", False), (b"\x70", True)):
+        tag = b"\xba\x80\x80\x80" + last
+        path.write_bytes(b"\x3a\x00" + tag + bytes([len(inner)]) + inner)
+        if is_cut:
+            with pytest.raises(ValueError, match="more than 32 bits"):
+                external_locations(path)
+        else:
+            assert external_locations(path) == ("../secret",)
+
+
+def test_fields_of_several_files_are_bounded_together(tmp_path: Path) -> None:
+    """A reader parses no more fields of all its files than of one."""
+    path = write(tmp_path, helper.make_model(graph("g", tensor("w"))))
+    reader = OnnxReader(fields_max=100)
+    read = 0
+    with pytest.raises(TooManyFields):  # noqa: PT012 - which of them fails depends on their size
+        while read < 100:
+            reader.read(path)
+            read += 1
+    assert read > 1
+
+
+def test_many_nodes_take_no_memory(tmp_path: Path) -> None:
+    """What waits to be read grows with the depth of a file, not with its nodes."""
+    nodes = 100_000 * b"\x0a\x00"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x3a\xc0\x9a\x0c" + nodes)
+    tracemalloc.start()
+    try:
+        assert external_locations(path) == ()
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()

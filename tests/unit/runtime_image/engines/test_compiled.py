@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import onnx
 import pytest
 
+from runtime_image.compilers.keys import PIECE
 from runtime_image.compilers.ranges import OutsideRanges
 from runtime_image.contract.compiled import OTHER_KEY, CompiledModel
+from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.compiled import CompiledEngine, Place, compiled_upgrade
@@ -375,3 +378,25 @@ def test_a_handler_without_a_model_has_nothing_to_compile(tmp_path: Path) -> Non
     )
 
     assert made == "there is no model to compile"
+
+
+@pytest.mark.parametrize("offset", [0, PIECE - 12])
+def test_no_compiler_gets_a_model_with_a_compiled_part(tmp_path: Path, offset: int) -> None:
+    """Such a model has no key, so that it is neither compiled nor opened beside compiled files,
+    wherever in the file the part is."""
+    part = models.with_compiled_part(tmp_path)
+    padded = part.read_bytes()
+    if offset:
+        # An unknown field first, which readers skip.
+        padded = b"\xfa\x0f" + _varint(offset) + bytes(offset) + padded
+        part.write_bytes(padded)
+    place = Place(ModelSpec("a@1", model=part.name), tmp_path, "cpu", 1)
+
+    with pytest.raises(LoadError, match="holds a compiled part"):
+        place.open(CompiledModel("key", "onnxruntime", "cache", (), ()))
+    assert onnx.load(part).graph.node[0].op_type == "EPContext"
+
+
+def _varint(value: int) -> bytes:
+    low = bytes([value & 127 | 128, value >> 7 & 127 | 128])
+    return low + bytes([value >> 14])

@@ -550,3 +550,29 @@ def test_without_a_driver_no_gpu_is_named() -> None:
     """Without a driver no GPU is named."""
     with pytest.raises(LoadError, match="device cuda: "):
         environment_key("cuda")
+
+
+def test_a_compiled_part_is_run_by_no_ordinary_session(tmp_path: Path) -> None:
+    """A model with a compiled part is not loaded, whether it is the original, the optimised or the
+    prepared file, and wherever in the graph the part is."""
+    whole = models.with_compiled_part(tmp_path)
+    branch = onnx.load(models.add_one(tmp_path))
+    y = branch.graph.output[0]
+    body = onnx.helper.make_graph([models.compiled_node()], "body", [], [y])
+    chosen = onnx.helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    true = onnx.helper.make_tensor("c", onnx.TensorProto.BOOL, [], [True])
+    branch.graph.initializer.append(true)
+    del branch.graph.node[:]
+    branch.graph.node.append(chosen)
+    branch.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    inside = tmp_path / "inside.onnx"
+    inside.write_bytes(branch.SerializeToString())
+    key = environment_key("cpu")
+    for name in (whole.name, inside.name):
+        for spec in (
+            ModelSpec("a@1", model=name),
+            ModelSpec("a@1", model="add_one.onnx", optimised=name),
+            ModelSpec("a@1", model=name, preparation=Preparation(key, SessionPlan(name))),
+        ):
+            with pytest.raises(LoadError, match="EPContext"):
+                load_model(spec, tmp_path, device_kind="cpu", threads=1)
