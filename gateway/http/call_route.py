@@ -167,6 +167,7 @@ class PreparedResponse(web.StreamResponse):
             raise ConnectionResetError("the client is gone")
         for piece in self._pieces:
             transport.write(piece)
+        request.writer.output_size += len(self._pieces[0])  # as for any answer that has begun
         if request.protocol.writing_paused:
             await request.writer.drain()
 

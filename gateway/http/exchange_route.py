@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gateway import problems
 from gateway.http.connections import is_gone, peer_of
-from gateway.http.exchange_client import cut, reply_pieces
+from gateway.http.exchange_client import begins_answer, cut, reply_pieces
 from gateway.http.handler import ConnectionHandler
 from gateway.proxy.framing import LAST_CHUNK, BodyKind, encode_chunk
 from gateway.proxy.request_head import RequestHead, parse_request_head
@@ -147,7 +147,8 @@ class RoutedClient:
 
     def write(self, data: bytes) -> None:
         """Implement `ClientSide.write`."""
-        self._has_answer = True
+        if not self._has_answer:
+            self._has_answer = begins_answer(data)
         if self._handler.transport is not None:
             self._handler.transport.write(data)
 

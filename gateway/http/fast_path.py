@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from gateway import problems
 from gateway.http.bodies import BodyDiscarder, BodyReceiver, switch_protocol
-from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading, peer_of
+from gateway.http.connections import ConnectionLimit, begin_answer, is_gone, peer_of
 from gateway.http.context import Invoker
 from gateway.http.exchange_client import ExchangeClient, is_for_server, make_parts
 from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
@@ -199,9 +199,15 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None:
             return self._exchange.eof_received()
         transport = self._transport
-        is_owed = self._invocation is not None or bool(self._unparsed)
-        if transport is None or not is_owed or self._missing or not may_be_reading(transport):
+        is_owed = self._invocation is not None or bool(self._unparsed or self._unsent.rest)
+        if transport is None or not is_owed or self._missing:
             return False
+        if not self._unsent.rest:
+            begun = begin_answer(transport)
+            if begun is None:
+                return False
+            self._transport = begun
+            self._unsent.watch(begun)
         self._is_ended = True
         return True
 
