@@ -33,11 +33,8 @@ async def proxy(parts: ExchangeParts, request: web.BaseRequest) -> web.StreamRes
         exchange = parts.begin(head, client, peer_of(request.transport))
     except FnError as error:
         line = f"{request.method} {request.rel_url.raw_path} ".encode("utf-8", "replace")
-        if (reply := parts.models.refusal(line, error)) is None:
-            response = problems.answer(error)
-        else:
-            status, headers, body = reply
-            response = web.Response(status=status, body=bytes(body), headers=dict(headers))
+        reply = parts.models.refusal(line, error) or problems.reply(error)
+        response = problems.response_of(reply)
         response.force_close()
         return response
     await client.run(exchange)

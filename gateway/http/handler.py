@@ -273,7 +273,6 @@ class ConnectionHandler(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         response = problems.response_of(self._shape()(error))
-        response.headers["Server"] = "fngate"
         response.force_close()
         return response
 

@@ -278,6 +278,38 @@ async def test_a_half_closed_client_gets_nothing_within_an_answer(served: Served
     await server.wait_closed()
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post(b"1"),
+        post(b"1").replace(b"HTTP/1.1", b"HTTP/1.0"),
+        post(b"1").replace(b"digits", b"nothing"),
+        post(b"1").replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: x\r\n\r\n"),
+        post(b"1").replace(b"digits", b"digits?a=%zz"),
+        b"POST /v2/models/nothing/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /fn/digits HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
+        b"POST /v1/completions?a HTTP/1.0\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"nonsense\r\n\r\n",
+    ],
+)
+async def test_a_browser_runs_nothing_of_an_answer(served: Served, request_: bytes) -> None:
+    """No answer and no error, on any door, is taken for another type or runs scripts at the
+    dashboard's origin."""
+    client = await sent(served, request_)
+    async with asyncio.timeout(10):
+        while b"\r\n\r\n" not in client.received:
+            await rest(served, client)
+            await asyncio.sleep(0)
+    head = bytes(client.received).partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+    assert head.count(b"x-content-type-options: nosniff") == 1
+    assert head.count(b"content-security-policy: sandbox") == 1
+    client.leave()
+    await nothing_left(served)
+
+
 async def test_a_disconnect_while_queued_frees_the_place(served: Served) -> None:
     """Over TCP a disconnect starts like a half-close, with EOF."""
     held = Held(served)
