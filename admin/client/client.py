@@ -243,9 +243,12 @@ class Client:
         """Return every access key, without secrets."""
         return self._items("/admin/v1/keys")
 
-    def add_key(self, scopes: list[str], note: str = "") -> dict[str, Any]:
+    def add_key(
+        self, scopes: list[str], note: str = "", priority: str = "normal"
+    ) -> dict[str, Any]:
         """Create a key; only this answer contains its secret."""
-        return self._json("POST", "/admin/v1/keys", {"scopes": scopes, "note": note})
+        wanted = {"scopes": scopes, "note": note, "priority": priority}
+        return self._json("POST", "/admin/v1/keys", wanted)
 
     def remove_key(self, id: str) -> None:
         """Revoke a key."""

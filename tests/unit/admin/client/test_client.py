@@ -193,7 +193,7 @@ def test_keys_are_made_and_revoked(api: AdminApi, client: Client) -> None:
     assert client.add_key(["read"], "me")["secret"] == "s"
     client.remove_key("k")
 
-    assert api.requests[0].json == {"scopes": ["read"], "note": "me"}
+    assert api.requests[0].json == {"scopes": ["read"], "note": "me", "priority": "normal"}
     assert api.requests[1].method == "DELETE"
 
 

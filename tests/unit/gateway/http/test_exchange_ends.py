@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from gateway.dispatch.call import Priority
 from gateway.http.exchange_client import ExchangeClient
 from gateway.http.exchange_route import RoutedClient
 from gateway.metrics.key_times import KeyTime, KeyTimes
 from gateway.proxy.exchange import Exchange
 from gateway.settings import GatewaySettings
 from registry.catalog import Change
-from registry.model import ExchangeLimits, Limits
+from registry.key_form import KeyPriority
+from registry.model import ExchangeLimits, Key, Limits
+from registry.store.keys import fingerprint
 from tests.support.proxied import KEY, Gate, Wire, gate, quiet, until, warm
 
 HOST = b"Host: 127.0.0.1\r\n"
@@ -82,6 +85,33 @@ async def test_a_full_queue(tmp_path: Path, is_fast: bool) -> None:
         await held(one)
         assert code(await one.ask(GET)) == "queue_full"
         wire.close()
+        await one.settled()
+
+
+async def test_the_priority_high_needs_a_key_that_has_it(tmp_path: Path, is_fast: bool) -> None:
+    """Without one, and with a key that has it not, `Priority: u=0` is normal; low needs none."""
+    async with gate(tmp_path, silent, is_fast=is_fast, is_cold=True) as one:
+        ring = one.gateway.invoker.access.ring
+
+        async def priority(fields: bytes) -> Priority:
+            wire = await one.connect()
+            wire.send(GET.replace(HOST, HOST + fields))
+            await held(one)
+            (exchange,) = one.exchanges.all()
+            call = exchange.facts[2]
+            assert call is not None
+            wire.close()
+            await until(lambda: not one.exchanges.all())
+            return call.priority
+
+        assert await priority(b"Priority: u=0\r\n") is Priority.NORMAL
+        assert await priority(b"Priority: u=7\r\n") is Priority.LOW
+        high = Key("h", fingerprint("fn_h"), ("invoke",), priority=KeyPriority.HIGH)
+        for key in (Key("n", fingerprint("fn_n"), ("invoke",)), high):
+            ring.put(key)
+        by = b"Priority: u=0\r\nAuthorization: Bearer fn_%b\r\n"
+        assert await priority(by % b"n") is Priority.NORMAL
+        assert await priority(by % b"h") is Priority.HIGH
         await one.settled()
 
 
