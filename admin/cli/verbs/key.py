@@ -43,7 +43,7 @@ def add(
     Example:
       fnctl key add --scope invoke:digits --note "the web shop"
     """
-    key = session.client.add_key(scope, note, priority.value)
+    key = session.client.add_key(scope, note=note, priority=priority.value)
     session.remark(f"key {get(key, 'id')} ({', '.join(scope)}); the secret is shown only now:")
     session.answer(key, lambda: get(key, "secret"))
     session.next("FN_KEY=SECRET fnctl invoke NAME ...")
