@@ -241,6 +241,7 @@ def key_json(key: Key) -> dict[str, Any]:
         "scopes": list(key.scopes),
         "note": key.note,
         "created_s": key.created_s,
+        "priority": key.priority,
     }
 
 

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from gateway.pages.cookies import find_values, read_value, renewal
 from registry.errors import ForeignHost, ForeignOrigin, NoKey, WrongScope
+from registry.key_form import KeyPriority
 from registry.model import Key
 from registry.names import is_name
 from registry.openness import Openness
@@ -23,10 +24,14 @@ _SHARED: Final = re.compile(r"/(?:fn|v1|v2)(?:/.*)?|/openapi\.json", re.DOTALL)
 
 
 class Caller(NamedTuple):
-    """Whom a request's key names: the key's id, and its scopes."""
+    """Whom a request's key names: the key's id, and its scopes.
+
+    `is_high`: whether its calls may have the priority high.
+    """
 
     id: str
     scopes: tuple[str, ...]
+    is_high: bool = False
 
 
 NOBODY: Final = Caller("", ())
@@ -269,7 +274,7 @@ class Access:
     def _holder(self, secret: str) -> Caller | None:
         """Return the caller with this key, None if it is unknown."""
         key: Key | None = self.ring.find(secret)
-        return None if key is None else Caller(key.id, key.scopes)
+        return None if key is None else _caller_with(key)
 
     def check_id(self, id: str, need: Need, name: str = "") -> Caller:
         """Return the caller with a key's id, as `check`. Raises NoKey or WrongScope."""
@@ -281,7 +286,7 @@ class Access:
     def _find(self, id: str) -> Caller | None:
         """Return the caller with a key's id, None if there is no such key any more."""
         key = self.ring.with_id(id)
-        return None if key is None else Caller(id, key.scopes)
+        return None if key is None else _caller_with(key)
 
     def key_expected(self, credential: Credential, expected: str = "") -> str:
         """Return why a request without a key is refused, and how to open the server to it.
@@ -291,6 +296,10 @@ class Access:
         if isinstance(credential, Anonymous) and credential.passed_on and not self.is_closed:
             return _PASSED_ON_TEXT.format(credential.passed_on)
         return expected or _EXPECTED
+
+
+def _caller_with(key: Key) -> Caller:
+    return Caller(key.id, key.scopes, key.priority is KeyPriority.HIGH)
 
 
 def is_shared(path: str) -> bool:

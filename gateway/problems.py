@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from gateway.replies import CLOSE, Reply
+from gateway.replies import CLOSE, GUARD, Reply
 from registry import errors
 from runtime_image.contract import errors as codes
 from runtime_image.contract.errors import RequestError
@@ -189,9 +189,16 @@ def answer(
 
 
 def response_of(reply: Reply) -> web.Response:
-    """Return a reply as an aiohttp response."""
+    """Return a reply as an aiohttp response, with the fields that `Writer` adds."""
     status, headers, body = reply
-    return web.Response(status=status, body=bytes(body), headers=dict(headers))
+    fields = {**dict(headers), "Server": "fngate", **dict(GUARD)}
+    return web.Response(status=status, body=bytes(body), headers=fields)
+
+
+async def guard(_request: web.Request, response: web.StreamResponse) -> None:
+    """Add the fields of GUARD that a response lacks (aiohttp signal)."""
+    for name, value in GUARD:
+        response.headers.setdefault(name, value)
 
 
 def json_answer(

@@ -16,15 +16,19 @@ PIECE: Final = 64 * 1024
 """Bytes. A body of at least this length is written separately instead of being copied behind its
 head."""
 CLOSE: Final = ("Connection", "close")
+GUARD: Final = (("X-Content-Type-Options", "nosniff"), ("Content-Security-Policy", "sandbox"))
+"""Fields of every answer of ours that has none of its own. A model chooses the content type of its
+answer, and the dashboard has the same origin: a browser may show the answer, but runs nothing."""
+_GUARD: Final = "".join(f"\r\n{name}: {value}" for name, value in GUARD)
 _PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}
 
 
 class Reply(NamedTuple):
     """A complete HTTP answer.
 
-    `headers` has, in order, all headers except Content-Length, Date and Server. Names and values
-    are never copied from a replica. The only value from a client is a request id of few harmless
-    characters.
+    `headers` has, in order, all headers except Content-Length, Date, Server and those of GUARD.
+    Names and values are never copied from a replica. The only value from a client is a request id
+    of few harmless characters.
     """
 
     status: int
@@ -56,7 +60,7 @@ class Writer:
         second = int(self._wall())
         if second != self._second:
             self._second = second
-            self._tail = f"\r\nDate: {format_date_time(second)}\r\nServer: fngate\r\n\r\n"
+            self._tail = f"\r\nDate: {format_date_time(second)}\r\nServer: fngate{_GUARD}\r\n\r\n"
         status, headers, body = reply
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
         head = (

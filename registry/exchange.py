@@ -6,6 +6,9 @@ transport.
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 import msgspec
 
 
@@ -50,6 +53,10 @@ class HostRoute(msgspec.Struct, frozen=True):
     epoch: int = 0
 
 
+_FOLDERS: Final = re.compile(r"(?:unix://|(?<![\w/:.]))/(?:[^\s/:'\"(),;]+/)+")
+"""The folders of an absolute path in a text."""
+
+
 class ReplicaEndpoint(msgspec.Struct, frozen=True):
     """A replica that accepts calls on the Unix socket at `path`.
 
@@ -86,6 +93,11 @@ class PoolEndpoints(msgspec.Struct, frozen=True):
     retry_after_s: float = 0.0
     log_tail: list[str] = []
     ended: dict[str, str] = {}
+
+    @property
+    def told(self) -> str:
+        """`reason` as clients get it: of paths only the last part, as they are this machine's."""
+        return _FOLDERS.sub("", self.reason)
 
 
 class Endpoints(msgspec.Struct, frozen=True):

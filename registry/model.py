@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from registry.builds import Compilation
+from registry.key_form import KeyPriority
 from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
 from runtime_image.contract.precision import Optimisation, PrecisionReport
 from runtime_image.contract.server import Network, SampleRequest
@@ -387,7 +388,7 @@ class Profile:
 class Key:
     """An access key; only its sha256 (hex) is stored.
 
-    Scopes: invoke[:name], read, deploy, admin.
+    Scopes: invoke[:name], read, deploy, admin. `priority`: the highest one that its calls may have.
     """
 
     id: str
@@ -395,6 +396,7 @@ class Key:
     scopes: tuple[str, ...]
     note: str = ""
     created_s: float = 0.0
+    priority: KeyPriority = KeyPriority.NORMAL
 
 
 OperationState = Literal["running", "done", "failed", "cancelled"]

@@ -26,8 +26,10 @@ from admin.api.logs import ErrorRoutes, LogRoutes
 from admin.api.openapi import DocumentPages
 from admin.api.operate import BackupRoutes, OperateRoutes
 from admin.api.pages import PageRoutes
+from admin.api.places import Places
 from admin.api.pools import PoolRoutes
 from admin.api.secrets import SecretRoutes
+from admin.api.streaming import CALLER
 from admin.api.table import Handlers, Scoped, table
 from admin.api.usage import UsageRoutes
 from admin.deploy.deploys import Settled, at_once
@@ -52,6 +54,9 @@ WAITING = (
 )
 """POST paths that change neither; they are cancelled if the client disconnects."""
 
+REQUESTS_MAX: Final = 256
+"""Max requests at once, waits and streams among them; see `Places`. Changes are not counted."""
+
 Outcome = web.StreamResponse | Exception
 
 wall: Final = time.time  # noqa: TID251 - the shell passes the clock in
@@ -66,6 +71,7 @@ class AdminApi:
         self._settled = settled
         self._tasks = Tasks("admin API")
         self._open = OpenRequests(access.ring)
+        self._places = Places("requests to the admin API are open", REQUESTS_MAX)
         self._table = table(handlers)
 
     def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:
@@ -89,7 +95,8 @@ class AdminApi:
             caller = self._access.check(authorization, need, name)
             request[CALLER] = caller
             if not is_shielded:
-                return await self._open.run(caller.id, handler(request))
+                with self._places.taken(caller):
+                    return await self._open.run(caller.id, handler(request))
             task_name = f"{request.method} {request.path[:200]}"
             task = self._tasks.spawn(task_name, self._outcome(handler, request))
             outcome: Outcome = await asyncio.shield(task)

@@ -18,6 +18,7 @@ from gateway.http.bodies import read_body
 from gateway.problems import CREATED, json_answer
 from registry.bounded_text import read_json
 from registry.errors import BadRequest, Conflict
+from registry.key_form import KeyPriority
 from registry.openness import CLOSED, Decision, Openness
 from registry.store.keys import KeyRing, Keys, Revocations
 
@@ -30,10 +31,12 @@ SESSION_FACTS: Final = ("version", "driver", "workers")
 
 
 class KeyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A new key. `scopes`: invoke, invoke:NAME, read, deploy or admin."""
+    """A new key. `scopes`: invoke, invoke:NAME, read, deploy or admin. `priority`: the highest one
+    that its calls may have."""
 
     scopes: list[str]
     note: str = ""
+    priority: KeyPriority = KeyPriority.NORMAL
 
 
 class KeyRoutes:
@@ -58,7 +61,9 @@ class KeyRoutes:
         """Create a key. Only this answer has the secret; the store keeps none."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         wanted = read_json(body, KeyRequest, "the key request")
-        key, secret = await self._keys.add(wanted.scopes, wanted.note, now_s=self._wall())
+        key, secret = await self._keys.add(
+            wanted.scopes, wanted.note, now_s=self._wall(), priority=wanted.priority
+        )
         self._ring.put(key)
         return json_answer({**key_json(key), "secret": secret}, CREATED)
 

@@ -14,13 +14,17 @@ from typing import Final
 import structlog
 from aiohttp import hdrs, web
 
+from admin.api.places import Places
+from gateway.access import NOBODY, Caller
 from gateway.problems import OK
-from registry.errors import QueueFull, ShuttingDown
+from registry.errors import ShuttingDown
 
 log = structlog.get_logger()
 
 STREAMS_MAX: Final = 50
-"""Max concurrent streams of one kind."""
+"""Max concurrent streams of one kind; see `Places`."""
+CALLER: Final = web.RequestKey("caller", Caller)
+"""Whom the request's key names."""
 QUIET_S: Final = 15.0
 """A comment is sent after this many silent seconds, as proxies close connections that seem dead."""
 SLOW_S: Final = 30.0
@@ -67,7 +71,7 @@ class Streams:
 
     def __init__(self, clock: Callable[[], float], most: int = STREAMS_MAX) -> None:
         self._clock = clock
-        self._most = most
+        self._places = Places("streams are open", most)
         self._waits: set[asyncio.Timeout] = set()
         self._closing = False
 
@@ -86,8 +90,12 @@ class Streams:
         """
         if self._closing:
             raise ShuttingDown("the server is shutting down", retry_after_s=RETRY_S)
-        if len(self._waits) >= self._most:
-            raise QueueFull(f"{len(self._waits)} streams are open already", retry_after_s=RETRY_S)
+        with self._places.taken(request.get(CALLER, NOBODY)):
+            return await self._serve(request, produce)
+
+    async def _serve(
+        self, request: web.Request, produce: Callable[[Stream], Awaitable[None]]
+    ) -> web.StreamResponse:
         response = web.StreamResponse(status=OK, headers=HEADERS)
         try:
             async with asyncio.timeout(None) as wait:

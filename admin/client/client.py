@@ -243,9 +243,9 @@ class Client:
         """Return every access key, without secrets."""
         return self._items("/admin/v1/keys")
 
-    def add_key(self, scopes: list[str], note: str = "") -> dict[str, Any]:
-        """Create a key; only this answer contains its secret."""
-        return self._json("POST", "/admin/v1/keys", {"scopes": scopes, "note": note})
+    def add_key(self, scopes: list[str], **more: str) -> dict[str, Any]:
+        """Create a key with a `note` and a `priority`; only this answer contains its secret."""
+        return self._json("POST", "/admin/v1/keys", {"scopes": scopes, **more})
 
     def remove_key(self, id: str) -> None:
         """Revoke a key."""

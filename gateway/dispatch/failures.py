@@ -286,7 +286,7 @@ class CallFailures:
         if not calls:
             return
         # The same for all of them, and takes time in proportion to the open exchanges.
-        how = f"{pool.endpoints.state}: {pool.endpoints.reason}{pool.open_text(now)}"
+        how = f"{pool.endpoints.state}: {pool.endpoints.told}{pool.open_text(now)}"
         for call in calls:
             waited_s = now - call.arrived_s
             retry_s = pool.retry_after_s(now)

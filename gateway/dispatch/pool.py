@@ -194,7 +194,7 @@ class Pool:
         if self.endpoints.state != "failing" or now >= self.retry_at_s:
             return None
         return FunctionFailing(
-            f"the function fails to load: {self.endpoints.reason}",
+            f"the function fails to load: {self.endpoints.told}",
             retry_after_s=self.retry_at_s - now,
             admin_detail={"log_tail": list(self.endpoints.log_tail)},
         )

@@ -131,7 +131,8 @@ class Admission(NamedTuple):
     """Rules for holding and running the calls with one head.
 
     `applied`: value of Preference-Applied. `as_of`: version of the catalog. `key_time`: of the
-    function's calls with the head's key.
+    function's calls with the head's key. `may_be_high`: whether the key's calls may have the
+    priority high.
     """
 
     deployed: Deployed
@@ -147,6 +148,7 @@ class Admission(NamedTuple):
     is_pinned: bool
     as_of: int
     key_time: KeyTime
+    may_be_high: bool
 
 
 class Admissions:
@@ -209,11 +211,12 @@ class Admissions:
             limits.timeout_s,
             min(limits.body_mib * MIB, self._held_bytes_max),
             limits.queue,
-            requested_priority(head.priority),
+            requested_priority(head.priority, may_be_high=caller.is_high),
             may_rerun(deployed),
             bool(head.version) or "@" in head.ref,
             self._catalog.version,
             KeyTime(caller.id, function.namespace, function.name),
+            caller.is_high,
         )
         if self._as_of != self._catalog.version or self._keys_as_of != self._access.ring.version:
             self._forget_all()
@@ -241,12 +244,17 @@ def requested_wait_s(prefer: str | None, default_s: float, most_s: float) -> tup
     return seconds, f"wait={seconds:.0f}"
 
 
-def requested_priority(header: str | None) -> Priority:
+def requested_priority(header: str | None, *, may_be_high: bool) -> Priority:
     """Map urgency 0-2 to high, 3 (the default) to normal, 4-7 to low; ignore a malformed header."""
     match = _URGENCY.search(header) if header else None
     if match is None or match[1] not in set("01234567"):
         return Priority.NORMAL
     urgency = int(match[1])
     if urgency < 3:
-        return Priority.HIGH
+        return allowed_priority(Priority.HIGH, may_be_high=may_be_high)
     return Priority.NORMAL if urgency == 3 else Priority.LOW
+
+
+def allowed_priority(wanted: Priority, *, may_be_high: bool) -> Priority:
+    """Return the priority of a call: high needs a key that has it, else it is normal."""
+    return Priority.NORMAL if wanted is Priority.HIGH and not may_be_high else wanted

@@ -7,6 +7,7 @@ process per server has. `Site` owns the listening socket.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Final, Protocol
@@ -38,10 +39,13 @@ from gateway.openapi.function_document import function_document
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
-from registry.errors import FnError, MethodNotAllowed, Unknown
+from registry.errors import FnError, MethodNotAllowed, NoKey, Unknown
 from registry.tasks import Tasks, every
 
 log = structlog.get_logger()
+
+_KIND: Final = re.compile("[ :]")
+"""What follows the first word of a reason of `/readyz`: what kind of thing has a problem."""
 
 VARIES: Final = {"Vary": "Accept"}
 BACKLOG: Final = 1024
@@ -83,6 +87,7 @@ class Gateway:
         app.router.add_get("/healthz", healthz, expect_handler=continue_later)
         app.on_response_prepare.append(self._end_connection)
         app.on_response_prepare.append(self._share)
+        app.on_response_prepare.append(problems.guard)
 
     def connections(self, namespace: str, name: str) -> Connections:
         """Return the open exchanges of a function in this process."""
@@ -245,13 +250,22 @@ class StatePages:
         rest = wrap(_not_found)
         app.router.add_route("*", "/{rest:(?s:.*)}", rest, expect_handler=continue_later)
 
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        """Return 200 while calls are accepted, even if the server is degraded."""
+    async def _readyz(self, request: web.Request) -> web.Response:
+        """Return 200 while calls are accepted, even if the server is degraded. The reasons in words
+        are for callers with the scope read; others get the kinds of things that have a problem."""
         if not self._is_open():
             stopping = {"status": "stopping", "reasons": ["shutting down"]}
             return problems.json_answer(stopping, problems.NOT_READY)
         reasons = self._reasons()
+        if reasons and not self._may_read(request.headers.get("Authorization")):
+            reasons = list(dict.fromkeys(_KIND.split(reason, 1)[0] for reason in reasons))
         return problems.json_answer({"status": "degraded" if reasons else "ok", "reasons": reasons})
+
+    def _may_read(self, authorization: str | None) -> bool:
+        try:
+            return self._boundary.access.allows(authorization, "read")
+        except NoKey:
+            return False
 
     async def _metrics(self, request: web.Request) -> web.Response:
         access = self._boundary.access

@@ -9,6 +9,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from gateway import problems
 from gateway.access import Credential, credential_of
 from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import Head, correlate, make_head
@@ -138,8 +139,7 @@ def _response(request: web.BaseRequest, reply: Reply, writer: Writer) -> web.Str
     closes = reply.closes or is_awaiting_continue(request)
     if request.version == (1, 1) and request.keep_alive and not closes:
         return PreparedResponse(writer.pieces(reply))
-    headers = {**dict(reply.headers), "Server": "fngate"}
-    response = web.Response(status=reply.status, headers=headers, body=bytes(reply.body))
+    response = problems.response_of(reply)
     if closes:
         response.force_close()  # aiohttp evaluates this, not the header
     return response
@@ -167,6 +167,7 @@ class PreparedResponse(web.StreamResponse):
             raise ConnectionResetError("the client is gone")
         for piece in self._pieces:
             transport.write(piece)
+        request.writer.output_size += len(self._pieces[0])  # as for any answer that has begun
         if request.protocol.writing_paused:
             await request.writer.drain()
 

@@ -4,8 +4,8 @@
 
 The last segment of a TCP connection (FIN) says that the sender sends no more data, not whether it
 still reads (RFC 9293 section 3.6). A client that has closed its socket answers further bytes with a
-reset. So `may_be_reading` sends "100 Continue", which clients ignore if they did not request it
-(RFC 9110 section 15.2.1), and polls the connection again.
+reset. So `begin_answer` sends the first byte of the answer, which every answer begins with, and
+polls the connection again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import os
 import resource
 import select
 import socket
-from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, Protocol, cast
 
 import structlog
-
-from gateway.http.bodies import CONTINUE
 
 log = structlog.get_logger()
 
@@ -33,6 +31,8 @@ AGAIN_S: Final = 0.1
 """Seconds for which new connections are refused at once after an eviction found none idle."""
 LOG_S: Final = 60.0
 """Seconds between two log lines about refused connections."""
+FIRST: Final = b"H"
+"""First byte of every answer, whatever its status and version (RFC 9112 section 4)."""
 
 
 class ClientConnection(Protocol):
@@ -132,25 +132,49 @@ def is_gone(transport: asyncio.Transport) -> bool:
     return bool(poll.poll(0))
 
 
-def may_be_reading(transport: asyncio.Transport) -> bool:
-    """Return whether the client may still read an answer after it closed its sending side.
+def begin_answer(transport: asyncio.Transport) -> asyncio.Transport | None:
+    """Return what to write the answer to after the client closed its sending side, None if the
+    client is gone. Nothing of the answer may have been written before.
 
     For a client on the same machine the result is correct at once. For others the reset takes a
     round trip, and `is_gone` returns True later.
     """
     if transport.is_closing() or is_gone(transport):
-        return False
+        return None
     sock = transport.get_extra_info("socket")
-    if sock.family == socket.AF_UNIX:
-        return True  # poll distinguishes both cases for Unix sockets
-    written = 0
-    if not transport.get_write_buffer_size():
-        try:
-            written = os.write(sock.fileno(), CONTINUE)
-        except BlockingIOError:
-            written = 0
-        except OSError:
-            return False
-    if written < len(CONTINUE):
-        transport.write(CONTINUE[written:])
-    return not is_gone(transport)
+    # Poll distinguishes both cases for Unix sockets. Unsent bytes cause the reset by themselves.
+    if (
+        isinstance(transport, BegunAnswer)
+        or sock.family == socket.AF_UNIX
+        or transport.get_write_buffer_size()
+    ):
+        return transport
+    try:
+        os.write(sock.fileno(), FIRST)
+    except BlockingIOError:
+        return transport
+    except OSError:
+        return None
+    return None if is_gone(transport) else cast("asyncio.Transport", BegunAnswer(transport))
+
+
+class BegunAnswer:
+    """A transport for an answer whose first byte is sent. It is used to the connection's end."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._is_next = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes (asyncio): of the answer's first ones, what is not sent yet."""
+        if self._is_next and data:
+            self._is_next, data = False, memoryview(data)[len(FIRST) :]
+        self._transport.write(data)
+
+    def writelines(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Write pieces of bytes (asyncio)."""
+        for piece in pieces:
+            self.write(piece)

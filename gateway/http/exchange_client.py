@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway import problems
-from gateway.http.connections import is_gone, may_be_reading
+from gateway.http.connections import begin_answer, is_gone
 from gateway.http.exchanges import Exchanges
 from gateway.http.models.router import ModelRequests
 from gateway.pages.entering import is_ours
@@ -38,6 +38,7 @@ AHEAD_MAX: Final = 64 * 1024
 CUT_S: Final = 2.0
 """Seconds that a client has to read the rest of an incomplete answer."""
 _END: Final = b"\r\n\r\n"
+_INTERIM: Final = b"HTTP/1.1 10"
 _LINE: Final = re.compile(rb"([!-~]+) (/[!-~]*) HTTP/1\.[01]\r\n")
 
 
@@ -174,8 +175,10 @@ class ExchangeClient:
             self._exchange.client_eof()
             return True
         is_whole = self._framer is not None and self._framer.is_complete
-        if not is_whole or self._has_answer or not may_be_reading(self._transport):
+        begun = begin_answer(self._transport) if is_whole and not self._has_answer else None
+        if begun is None:
             return False
+        self._transport = begun
         self._is_closed_by_client = True
         return True
 
@@ -212,7 +215,8 @@ class ExchangeClient:
 
     def write(self, data: bytes) -> None:
         """Implement `ClientSide.write`."""
-        self._has_answer = True
+        if not self._has_answer:
+            self._has_answer = begins_answer(data)
         self._transport.write(data)
 
     def pause_body(self) -> None:
@@ -408,6 +412,11 @@ class ExchangeClient:
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
+
+
+def begins_answer(data: bytes) -> bool:
+    """Return whether the first bytes of a write are an answer's, not an interim head's."""
+    return not data.startswith(_INTERIM)
 
 
 def reply_pieces(writer: Writer, reply: Reply, method: bytes) -> list[bytes]:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gateway import problems
 from gateway.http.connections import is_gone, peer_of
-from gateway.http.exchange_client import cut, reply_pieces
+from gateway.http.exchange_client import begins_answer, cut, reply_pieces
 from gateway.http.handler import ConnectionHandler
 from gateway.proxy.framing import LAST_CHUNK, BodyKind, encode_chunk
 from gateway.proxy.request_head import RequestHead, parse_request_head
@@ -33,11 +33,8 @@ async def proxy(parts: ExchangeParts, request: web.BaseRequest) -> web.StreamRes
         exchange = parts.begin(head, client, peer_of(request.transport))
     except FnError as error:
         line = f"{request.method} {request.rel_url.raw_path} ".encode("utf-8", "replace")
-        if (reply := parts.models.refusal(line, error)) is None:
-            response = problems.answer(error)
-        else:
-            status, headers, body = reply
-            response = web.Response(status=status, body=bytes(body), headers=dict(headers))
+        reply = parts.models.refusal(line, error) or problems.reply(error)
+        response = problems.response_of(reply)
         response.force_close()
         return response
     await client.run(exchange)
@@ -147,7 +144,8 @@ class RoutedClient:
 
     def write(self, data: bytes) -> None:
         """Implement `ClientSide.write`."""
-        self._has_answer = True
+        if not self._has_answer:
+            self._has_answer = begins_answer(data)
         if self._handler.transport is not None:
             self._handler.transport.write(data)
 

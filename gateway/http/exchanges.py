@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway import problems
-from gateway.access import Access, Anonymous, Credential, anonymous
+from gateway.access import Access, Anonymous, Caller, Credential, anonymous
 from gateway.http.admission import (
     Correlation,
     correlate,
@@ -220,8 +220,8 @@ class Exchanges:
             caller = access.check(credential, "invoke", target.name)
         deployed = self._resolve(target, method)
         journal.admitted(deployed)
-        plan = self.plan(head, target, deployed, journal)
-        return plan._replace(key_id=caller.id), deployed, by_cookie
+        plan = self.plan(head, target, deployed, journal, caller)
+        return plan, deployed, by_cookie
 
     def begin_known(self, known: KnownHead, cut: CutHead, client: ClientSide) -> Exchange | None:
         """Begin an exchange with a known head; see `begin`. `cut`: this request's."""
@@ -318,6 +318,7 @@ class Exchanges:
         target: FunctionTarget,
         deployed: Deployed,
         journal: ExchangeJournal,
+        caller: Caller,
     ) -> ExchangePlan:
         """Apply the function's path rules and limits. Raises FnError."""
         invoker, function = self._invoker, deployed.function
@@ -351,7 +352,7 @@ class Exchanges:
             limits,
             wait_s,
             function.limits.queue,
-            requested_priority(header("Priority")),
+            requested_priority(header("Priority"), may_be_high=caller.is_high),
             "@" in target.ref,
             is_free,
             key,
@@ -360,6 +361,7 @@ class Exchanges:
             settings.body_read_s,
             function.limits.retry,
             wakes,
+            key_id=caller.id,
         )
 
 

@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from gateway import problems
 from gateway.http.bodies import BodyDiscarder, BodyReceiver, switch_protocol
-from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading, peer_of
+from gateway.http.connections import ConnectionLimit, begin_answer, is_gone, peer_of
 from gateway.http.context import Invoker
 from gateway.http.exchange_client import ExchangeClient, is_for_server, make_parts
 from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
@@ -129,11 +129,8 @@ class Connection(asyncio.Protocol):
         self._unparsed: list[bytes] = []
         self._ahead: BodyReservation | None = None
         self._unsent = UnsentBuffer(fast_path.invoker.body_budget.answers)
-        self._is_full = False
         self._is_new = True
-        self._is_last = False
-        self._is_ended = False
-        self._is_discarding = False
+        self._is_full = self._is_last = self._is_ended = self._is_discarding = False
         self.peer = b""
         self.quiet_s = 0
         self.opened_s = monotonic()
@@ -198,10 +195,14 @@ class Connection(asyncio.Protocol):
         """Handle the client's end of sending; return whether an answer is pending (asyncio)."""
         if self._exchange is not None:
             return self._exchange.eof_received()
-        transport = self._transport
-        is_owed = self._invocation is not None or bool(self._unparsed)
-        if transport is None or not is_owed or self._missing or not may_be_reading(transport):
+        begun = self._transport
+        is_owed = self._invocation is not None or bool(self._unparsed or self._unsent.rest)
+        if begun is None or not is_owed or self._missing:
             return False
+        if not self._unsent.rest and (begun := begin_answer(begun)) is None:
+            return False
+        self._transport = begun
+        self._unsent.watch(begun)
         self._is_ended = True
         return True
 
@@ -452,8 +453,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if CLOSE in reply.headers:
-            self._is_last = True
+        self._is_last |= CLOSE in reply.headers
         self._unsent.write(self._fast_path.writer.pieces(reply))
         if not self._unsent.rest:
             self._end_reply()

@@ -10,13 +10,13 @@ import asyncio
 from time import monotonic
 from typing import Any, Final, Protocol, cast
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from gateway import problems
-from gateway.http.connections import ConnectionLimit, is_gone, may_be_reading
+from gateway.http.connections import ConnectionLimit, begin_answer, is_gone
 from gateway.http.reservations import BodyBudget, BodyReservation
 from gateway.oip import shapes
 from gateway.oip.shapes import LINE_MAX, is_protocols
@@ -153,6 +153,11 @@ class ConnectionHandler(RequestHandler):
         return self._is_answered and not self.writing_paused
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the client has ended its sending, and waits for answers."""
+        return self._is_ended
+
+    @property
     def _is_answered(self) -> bool:
         return self._request_count == self._answered
 
@@ -208,15 +213,15 @@ class ConnectionHandler(RequestHandler):
             if stays is not None:
                 return stays
         transport = self.transport
-        if (
-            self._is_answered
-            or transport is None
-            or not self._is_body_whole()
-            or self._is_http_1_0()
-        ):
+        if self._is_answered or transport is None or not self._is_body_whole():
             return False
-        self._is_ended = may_be_reading(transport)
-        return self._is_ended
+        if not self._has_begun():
+            begun = begin_answer(transport)
+            if begun is None:
+                return False
+            self.transport = begun
+        self._is_ended = True
+        return True
 
     def pause_writing(self) -> None:
         """Stop the answer: the client has not taken all of it (asyncio)."""
@@ -268,7 +273,6 @@ class ConnectionHandler(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         response = problems.response_of(self._shape()(error))
-        response.headers["Server"] = "fngate"
         response.force_close()
         return response
 
@@ -312,12 +316,10 @@ class ConnectionHandler(RequestHandler):
         body.set_exception(web.RequestPayloadError("\nits chunks cannot be read"))
         self.close()
 
-    def _is_http_1_0(self) -> bool:
-        """Return whether an HTTP/1.0 client waits: it would take "100 Continue" for the answer."""
-        unanswered = [message for message, _ in self._messages]
-        if self._current_request is not None:
-            unanswered.append(self._current_request._message)
-        return any(getattr(one, "version", HttpVersion11) < HttpVersion11 for one in unanswered)
+    def _has_begun(self) -> bool:
+        """Return whether bytes of an answer are written."""
+        request = self._current_request
+        return request is not None and request.writer.output_size > 0
 
     def _is_body_whole(self) -> bool:
         return self._last_body is None or self._last_body.is_eof()

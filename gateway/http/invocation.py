@@ -23,6 +23,7 @@ from gateway.http.admission import (
     REQUEST_ID,
     Correlation,
     Head,
+    allowed_priority,
 )
 from gateway.http.context import Invoker
 from gateway.http.reservations import BodyReservation, OnEvicted
@@ -224,7 +225,9 @@ class Invocation:
         wait_s, priority = requested_scheduling(body, admission.meta.json_length)
         return (
             admission.wait_s if wait_s is None else min(wait_s, admission.wait_s),
-            admission.priority if priority is None else priority,
+            admission.priority
+            if priority is None
+            else allowed_priority(priority, may_be_high=admission.may_be_high),
         )
 
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:

@@ -121,7 +121,7 @@ def index_entry(deployed: Deployed, shown: PoolEndpoints) -> dict[str, str]:
     A cold model is ready, for the next call wakes it.
     """
     is_failing = shown.state == "failing"
-    reason = shown.reason if is_failing else "" if shown.state == "warm" else shown.state
+    reason = shown.told if is_failing else "" if shown.state == "warm" else shown.state
     return {
         "name": served_name(deployed),
         "version": served_version(deployed),

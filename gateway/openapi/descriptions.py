@@ -39,7 +39,7 @@ def describe_server(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -
         "revision": revision.ref,
         "kind": "http",
         "state": endpoints.state,
-        "reason": endpoints.reason,
+        "reason": endpoints.told,
         "url": f"{origin}/fn/{function.name}/",
         "limits": {
             "wait_s": function.limits.wait_s,
@@ -74,7 +74,7 @@ def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[
         "name": function.name,
         "revision": revision.ref,
         "state": endpoints.state,
-        "reason": endpoints.reason,
+        "reason": endpoints.told,
         "signature": signatures.to_json(revision.signature),
         "content_types": content_types(revision.signature, revision.inputs),
         "limits": {

@@ -68,7 +68,6 @@ def _policy(*more: str) -> str:
 _COMMON: Final = {
     "Content-Type": "text/html; charset=utf-8",
     "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
 
@@ -77,6 +76,7 @@ def _headers(script: str) -> dict[str, str]:
     digest = base64.b64encode(sha256(script.encode()).digest()).decode()
     return {
         **_COMMON,
+        "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": _policy(f"script-src 'sha256-{digest}'", "connect-src 'self'"),
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cross-Origin-Resource-Policy": "same-origin",

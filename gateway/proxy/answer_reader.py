@@ -16,6 +16,7 @@ from gateway.proxy.response_head import (
 from registry.errors import UpstreamFailed
 from registry.field_classes import Direction
 
+CONTINUE: Final = 100
 INTERIM_MAX: Final = 32
 """Max interim heads (1xx) of one answer."""
 _BEGINNING: Final = b"HTTP/1."
@@ -25,7 +26,16 @@ _NO_BODY: Final = NoBody()
 class AnswerReader:
     """Reader of the answer to one request with `method`."""
 
-    __slots__ = ("_body", "_head", "_interims", "_method", "_searched", "raw", "unchunks")
+    __slots__ = (
+        "_body",
+        "_head",
+        "_interims",
+        "_method",
+        "_searched",
+        "continues",
+        "raw",
+        "unchunks",
+    )
 
     def __init__(self, method: bytes) -> None:
         self._method = method
@@ -33,6 +43,8 @@ class AnswerReader:
         self._searched = 0
         self._interims = 0
         self._body: BodyFramer = _NO_BODY
+        self.continues = 0
+        """How many of the heads were "100 Continue"."""
         self.raw = b""
         """The last complete head."""
         self.unchunks = False
@@ -66,6 +78,7 @@ class AnswerReader:
         head = parse_response_head(raw, self._method)
         if head.is_interim:
             self._interims += 1
+            self.continues += head.status == CONTINUE
             if self._interims > INTERIM_MAX:
                 raise UpstreamError(f"expected at most {INTERIM_MAX} interim heads")
         else:

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway.proxy import retries
-from gateway.proxy.answer_reader import AnswerReader, not_http
+from gateway.proxy.answer_reader import CONTINUE, AnswerReader, not_http
 from gateway.proxy.answering import forward_interim
 from gateway.proxy.exchange_data import ExchangeData
 from gateway.proxy.fields import Malformed
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
 
-CONTINUE: Final = 100
 HEAD_END: Final = b"\r\n\r\n"
 DEATH_S: Final = 0.05
 """Seconds within which a gateway notices that a replica died."""
@@ -278,10 +277,13 @@ class Exchange(ExchangeData):
     def _pass_interim(self, head: ResponseHead) -> None:
         """Pass an interim head on to clients that understand it (RFC 9110 section 15.2).
 
-        None where the answer is filtered: its head may have been sent already.
+        None where the answer is filtered: its head may have been sent already. "100 Continue" is
+        for clients that wait for it, once.
         """
         plan = self._plan
-        wanted = head.status != CONTINUE or plan.head.expects_continue
+        wanted = head.status != CONTINUE or (
+            plan.head.expects_continue and self._reader.continues == 1
+        )
         if wanted and plan.head.minor and plan.filter is None:
             self._client.write(forward_interim(head))
 

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from registry.errors import BadRequest, Conflict, RevokedNotStored, StoreUnavailable, Unknown
-from registry.key_form import PREFIX
+from registry.key_form import PREFIX, KeyPriority
 from registry.model import NAMESPACE, Key
 from registry.names import is_name
 from registry.openness import CLOSED, Openness
@@ -66,7 +66,13 @@ class Keys:
         self._secret = secret
 
     async def add(
-        self, scopes: Iterable[str], note: str = "", *, now_s: float, namespace: str = NAMESPACE
+        self,
+        scopes: Iterable[str],
+        note: str = "",
+        *,
+        now_s: float,
+        priority: KeyPriority = KeyPriority.NORMAL,
+        namespace: str = NAMESPACE,
     ) -> tuple[Key, str]:
         """Create a key; return it with its secret, which is shown once and not stored. The first
         one closes the server to callers without a key.
@@ -82,7 +88,7 @@ class Keys:
         if not _SECRET.fullmatch(secret.removeprefix(PREFIX)):
             raise ValueError("the secret generator must give 43 URL-safe characters")
         sha256 = fingerprint(secret)
-        key = Key(sha256[:_ID_CHARS], sha256, checked, note, now_s)
+        key = Key(sha256[:_ID_CHARS], sha256, checked, note, now_s, priority)
         await self._insert(key, namespace)
         return key, secret
 
@@ -119,7 +125,7 @@ class Keys:
 def token_key(token: str) -> Key:
     """Return the admin token as a key, which is in a ring but not in the store."""
     sha256 = fingerprint(token)
-    return Key(sha256[:_ID_CHARS], sha256, ("admin",), TOKEN_NOTE)
+    return Key(sha256[:_ID_CHARS], sha256, ("admin",), TOKEN_NOTE, priority=KeyPriority.HIGH)
 
 
 class KeyRing:

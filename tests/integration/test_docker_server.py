@@ -66,7 +66,7 @@ async def test_calls_go_on_while_the_engine_is_away(
             async with asyncio.timeout(UNTIL_S):
                 while len(statuses) < before + 50:
                     await server.get("/healthz")
-            ready = await server.get("/readyz")
+            ready = await server.readiness()
             own.start()
             cold = await held
             load.cancel()

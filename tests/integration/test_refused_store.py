@@ -59,7 +59,7 @@ async def until_ready(server: Caller, status: str) -> list[str]:
     shown: dict[str, Any] = {}
 
     async def asks() -> bool:
-        answer = await server.get("/readyz")
+        answer = await server.readiness()
         assert answer.status == 200
         shown.update(answer.json())
         return bool(shown["status"] == status)

@@ -77,6 +77,10 @@ class Caller:
         bearer = {"Authorization": f"Bearer {self.token}"}
         return await self.request(method, f"/admin/v1{path}", body, bearer)
 
+    async def readiness(self) -> Answer:
+        """Send GET /readyz with the admin token."""
+        return await self.request("GET", "/readyz", None, {"Authorization": f"Bearer {self.token}"})
+
     async def deploy(
         self,
         source: Path | Mapping[str, bytes],

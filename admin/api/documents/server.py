@@ -8,6 +8,7 @@ import msgspec
 
 from admin.api.documents.functions import PoolState
 from pool_manager.images import RemovedImage
+from registry.key_form import KeyPriority
 from registry.openness import Openness
 
 
@@ -88,6 +89,7 @@ class KeyRow(msgspec.Struct):
     scopes: list[str]
     note: str
     created_s: float
+    priority: KeyPriority
 
 
 class AccessState(msgspec.Struct):

@@ -10,6 +10,7 @@ import typer
 from admin.cli.openness import openness_line
 from admin.cli.options import Session, connected
 from admin.text import ago, get, table
+from registry.key_form import KeyPriority
 
 app = typer.Typer(
     help="Create, list and revoke access keys.", no_args_is_help=True, rich_markup_mode=None
@@ -32,6 +33,9 @@ def add(
         ),
     ],
     note: Annotated[str, typer.Option(help="Purpose of the key.")] = "",
+    priority: Annotated[
+        KeyPriority, typer.Option(help="Highest priority that its calls may have.")
+    ] = KeyPriority.NORMAL,
 ) -> None:
     """Create a key. Its secret is printed once and never stored.
 
@@ -39,7 +43,7 @@ def add(
     Example:
       fnctl key add --scope invoke:digits --note "the web shop"
     """
-    key = session.client.add_key(scope, note)
+    key = session.client.add_key(scope, note=note, priority=priority.value)
     session.remark(f"key {get(key, 'id')} ({', '.join(scope)}); the secret is shown only now:")
     session.answer(key, lambda: get(key, "secret"))
     session.next("FN_KEY=SECRET fnctl invoke NAME ...")
@@ -82,12 +86,13 @@ def render(items: list[dict[str, Any]], now_s: float) -> str:
         (
             get(item, "id"),
             ", ".join(item.get("scopes") or []),
+            get(item, "priority"),
             ago(float(item.get("created_s") or 0), now_s),
             get(item, "note"),
         )
         for item in items
     ]
-    return table(("ID", "SCOPES", "MADE", "NOTE"), rows) if rows else "no keys"
+    return table(("ID", "SCOPES", "PRIORITY", "MADE", "NOTE"), rows) if rows else "no keys"
 
 
 @access_app.command("status")

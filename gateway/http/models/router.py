@@ -7,7 +7,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.access import Anonymous, Credential
+from gateway.access import Anonymous, Caller, Credential
 from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
@@ -196,7 +196,7 @@ class _Router:
 
     def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
         """Implement `Router.route`."""
-        deployed, key_id = self._resolve(scanned.model)
+        deployed, caller = self._resolve(scanned.model)
         header = header_of(request.head)
         self._origins.check_call(header("Origin"), header("Host") or "", deployed)
         api, journal, endpoint = api_of(deployed), request.journal, self._endpoint
@@ -211,18 +211,17 @@ class _Router:
         journal.added += _STREAMED if is_stream else ()
         model_answer = self._answer(journal, scanned.model, api, asks_usage=edited.asks_usage)
         journal.meter = UsageMeter(
-            *(self._invoker, deployed.function, key_id, model_answer, self._began_s),
+            *(self._invoker, deployed.function, caller.id, model_answer, self._began_s),
             says_usage=endpoint.usage is not UsageForm.NONE,
         )
         target = self._target(deployed, scanned.model, api)
         head = self._head_for_server(request.head)
-        plan = self._exchanges.plan(head, target, deployed, journal)
+        plan = self._exchanges.plan(head, target, deployed, journal, caller)
         is_free_of_effects = not endpoint.has_effects and plan.retry == "auto"
         retry = "always" if is_free_of_effects else plan.retry
         plan = plan._replace(
             filter=model_answer,
             dropped=_UNANSWERED,
-            key_id=key_id,
             retry=retry,
             may_poison=retry == "always",
         )
@@ -259,8 +258,8 @@ class _Router:
         found = self._invoker.upstream_keys.find(secret, deployed.revision.namespace)
         return checked_key(deployed.function.name, secret, found)
 
-    def _resolve(self, model: str) -> tuple[Deployed, str]:
-        """Return what a model's name means, and the id of the caller's key.
+    def _resolve(self, model: str) -> tuple[Deployed, Caller]:
+        """Return what a model's name means, and the caller.
 
         Raises UnknownModel, also for a function that the caller may not invoke: its name is none of
         the caller's business.
@@ -272,7 +271,7 @@ class _Router:
             except WrongScope:
                 found = None
             else:
-                return found, caller.id
+                return found, caller
         text = (
             f"no model {model!r} that this key may use: GET {(PREFIX + MODELS).decode()} lists them"
         )

@@ -63,7 +63,7 @@ class ModelRoutes:
         shown, name = self._delivery.endpoints(found.revision.key), served_name(found)
         if shown.state == "failing":
             wait_s = shown.retry_after_s or None
-            raise FunctionFailing(f"{name} fails to load: {shown.reason}", retry_after_s=wait_s)
+            raise FunctionFailing(f"{name} fails to load: {shown.told}", retry_after_s=wait_s)
         if needs_replica and shown.state != "warm":
             raise Asleep(f"{name} is {shown.state}, and the request asks for a ready replica")
         return json_answer({"name": name, "ready": True})

@@ -46,7 +46,7 @@ async def test_every_task_that_runs_as_long_as_the_server_is_named(tmp_path: Pat
         owners[-1].root("test", asyncio.sleep(0))
         await until(lambda: bool(owners[-1].reasons()))
 
-        answer = (await server.get("/readyz")).json()
+        answer = (await server.readiness()).json()
         assert answer["reasons"] == ["task server:test ended: RuntimeError: it returned"]
 
 

@@ -346,7 +346,9 @@ def test_a_check_names_the_caller() -> None:
     rules = access("invoke:web")
 
     assert rules.check("Bearer fn_key", "invoke", "web") == Caller("id", ("invoke:web",))
-    assert rules.check(f"Bearer {TOKEN}", "admin") == Caller(rules.ring.token_id, ("admin",))
+    assert rules.check(f"Bearer {TOKEN}", "admin") == Caller(
+        rules.ring.token_id, ("admin",), is_high=True
+    )
     assert access().check(DIRECT, "invoke", "web") == NOBODY
 
 

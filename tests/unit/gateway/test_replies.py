@@ -9,7 +9,8 @@ from runtime_image.link.meta import AnswerMeta
 
 HEAD = (
     b"HTTP/1.1 404 Not Found\r\nContent-Type: a/b\r\nContent-Length: 2\r\n"
-    b"Date: Thu, 01 Jan 1970 00:00:07 GMT\r\nServer: fngate\r\n\r\n"
+    b"Date: Thu, 01 Jan 1970 00:00:07 GMT\r\nServer: fngate\r\n"
+    b"X-Content-Type-Options: nosniff\r\nContent-Security-Policy: sandbox\r\n\r\n"
 )
 
 

@@ -56,3 +56,31 @@ def test_busy_counts_queued_and_in_flight_calls() -> None:
     """`busy` is the sum of queued and in-flight calls."""
     assert Load(2, 1, 0.5).busy == 3
     assert NOTHING.busy == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (
+            "cannot open /srv/fn/data/models/a.onnx: no such file",
+            "cannot open a.onnx: no such file",
+        ),
+        ("('/tmp/x y/b', \"/home/me/c.py\")", "('x y/b', \"c.py\")"),
+        ("no engine at unix:///var/run/docker.sock", "no engine at docker.sock"),
+        (
+            "http://127.0.0.1:80/health/ready answered 500",
+            "http://127.0.0.1:80/health/ready answered 500",
+        ),
+        ("3 MiB/s, cpu/gpu", "3 MiB/s, cpu/gpu"),
+        ("/", "/"),
+    ],
+)
+def test_clients_are_told_no_folders(reason: str, told: str) -> None:
+    """Of an absolute path in a pool's reason clients get the last part; the rest stays."""
+    assert PoolEndpoints([], "failing", reason).told == told
+
+
+def test_a_long_reason_is_read_at_once() -> None:
+    """A reason of a million characters is searched in one pass."""
+    text = "/a" * 500_000
+    assert PoolEndpoints([], "failing", text).told == "a"

@@ -42,6 +42,17 @@ async def test_the_first_key_closes_what_was_open_and_the_last_opens_nothing(
     assert (await server.call("digits", CALL, Authorization=bearer)).status == 401
 
 
+async def test_a_key_has_a_priority(server: ServingServer) -> None:
+    """It is normal unless the request says high; anything else is refused."""
+    for wanted, expected in (({}, "normal"), ({"priority": "high"}, "high")):
+        answer = await server.admin("POST", "/keys", {"scopes": ["invoke"], **wanted})
+        assert (answer.status, answer.json()["priority"]) == (201, expected)
+    answer = await server.admin("POST", "/keys", {"scopes": ["invoke"], "priority": "low"})
+    assert answer.status == 400
+    listed = (await server.admin("GET", "/keys")).json()["items"]
+    assert [key["priority"] for key in listed] == ["normal", "high"]
+
+
 async def test_a_secret_is_shown_once(server: ServingServer) -> None:
     """Only the creation of a key returns its secret; the list has ids, scopes and notes."""
     key = await add(server, "read", "invoke", note="for the build")

@@ -417,6 +417,6 @@ async def test_a_copy_that_cannot_be_made(server: ServingServer) -> None:
     assert (answer.status, answer.problem["detail"]) == (503, "disk full: no room")
 
     backups._failure = "disk full"
-    readiness = (await server.get("/readyz")).json()
+    readiness = (await server.readiness()).json()
     assert readiness["status"] == "degraded"
     assert readiness["reasons"][0].startswith("backup: the daily copy of the database failed")

@@ -190,7 +190,7 @@ def test_keys_are_made_and_revoked(api: AdminApi, client: Client) -> None:
     api.on("POST", f"{A}/keys", Canned({"id": "k", "secret": "s"}, 201))
     api.on("DELETE", f"{A}/keys/k", Canned({}))
 
-    assert client.add_key(["read"], "me")["secret"] == "s"
+    assert client.add_key(["read"], note="me")["secret"] == "s"
     client.remove_key("k")
 
     assert api.requests[0].json == {"scopes": ["read"], "note": "me"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.access import Access
@@ -19,6 +21,7 @@ from gateway.http.admission import (
 )
 from registry.catalog import Catalog
 from registry.errors import BadRequest, FnError, NoKey, UnknownFunction, WrongScope
+from registry.key_form import KeyPriority
 from registry.model import Key, Limits
 from registry.store.keys import KeyRing, fingerprint
 from runtime_image.link.meta import RequestMeta
@@ -122,8 +125,11 @@ def test_a_malformed_wait_is_ignored(value: str) -> None:
     ],
 )
 def test_urgency_maps_to_three_priorities(header: str | None, expected: Priority) -> None:
-    """Urgency 3 is the default; an invalid value is ignored (RFC 9218, 4)."""
-    assert requested_priority(header) is expected
+    """Urgency 3 is the default; an invalid value is ignored (RFC 9218, 4). High is normal for a
+    caller that may not have it."""
+    assert requested_priority(header, may_be_high=True) is expected
+    lower = Priority.NORMAL if expected is Priority.HIGH else expected
+    assert requested_priority(header, may_be_high=False) is lower
 
 
 KEYED = head(authorization="Bearer fn_k")
@@ -161,6 +167,29 @@ def test_an_admission_has_the_limits_of_its_calls() -> None:
     assert (found.timeout_s, found.wait_s, found.queue_max) == (2.0, 3.0, 4)
     assert (found.body_max, found.is_pinned, found.applied) == (5 * 2**20, False, "")
     assert (other.wait_s, other.applied, other.is_pinned) == (7.0, "wait=7", True)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (KEY, Priority.NORMAL),
+        (replace(KEY, scopes=("admin",)), Priority.NORMAL),
+        (replace(KEY, priority=KeyPriority.HIGH), Priority.HIGH),
+    ],
+)
+def test_the_priority_high_needs_a_key_that_has_it(key: Key, expected: Priority) -> None:
+    """A change of the key changes what was admitted before; the admin token may have it."""
+    world = World()
+    asked = KEYED._replace(priority="u=0")
+    world.admit(asked)
+    world.ring.put(key)
+    world.admit(asked)
+    world.admit(other := asked._replace(authorization="Bearer fn_t"))
+    found, by_token = world.admissions.find(asked), world.admissions.find(other)
+    assert found is not None
+    assert by_token is not None
+    assert (found.priority, found.may_be_high) == (expected, expected is Priority.HIGH)
+    assert by_token.priority is Priority.HIGH
 
 
 @pytest.mark.parametrize(

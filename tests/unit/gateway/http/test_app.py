@@ -19,7 +19,8 @@ from gateway.openapi.descriptions import describe, example
 from registry.catalog import Deployed
 from registry.errors import FunctionFailing
 from registry.exchange import PoolEndpoints
-from registry.model import Limits
+from registry.model import Key, Limits
+from registry.store.keys import fingerprint
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.server import SampleRequest
@@ -52,12 +53,23 @@ async def test_describing_causes_no_demand(front: Front) -> None:
 
 
 async def test_health_and_readiness(front: Front) -> None:
-    """/healthz answers while the process runs; /readyz lists the reasons of a degraded state."""
+    """/healthz answers while the process runs; /readyz lists the reasons of a degraded state, in
+    words only for callers with the scope read: they name paths, hosts and devices."""
     assert (await front.ask("GET", "/healthz"))[:2] == (200, {"status": "ok"})
     assert (await front.ask("GET", "/readyz"))[:2] == (200, {"status": "ok", "reasons": []})
-    front.reasons.append("disk: full")
-    degraded = {"status": "degraded", "reasons": ["disk: full"]}
-    assert (await front.ask("GET", "/readyz"))[:2] == (200, degraded)
+    front.reasons += ["disk: full: /srv/data", "device gpu0: lost", "device gpu1: lost"]
+    for scope, reasons in (
+        ("", ["disk", "device"]),
+        ("invoke", ["disk", "device"]),
+        ("read", front.reasons),
+        ("admin", front.reasons),
+    ):
+        ring = front.gateway.boundary.access.ring
+        ring.put(Key(scope, fingerprint(scope), (scope,)))
+        headers = {"Authorization": f"Bearer {scope}"} if scope else {}
+        async with front.session.get(f"{front.url}/readyz", headers=headers) as response:
+            assert response.status == 200
+            assert await response.json() == {"status": "degraded", "reasons": reasons}
 
 
 async def test_metrics_are_prometheus_text(front: Front) -> None:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
 
 import pytest
 
+from gateway.dispatch.call import Priority
+from gateway.http.exchange_client import ExchangeClient
+from gateway.http.exchange_route import RoutedClient
 from gateway.metrics.key_times import KeyTime, KeyTimes
+from gateway.proxy.exchange import Exchange
 from gateway.settings import GatewaySettings
 from registry.catalog import Change
-from registry.model import ExchangeLimits, Limits
+from registry.key_form import KeyPriority
+from registry.model import ExchangeLimits, Key, Limits
+from registry.store.keys import fingerprint
 from tests.support.proxied import KEY, Gate, Wire, gate, quiet, until, warm
 
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
 POST = b"POST /fn/web/x HTTP/1.1\r\n" + HOST
+_VARIES = re.compile(rb"(?i)(?:x-request-id|server-timing|date): [^\r]*")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -77,6 +85,33 @@ async def test_a_full_queue(tmp_path: Path, is_fast: bool) -> None:
         await held(one)
         assert code(await one.ask(GET)) == "queue_full"
         wire.close()
+        await one.settled()
+
+
+async def test_the_priority_high_needs_a_key_that_has_it(tmp_path: Path, is_fast: bool) -> None:
+    """Without one, and with a key that has it not, `Priority: u=0` is normal; low needs none."""
+    async with gate(tmp_path, silent, is_fast=is_fast, is_cold=True) as one:
+        ring = one.gateway.invoker.access.ring
+
+        async def priority(fields: bytes) -> Priority:
+            wire = await one.connect()
+            wire.send(GET.replace(HOST, HOST + fields))
+            await held(one)
+            (exchange,) = one.exchanges.all()
+            call = exchange.facts[2]
+            assert call is not None
+            wire.close()
+            await until(lambda: not one.exchanges.all())
+            return call.priority
+
+        assert await priority(b"Priority: u=0\r\n") is Priority.NORMAL
+        assert await priority(b"Priority: u=7\r\n") is Priority.LOW
+        high = Key("h", fingerprint("fn_h"), ("invoke",), priority=KeyPriority.HIGH)
+        for key in (Key("n", fingerprint("fn_n"), ("invoke",)), high):
+            ring.put(key)
+        by = b"Priority: u=0\r\nAuthorization: Bearer fn_%b\r\n"
+        assert await priority(by % b"n") is Priority.NORMAL
+        assert await priority(by % b"h") is Priority.HIGH
         await one.settled()
 
 
@@ -184,6 +219,84 @@ async def test_a_half_closed_client_gets_its_answer(tmp_path: Path, is_fast: boo
         assert (await wire.rest()).endswith(b"\r\n\r\nok")
         wire.close()
         await one.settled()
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("keep", [b"close", b"keep-alive"])
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_a_half_closed_client_gets_its_answer_and_nothing_else(
+    tmp_path: Path, is_fast: bool, is_cold: bool, version: bytes, keep: bytes
+) -> None:
+    """Its bytes are those of a client that did not end its sending, also where the function was
+    cold; no interim answer is among them."""
+    request = b"GET /fn/web/x HTTP/%b\r\n%bConnection: %b\r\n\r\n" % (version, HOST, keep)
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        while await reader.readline():
+            await reader.readuntil(b"\r\n\r\n")
+            await release.wait()
+            writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast, is_cold=is_cold) as one:
+        received = []
+        for ends in (True, False):
+            release = asyncio.Event()
+            wire = await one.connect()
+            wire.send(request)
+            if ends:
+                wire.writer.write_eof()
+                await until(lambda: any(_has_ended(each) for each in one.exchanges.all()))
+            if is_cold and ends:
+                await warm(one)
+            release.set()
+            received.append(b"\r\n".join(await wire.answer()))
+            wire.close()
+        await one.settled()
+    begun, other = (re.sub(_VARIES, b"", raw) for raw in received)
+    assert begun == other
+    assert begun.startswith(b"HTTP/1.1 200 ")
+    assert begun.endswith(b"ok")
+
+
+async def test_a_server_that_repeats_100_continue(tmp_path: Path, is_fast: bool) -> None:
+    """A client that waits for it gets one, every other client none."""
+    again = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(3 * again)
+        await reader.readexactly(1)
+        writer.write(2 * again + OK)
+
+    for version, fields, expected in (
+        (b"1.1", b"Expect: 100-continue\r\n", 1),
+        (b"1.1", b"", 0),
+        (b"1.0", b"Expect: 100-continue\r\n", 0),
+    ):
+        line = b"POST /fn/web/x HTTP/%b\r\n" % version
+        end = b"Connection: close\r\nContent-Length: 1\r\n\r\n"
+        async with gate(tmp_path / f"{version!r}{expected}", serve, is_fast=is_fast) as one:
+            wire = await one.connect()
+            wire.send(line + HOST + fields + end)
+            if expected:
+                assert await wire.head() == again
+            wire.send(b"a")
+            wire.writer.write_eof()
+            received = await wire.rest()
+            assert received.startswith(b"HTTP/1.1 200 ")
+            assert received.endswith(b"ok")
+            assert b" 100 " not in received
+            wire.close()
+            await one.settled()
+
+
+def _has_ended(exchange: Exchange) -> bool:
+    """Return whether the gateway has seen the end of its client's sending."""
+    client = exchange._client
+    if isinstance(client, RoutedClient):
+        return client._handler.has_ended
+    assert isinstance(client, ExchangeClient)
+    return client._is_closed_by_client
 
 
 async def test_a_half_closed_client_that_is_gone_is_noticed(tmp_path: Path) -> None:

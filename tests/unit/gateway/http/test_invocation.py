@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.access import DIRECT, Credential
 from gateway.body_memory import BODY_MIN
 from gateway.cold_checks.cold_check import IN_LOOP_MAX
 from gateway.data_links import HeldCall
@@ -126,12 +127,13 @@ async def test_a_defect_is_answered_once(
 
 
 @pytest.mark.parametrize(
-    ("given", "version", "wait_s", "priority"),
+    ("given", "version", "wait_s", "priority", "by"),
     [
-        ({"timeout": 2_000_000, "priority": 1}, "", 2.0, Priority.HIGH),
-        ({"timeout": 10**12, "priority": 7}, "", 30.0, Priority.LOW),
-        ({"timeout": 1, "priority": 1}, None, 30.0, Priority.NORMAL),
-        ({}, "", 30.0, Priority.NORMAL),
+        ({"timeout": 2_000_000, "priority": 1}, "", 2.0, Priority.HIGH, f"Bearer {TOKEN}"),
+        ({"timeout": 2_000_000, "priority": 1}, "", 2.0, Priority.NORMAL, DIRECT),
+        ({"timeout": 10**12, "priority": 7}, "", 30.0, Priority.LOW, DIRECT),
+        ({"timeout": 1, "priority": 1}, None, 30.0, Priority.NORMAL, DIRECT),
+        ({}, "", 30.0, Priority.NORMAL, DIRECT),
     ],
 )
 async def test_parameters_of_the_protocol_shorten_the_wait(
@@ -141,11 +143,13 @@ async def test_parameters_of_the_protocol_shorten_the_wait(
     version: str | None,
     wait_s: float,
     priority: Priority,
+    by: Credential,
 ) -> None:
-    """`timeout` and `priority` in a body count at /v2 only; no body prolongs the wait budget."""
+    """`timeout` and `priority` in a body count at /v2 only; no body prolongs the wait budget, and
+    none makes a call high whose caller may not."""
     calls: list[HeldCall] = []
     monkeypatch.setattr(front.delivery, "send_now", lambda call: calls.append(call) or True)
-    asked = CALL._replace(version=version, prefer="wait=30")
+    asked = CALL._replace(version=version, prefer="wait=30", authorization=by)
     invocation = Invocation(front.gateway.invoker, asked, lambda _reply: None)
     invocation.admit(asked)
     invocation.run(json.dumps({"inputs": [], "parameters": given}).encode())

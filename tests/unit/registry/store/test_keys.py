@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from pathlib import Path
 
 import pytest
 
 from registry.errors import BadRequest, RevokedNotStored, StoreUnavailable, Unknown
+from registry.key_form import KeyPriority
 from registry.model import NAMESPACE, Key
 from registry.openness import CLOSED, UNDECIDED, Decision, Openness
-from registry.store.database import Database
+from registry.store.database import MIGRATIONS, Database
 from registry.store.keys import (
     KeyRing,
     Keys,
@@ -259,3 +261,24 @@ async def test_the_first_key_closes_the_store(database: Database) -> None:
     for one in await keys.list():
         await keys.remove(one.id)
     assert (await store.load(), key in await keys.list()) == (CLOSED, False)
+
+
+async def test_keys_of_before_schema_15_keep_the_priority_high(tmp_path: Path) -> None:
+    """Any caller could claim it; a key that is made since may not, unless it is made so."""
+    database = await Database.open(tmp_path / "db", migrations=MIGRATIONS[:14])
+    record = '{"id":"k","sha256":"s","scopes":["invoke"],"note":"it\'s \\"mine\\"","created_s":1.5}'
+    async with database.write() as transaction:
+        await transaction.query(
+            "INSERT INTO keys VALUES (?, ?, ?, ?)", ("default", "k", "s", record)
+        )
+    await database.close()
+    database = await Database.open(tmp_path / "db")
+    try:
+        keys = Keys(database)
+        await keys.add(["invoke"], now_s=2.0)
+        await keys.add(["invoke"], now_s=3.0, priority=KeyPriority.HIGH)
+        old, *made = await keys.list()
+    finally:
+        await database.close()
+    assert old == Key("k", "s", ("invoke",), 'it\'s "mine"', 1.5, KeyPriority.HIGH)
+    assert [key.priority for key in made] == ["normal", "high"]

@@ -9,7 +9,13 @@ from admin.cli.verbs.key import render
 from tests.support.admin_api import AdminApi, Canned
 
 KEYS = "/admin/v1/keys"
-KEY = {"id": "k1", "scopes": ["read", "invoke:digits"], "note": "shop", "created_s": 1000.0}
+KEY = {
+    "id": "k1",
+    "scopes": ["read", "invoke:digits"],
+    "note": "shop",
+    "created_s": 1000.0,
+    "priority": "high",
+}
 
 
 def test_the_secret_is_printed_alone(api: AdminApi, fnctl: Callable[..., Result]) -> None:
@@ -20,7 +26,11 @@ def test_the_secret_is_printed_alone(api: AdminApi, fnctl: Callable[..., Result]
 
     assert result.stdout == "fn_abc\n"
     assert "key k1 (read, invoke:digits); the secret is shown only now" in result.stderr
-    assert api.requests[0].json == {"scopes": ["read", "invoke:digits"], "note": "shop"}
+    assert api.requests[0].json == {
+        "scopes": ["read", "invoke:digits"],
+        "note": "shop",
+        "priority": "normal",
+    }
 
 
 def test_a_key_needs_a_scope(fnctl: Callable[..., Result]) -> None:
@@ -33,8 +43,8 @@ def test_keys_are_listed_without_secrets(api: AdminApi, fnctl: Callable[..., Res
     api.on("GET", KEYS, Canned({"items": [KEY]}))
 
     assert render([KEY], 1120.0).split("\n") == [
-        "ID  SCOPES               MADE       NOTE",
-        "k1  read, invoke:digits  2 min ago  shop",
+        "ID  SCOPES               PRIORITY  MADE       NOTE",
+        "k1  read, invoke:digits  high      2 min ago  shop",
     ]
     assert "k1  read, invoke:digits" in fnctl("key", "ls").stdout
     assert json.loads(fnctl("key", "ls", "--json").stdout) == {"items": [KEY]}

@@ -1,0 +1,31 @@
+"""Places of requests to the admin API: no key can take those of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.access import Caller
+from registry.shares import Shares
+
+
+class Places:
+    """Places of one kind, at most `most` for administrators and as many for all other callers.
+
+    A caller may take one as long as it has fewer than are free (`registry.shares`). However many
+    other keys there are, they take none of the administrators' places. `what`: what takes places,
+    in the plural, for errors.
+    """
+
+    def __init__(self, what: str, most: int) -> None:
+        self._shares = tuple(Shares(what, most) for _ in range(2))
+
+    @contextmanager
+    def taken(self, caller: Caller) -> Iterator[None]:
+        """Take a place within the block. Raises QueueFull if the caller may have no more."""
+        shares = self._shares["admin" in caller.scopes]
+        shares.take(caller.id)
+        try:
+            yield
+        finally:
+            shares.give_back(caller.id)
