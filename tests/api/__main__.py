@@ -35,8 +35,13 @@ def main(program: str, cases: int) -> int:
         model = Path(folder) / "m.onnx"
         model.write_bytes(MODEL)
         with server_process(Path(folder) / "data", environment=FAKE) as server:
-            deployed = server.fnctl("deploy", str(model), "--name", "f")
-            assert deployed.returncode == 0, deployed.stderr
+            for words in (
+                (str(model), "--name", "f"),
+                (folder, "--name", "web", "--command", "serve ${PORT}", "--trust"),
+            ):
+                deployed = server.fnctl("deploy", *words)
+                assert deployed.returncode == 0, deployed.stderr
+            assert server.fnctl("alias", "add", "web", "other").returncode == 0
             command = [
                 *(program, "run", f"{server.url}/openapi.json", "--url", server.url),
                 *("-H", f"Authorization: Bearer {server.token}"),
