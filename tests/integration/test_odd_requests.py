@@ -4,6 +4,7 @@ answer that it has not, and no error of the server's own."""
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from pool_manager.drivers.fake import Script
 from tests.support.described import check_answer, described_routes
 from tests.support.odd_requests import (
     KINDS,
+    MANIFESTS,
     NAMES,
     SIGNATURE,
     Fakes,
@@ -128,6 +130,15 @@ async def test_odd_queries(sweep: Sweep) -> None:
         for name in ("model", "web") if "{" in route.path else ("",):
             for query in odd_queries(route):
                 await sweep.send(route, name, query, b"{}" if route.request else None)
+
+
+@pytest.mark.parametrize("name", ["model", "web", "new"])
+async def test_odd_manifests(sweep: Sweep, name: str) -> None:
+    """A function.toml with numbers and nesting of any size is refused, or deployed."""
+    route = next(one for one in ROUTES if one.path.endswith("/revisions") and one.request)
+    for text in MANIFESTS:
+        body = json.dumps({"files": [], "manifest": text, "trust": True})
+        await sweep.send(route, name, "", body.encode())
 
 
 @pytest.mark.slow

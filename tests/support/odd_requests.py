@@ -15,6 +15,7 @@ from admin.settings import Settings
 from gateway.openapi.routes import Route
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.catalog import Deployed
+from registry.model import Arrivals
 from runtime_image.contract.precision import Optimisation
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.caller import Answer
@@ -46,6 +47,16 @@ VALUES: Final = (
     *("null", "true", "[]", "{}", "[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500),
 )
 """JSON, some of it not accepted by every reader."""
+MANIFESTS: Final = (
+    f"schema = {'1' * 5000}",
+    f"schema = 1\nscaling.max = {'9' * 4000}",
+    f"schema = 1\na = {'[' * 500}{']' * 500}",
+    f"schema = 1\n{'.'.join('a' * 500)} = 1",
+    f"schema = 1\na = {'{b=' * 200}1{'}' * 200}",
+    "schema = 1\n[scaling]\nidle_s = nan\nmin = -1",
+    'schema = 1\n[server]\ncommand = "\\u0000 ${PORT}"',
+    'schema = 1\n[server]\ncommand = "serve ${PORT}"\nport = 1e999',
+)
 BODIES: Final = (
     *(b"", b"{", b"\xff\xfe", b"[" * 2000, b'{"a":' * 2000, b'{"\\ud800":"\\ud800"}'),
     *map(str.encode, VALUES),
@@ -81,9 +92,23 @@ async def deploy_all(server: ServingServer) -> None:
     revision = replace(found.revision, optimise=Optimisation("auto", 0.01))
     profile = replace(found.profile, optimised=optimised(b"int8"))
     catalog.put(Deployed(found.function, revision, profile))
+    for name in ("model", "web"):
+        await call_before(server, name)
     assert (await server.admin("DELETE", "/functions/removed")).status == 200
     made = await server.admin("POST", "/aliases", {"function": "web", "alias": "other"})
     assert made.status == 201
+
+
+async def call_before(server: ServingServer, name: str) -> None:
+    """Record calls of a function in the minutes before, so that there is advice for it."""
+    store = server.server.store
+    found = store.catalog.resolve(name)
+    minute = int(found.function.created_s) // 60 * 60
+    for ago in (1, 2):
+        store.history.record(Arrivals("default", name, minute - 60 * ago, 10))
+    await store.history.flush()
+    function = replace(found.function, created_s=minute - 600.0)
+    store.catalog.put(Deployed(function, found.revision, found.profile))
 
 
 async def send(
