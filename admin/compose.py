@@ -19,10 +19,12 @@ from aiohttp import web
 
 from admin.api.app import Admin, open_admin
 from admin.api.context import AdminContext
+from admin.built_images import read_built
 from admin.dcgm import DcgmFamilies
 from admin.deploy.builds import Builds
 from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.deploys import Deploys, Settled, at_once
+from admin.deploy.image_rules import ImageRules, ReservedIds
 from admin.gateway_process import (
     Process,
     check_extras,
@@ -70,6 +72,7 @@ from pool_manager.drivers.process import ProcessDriver
 from pool_manager.drivers.uids import parse_range
 from pool_manager.gpus.discovery import find_gpus, open_gpus
 from pool_manager.hosts.settings import HostSettings
+from pool_manager.image_names import Reference
 from pool_manager.manager import Manager
 from pool_manager.ports import Bundles
 from pool_manager.replicas.run_folders import RunFolders
@@ -341,12 +344,26 @@ async def open_deploys(
         prepare=settings.prepare,
         mounts=settings.pool().mounts,
         models=models,
+        driver=settings.driver,
+        rules=image_rules(settings),
     )
     stack.push_async_callback(deploys.close)
     # In this order: the sweep spares files of resumed operations.
     await deploys.resume()
     await deploys.sweep()
     return deploys
+
+
+def image_rules(settings: Settings) -> ImageRules:
+    """Return what the scope deploy may name as the image of a server, and as its user. Images that
+    the settings name for replicas are trusted as the engine has them."""
+    own = (Reference.parse(one).full() for one in (settings.image_cpu, settings.image_gpu))
+    for_replicas = dict.fromkeys(own, "")
+    return ImageRules(
+        ReservedIds(frozenset({os.getuid(), os.geteuid()}), parse_range(settings.replica_uids)),
+        settings.images,
+        lambda: {**read_built(settings.data), **for_replicas},
+    )
 
 
 def access_of(settings: Settings, store: Store) -> Access:

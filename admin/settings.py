@@ -25,6 +25,7 @@ from gateway.access import ANY_ORIGIN, LOOPBACK, is_loopback
 from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
 from pool_manager.drivers.uids import DEFAULT, parse_range
+from pool_manager.image_names import check_pattern
 from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
@@ -69,6 +70,11 @@ class Settings(BaseSettings):
     """Image of replicas on CPU slots, for the driver `docker`."""
     image_gpu: str = "fngate-runtime:gpu"
     """Image of replicas on GPUs, for the driver `docker`."""
+    images: Annotated[tuple[Annotated[str, AfterValidator(check_pattern)], ...], NoDecode] = ()
+    """Repositories of images that a key with the scope `deploy` may name for server functions, such
+    as `ghcr.io/acme/app`, or `ghcr.io/acme/*` for all below a name; `*` for every image. Any other
+    image needs the scope `admin`. The variable takes a JSON list, or items separated by commas.
+    Empty for those alone that `fnctl image build` made on this machine."""
     replica_uids: str = DEFAULT
     """User ids of replicas in containers, as FIRST:COUNT. Each container has its own id; each data
     folder uses a slice of 1,024 ids."""
@@ -208,7 +214,7 @@ class Settings(BaseSettings):
         """Return the sources of values for pydantic-settings; `load_settings` merges the file."""
         return (init_settings, env_settings)
 
-    @field_validator("public_hosts", "cors_origins", "trusted_proxies", mode="before")
+    @field_validator("public_hosts", "cors_origins", "trusted_proxies", "images", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if not isinstance(value, str):

@@ -227,9 +227,9 @@ def precision_json(deployed: Deployed) -> PrecisionReport | None:
 
 
 def operation_json(operation: Operation) -> dict[str, Any]:
-    """Return an operation without the request that created it."""
+    """Return an operation without the request that created it and what that allowed."""
     data = asdict(operation)
-    del data["request"]
+    del data["request"], data["scopes"]
     return data
 
 

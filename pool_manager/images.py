@@ -15,7 +15,7 @@ class FoundImage:
 
     `id` is the engine's id of it, `digest` the registry's "REPOSITORY@sha256:...", "" for an image
     that no registry has. `ports` are its exposed TCP ports, `volumes` the folders that it declares
-    as volumes.
+    as volumes, `user` its USER, "" if it names none.
     """
 
     id: str
@@ -23,6 +23,7 @@ class FoundImage:
     ports: tuple[int, ...] = ()
     volumes: tuple[str, ...] = ()
     size_bytes: int = 0
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,10 @@ class RemovedImage:
 class Images(Protocol):
     """Images of one engine. Methods raise DriverError, or EngineDown if the engine does not
     answer. An image that is *pinned* has a tag of this server's own."""
+
+    @property
+    def maps_users(self) -> bool:
+        """Whether user id 0 of a container is another one on each machine (userns-remap)."""
 
     async def find(self, reference: str) -> FoundImage | None:
         """Return an image by reference or id, None if the engine lacks it."""

@@ -181,12 +181,14 @@ class ServerImage:
 
     `reference` is the image as the manifest names it. `id` is the engine's id of what it was then,
     `digest` the registry's "REPOSITORY@sha256:..." for it, "" for an image that was built here.
-    Both are "" until the deploy has found or pulled the image.
+    Both are "" until the deploy has found or pulled the image. `user` is the USER that the image
+    names, "" for none; it follows from the id. None: the deploy was one of an earlier release.
     """
 
     reference: str
     id: str = ""
     digest: str = ""
+    user: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,12 +403,14 @@ OperationKind = Literal["deploy", "rollback"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Long-running work that survives a restart. `request` contains everything to run it again."""
+    """Long-running work that survives a restart. `request` contains everything to run it again,
+    `scopes` what the caller's key allowed; those of earlier releases count as deploy."""
 
     id: str
     kind: OperationKind
     name: str
     request: dict[str, Any]
+    scopes: tuple[str, ...] = ("deploy",)
     state: OperationState = "running"
     phase: str = "queued"
     result: dict[str, Any] = field(default_factory=dict)

@@ -148,7 +148,7 @@ class Admin:
                 context.connections,
             ),
             operate,
-            UploadRoutes(store.blobs, deploys, boundary.access, settings.driver),
+            UploadRoutes(store.blobs, deploys, boundary.access),
             KeyRoutes(store.keys, store.ring, store.revocations, wall),
             AccessRoutes(store, settings.exposure, "" if settings.is_local else settings.listen),
             PoolRoutes(store.catalog, manager, time.monotonic, wall),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Final
 
 from aiohttp import hdrs, web
 
 from admin.deploy.deploys import Deploys
-from admin.deploy.plan import check_code, parse_request
+from admin.deploy.plan import parse_request
 from admin.views import operation_json
 from gateway.access import Access
 from gateway.http.bodies import read_body, send_continue
@@ -108,12 +107,10 @@ class UploadSlots:
 class UploadRoutes:
     """Handlers for the three steps of a deploy: blobs, request, operation."""
 
-    def __init__(self, blobs: BlobStore, deploys: Deploys, access: Access, driver: str) -> None:
-        """`driver` is the settings' name of the driver that starts replicas."""
+    def __init__(self, blobs: BlobStore, deploys: Deploys, access: Access) -> None:
         self._blobs = blobs
         self._deploys = deploys
         self._access = access
-        self._driver = driver
         self._slots = UploadSlots()
 
     async def head_blob(self, request: web.Request) -> web.Response:
@@ -146,8 +143,7 @@ class UploadRoutes:
         name = check_name(request.match_info["name"])
         body = await read_body(request, REQUEST_MAX, READ_S)
         scopes = self._access.scopes(request.headers.get("Authorization"))
-        check = partial(check_code, driver=self._driver, scopes=scopes)
-        operation = await self._deploys.start(name, parse_request(body), check)
+        operation = await self._deploys.start(name, parse_request(body), scopes)
         location = {"Location": f"/admin/v1/operations/{operation.id}"}
         return json_answer(operation_json(operation), ACCEPTED, location)
 

@@ -77,6 +77,7 @@ def make_rows(context: AdminContext) -> FunctionRows:
         context.history,
         FunctionRates(Rates(SECONDS), Rates(exchanges.SECONDS)),
         context.builds,
+        context.deploys.pins.reserved_user,
         time.monotonic,
         wall,
     )

@@ -291,3 +291,9 @@ def _of_host(item: dict[str, Any]) -> str:
 
 def _at_s(item: dict[str, Any]) -> float:
     return float(item.get("at_s") or 0)
+
+
+def reserved_users(items: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each function whose server may have a reserved user id."""
+    found = ((get(item, "name"), get(item, "reserved_user")) for item in items)
+    return [f"{name} may run as {user}" for name, user in found if user]

@@ -11,6 +11,7 @@ import msgspec
 
 from admin.deploy.changes import Changes, Removal, changed_settings
 from admin.deploy.compiled_models import CompiledModels
+from admin.deploy.image_rules import ImageRules
 from admin.deploy.images import ImagePins
 from admin.deploy.needs import HostNeeds
 from admin.deploy.oip import same_version
@@ -19,6 +20,7 @@ from admin.deploy.plan import (
     Plan,
     WireDeploy,
     WireRollback,
+    check_code,
     check_device,
     check_host,
     check_trial,
@@ -63,6 +65,8 @@ class Deploys:
         *,
         idle_s: float,
         wall: Callable[[], float],
+        driver: str,
+        rules: ImageRules,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         settled: Settled = at_once,
         prepare: bool = True,
@@ -73,7 +77,8 @@ class Deploys:
         `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
         before an operation is done, until every gateway process has applied its change. With
         `prepare`, trials also prepare the files that later cold starts load. `mounts` are the
-        folders that servers may mount. `models` are the compiled models."""
+        folders that servers may mount. `models` are the compiled models. `driver` is the settings'
+        name of the driver that starts replicas, `rules` are those of images."""
         models = models or CompiledModels(store.builds, "tensorrt")
         self._store = store
         self._manager = manager
@@ -84,7 +89,8 @@ class Deploys:
         self._requests = RequestReader()
         self._removal = Removal(store, models)
         self._needs = HostNeeds(store, mounts or MountRules())
-        self.pins = ImagePins(store, manager.images)
+        self._driver = driver
+        self.pins = ImagePins(store, manager.images, rules)
         self._verification = Verification(store, manager, prepare=prepare, compiler=models.compiler)
         self.upstream_keys = UpstreamKeyReader(store)
         self._changes = Changes(store, self.upstream_keys)
@@ -115,19 +121,19 @@ class Deploys:
         await self.pins.close()
         await self.upstream_keys.close()
 
-    async def start(
-        self, name: str, request: WireDeploy, check: Callable[[Plan], object]
-    ) -> Operation:
-        """Check and accept a deploy; `check` raises if the caller may not deploy this plan.
+    async def start(self, name: str, request: WireDeploy, scopes: tuple[str, ...]) -> Operation:
+        """Check and accept a deploy of a caller with these scopes.
 
-        Raises Refused, BadRequest or Conflict, changing nothing. A secret or a folder that the
-        server needs must be there.
+        Raises Refused, BadRequest, WrongScope or Conflict, changing nothing. A secret or a folder
+        that the server needs must be there.
         """
-        draft = await self._plan(name, request)
-        check(draft)
+        draft = await self._plan(name, request, scopes)
+        server = draft.revision.server
+        if server is not None and server.image is not None:
+            await self.pins.source(server.image, scopes)
         await asyncio.to_thread(self._verification.check_files, draft)
         await self._needs.check(draft.revision)
-        return await self.runner.accept("deploy", name, msgspec.to_builtins(request))
+        return await self.runner.accept("deploy", name, msgspec.to_builtins(request), scopes)
 
     async def roll_back(self, name: str, request: WireRollback) -> Operation:
         """Check and accept a rollback to the named revision, or to the one that had the traffic
@@ -200,12 +206,13 @@ class Deploys:
 
         return done
 
-    async def _plan(self, name: str, request: WireDeploy) -> Plan:
+    async def _plan(self, name: str, request: WireDeploy, scopes: tuple[str, ...]) -> Plan:
         asked = await self._requests.read(name, request)
         draft = plan(name, request, asked, self._store.catalog, self._wall(), self._idle_s)
         check_device(draft, {device.kind for device in self._manager.devices()})
         check_host(draft, self._manager.hosts())
         check_trial(draft, self._manager.hosts())
+        check_code(draft, self._driver, scopes)
         return draft
 
     def _revisions(self, name: str) -> tuple[Deployed, ...]:
@@ -219,16 +226,15 @@ class Deploys:
     async def _deploy(self, operation: Operation, phase: Phase) -> dict[str, Any]:
         request = msgspec.convert(operation.request, WireDeploy)
         # A name that did not exist at accept time may exist now, created by this very deploy.
-        draft = await self._plan(
-            operation.name, msgspec.structs.replace(request, derived_name=False)
-        )
+        unnamed = msgspec.structs.replace(request, derived_name=False)
+        draft = await self._plan(operation.name, unnamed, operation.scopes)
         draft = await self._needs.resolved(draft)
         server = draft.revision.server
         if server is None or server.image is None:
             return await self._deployed(draft, request, operation, phase)
         try:
             async with self.runner.aside(operation.id):
-                pinned = await self.pins.pinned(server, operation.id, phase, pull=request.pull)
+                pinned = await self.pins.pinned(server, operation, phase, pull=request.pull)
             hidden = await self.pins.hidden(pinned)
             draft = replace(draft, revision=replace(draft.revision, server=pinned))
             result = await self._deployed(draft, request, operation, phase)

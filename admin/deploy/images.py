@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
 import structlog
 
+from admin.deploy.image_rules import (
+    UNKNOWN_USER,
+    ImageRules,
+    NamedImages,
+    ReservedIds,
+    Source,
+    check_user,
+    user_of,
+)
 from admin.deploy.operations import Phase
 from admin.store import Store
 from admin.text import size
 from pool_manager.images import FoundImage, Images, PullProgress, RemovedImage
 from registry.catalog import Deployed
-from registry.errors import DriverError, NoRoom, Refused
-from registry.model import ServerImage, ServerSettings
+from registry.errors import DriverError, NoRoom, Refused, WrongScope
+from registry.model import Operation, Revision, ServerImage, ServerSettings
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
@@ -35,9 +45,10 @@ class ImagePins:
     """Pins of the images of all revisions and of running deploys. `images` is None under drivers
     without images."""
 
-    def __init__(self, store: Store, images: Images | None) -> None:
+    def __init__(self, store: Store, images: Images | None, rules: ImageRules) -> None:
         self._store = store
         self._images = images
+        self._rules = rules
         self._tasks = Tasks("images")
         self._tagging = asyncio.Lock()
         """Guards the tags: an image that becomes needed while unneeded ones are untagged would
@@ -46,35 +57,78 @@ class ImagePins:
         """Ids of the images of running deploys, by operation."""
         self._restoring: dict[str, asyncio.Task[DriverError | None]] = {}
         """Pulls of lost images, by id."""
+        self._users: dict[str, str] = {}
+        """Users of the images of earlier releases' deploys, by id."""
 
     async def close(self) -> None:
         """Cancel the pulls that no operation waits for."""
         await self._tasks.close()
 
+    async def source(self, image: ServerImage, scopes: Collection[str]) -> Source:
+        """Return where a deploy with these scopes gets an image. Raises WrongScope, and asks the
+        engine nothing."""
+        built = await asyncio.to_thread(self._rules.built)
+        return NamedImages(self._rules.patterns, built).source(image.reference, scopes)
+
     async def pinned(
-        self, server: ServerSettings, operation: str, phase: Phase, *, pull: bool = False
+        self, server: ServerSettings, operation: Operation, phase: Phase, *, pull: bool = False
     ) -> ServerSettings:
         """Return the settings with their image as the engine has it now, pinned until `release` at
         least, and with the port that it exposes.
 
         An image that the engine lacks is pulled; with `pull` also one that it has. `phase` gets the
-        progress. Raises Refused with the reason; a cancelled caller cancels the pull.
+        progress. Raises Refused with the reason, WrongScope if the operation's scopes do not allow
+        the image; a cancelled caller cancels the pull.
         """
         image, images = server.image, self._images
         if image is None:
             return server
         if images is None:
             raise Refused(NEEDS_DOCKER)
+        source = await self.source(image, operation.scopes)
         try:
             await phase(FIND)
-            before = await images.find(image.reference)
-            if before is None or pull:
-                await _pull(images, image.reference, phase)
-            found = await self._hold(images, image.reference, operation, before)
+            before = await images.find(source.reference)
+            if source.may_pull and (before is None or pull):
+                await _pull(images, source.reference, phase)
+            found = await self._hold(images, source.reference, operation.id, before)
         except DriverError as error:
             raise Refused(f"server.image: {error.message}") from error
-        pinned = ServerImage(image.reference, found.id, found.digest)
-        return replace(server, image=pinned, port=server.port or _only_port(found, image.reference))
+        if source.id not in ("", found.id):
+            raise WrongScope(
+                f"server.image: expected {image.reference} as fnctl image build made it, got"
+                " another image of that name: this needs the scope admin, or build it again"
+            )
+        pinned = replace(
+            server, image=ServerImage(image.reference, found.id, found.digest, found.user)
+        )
+        # Of what was pinned: a tag may have moved since.
+        check_user(pinned, self._reserved(), operation.scopes)
+        return replace(pinned, port=server.port or _only_port(found, image.reference))
+
+    def _reserved(self) -> ReservedIds:
+        is_mapped = self._images is not None and self._images.maps_users
+        return replace(self._rules.ids, is_mapped=is_mapped)
+
+    def reserved_user(self, revision: Revision) -> str:
+        """Return which reserved user id the server of a revision may have, "" if none, or if it
+        runs no image."""
+        server = revision.server
+        if server is None or server.image is None or not server.image.id:
+            return ""
+        user = user_of(server)
+        user = self._users.get(server.image.id) if user is None else user
+        return UNKNOWN_USER if user is None else self._reserved().problem(user)
+
+    async def _learn_users(self, images: Images) -> None:
+        """Ask the engine for the users of images that earlier releases have pinned."""
+        for one in self._store.catalog.every():
+            server = one.revision.server
+            if server is None or server.image is None or user_of(server) is not None:
+                continue
+            id = server.image.id
+            if id not in self._users and (found := await images.find(id)):
+                self._users[id] = found.user
 
     async def _hold(
         self, images: Images, reference: str, operation: str, before: FoundImage | None
@@ -192,6 +246,7 @@ class ImagePins:
         try:
             async with self._tagging:
                 await self._images.unpin_others(self._needed())
+            await self._learn_users(self._images)
         except DriverError as error:
             log.warning("unused images stay pinned for now", reason=error.message)
 

@@ -86,13 +86,20 @@ class OperationRunner:
         """Stop. The next server resumes operations that are running."""
         await self._tasks.close()
 
-    async def accept(self, kind: OperationKind, name: str, request: dict[str, Any]) -> Operation:
+    async def accept(
+        self,
+        kind: OperationKind,
+        name: str,
+        request: dict[str, Any],
+        scopes: tuple[str, ...] = (),
+    ) -> Operation:
         """Store an operation and start it. Raises Conflict if too many are running."""
         operation = Operation(
             id=secrets.token_hex(8),
             kind=kind,
             name=name,
             request=request,
+            scopes=scopes,
             phase="upload" if kind == "deploy" else "queued",
             created_s=self._wall(),
         )

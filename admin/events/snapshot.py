@@ -30,7 +30,7 @@ from registry.catalog import Catalog, Deployed
 from registry.compilation import TargetState
 from registry.errors import Poison, ReplicaDied
 from registry.exchange import NOTHING, Load
-from registry.model import NAMESPACE, pool_key
+from registry.model import NAMESPACE, Revision, pool_key
 
 DEATHS: Final = frozenset({ReplicaDied.code, Poison.code})
 
@@ -91,8 +91,8 @@ class Builds(Protocol):
 
 
 class FunctionRows:
-    """Reader of functions' current rows. `clock` is the clock of `rates`, `wall` returns Unix
-    seconds."""
+    """Reader of functions' rows. `reserved_user` returns which reserved user id a revision's
+    server may have. `clock` is the clock of `rates`, `wall` returns Unix seconds."""
 
     def __init__(  # noqa: PLR0913 - the collaborators of a row
         self,
@@ -101,10 +101,12 @@ class FunctionRows:
         history: ServerHistory,
         rates: FunctionRates,
         builds: Builds,
+        reserved_user: Callable[[Revision], str],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
         self._builds = builds
+        self._reserved_user = reserved_user
         self.manager = manager
         self.gateways = gateways
         self._history = history
@@ -136,7 +138,11 @@ class FunctionRows:
             forecast,
             sleeps_at_s,
         )
-        return {**function_json(deployed, live), "build": self._build_row(deployed)}
+        return {
+            **function_json(deployed, live),
+            "build": self._build_row(deployed),
+            "reserved_user": self._reserved_user(deployed.revision),
+        }
 
     def _build_row(self, deployed: Deployed) -> dict[str, Any] | None:
         found = self._builds.states(deployed)

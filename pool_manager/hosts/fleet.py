@@ -178,6 +178,11 @@ class FleetImages:
         self.find, self.pull = local.find, local.pull
         self.pin, self.pinned = local.pin, local.pinned
 
+    @property
+    def maps_users(self) -> bool:
+        """Whether that is so on this machine, and there is no other."""
+        return self._local.maps_users and not self._hosts
+
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove the pins from all images except those with these ids."""
         await self._local.unpin_others(ids)

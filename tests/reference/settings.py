@@ -38,6 +38,7 @@ GROUPS = {
         "docker_host",
         "image_cpu",
         "image_gpu",
+        "images",
         "replica_uids",
         "orphan_s",
         "host_lost_s",

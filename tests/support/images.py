@@ -22,7 +22,8 @@ def image(number: int, *ports: int, **fields: object) -> FoundImage:
 class FakeImages:
     """Images by reference: `there` on the engine, `remote` in registries. `pins` are the ids that
     are pinned, `pulls` the references that were pulled. A pull waits while `gate` is unset, and so
-    do changes of tags while `tags` is unset; `tagging` counts those that wait."""
+    do changes of tags while `tags` is unset; `tagging` counts those that wait. `asked` are the
+    references that were looked for."""
 
     def __init__(self) -> None:
         self.there: dict[str, FoundImage] = {}
@@ -37,9 +38,12 @@ class FakeImages:
         self.tags.set()
         self.tagging = 0
         self.refusal = ""
+        self.maps_users = False
+        self.asked: list[str] = []
 
     async def find(self, reference: str) -> FoundImage | None:
         """Return an image by reference, id or digest."""
+        self.asked.append(reference)
         for name, found in self.there.items():
             if reference in (name, found.id, found.digest):
                 return found

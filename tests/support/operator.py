@@ -14,6 +14,7 @@ from typing import Any
 
 from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.deploys import Deploys, Settled, at_once
+from admin.deploy.image_rules import ImageRules
 from admin.deploy.plan import WireDeploy, WireFile
 from admin.history import Prior, ServerHistory
 from admin.pool_sync import PoolSync
@@ -59,9 +60,11 @@ class Operator:
             listed.append(WireFile(path, len(content), digest))
         return WireDeploy(files=listed, **{"model": next(iter(contents), None), **fields})
 
-    async def start(self, name: str, **fields: Any) -> Operation:
+    async def start(
+        self, name: str, scopes: tuple[str, ...] = ("admin",), **fields: Any
+    ) -> Operation:
         """Start a deploy that is accepted and running."""
-        return await self.deploys.start(name, await self.request(**fields), id)
+        return await self.deploys.start(name, await self.request(**fields), scopes)
 
     async def deploy(self, name: str, **fields: Any) -> Operation:
         """Deploy and wait for the end."""
@@ -120,6 +123,7 @@ async def operating(
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     gpus: Gpus | None = None,
     settled: Settled = at_once,
+    rules: ImageRules | None = None,
     **settings: Any,
 ) -> AsyncIterator[Operator]:
     """Open everything over `folder`. `settings` are the store's. Locks are not waited for."""
@@ -144,6 +148,8 @@ async def operating(
             pause=pause,
             settled=settled,
             models=models,
+            driver="fake",
+            rules=rules or ImageRules(),
         )
         stack.push_async_callback(deploys.close)
         await deploys.resume()

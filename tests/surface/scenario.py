@@ -265,7 +265,7 @@ def _add_server(server: Recorder) -> None:
         env={"A": ""},
         samples=(SampleRequest(headers={"*": ""}),),
         paths=rules,
-        image=ServerImage("nginx", "sha256:a", "nginx@sha256:b"),
+        image=ServerImage("nginx", "sha256:a", "nginx@sha256:b", "101"),
         mounts=(Mount("m", "/a", "/b"),),
         capabilities=("CHOWN",),
         writable={"*": 1},

@@ -77,7 +77,8 @@ class BuildDetail(BuildRow, kw_only=True):
 
 class FunctionRow(msgspec.Struct, kw_only=True):
     """A function with its state. `oip_name`: its name at /v2, "" for its own. `phase`: that of a
-    waking function. `rate` and the quantiles cover the last minute; null means unknown."""
+    waking function. `rate` and the quantiles cover the last minute; null means unknown.
+    `reserved_user`: which reserved user id the server of its image may have, "" for none."""
 
     name: str
     oip_name: str
@@ -106,6 +107,7 @@ class FunctionRow(msgspec.Struct, kw_only=True):
     ready_in_ms: int | None
     created_s: float
     build: BuildRow | None
+    reserved_user: str
 
 
 class Quantiles(msgspec.Struct):

@@ -214,6 +214,22 @@ def openness(client: Client) -> list[Check]:
     return [Check(level, "without a key", openness_line(found))]
 
 
+def reserved_users(client: Client) -> list[Check]:
+    """Tell which functions may share a user id with the server or its replicas; nothing without
+    any, and nothing to who may not list functions."""
+    from admin.cli.render import reserved_users as lines
+    from admin.client.client import ApiError, Unreachable
+
+    try:
+        found = lines(client.functions())
+    except (ApiError, Unreachable):  # as the check of access says
+        return []
+    if not found:
+        return []
+    todo = 'set user = "UID:GID" in their [server], and deploy them again'
+    return [Check("warn", "user ids", "; ".join(found), todo)]
+
+
 def host(client: Client, name: str) -> list[Check]:
     """Return the checks of one of the server's hosts: its present state and that of its agent, then
     the results of a new login."""

@@ -203,4 +203,9 @@ def _server(address: ServerAddress) -> list[Check]:
 def _api_checks(client: Client) -> list[Check]:
     from admin.cli.doctor import machine
 
-    return [machine.server(client), machine.access(client), *machine.openness(client)]
+    return [
+        machine.server(client),
+        machine.access(client),
+        *machine.openness(client),
+        *machine.reserved_users(client),
+    ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from admin.cli.errors import INTERRUPTED, errors_reported
-from admin.cli.options import DEFAULT_ENGINE, Json, Session, connected
+from admin.cli.options import DEFAULT_DATA, DEFAULT_ENGINE, Data, Json, Session, connected
 from admin.text import duration, fields, get, plain, size
 
 if TYPE_CHECKING:
@@ -85,13 +85,15 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     tensorrt: Tensorrt = "",
     wheels: Wheels = None,
     context: Context = None,
+    data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
     """Build the image for replicas in containers.
 
     First this machine's pip downloads the wheels into a temporary folder (TMPDIR), with its own
     index, proxy and CA settings. The build itself has no network. DOCKER_HOST is not read. A failed
-    or interrupted build leaves an existing image of that name as it was.
+    or interrupted build leaves an existing image of that name as it was. The image is recorded in
+    the server's data folder, so that keys with the scope deploy may name it.
 
     \b
     Examples:
@@ -101,6 +103,7 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
     """
     _check_tensorrt(kind, tensorrt, wheels)
     with errors_reported(as_json):
+        from admin.built_images import note_of
         from admin.image.build import BuildRequest
         from admin.image.build import build as build_image
         from admin.image.context import own_checkout
@@ -120,6 +123,8 @@ def build(  # noqa: PLR0913 - typer takes one parameter per option
         except KeyboardInterrupt:
             typer.echo("interrupted: nothing changed", err=True)
             raise typer.Exit(INTERRUPTED) from None
+        if note := note_of(data, built.tag, built.id):
+            _print(f"warning: {note}")
     typer.echo(json.dumps(asdict(built), indent=2) if as_json else plain(render(built)))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from admin.cli.build_lines import build_cell
 from admin.cli.options import Session, connected
+from admin.cli.render import reserved_users
 from admin.text import NONE, duration, get, number, table
 
 HEAD: Final = (
@@ -44,7 +45,8 @@ def ls(
     queue. RATE is answers per second; P50 and P95 cover the last minute. READY IN estimates how
     long a call that arrived now would wait for a replica ("-" before a revision has had five cold
     starts). SLEEPS IN is the time until the idle replica is stopped. COMPILED is shown if any
-    function asks for a compiled model. A narrow terminal shows fewer columns.
+    function asks for a compiled model. A narrow terminal shows fewer columns. Below are the
+    functions whose image may run with a reserved user id: root's, this server's or a replica's.
 
     \b
     Examples:
@@ -77,7 +79,7 @@ def render(items: Sequence[dict[str, Any]], now_s: float, room: int | None = Non
         text = table(kept, [[cells[index] for index in at] for cells in rows])
         if room is None or max(map(len, text.split("\n"))) <= room:
             break
-    return text
+    return "\n".join([text, *reserved_users(list(items))])
 
 
 def row(item: dict[str, Any], now_s: float) -> tuple[str, ...]:

@@ -170,7 +170,7 @@ def _container(server: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("image", " ".join(filter(None, (get(image, "reference"), get(image, "id")[7:19])))),
         ("port", get(server, "port") if image else ""),
-        ("user", get(server, "user")),
+        ("user", get(server, "user") or get(image, "user")),
         ("capabilities", ", ".join(server.get("capabilities") or [])),
         ("mounts", ", ".join(mounts)),
     ]

@@ -77,14 +77,24 @@ def check_uids(uids: range) -> None:
 def check_users(info: dict[str, Any]) -> None:
     """Raise DriverError if the engine maps user ids of containers to other ids on the host: no
     replica could enter its own run folder. `info` is the answer of GET /info."""
-    options = info.get("SecurityOptions") or []
     for name in ("rootless", "userns"):
-        if any(f"name={name}" in str(option).split(",") for option in options):
+        if _has_option(info, name):
             raise DriverError(
                 f"the engine maps user ids of containers to other ids of this machine ({name}), so"
                 " no replica could read its files; use an engine that runs as root, without"
                 " userns-remap: FN_DOCKER_HOST"
             )
+
+
+def maps_users(info: dict[str, Any]) -> bool:
+    """Return whether user id 0 of a container is one without rights on the machine, and not that of
+    the engine's own user, as in a rootless engine."""
+    return _has_option(info, "userns") and not _has_option(info, "rootless")
+
+
+def _has_option(info: dict[str, Any], name: str) -> bool:
+    options = info.get("SecurityOptions") or []
+    return any(f"name={name}" in str(option).split(",") for option in options)
 
 
 @dataclass(frozen=True, slots=True)

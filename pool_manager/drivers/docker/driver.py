@@ -25,6 +25,7 @@ from pool_manager.drivers.docker.containers import (
     check_uids,
     check_users,
     inspection,
+    maps_users,
 )
 from pool_manager.drivers.docker.engine import Engine, Times, is_too_large
 from pool_manager.drivers.docker.events import (
@@ -117,7 +118,9 @@ class DockerDriver:
         self._ways: list[Way] = ways(info)
         self._owner = settings.owner_of()
         self._images_by_kind = dict(settings.images)
-        self.images: Images | None = DockerImages(engine, settings.url, self._owner.name)
+        self.images: Images | None = DockerImages(
+            engine, settings.url, self._owner.name, maps_users=maps_users(info)
+        )
         uids = slice_of(settings.uids, self._owner.name)
         self._uids = UidAllocator(uids, secrets.randbelow(SLICE))
         self._containers: dict[str, KnownContainer] = {}

@@ -14,7 +14,8 @@ import docker
 from docker.errors import APIError, NotFound
 
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, Engine, is_conflict, is_gone
-from pool_manager.drivers.docker.pulls import SILENT_S, Reference, pull
+from pool_manager.drivers.docker.pulls import SILENT_S, pull
+from pool_manager.image_names import Reference
 from pool_manager.images import FoundImage, PullProgress, RemovedImage
 from registry.errors import DriverError
 
@@ -38,7 +39,16 @@ class DockerImages:
     `Engine` makes the short calls; pulls have a connection of their own.
     """
 
-    def __init__(self, engine: Engine, url: str, owner: str, *, silent_s: float = SILENT_S) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        url: str,
+        owner: str,
+        *,
+        maps_users: bool = False,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        self.maps_users = maps_users
         self._engine = engine
         self._socket = url.removeprefix("unix://")
         self._owner = owner
@@ -148,6 +158,7 @@ def found_image(inspected: dict[str, Any], reference: str) -> FoundImage:
         tuple(tcp[:PORTS_MAX]),
         tuple(sorted(config.get("Volumes") or {})),
         int(inspected.get("Size") or 0),
+        str(config.get("User") or ""),
     )
 
 

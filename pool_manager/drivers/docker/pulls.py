@@ -11,15 +11,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, UnixConnector
-from docker import auth
-from docker.errors import DockerException
 
 from pool_manager.drivers.docker.credentials import registry_header
 from pool_manager.drivers.docker.engine import RESTART
+from pool_manager.image_names import Reference
 from pool_manager.images import PullProgress
 from registry.errors import DriverError, EngineDown
 
@@ -52,31 +51,6 @@ _SAID: Final = (
     ("certificate", "the engine must trust the certificate of {registry}"),
 )
 """Substrings of the engine's messages about a pull, in lower case, and the remedy."""
-
-
-class Reference(NamedTuple):
-    """A reference of an image in its parts; `version` is its digest or its tag."""
-
-    repository: str
-    version: str
-
-    @classmethod
-    def parse(cls, text: str) -> Reference:
-        """Split a reference; the tag is latest unless named, and a digest outweighs a tag."""
-        name, at, digest = text.partition("@")
-        repository, colon, tag = name.rpartition(":")
-        if not colon or "/" in tag:
-            repository, tag = name, ""
-        return cls(repository, digest if at else tag or "latest")
-
-    def resolved(self) -> tuple[str, str]:
-        """Return the registry and the name there, as docker resolves them. Raises DriverError."""
-        try:
-            registry, name = auth.resolve_repository_name(self.repository)
-        except DockerException as error:
-            raise DriverError(f"{self.repository} is no image: {error}") from error
-        is_official = registry == auth.INDEX_NAME and "/" not in name
-        return str(registry), f"library/{name}" if is_official else str(name)
 
 
 async def pull(

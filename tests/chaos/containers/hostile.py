@@ -208,7 +208,9 @@ def fewer_watches(most: int) -> Iterator[None]:
 
 
 @contextmanager
-def serving(data: Path, dose: Dose, url: str, image: str) -> Iterator[ContainerServer]:
+def serving(
+    data: Path, dose: Dose, url: str, image: str, **environment: str
+) -> Iterator[ContainerServer]:
     """Start a server over containers without standbys: every cold start starts a container."""
     program: tuple[str, ...] = (FNCTL,)
     if not dose.is_root:
@@ -227,6 +229,7 @@ def serving(data: Path, dose: Dose, url: str, image: str) -> Iterator[ContainerS
         "FN_STANDBYS": "0",
         "FN_HOST_MEMORY_MIB": "1000000",
         "FN_PING_S": "5",
+        **environment,
     }
     with container_server(data, url, image, program=program, **variables) as server:
         yield server

@@ -140,6 +140,27 @@ def test_trusted_proxies_stand_in_one_variable(text: str, monkeypatch: pytest.Mo
     assert load_settings({}).gateway().trusted_proxies == ("10.0.0.0/8", "::1")
 
 
+@pytest.mark.parametrize("text", ["ghcr.io/acme/*, nginx,", '["ghcr.io/acme/*", "nginx"]'])
+def test_images_stand_in_one_variable(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scope deploy may name none by default."""
+    assert load_settings({}).images == ()
+    monkeypatch.setenv("FN_IMAGES", text)
+
+    assert load_settings({}).images == ("ghcr.io/acme/*", "nginx")
+
+
+@pytest.mark.parametrize("pattern", ["nginx:1.27", "ghcr.io/ac*", "GHCR.io/acme/*"])
+def test_a_bad_pattern_of_images_is_told(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the item, the form and what it is."""
+    monkeypatch.setenv("FN_IMAGES", f"nginx,{pattern}")
+
+    with pytest.raises(BadRequest) as refused:
+        load_settings({})
+    said = refused.value.message
+    assert said.startswith("setting images.1: expected a repository such as ghcr.io/acme/app, ")
+    assert said.endswith(f", got {pattern!r}")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -90,7 +90,7 @@ async def test_an_impossible_deploy_is_refused_without_an_operation(operator: Op
     request = await operator.request()
     request.files[0].sha256 = "0" * 64
     with pytest.raises(BadBundle, match="1 files were not uploaded, first 0000"):
-        await operator.deploys.start("digits", request, id)
+        await operator.deploys.start("digits", request, ("admin",))
     with pytest.raises(ModelRefused, match=r"m\.onnx is not an ONNX model"):
         await operator.start("digits", files={"m.onnx": b"\xff\xff"})
     with pytest.raises(Refused, match=r"device\.kind: expected any or cpu, got cuda"):
@@ -112,7 +112,7 @@ async def test_a_damaged_file_does_not_stay(tmp_path: Path, content: bytes) -> N
         blob.write_bytes(content)
 
         with pytest.raises(BadBundle, match=r"1 files were not uploaded|m\.onnx: .* was damaged"):
-            await operator.deploys.start("digits", request, id)
+            await operator.deploys.start("digits", request, ("admin",))
 
         assert not blob.exists()
 
@@ -248,7 +248,7 @@ async def test_a_locked_store_accepts_no_deploy(operator: Operator) -> None:
     """A deploy that cannot be stored is refused at once and does not run."""
     request = await operator.request()
     with locked(operator.store.settings.database), pytest.raises(StoreUnavailable):
-        await operator.deploys.start("digits", request, id)
+        await operator.deploys.start("digits", request, ("admin",))
 
     assert await operator.deploys.runner.newest() == []
     assert (await operator.deploy("digits")).result["revision"] == "digits@1"

@@ -158,6 +158,31 @@ def test_access_is_tried(api: AdminApi, canned: Canned, level: str) -> None:
     assert machine.access(Client(api.url)).level == level
 
 
+@pytest.mark.parametrize(
+    ("canned", "found"),
+    [
+        (Canned({"items": [{"name": "a", "reserved_user": ""}, {"name": "old"}]}), []),
+        (
+            Canned({"items": [{"name": one, "reserved_user": "root"} for one in ("a", "b")]}),
+            ["a may run as root; b may run as root"],
+        ),
+        (Canned({"title": "A key is needed"}, status=401), []),
+        (Canned(is_cut=True), []),
+    ],
+)
+def test_reserved_user_ids_are_a_warning(api: AdminApi, canned: Canned, found: list[str]) -> None:
+    """Functions that may have one are named in one check with the remedy; without any, and without
+    an answer, there is none."""
+    api.on("GET", "/admin/v1/functions", canned)
+
+    checks = machine.reserved_users(Client(api.url))
+
+    assert [(one.level, one.name, one.found) for one in checks] == [
+        ("warn", "user ids", text) for text in found
+    ]
+    assert all("user =" in one.todo for one in checks)
+
+
 REPLICA = b"python3\0-I\0-u\0-m\0runtime_image\0/run/fngate\0"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from admin.built_images import note_of, read_built
 from admin.cli.verbs.image import render
 from admin.image.build import BuildRequest, BuiltImage
 from tests.support import runtime_images
@@ -91,12 +92,13 @@ def words(order: BuildRequest) -> tuple[str, ...]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_image_is_built(fnctl: Callable[..., Result], tmp_path: Path) -> None:
-    """Steps with their times go to stderr, the result to stdout."""
+    """Steps with their times go to stderr, the result to stdout. The data folder has a record."""
     checkout = runtime_images.light_checkout(tmp_path)
     wheels = runtime_images.light_wheelhouse(tmp_path / "wheels")
     order = runtime_images.order(f"fngate-test:{tmp_path.name.lower()}", wheelhouse=wheels)
     try:
-        said = fnctl(*words(order), "--context", str(checkout))
+        said = fnctl(*words(order), "--context", str(checkout), "--data", str(tmp_path / "data"))
+        recorded = read_built(tmp_path / "data")
     finally:
         with runtime_images.connected() as client:
             runtime_images.remove(client, order.tag)
@@ -104,6 +106,9 @@ def test_an_image_is_built(fnctl: Callable[..., Result], tmp_path: Path) -> None
     assert said.exit_code == 0, said.stderr
     assert said.stdout.startswith(f"{order.tag} built in ")
     assert " s] step " in said.stderr
+    [(name, id)] = recorded.items()
+    assert name == f"docker.io/library/{order.tag}"
+    assert id in said.stdout
 
 
 @pytest.mark.docker
@@ -118,6 +123,16 @@ def test_json_is_nothing_but_json(fnctl: Callable[..., Result], tmp_path: Path) 
 
     assert (said.exit_code, said.stdout) == (1, "")
     assert json.loads(said.stderr)["code"] == "image_failed"
+
+
+def test_an_image_that_cannot_be_recorded_is_told(tmp_path: Path) -> None:
+    """The build is not lost; the text says what is missing, and which option helps."""
+    (tmp_path / "file").touch()
+
+    assert note_of(tmp_path, "rt:1", "sha256:" + "a" * 64) == ""
+    said = note_of(tmp_path / "file", "rt:1", "sha256:" + "a" * 64)
+    assert said.startswith("keys with the scope deploy cannot name rt:1, as it is not recorded in")
+    assert said.endswith("name the server's data folder with --data or FN_DATA")
 
 
 PRUNE = "/admin/v1/images/prune"

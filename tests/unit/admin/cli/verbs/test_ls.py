@@ -54,6 +54,15 @@ def test_functions_are_rows() -> None:
     ]
 
 
+def test_functions_with_a_reserved_user_id_are_told_below() -> None:
+    """Each is a line with what its server may run as; all others are rows only."""
+    root = {**ITEM, "name": "web", "reserved_user": "root (user id 0)"}
+
+    shown = render([ITEM, root, {**COLD, "reserved_user": ""}], 1000.0).split("\n")
+
+    assert shown[4:] == ["web may run as root (user id 0)"]
+
+
 def test_a_narrow_terminal_goes_without_some_columns() -> None:
     """A narrow terminal leaves out the least important columns; a pipe has all of them."""
     widths = [max(map(len, render([ITEM, COLD], 1000.0, room).split("\n"))) for room in (60, 80)]

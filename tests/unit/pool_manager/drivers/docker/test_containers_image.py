@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pool_manager.drivers.docker.containers import check_image, check_users
+from pool_manager.drivers.docker.containers import check_image, check_users, maps_users
 from registry.errors import DriverError
 from runtime_image.contract.link import VERSION
 
@@ -49,3 +49,21 @@ def test_an_engine_with_other_users(option: str) -> None:
     """An engine that maps user ids is refused at the start, before any replica fails."""
     with pytest.raises(DriverError, match=rf"other ids .*\({option}\).* FN_DOCKER_HOST"):
         check_users({"SecurityOptions": ["name=seccomp,profile=builtin", f"name={option}"]})
+
+
+@pytest.mark.parametrize(
+    ("options", "is_so"),
+    [
+        (["name=userns"], True),
+        (["name=seccomp,profile=builtin", "name=userns"], True),
+        (["name=rootless"], False),
+        (["name=rootless", "name=userns"], False),
+        (["name=seccomp,profile=userns"], False),
+        (None, False),
+    ],
+)
+def test_root_of_a_container_is_another_user_with_userns_remap(
+    options: list[str] | None, *, is_so: bool
+) -> None:
+    """In a rootless engine it is the user who runs the engine, who may be this server's."""
+    assert maps_users({"SecurityOptions": options}) is is_so

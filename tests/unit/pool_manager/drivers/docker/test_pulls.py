@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from pool_manager.drivers.docker import pulls
-from pool_manager.drivers.docker.pulls import Reference, pull
+from pool_manager.drivers.docker.pulls import pull
 from pool_manager.images import PullProgress
 from registry.errors import DriverError, EngineDown
 
@@ -65,22 +65,6 @@ async def progress_of(
 ) -> list[PullProgress]:
     async with aclosing(pull(socket, reference, silent_s=silent_s)) as pulling:
         return [one async for one in pulling]
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("nginx", ("nginx", "latest")),
-        ("nginx:1.27", ("nginx", "1.27")),
-        ("host:5000/nginx", ("host:5000/nginx", "latest")),
-        ("host:5000/a/b:x", ("host:5000/a/b", "x")),
-        ("a:1@sha256:ab", ("a", "sha256:ab")),
-        ("host:5000/a@sha256:ab", ("host:5000/a", "sha256:ab")),
-    ],
-)
-def test_references_have_a_repository_and_a_version(text: str, parts: tuple[str, str]) -> None:
-    """The tag is latest unless named; a digest outweighs a tag; a port is no tag."""
-    assert Reference.parse(text) == parts
 
 
 async def test_progress_is_the_sum_of_layers(tmp_path: Path) -> None:
