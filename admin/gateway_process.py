@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from aiohttp import web
 
+from admin.extras import grpc_refusal
 from admin.telemetry.logs import access_writer
 from admin.telemetry.tracing import check_traces, open_tracer
 from gateway.access import Access
@@ -112,11 +112,11 @@ async def open_site(gateway: Gateway, app: web.Application, stack: AsyncExitStac
 
 
 def check_extras(settings: GatewaySettings) -> None:
-    """Raise BadRequest if traces or gRPC are enabled and their packages are not installed."""
+    """Raise BadRequest if traces or gRPC are enabled and their packages are not installed, or do
+    not fit each other."""
     check_traces(settings)
-    packages = ("grpc", "grpc_health", "grpc_reflection")
-    if settings.grpc_port and not all(map(importlib.util.find_spec, packages)):
-        raise BadRequest("FN_GRPC_PORT needs gRPC: pip install 'fngate[grpc]'")
+    if settings.grpc_port and (refusal := grpc_refusal()):
+        raise BadRequest(f"FN_GRPC_PORT: {refusal}")
 
 
 async def open_grpc(gateway: Gateway, *, is_shared: bool = False) -> GrpcServer | None:

@@ -13,11 +13,19 @@ from statistics import median
 from typing import Final
 
 from admin.advice.fleet import BIND_S
-from admin.advice.load_model import HOUR_S, MINUTE_S, Conditions, Figures, Function, spread
+from admin.advice.load_model import (
+    HOUR_S,
+    MINUTE_S,
+    Conditions,
+    Figures,
+    Function,
+    ServerShape,
+    spread,
+)
 from admin.advice.simulation import World
+from registry.batching import rows_of
 from registry.catalog import Deployed
-from registry.model import ColdStart
-from registry.spec import model_spec
+from registry.model import ColdStart, ExchangeLimits
 from registry.store.timeline import BucketUse, Span
 
 IDLE_S: Final = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
@@ -38,7 +46,8 @@ UNKNOWN_RUN_S: Final = 0.01
 class Case:
     """History of one function. `minutes` are (Unix seconds, requests), rising, from `from_s` on and
     before `to_s`. `cold_s` is the wait of the first caller of a cold start, `run_s` the duration of
-    a run. The other fields are the function's current settings."""
+    a run, or of an exchange of a server function, which has a `server`. The other fields are the
+    function's current settings."""
 
     from_s: float
     to_s: float
@@ -50,6 +59,7 @@ class Case:
     max: int = 1
     batch: int = 1
     wait_s: float = 55.0
+    server: ServerShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,7 @@ def _play(case: Case, idle_s: float) -> Figures:
     draws = Random(0)  # noqa: S311 - unused, as the jitter is 0
     load_s = max(0.0, case.cold_s - BIND_S)
     calls = spread(case.minutes, case.from_s, played(idle_s))
-    function = Function(KEY, case.run_s, load_s, 0.0, calls, draws, draws)
+    function = Function(KEY, case.run_s, load_s, 0.0, calls, draws, draws, server=case.server)
     return World(conditions, [function]).run().figures
 
 
@@ -186,11 +196,20 @@ def weigh(deployed: Deployed, span: Span, recorded: RecordedSpan) -> Evidence:
             scaling.idle_s,
             scaling.min,
             scaling.max,
-            model_spec(deployed).batch_max,
+            rows_of(deployed.revision, deployed.profile),
             function.limits.wait_s,
+            _server(deployed),
         )
         notes += _notes(case, span)
     return Evidence(from_s, to_s, requests, cold_s, run_s, seen, case, notes)
+
+
+def _server(deployed: Deployed) -> ServerShape | None:
+    """Return the shape of a server function, None for a model function."""
+    function = deployed.function
+    exchange = function.exchange or ExchangeLimits()
+    shape = ServerShape(exchange.concurrency, exchange.drain_s, function.limits.wait_s)
+    return shape if deployed.revision.server else None
 
 
 def _cold_s(deployed: Deployed, recorded: RecordedSpan) -> tuple[float, int, list[str]]:

@@ -1,10 +1,9 @@
-"""Namespaces of a server: a network and processes of its own, and a view of the files.
+"""Namespaces of a server: a network, processes and mounts of its own.
 
 The sidecar enters a user and a network namespace, in which its server starts too: nobody outside
 can reach the server, and it can use any port. The server then gets a PID namespace (`reaper.py`)
-and a mount namespace of its own, in which its bundle is read-only and the run folders, with sockets
-and tokens, are hidden. Sources: user_namespaces(7), network_namespaces(7), pid_namespaces(7),
-mount_namespaces(7), capabilities(7).
+and a mount namespace (`view.py`) of its own. A server in the host's network has the latter only.
+Sources: user_namespaces(7), network_namespaces(7), pid_namespaces(7), capabilities(7).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from runtime_image.contract.server import Network
-from runtime_image.server import libc
+from runtime_image.server import libc, view
 
 OWN: Final = libc.CLONE_NEWUSER | libc.CLONE_NEWNET
 """The namespaces that an isolated server shares with its sidecar. Those of its processes and mounts
@@ -31,18 +30,6 @@ _INTERFACE: Final = struct.Struct("16sH22x")
 """`struct ifreq` with flags (netdevice(7))."""
 _RESERVED_PORTS: Final = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 _REASON_MAX: Final = 500
-_DROPPED: Final = (12, 13, 16, 19, 21, 27)
-"""CAP_NET_ADMIN, NET_RAW, SYS_MODULE, SYS_PTRACE, SYS_ADMIN, MKNOD: with them a server that runs as
-root could undo its mounts and read its sidecar's memory."""
-_KEPT_FLAGS: Final = (
-    (os.ST_NOSUID, libc.MS_NOSUID),
-    (os.ST_NODEV, libc.MS_NODEV),
-    (os.ST_NOEXEC, libc.MS_NOEXEC),
-    (os.ST_NOATIME, libc.MS_NOATIME),
-    (os.ST_NODIRATIME, libc.MS_NODIRATIME),
-    (os.ST_RELATIME, libc.MS_RELATIME),
-)
-"""Flags that a user namespace may not remove from a mount."""
 
 
 class Isolation(NamedTuple):
@@ -50,26 +37,38 @@ class Isolation(NamedTuple):
 
     network: str
     processes: str
+    files: str
 
 
 def isolate(network: Network, port: int) -> Isolation:
-    """Enter a network of its own, and find out whether a PID namespace can be used in it.
+    """Enter a network of its own, and find out whether a PID namespace can be used in it, and own
+    mounts in any case.
 
     For a process with one thread. A child tries first, because there is no way back: some kernels
     create the namespaces and refuse everything in them.
     """
-    if network != "none":
-        reason = f"its network is {network}"
-        return Isolation(reason, reason)
-    reason = ""
-    for flags in (OWN, libc.CLONE_NEWNET):
+    reason = "" if network == "none" else f"its network is {network}"
+    for flags in (OWN, libc.CLONE_NEWNET) if network == "none" else ():
         no_processes = in_child(partial(enter_all, flags, port))
-        refused = in_child(partial(enter, flags, port)) if no_processes else ""
+        refused = in_child(partial(enter_with_mounts, flags, port)) if no_processes else ""
         if not refused:
             enter(flags, port)
-            return Isolation("", f"namespaces are refused: {no_processes}" if no_processes else "")
-        reason = reason or f"namespaces are refused: {refused}"
-    return Isolation(reason, reason)
+            return Isolation("", refusal(no_processes), "")
+        reason = reason or refusal(refused)
+    # Root keeps its rights in the host's network, where a user namespace would take them.
+    files = ""
+    for flags in (libc.CLONE_NEWUSER,) if os.geteuid() else (0, libc.CLONE_NEWUSER):
+        refused = in_child(partial(enter_with_mounts, flags, port))
+        if not refused:
+            enter(flags, port)
+            return Isolation(reason, reason, "")
+        files = files or refusal(refused)
+    return Isolation(reason, reason, files)
+
+
+def refusal(reason: str) -> str:
+    """Return what is said of namespaces that were refused, "" if they were not."""
+    return f"namespaces are refused: {reason}" if reason else ""
 
 
 def enter_all(flags: int, port: int) -> None:
@@ -82,8 +81,19 @@ def enter_all(flags: int, port: int) -> None:
 
 
 def _mount_own_proc() -> None:
-    own_mounts()
-    mount_proc()
+    _mount_over()
+    view.mount_proc()
+
+
+def enter_with_mounts(flags: int, port: int) -> None:
+    """Enter namespaces, and mount something. Raises OSError."""
+    enter(flags, port)
+    _mount_over()
+
+
+def _mount_over() -> None:
+    view.own_mounts()
+    view.hide(view.HIDDEN)
 
 
 def in_child(action: Callable[[], None]) -> str:
@@ -105,11 +115,13 @@ def in_child(action: Callable[[], None]) -> str:
 
 
 def enter(flags: int, port: int) -> None:
-    """Create and enter namespaces, with the loopback interface up. Raises OSError."""
+    """Create and enter namespaces, a network with the loopback interface up. Raises OSError."""
     if flags & libc.CLONE_NEWUSER:
         _enter_user(flags)
-    else:
+    elif flags:
         libc.unshare(flags)
+    if not flags & libc.CLONE_NEWNET:
+        return
     _bring_up_loopback()
     # A connection's own port is chosen from the same range as a server's: without this, one to a
     # port without a listener may connect to itself.
@@ -162,51 +174,3 @@ def _identity(name: str) -> str:
 def _bring_up_loopback() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         fcntl.ioctl(sock, _SIOCSIFFLAGS, _INTERFACE.pack(b"lo", _IFF_UP))
-
-
-def own_mounts() -> None:
-    """Enter a mount namespace from which no mount spreads. Raises OSError."""
-    libc.unshare(libc.CLONE_NEWNS)
-    libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
-
-
-def mount_proc() -> None:
-    """Show the processes of this PID namespace in /proc, and no others.
-
-    Raises OSError: the kernel refuses it where parts of /proc are hidden, as in many containers.
-    """
-    libc.mount("proc", "/proc", "proc", libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC)
-
-
-def limit_view(model_dir: Path, run_dir: Path, kept: Path, *, has_processes: bool) -> None:
-    """Give this process, a child of an isolated sidecar, its own view of the files.
-
-    `model_dir` gets read-only; all run folders are hidden, except `kept` below `run_dir`. /proc has
-    the processes of this PID namespace if it is the server's own. Drops the capabilities to undo
-    that.
-    """
-    own_mounts()
-    hidden = run_dir if model_dir.is_relative_to(run_dir.parent) else run_dir.parent
-    _bind_read_only(str(model_dir))
-    folder = os.open(kept, os.O_PATH | os.O_DIRECTORY)
-    libc.mount("fngate", str(hidden), "tmpfs", libc.MS_NOSUID | libc.MS_NODEV, "mode=755,size=64k")
-    kept.mkdir(mode=0o755, parents=True)
-    libc.mount(f"/proc/self/fd/{folder}", str(kept), flags=libc.MS_BIND)
-    os.close(folder)
-    _remount_read_only(str(hidden))
-    if has_processes:
-        mount_proc()
-    for capability in _DROPPED:
-        with contextlib.suppress(OSError):
-            libc.prctl(libc.PR_CAPBSET_DROP, capability)
-
-
-def _bind_read_only(folder: str) -> None:
-    libc.mount(folder, folder, flags=libc.MS_BIND | libc.MS_REC)
-    _remount_read_only(folder)
-
-
-def _remount_read_only(folder: str) -> None:
-    has = os.statvfs(folder).f_flag
-    kept = sum(flag for shown, flag in _KEPT_FLAGS if has & shown)
-    libc.mount("none", folder, flags=libc.MS_REMOUNT | libc.MS_BIND | libc.MS_RDONLY | kept)

@@ -17,13 +17,13 @@ from typing import Final
 from runtime_image.contract.server import PORT_DEFAULT, ServerSpec
 from runtime_image.replica.loop import Loop
 from runtime_image.seccomp.install import install
-from runtime_image.server import libc, listeners, namespaces
+from runtime_image.server import libc, listeners, namespaces, view
 from runtime_image.server.connecting import Server
 from runtime_image.server.elsewhere import PortWatch, strangers_of
 from runtime_image.server.namespaces import Isolation
 from runtime_image.server.probe import Probes
 from runtime_image.server.process_tree import Process
-from runtime_image.server.processes import Folders, ServerProcesses, plan, uses_socket
+from runtime_image.server.processes import Folders, Launch, ServerProcesses, plan, uses_socket
 from runtime_image.server.readiness import Readiness
 
 PORTS: Final = range(20_000, 30_000)
@@ -63,7 +63,7 @@ class ServerStart:
         self._ready = ready
         self._failed = failed
         self._secrets: Mapping[str, str] = {}
-        self._isolation = Isolation("", "")
+        self._isolation = Isolation("", "", "")
         self._may_restart = False
         self._is_over = False
         self._began_s = loop.clock()
@@ -97,7 +97,8 @@ class ServerStart:
         spec, self._secrets = self._spec, secrets
         self._folders.create()
         port = spec.port or PORT_DEFAULT
-        shared, no_namespace = self._isolation = namespaces.isolate(spec.network, port)
+        self._isolation = namespaces.isolate(spec.network, port)
+        shared, no_namespace, no_mounts = self._isolation
         # Somebody else may listen on a port that was free a moment ago.
         self._may_restart = bool(shared) and not spec.port and not uses_socket(spec)
         if shared:
@@ -105,6 +106,8 @@ class ServerStart:
         self._launch(port)
         if no_namespace and not shared:
             self._log(f"the server has no PID namespace of its own: {no_namespace}")
+        if no_mounts:
+            self._log(f"the server can reach the sockets below /run: {no_mounts}")
         _raise_file_limit(spec.concurrency)
 
     def await_server(self) -> None:
@@ -144,28 +147,25 @@ class ServerStart:
         is_shared, has_namespace = bool(self._isolation.network), not self._isolation.processes
         socket_path = self._folders.socket if uses_socket(self._spec) else None
         self._begin_probes(port, socket_path, is_shared=is_shared)
-        view: Callable[[], None] = (
-            (lambda: None)
-            if is_shared
-            else partial(
-                namespaces.limit_view,
-                self._model_dir,
-                self._folders.root.parent,
-                self._folders.root,
-                has_processes=has_namespace,
-            )
-        )
         own = dict(os.environ)  # noqa: TID251 - what the driver passes on to servers
-        self._processes.start(
-            plan(self._spec, self._model_dir, self._folders, port, own, self._secrets),
-            view,
-            has_namespace=has_namespace,
-        )
+        launch = plan(self._spec, self._model_dir, self._folders, port, own, self._secrets)
+        enter = partial(self._enter, launch, is_alone=not is_shared, has_namespace=has_namespace)
+        self._processes.start(launch, enter, has_namespace=has_namespace)
         if is_shared and socket_path is None:
             shared = self._isolation.network
             self.note = f"local users can reach the server at port {port}: {shared}"
             self._log(self.note)
         self._probe()
+
+    def _enter(self, launch: Launch, *, is_alone: bool, has_namespace: bool) -> None:
+        """Limit what the new process of the server sees, as far as the kernel permits it."""
+        if self._isolation.files:
+            return
+        root = self._folders.root
+        needs = view.needed(launch.arguments, launch.environment, has_network=not is_alone)
+        view.limit_view(self._model_dir, root.parent, root, needs, is_alone=is_alone)
+        if has_namespace:
+            view.mount_proc()
 
     def _probe(self) -> None:
         # From here on no process of this user may read the sidecar's memory, which has the token.

@@ -17,6 +17,7 @@ from tests.support.process_server import server_process
 
 MODEL = b"\x3a\x00"
 """The fake driver reads no model."""
+SERVER = 'schema = 1\n[server]\ncommand = "serve ${PORT}"\n[openai]\n'
 LEFT_OUT = r"^/admin/v1/(events|access/token|functions/\{name\}/(warm|logs))$"
 CHECKS = (
     "not_a_server_error",
@@ -34,9 +35,18 @@ def main(program: str, cases: int) -> int:
     with tempfile.TemporaryDirectory(prefix="fn-") as folder:
         model = Path(folder) / "m.onnx"
         model.write_bytes(MODEL)
+        web = Path(folder) / "web"
+        web.mkdir()
+        (web / "function.toml").write_text(SERVER)
         with server_process(Path(folder) / "data", environment=FAKE) as server:
-            deployed = server.fnctl("deploy", str(model), "--name", "f")
-            assert deployed.returncode == 0, deployed.stderr
+            for words in (
+                (str(model), "--name", "f"),
+                (str(web), "--trust"),
+            ):
+                deployed = server.fnctl("deploy", *words)
+                assert deployed.returncode == 0, deployed.stderr
+            added = server.fnctl("alias", "add", "web", "other")
+            assert added.returncode == 0, added.stderr
             command = [
                 *(program, "run", f"{server.url}/openapi.json", "--url", server.url),
                 *("-H", f"Authorization: Bearer {server.token}"),

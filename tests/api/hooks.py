@@ -6,13 +6,17 @@ from typing import Any
 
 import schemathesis  # type: ignore[import-not-found]  # in an environment of its own
 
-KNOWN = {"name": "f", "model": "f", "version": "1"}
+NAMES = ("f", "web", "other", "f@1")
+"""A model, a server function, its alias, a revision."""
 
 
 @schemathesis.hook  # type: ignore[untyped-decorator]
 def map_path_parameters(_context: Any, path_parameters: dict[str, Any] | None) -> Any:
     """Replace the values of every other path, chosen by their length: a case stays the same."""
-    if path_parameters and sum(len(str(one)) for one in path_parameters.values()) % 2:
-        known = {name: value for name, value in KNOWN.items() if name in path_parameters}
+    length = sum(len(str(one)) for one in (path_parameters or {}).values())
+    if path_parameters and length % 2:
+        name = NAMES[length // 2 % len(NAMES)]
+        values = {"name": name, "model": name, "version": "1"}
+        known = {key: value for key, value in values.items() if key in path_parameters}
         return {**path_parameters, **known}
     return path_parameters

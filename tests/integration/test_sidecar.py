@@ -38,6 +38,14 @@ os.execve(sys.executable, ["python", "-I", "server.py", sys.argv[1]], {"HOME": o
 """
 """A server of which a process is an orphan with another user, a session of its own and an empty
 environment, and ignores TERM."""
+NO_NAMESPACES = """
+from pathlib import Path
+from runtime_image.server import libc, namespaces
+namespaces.enter(libc.CLONE_NEWUSER, 0)
+for kind in ("user", "mnt", "net"):
+    Path(f"/proc/sys/user/max_{kind}_namespaces").write_text("0")
+"""
+"""A sidecar that may create no namespaces: the limits are those of its user namespace alone."""
 REFUSED = namespaces.in_child(partial(namespaces.enter, namespaces.OWN, 8000))
 """Why this machine refuses namespaces, "" if it does not."""
 ISOLATED = pytest.mark.skipif(bool(REFUSED), reason=f"namespaces are refused: {REFUSED}")
@@ -560,6 +568,19 @@ def test_a_server_may_listen_on_a_unix_socket() -> None:
         started.ready()
 
         assert ask(started.gateway().open(1)) == b"hello"
+
+
+@ISOLATED
+@pytest.mark.parametrize("network", ["none", "egress"])
+def test_without_mounts_of_its_own_a_server_runs_and_the_log_says_so(network: str) -> None:
+    """Where the kernel refuses namespaces, a command starts as before, with the host's /run."""
+    with sidecar(tiny(network=network), preamble=NO_NAMESPACES) as started:
+        started.ready()
+        seen = json.loads(ask(started.gateway().open(1), "/look"))
+        said = started.log.read_text()
+
+    assert seen["bundle"] == "written"
+    assert "the server can reach the sockets below /run: namespaces are refused: " in said
 
 
 def test_egress_uses_the_hosts_network_and_says_so() -> None:

@@ -20,6 +20,9 @@ print(json.dumps(isolate("none", 8000)))
 """
 """What a sidecar does, in a process of its own: there is no way back."""
 COMMAND: Final = (sys.executable, "-I", "-c", TRY)
+FINE: Final = (
+    "commands get user, network, mount and PID namespaces of their own, /run of the host is hidden"
+)
 SWITCHES: Final = {
     "kernel/apparmor_restrict_unprivileged_userns": "0",
     "kernel/unprivileged_userns_clone": "1",
@@ -28,8 +31,8 @@ SWITCHES: Final = {
 
 
 def namespaces(command: Sequence[str] = COMMAND, settings: Path = Path("/proc/sys")) -> Check:
-    """Check that a command can have user, network, mount and PID namespaces of its own. Commands
-    also run without them, so a failure is a warning."""
+    """Check that a command can have user, network, mount and PID namespaces of its own, in which
+    /run of the host is hidden. Commands also run without them, so a failure is a warning."""
     try:
         done = subprocess.run(
             command,
@@ -38,17 +41,19 @@ def namespaces(command: Sequence[str] = COMMAND, settings: Path = Path("/proc/sy
             timeout=TRY_S,
             check=False,
         )
-        network, processes = json.loads(done.stdout)
+        network, processes, files = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return Check("warn", NAME, "not tried: the attempt ended without an answer")
     if network:
         found = f"{network}: local users can reach the commands' ports, bundles are not read-only"
+        if files:
+            found += ", commands reach the sockets below /run (Docker, D-Bus)"
         return Check("warn", NAME, found, _advice(settings))
     if processes:
         found = f"{processes}: a process may outlive a sidecar that is killed"
         todo = "let fngate see all of /proc, without mounts over parts of it"
         return Check("warn", NAME, found, todo)
-    return Check("ok", NAME, "commands get user, network, mount and PID namespaces of their own")
+    return Check("ok", NAME, FINE)
 
 
 def _advice(settings: Path) -> str:

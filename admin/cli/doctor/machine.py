@@ -277,6 +277,16 @@ def replica_pids(run: Path) -> list[int]:
     return [group.pid for group in found.values()]
 
 
+def grpc() -> list[Check]:
+    """Check that the packages of the extra for gRPC fit each other, if they are installed."""
+    from admin.extras import grpc_refusal, has_grpc
+
+    if not has_grpc():
+        return []
+    refusal, _, todo = grpc_refusal().partition(": ")
+    return [Check("warn" if refusal else "ok", "gRPC", refusal or "its packages fit", todo)]
+
+
 def system_calls(pids: Collection[int], proc: Path = Path("/proc")) -> list[Check]:
     """Check that every replica among these processes has its system call filter; no check if there
     is no replica.

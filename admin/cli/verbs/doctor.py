@@ -110,6 +110,7 @@ def local_checks(data: Path) -> list[Check]:
         machine.token(folder),
         *machine.secret_key(key_file(folder)),
         machine.sockets(run_dir(folder)),
+        *machine.grpc(),
         isolation.namespaces(),
         *machine.system_calls(machine.replica_pids(run_dir(folder))),
     ]

@@ -22,11 +22,12 @@ from admin.advice.advice import (
     played,
     weigh,
 )
+from admin.advice.load_model import ServerShape
 from registry.catalog import Deployed
-from registry.model import ColdStart, Limits, Profile, Scaling
+from registry.model import ColdStart, ExchangeLimits, Limits, Profile, Scaling
 from registry.store.timeline import BucketUse, Seconds, Span
 from tests.support.doses import amount
-from tests.support.nouns import function, revision
+from tests.support.nouns import function, revision, server_deployed
 
 FROM = 1_800_000_000
 SPAN = Span(FROM, FROM + 86_400.0 + 30.0, 600)
@@ -119,6 +120,18 @@ def test_busy_minutes_have_a_note(idle_s: float, text: str) -> None:
     assert any(text in note for note in found.notes)
 
 
+@pytest.mark.parametrize("limits", [None, ExchangeLimits(concurrency=4, drain_s=5.0)])
+def test_a_server_function_has_its_own_concurrency(limits: ExchangeLimits | None) -> None:
+    """The case of a server function has its exchanges at once, their time to end, and no batch."""
+    found = weigh(server_deployed(exchange=limits, limits=Limits(wait_s=7.0)), SPAN, PAST)
+
+    assert found.case is not None
+    assert found.case.server == (
+        ServerShape(4, 5.0, 7.0) if limits else ServerShape(32, 600.0, 7.0)
+    )
+    assert found.case.batch == 1
+
+
 HOUR = 3600.0
 CASE = Case(0.0, HOUR, [(600, 1), (1200, 1), (1440, 1)], 2.0, 0.5, 300.0)
 
@@ -142,6 +155,17 @@ def test_a_small_case_is_as_worked_out_by_hand() -> None:
     assert HOUR - 660.0 - 2.0 <= whole_s <= HOUR - 600.0
     assert rows[3600.0].idle_device_s == pytest.approx(whole_s - 2.0 - 1.5, abs=0.1)
     assert [row.is_current for row in rows.values()] == [False, True, False]
+
+
+def test_exchanges_of_a_server_overlap() -> None:
+    """Exchanges that come together run at once in one replica, and runs of a model one by one."""
+    together = replace(CASE, minutes=[(600, 12)], run_s=60.0, wait_s=HOUR)
+
+    (model,) = advise(together, ())
+    (server,) = advise(replace(together, server=ServerShape(32, 600.0, HOUR)), ())
+
+    assert server.cold_starts == 1
+    assert server.device_s < 60.0 + 60.0 + 300.0 + 5.0 < model.device_s
 
 
 def test_the_same_case_has_the_same_rows() -> None:

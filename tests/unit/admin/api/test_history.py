@@ -89,6 +89,7 @@ async def timeline(server: ServingServer) -> dict[str, Any]:
 
 
 PATH = "/functions/digits/advice"
+SERVER = 'schema = 1\n[server]\ncommand = "serve ${PORT}"\n'
 
 
 def children() -> set[int]:
@@ -97,16 +98,18 @@ def children() -> set[int]:
     return set(map(int, text.split()))
 
 
-async def remember(server: ServingServer, minutes: int, every: int = 1) -> None:
-    """Record three requests in every `every`-th of the last `minutes`, and date digits back to
-    then."""
+async def remember(
+    server: ServingServer, minutes: int, every: int = 1, name: str = "digits"
+) -> None:
+    """Record three requests in every `every`-th of the last `minutes`, and date the function back
+    to then."""
     store = server.server.store
     now = (await server.admin("GET", "/timeline")).json()["to_s"]
     minute = int(now) // 60 * 60
     for ago in range(1, minutes + 1, every):
-        store.history.record(Arrivals("default", "digits", minute - 60 * ago, 3))
+        store.history.record(Arrivals("default", name, minute - 60 * ago, 3))
     await store.history.flush()
-    deployed = store.catalog.resolve("digits")
+    deployed = store.catalog.resolve(name)
     function = replace(deployed.function, created_s=now - 60.0 * minutes)
     store.catalog.put(Deployed(function, deployed.revision, deployed.profile))
 
@@ -136,6 +139,20 @@ async def test_too_little_history_is_said(server: ServingServer) -> None:
 
     assert (answer.status, answer.json()["rows"]) == (200, [])
     assert "at least 10 are needed" in answer.json()["notes"][0]
+
+
+@pytest.mark.slow
+async def test_a_server_function_has_advice(server: ServingServer) -> None:
+    """A server function has rows like a model function, and a note while it has no history."""
+    await server.deploy({"app.py": b""}, name="web", manifest=SERVER)
+    early = await server.admin("GET", "/functions/web/advice")
+    await remember(server, 60, every=7, name="web")
+
+    advice = await server.admin("GET", "/functions/web/advice")
+
+    assert (early.status, early.json()["rows"]) == (200, [])
+    assert advice.status == 200
+    assert [row["is_current"] for row in advice.json()["rows"]].count(True) == 1
 
 
 @pytest.mark.slow

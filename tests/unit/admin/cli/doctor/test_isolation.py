@@ -11,9 +11,9 @@ NO_PROC = "namespaces are refused: mount /proc: Operation not permitted"
 NO_USERS = "namespaces are refused: unshare: Operation not permitted"
 
 
-def answering(network: str, processes: str) -> tuple[str, ...]:
+def answering(network: str, processes: str, files: str = "") -> tuple[str, ...]:
     """Return a command with the answer of an attempt."""
-    return ("echo", json.dumps([network, processes]))
+    return ("echo", json.dumps([network, processes, files]))
 
 
 def test_a_machine_that_permits_all_passes() -> None:
@@ -58,6 +58,14 @@ def test_refused_namespaces_are_a_warning(
     assert check.level == "warn"
     assert check.found.startswith(f"{NO_USERS}: local users can reach")
     assert check.todo.startswith(todo)
+
+
+@pytest.mark.parametrize("files", ["", NO_USERS])
+def test_sockets_below_run_are_named_where_they_are_in_reach(tmp_path: Path, files: str) -> None:
+    """A mount namespace may be had where others are refused, and hides them."""
+    check = namespaces(answering(NO_USERS, NO_USERS, files), tmp_path)
+
+    assert ("sockets below /run" in check.found) is bool(files)
 
 
 @pytest.mark.parametrize("command", [("false",), ("/nonexistent",), ("echo", "[1]")])

@@ -19,6 +19,7 @@ NAMES = [
     "disk",
     "admin token",
     "socket path",
+    "gRPC",
     "server isolation",
     "onnxruntime",
     "server",
