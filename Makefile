@@ -61,11 +61,8 @@ test-clients: $(READY)
 
 # Random requests from /openapi.json to a throw-away server over fake replicas, about 5 minutes.
 API_CASES ?= 10000
-API := .venv-api/bin
-test-api: $(READY)
-	@test -x $(API)/st || ($(PYTHON) -m venv .venv-api && $(API)/python -m pip install --quiet \
-		--disable-pip-version-check schemathesis==4.32.5)
-	$(BIN)/python -m tests.api $(API)/st $(API_CASES)
+test-api: $(READY) .venv-schemathesis/.installed
+	$(BIN)/python -m tests.api .venv-schemathesis/bin/st $(API_CASES)
 
 tests-there: $(READY)
 	$(BIN)/python $(PYTEST) $(OTHER_TESTS)
@@ -125,7 +122,7 @@ docs: $(VENV)/.docs-ready reference
 	$(BIN)/zensical build --strict --clean
 
 $(VENV)/.docs-ready: $(READY)
-	@$(INSTALL) -e '.[docs]'
+	@$(call LOCKED,$(VENV),zensical)
 	@touch $@
 
 # docs/reference/*.md, docs/images/*.svg and the navigation of the site.
@@ -167,30 +164,60 @@ clean-data:
 # cpu, gpu or tensorrt: the ONNX Runtime of replicas that are processes (docs/guides/gpu-box.md).
 ENGINE ?= cpu
 COMPILE := $(BIN)/python -c "import runtime_image.verification.rows.analysis"
-INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install \
-	--disable-pip-version-check --no-compile) -c constraints.txt --config-settings editable_mode=compat
 
-$(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
+# Packages come with the hashes of the lock and nothing else: pip and uv refuse any other file. Then
+# fngate itself, built by the locked setuptools. $(1): the environment, $(2): what it needs.
+LOCK := requirements.lock runtime_image/lock.py
+INSTALL = $(if $(UV),$(UV) pip install --python $(1)/bin/python,$(1)/bin/python -m pip install \
+	--disable-pip-version-check --no-compile)
+LOCKED = $(1)/bin/python -I runtime_image/lock.py $(2) >$(1)/locked.txt && \
+	$(INSTALL) --require-hashes --no-deps --only-binary :all: -r $(1)/locked.txt
+# TensorRT is on NVIDIA's own index and not in the lock.
+OWN = $(INSTALL) --no-build-isolation --config-settings editable_mode=compat \
+	$(if $(filter tensorrt,$(2)),-e '.[tensorrt]',--no-deps -e .)
+
+$(RUN_READY): pyproject.toml $(LOCK) | $(BIN)/pip
 	@echo "installing what the server needs into $(VENV)"
-	@$(INSTALL) -e '.[$(ENGINE)]'
+	@$(call LOCKED,$(VENV),'fngate[$(ENGINE)]')
+	@$(call OWN,$(VENV),$(ENGINE))
 	@$(COMPILE)
 	@touch $@
 
-$(READY): pyproject.toml constraints.txt | $(BIN)/pip
+$(READY): pyproject.toml $(LOCK) | $(BIN)/pip
 	@echo "installing the server and the development tools into $(VENV)"
-	@$(INSTALL) -e '.[dev]'
+	@$(call LOCKED,$(VENV),'fngate[dev]')
+	@$(call OWN,$(VENV))
 	@$(COMPILE)
 	@touch $(RUN_READY) $@
 
-# pip of the constraints: it resolves in half the time of Python 3.11's own, whose unpacking by
-# ensurepip takes seconds. A Python without pip, or with one that knows no --python, does that.
+# Programs of some targets, each in an environment of its own: .venv-NAME/bin.
+.venv-%/.installed: $(LOCK) | $(BIN)/pip
+	@echo "installing $* into .venv-$*"
+	@$(BIN)/python -m venv --without-pip .venv-$*
+	@$(BIN)/python -I runtime_image/lock.py $* >.venv-$*/locked.txt
+	@$(BIN)/python -m pip --python .venv-$*/bin/python install --quiet --disable-pip-version-check \
+		--no-compile --require-hashes --no-deps --only-binary :all: -r .venv-$*/locked.txt
+	@touch $@
+
+# pip of the lock: Python 3.11's own is slower, and ensurepip's unpacking of it takes seconds. A
+# Python without pip, or with one that knows no --python, does that.
 $(BIN)/pip:
 	@echo "creating $(VENV)"
 ifneq ($(UV),)
 	@$(UV) venv --quiet --allow-existing $(if $(PYTHON),--python $(PYTHON)) $(VENV)
-	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt pip
+	@$(call LOCKED,$(VENV),pip) --quiet
 else
 	@$(PYTHON) -m venv --without-pip $(VENV)
+	@$(BIN)/python -I runtime_image/lock.py pip >$(VENV)/locked.txt
 	@$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check \
-		--no-compile -c constraints.txt pip || $(PYTHON) -m venv $(VENV)
+		--no-compile --require-hashes --no-deps -r $(VENV)/locked.txt || $(PYTHON) -m venv $(VENV)
 endif
+
+# The lock anew from pyproject.toml. What still fits keeps its version; all newer ones, or one:
+# LOCK_ARGS=--upgrade, LOCK_ARGS="--upgrade-package aiohttp". It has no address of an index.
+.PHONY: lock
+lock:
+	@test -n "$(UV)" || { echo "make lock needs uv"; exit 1; }
+	$(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+		--only-binary :all: --no-emit-index-url --no-header --no-config \
+		--extra dev --extra docs --extra gpu --group programs --output-file requirements.lock $(LOCK_ARGS)
