@@ -12,7 +12,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: install lock sbom audit run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz gpu check bench simulate image fmt docs proto surface clean clean-data
+
+# What a server needs, for ENGINE, without starting one; `make install ENGINE=` for Docker alone.
+install: $(RUN_READY)
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -130,6 +133,21 @@ $(VENV)/.docs-ready: $(READY)
 reference: $(READY)
 	@$(BIN)/python -m tests.reference --write
 
+# dist/*.cdx.json, in CycloneDX: what a wheel needs and has in it; what an image has, which must be
+# on an engine: SBOM="--engine URL --image NAME"
+sbom: $(READY)
+	$(BIN)/python -m tests.sbom dist $(SBOM)
+
+# Nightly: known vulnerabilities of what the two locks have. It asks the package index and npm's
+# registry; without an answer for each package it fails.
+audit: .venv-pip-audit/.installed
+	@code=0; \
+	.venv-pip-audit/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r requirements.lock || code=1; \
+	if command -v npm >/dev/null; then \
+	    npm --prefix admin/dashboard audit --package-lock-only || code=1; \
+	else echo "there is no npm: the dashboard's packages were not audited"; code=1; fi; \
+	exit $$code
+
 clean: clean-docs
 clean-docs:
 	rm -rf site .cache
@@ -215,7 +233,6 @@ endif
 
 # The lock anew from pyproject.toml. What still fits keeps its version; all newer ones, or one:
 # LOCK_ARGS=--upgrade, LOCK_ARGS="--upgrade-package aiohttp". It has no address of an index.
-.PHONY: lock
 lock:
 	@test -n "$(UV)" || { echo "make lock needs uv"; exit 1; }
 	$(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \

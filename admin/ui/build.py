@@ -180,7 +180,7 @@ def fetch_node(folder: Path) -> Node:
         shutil.rmtree(folder, ignore_errors=True)
         listed = folder.with_suffix(".txt")
         try:
-            lock = (SOURCES.parent.parent / LOCK).read_text("utf-8")
+            lock = (Path(__file__).parents[2] / LOCK).read_text("utf-8")
             listed.write_text(locked([NODE_PACKAGE], lock), "utf-8")
             pip += ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
             run([*pip, "--target", str(folder), "-r", str(listed)], folder.parent)
