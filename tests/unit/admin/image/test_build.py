@@ -138,6 +138,20 @@ class TestOnAnEngine:
         assert docker_client.inspect_image(tag)["Id"] == built.id
         assert runtime_images.leftovers(docker_client, request.id) == 0
 
+    def test_another_wheel_of_a_version_is_told(
+        self, docker_client: APIClient, tag: str, checkout: Path, wheels: Path
+    ) -> None:
+        """A wheel with another hash than the locked one ends the build, which leaves nothing."""
+        [wheel] = wheels.glob("pillow-*.whl")
+        wheel.write_bytes(runtime_images.light_wheel("pillow", "0.0"))
+        request = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
+
+        with pytest.raises(ImageError, match=r"is not the one of requirements\.lock") as caught:
+            build(request, lambda _: None)
+
+        assert "pillow" in caught.value.message
+        assert runtime_images.leftovers(docker_client, request.id) == 0
+
     @pytest.mark.parametrize("instruction", ["COPY requirements.lock", "RUN set -eu; pip="])
     def test_an_interrupted_build_leaves_nothing(
         self, docker_client: APIClient, built: BuiltImage, tag: str, wheels: Path, instruction: str
