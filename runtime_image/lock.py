@@ -39,7 +39,7 @@ class Entry:
     text: str
     """Requirement, marker and hashes."""
     parents: frozenset[str]
-    """Names of the distributions that need it, of `pyproject.toml`'s own without an end."""
+    """Names of the distributions that need it; `fngate` for a requirement of `pyproject.toml`."""
 
 
 def parse(lock: str) -> list[Entry]:
