@@ -12,7 +12,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: install lock sbom audit run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz gpu check bench simulate image fmt docs proto surface clean clean-data
+
+# What a server needs, for ENGINE, without starting one; `make install ENGINE=` for Docker alone.
+install: $(RUN_READY)
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -61,11 +64,8 @@ test-clients: $(READY)
 
 # Random requests from /openapi.json to a throw-away server over fake replicas, about 5 minutes.
 API_CASES ?= 10000
-API := .venv-api/bin
-test-api: $(READY)
-	@test -x $(API)/st || ($(PYTHON) -m venv .venv-api && $(API)/python -m pip install --quiet \
-		--disable-pip-version-check schemathesis==4.32.5)
-	$(BIN)/python -m tests.api $(API)/st $(API_CASES)
+test-api: $(READY) .venv-schemathesis/.installed
+	$(BIN)/python -m tests.api .venv-schemathesis/bin/st $(API_CASES)
 
 tests-there: $(READY)
 	$(BIN)/python $(PYTEST) $(OTHER_TESTS)
@@ -125,13 +125,28 @@ docs: $(VENV)/.docs-ready reference
 	$(BIN)/zensical build --strict --clean
 
 $(VENV)/.docs-ready: $(READY)
-	@$(INSTALL) -e '.[docs]'
+	@$(call LOCKED,$(VENV),zensical)
 	@touch $@
 
 # docs/reference/*.md, docs/images/*.svg and the navigation of the site.
 .PHONY: reference clean-docs
 reference: $(READY)
 	@$(BIN)/python -m tests.reference --write
+
+# dist/*.cdx.json, in CycloneDX: what a wheel needs and has in it; what an image has, which must be
+# on an engine: SBOM="--engine URL --image NAME"
+sbom: $(READY)
+	$(BIN)/python -m tests.sbom dist $(SBOM)
+
+# Nightly: known vulnerabilities of what the two locks have. It asks the package index and npm's
+# registry; without an answer for each package it fails.
+audit: .venv-pip-audit/.installed
+	@code=0; \
+	.venv-pip-audit/bin/pip-audit --strict --progress-spinner off --disable-pip --require-hashes -r requirements.lock || code=1; \
+	if command -v npm >/dev/null; then \
+	    npm --prefix admin/dashboard audit --package-lock-only || code=1; \
+	else echo "there is no npm: the dashboard's packages were not audited"; code=1; fi; \
+	exit $$code
 
 clean: clean-docs
 clean-docs:
@@ -167,30 +182,59 @@ clean-data:
 # cpu, gpu or tensorrt: the ONNX Runtime of replicas that are processes (docs/guides/gpu-box.md).
 ENGINE ?= cpu
 COMPILE := $(BIN)/python -c "import runtime_image.verification.rows.analysis"
-INSTALL = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install \
-	--disable-pip-version-check --no-compile) -c constraints.txt --config-settings editable_mode=compat
 
-$(RUN_READY): pyproject.toml constraints.txt | $(BIN)/pip
+# Packages come with the hashes of the lock and nothing else: pip and uv refuse any other file. Then
+# fngate itself, built by the locked setuptools. $(1): the environment, $(2): what it needs.
+LOCK := requirements.lock runtime_image/lock.py
+INSTALL = $(if $(UV),$(UV) pip install --python $(1)/bin/python,$(1)/bin/python -m pip install \
+	--disable-pip-version-check --no-compile)
+LOCKED = $(1)/bin/python -I runtime_image/lock.py $(2) >$(1)/locked.txt && \
+	$(INSTALL) --require-hashes --no-deps --only-binary :all: -r $(1)/locked.txt
+# TensorRT is on NVIDIA's own index and not in the lock.
+OWN = $(INSTALL) --no-build-isolation --config-settings editable_mode=compat \
+	$(if $(filter tensorrt,$(2)),-e '.[tensorrt]',--no-deps -e .)
+
+$(RUN_READY): pyproject.toml $(LOCK) | $(BIN)/pip
 	@echo "installing what the server needs into $(VENV)"
-	@$(INSTALL) -e '.[$(ENGINE)]'
+	@$(call LOCKED,$(VENV),'fngate[$(ENGINE)]')
+	@$(call OWN,$(VENV),$(ENGINE))
 	@$(COMPILE)
 	@touch $@
 
-$(READY): pyproject.toml constraints.txt | $(BIN)/pip
+$(READY): pyproject.toml $(LOCK) | $(BIN)/pip
 	@echo "installing the server and the development tools into $(VENV)"
-	@$(INSTALL) -e '.[dev]'
+	@$(call LOCKED,$(VENV),'fngate[dev]')
+	@$(call OWN,$(VENV))
 	@$(COMPILE)
 	@touch $(RUN_READY) $@
 
-# pip of the constraints: it resolves in half the time of Python 3.11's own, whose unpacking by
-# ensurepip takes seconds. A Python without pip, or with one that knows no --python, does that.
+# Programs of some targets, each in an environment of its own: .venv-NAME/bin.
+.venv-%/.installed: $(LOCK) | $(BIN)/pip
+	@echo "installing $* into .venv-$*"
+	@$(BIN)/python -m venv --without-pip .venv-$*
+	@$(BIN)/python -I runtime_image/lock.py $* >.venv-$*/locked.txt
+	@$(BIN)/python -m pip --python .venv-$*/bin/python install --quiet --disable-pip-version-check \
+		--no-compile --require-hashes --no-deps --only-binary :all: -r .venv-$*/locked.txt
+	@touch $@
+
+# pip of the lock: Python 3.11's own is slower, and ensurepip's unpacking of it takes seconds. A
+# Python without pip, or with one that knows no --python, does that.
 $(BIN)/pip:
 	@echo "creating $(VENV)"
 ifneq ($(UV),)
 	@$(UV) venv --quiet --allow-existing $(if $(PYTHON),--python $(PYTHON)) $(VENV)
-	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt pip
+	@$(call LOCKED,$(VENV),pip) --quiet
 else
 	@$(PYTHON) -m venv --without-pip $(VENV)
+	@$(BIN)/python -I runtime_image/lock.py pip >$(VENV)/locked.txt
 	@$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check \
-		--no-compile -c constraints.txt pip || $(PYTHON) -m venv $(VENV)
+		--no-compile --require-hashes --no-deps -r $(VENV)/locked.txt || $(PYTHON) -m venv $(VENV)
 endif
+
+# The lock anew from pyproject.toml. What still fits keeps its version; all newer ones, or one:
+# LOCK_ARGS=--upgrade, LOCK_ARGS="--upgrade-package aiohttp". It has no address of an index.
+lock:
+	@test -n "$(UV)" || { echo "make lock needs uv"; exit 1; }
+	$(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+		--only-binary :all: --no-emit-index-url --no-header --no-config \
+		--extra dev --extra docs --extra gpu --group programs --output-file requirements.lock $(LOCK_ARGS)

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 ROOT: Final = Path(__file__).parent
-IMAGE_FILES: Final = ("Dockerfile.runtime", "constraints.txt")
+IMAGE_FILES: Final = ("Dockerfile.runtime", "requirements.lock")
 """Files at the root of a checkout that `fnctl image build` reads; a wheel has them in
 `runtime_image`."""
 UI_PACKAGE: Final = "admin.ui"

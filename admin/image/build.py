@@ -40,9 +40,10 @@ from admin.image.context import (
     wheels_in,
 )
 from admin.image.tensorrt import check_loads, find_wheel, probe
-from admin.image.wheels import Platform, Report, download, download_command
+from admin.image.wheels import Platform, Report, download, download_commands, requirements
 from admin.text import one_line, size
 from registry.errors import BadRequest
+from runtime_image.lock import FILE as LOCK
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -53,6 +54,8 @@ SHOWN_INSTRUCTIONS: Final = ("FROM", "RUN", "COPY")
 _STEP: Final = re.compile(r"Step (\d+)/(\d+) : (.*)", re.DOTALL)
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _NOISE: Final = re.compile(r" ---> |Removing intermediate container |Successfully (built|tagged) ")
+OTHER_WHEELS: Final = "do not match the hashes"
+"""pip's text for a file whose hash the lock does not have."""
 MISSING_WHEELS: Final = ("no matching distribution", "have conflicting dependencies")
 """pip's texts for a missing file, or for a missing version that is pinned."""
 CALL_S: Final = 60
@@ -140,8 +143,12 @@ class Progress:
         output = "\n".join([reason, *tail]).lower()
         if DISK_FULL in output:
             return disk_full(one_line(reason)[-300:], "docker system prune")
+        todo = "omit --wheelhouse, so that this machine's pip downloads the wheels"
+        if OTHER_WHEELS in output:
+            return image_error(
+                f"a wheel is not the one of {LOCK}, by its hash:", tail=tail, todo=todo
+            )
         if any(text in output for text in MISSING_WHEELS):
-            todo = "omit --wheelhouse, so that this machine's pip downloads the wheels"
             return image_error("the wheelhouse is incomplete:", tail=tail, todo=todo)
         what = f"{self.step or 'the build'} failed: {_code(reason)}"
         return image_error(f"{what}; its last lines:" if tail else what, tail=tail)
@@ -332,11 +339,11 @@ def _wheels(
         return
     with tempfile.TemporaryDirectory(prefix="fngate-wheels-") as folder:
         log("downloading wheels")
-        command = download_command(
-            *(request.kind, platform, request.checkout, Path(folder)),
-            request.tensorrt if has_tensorrt else "",
-        )
-        download(command, log)
+        listed = Path(folder) / "locked.txt"
+        listed.write_text(requirements(request.kind, request.checkout), "utf-8")
+        tensorrt = request.tensorrt if has_tensorrt else ""
+        for command in download_commands(request.kind, platform, listed, Path(folder), tensorrt):
+            download(command, log)
         yield wheels_in(Path(folder))
 
 

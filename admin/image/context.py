@@ -17,12 +17,12 @@ from typing import IO, ClassVar, Final
 
 import runtime_image
 from registry.errors import EngineDown, FnError
+from runtime_image.lock import FILE as LOCK
 
 TAIL_LINES: Final = 12
 DISK_FULL: Final = "no space left on device"
 PACKAGE: Final = "runtime_image"
 DOCKERFILE: Final = "Dockerfile.runtime"
-CONSTRAINTS: Final = "constraints.txt"
 PROJECT: Final = "pyproject.toml"
 FILES_MAX: Final = 1000
 BYTES_MAX: Final = 16 * 2**20
@@ -170,7 +170,7 @@ def read_release(checkout: Path) -> Release:
 
     Raises ImageError if `checkout` is neither.
     """
-    needed = [DOCKERFILE, CONSTRAINTS, f"{PACKAGE}/contract/link.py"]
+    needed = [DOCKERFILE, LOCK, f"{PACKAGE}/contract/link.py"]
     if checkout != own_checkout() or (checkout / DOCKERFILE).is_file():
         needed.append(PROJECT)
     for name in needed:
@@ -212,7 +212,7 @@ def wheels_in(folder: Path, option: str = "--wheelhouse") -> list[Path]:
 
 def entries(checkout: Path, wheels: list[Path]) -> Iterator[tuple[str, Path]]:
     """Yield every file of the context: its name there and its path here."""
-    for name in (DOCKERFILE, CONSTRAINTS):
+    for name in (DOCKERFILE, LOCK):
         yield name, source_file(checkout, name)
     for path in sorted((checkout / PACKAGE / "requirements").glob("*.txt")):
         yield path.relative_to(checkout).as_posix(), path

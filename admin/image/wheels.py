@@ -14,7 +14,6 @@ from threading import Timer
 from typing import IO, Final
 
 from admin.image.context import (
-    CONSTRAINTS,
     DISK_FULL,
     PACKAGE,
     TAIL_LINES,
@@ -22,6 +21,8 @@ from admin.image.context import (
     image_error,
     source_file,
 )
+from runtime_image.lock import FILE as LOCK
+from runtime_image.lock import NotLocked, locked
 
 DOWNLOAD_S: Final = 3600.0
 TENSORRT_WHEEL: Final = "tensorrt_cu13_libs"
@@ -59,28 +60,33 @@ class Platform:
         return [*numbered, *(f"manylinux{name}_{self.machine}" for name in names)]
 
 
-def needs(kind: str, tensorrt: str) -> list[str]:
-    """Return requirements besides those of `kind`: pip, which the base may lack, and TensorRT of a
-    major version."""
-    name = TENSORRT_WHEEL.replace("_", "-")
-    return ["pip", *([f"{name}~={tensorrt}.0"] if tensorrt and kind == "gpu" else [])]
+def requirements(kind: str, checkout: Path) -> str:
+    """Return what an image of `kind` has, with hashes, and pip, which the base may lack. Raises
+    ImageError if a checkout's lock has it not."""
+    names = (checkout / PACKAGE / "requirements" / f"{kind}.txt").read_text("utf-8").split()
+    try:
+        return locked([*names, "pip"], source_file(checkout, LOCK).read_text("utf-8"))
+    except NotLocked as error:
+        raise image_error(str(error)) from error
 
 
-def download_command(
-    kind: str, platform: Platform, checkout: Path, folder: Path, tensorrt: str = ""
-) -> list[str]:
-    """Return the command line that downloads the wheels of an image to `folder`."""
+def download_commands(
+    kind: str, platform: Platform, listed: Path, folder: Path, tensorrt: str = ""
+) -> list[list[str]]:
+    """Return the command lines that download the wheels of an image to `folder`: those that the
+    file `listed` has with hashes, and TensorRT of a major version, which no lock has."""
     major, minor = platform.python
-    return [
-        *(sys.executable, "-m", "pip", "download"),
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--no-deps"),
         *("--dest", str(folder), "--only-binary", ":all:"),
         *("--python-version", f"{major}.{minor}", "--implementation", "cp"),
         *(word for tag in platform.tags() for word in ("--platform", tag)),
-        *("--constraint", str(source_file(checkout, CONSTRAINTS))),
-        *("--requirement", str(checkout / PACKAGE / "requirements" / f"{kind}.txt")),
         *("--progress-bar", "off", "--no-input", "--disable-pip-version-check"),
-        *needs(kind, tensorrt),
     ]
+    commands = [[*command, "--require-hashes", "--requirement", str(listed)]]
+    if tensorrt and kind == "gpu":
+        commands.append([*command, f"{TENSORRT_WHEEL.replace('_', '-')}~={tensorrt}.0"])
+    return commands
 
 
 def download(command: list[str], report: Report) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from admin.ui import FOLDER, INDEX
+from runtime_image.lock import FILE as LOCK
+from runtime_image.lock import NotLocked, locked
 
 SOURCES: Final = Path(__file__).parent.parent / "dashboard"
 READ: Final = ("src", "public", "index.html", "package-lock.json", "vite.config.ts")
@@ -121,12 +123,12 @@ def ready(sources: Path, *, may_fetch_node: bool = True) -> Node:
             raise CannotBuild(f"it needs Node {LEAST} or newer with npm, or {NODE_PACKAGE}")
         node = fetch_node(Path(sys.prefix) / "node")
     packages = sources / "node_modules"
-    locked = digest([sources / "package-lock.json"])
-    if not is_built(packages, locked, mark="vite"):
+    made_from = digest([sources / "package-lock.json"])
+    if not is_built(packages, made_from, mark="vite"):
         say("fetching the dashboard's packages")
         # --ignore-scripts: no package needs its install scripts, and none may run code.
         run([*node.npm, "ci", "--ignore-scripts", "--loglevel", "error"], sources)
-        (packages / STAMP).write_text(locked, "utf-8")
+        (packages / STAMP).write_text(made_from, "utf-8")
     return node
 
 
@@ -176,9 +178,13 @@ def fetch_node(folder: Path) -> Node:
         say(f"there is no Node {LEAST} or newer here: fetching one from PyPI")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         shutil.rmtree(folder, ignore_errors=True)
+        listed = folder.with_suffix(".txt")
         try:
-            run([*pip, "--no-deps", "--target", str(folder), NODE_PACKAGE], folder.parent)
-        except CannotBuild as error:
+            lock = (Path(__file__).parents[2] / LOCK).read_text("utf-8")
+            listed.write_text(locked([NODE_PACKAGE], lock), "utf-8")
+            pip += ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
+            run([*pip, "--target", str(folder), "-r", str(listed)], folder.parent)
+        except (CannotBuild, NotLocked) as error:
             raise CannotBuild(f"it needs Node {LEAST} or newer, and npm; {error}") from error
     node = node_in(home)
     if node is None:

@@ -69,27 +69,41 @@ def test_clean_data_leaves_a_running_servers_alone(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "installed", "stamps"),
+    ("target", "needs", "stamps"),
     [
-        ("run", "-e '.[cpu]'", ".venv/.run-ready"),
-        ("check", "-e '.[dev]'", ".venv/.run-ready .venv/.ready"),
+        ("run", "fngate[cpu]", ".venv/.run-ready"),
+        ("check", "fngate[dev]", ".venv/.run-ready .venv/.ready"),
     ],
 )
 @pytest.mark.parametrize("uv", ["", "/opt/uv"])
 def test_each_target_installs_what_it_needs(
-    project: Path, target: str, installed: str, stamps: str, uv: str
+    project: Path, target: str, needs: str, stamps: str, uv: str
 ) -> None:
     """`make run` installs no development tools, other targets do; with uv if it is present, else
-    with pip."""
-    for name in ("pyproject.toml", "constraints.txt"):
+    with pip. Packages need a hash of the lock; fngate itself brings none and is built by a locked
+    package."""
+    (project / "runtime_image").mkdir()
+    for name in ("pyproject.toml", "requirements.lock", "runtime_image/lock.py"):
         (project / name).touch()
 
-    lines = make(project, "--dry-run", target, f"UV={uv}")[1].splitlines()
+    text = make(project, "--dry-run", target, f"UV={uv}")[1].replace("\\\n", "")
+    lines = [line for line in text.splitlines() if "locked.txt || " not in line]
 
-    [line] = [line for line in lines if " -e " in line]
-    pip = ".venv/bin/python -m pip install"
-    assert line.startswith(f"{uv} pip install --python .venv/bin/python" if uv else pip)
-    assert line.endswith(installed)
+    *_, locked = [line for line in lines if "--require-hashes" in line]
+    [own] = [line for line in lines if " -e " in line]
+    tool = (
+        f"{uv} pip install --python .venv/bin/python" if uv else ".venv/bin/python -m pip install"
+    )
+    assert f"lock.py '{needs}' >.venv/locked.txt && {tool} " in " ".join(locked.split())
+    assert {"--no-deps", "--only-binary"} < {*locked.split()}
+    assert own.startswith(tool)
+    assert own.endswith("--no-deps -e .")
+    assert "--no-build-isolation" in own
+    assert not [
+        line
+        for line in lines
+        if "pip install" in line and line not in (own, locked) and "--require-hashes" not in line
+    ]
     assert f"touch {stamps}" in lines
     (project / ".venv/bin").mkdir()
     for name in ("bin/pip", ".run-ready", ".ready"):

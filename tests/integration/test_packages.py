@@ -25,7 +25,7 @@ NEEDED = {
     "gateway/grpc/inference.proto",
     "registry/store/migrations/0001_nouns.sql",
     "runtime_image/Dockerfile.runtime",
-    "runtime_image/constraints.txt",
+    "runtime_image/requirements.lock",
     "runtime_image/requirements/cpu.txt",
     "runtime_image/requirements/gpu.txt",
     "runtime_image/seccomp/install.py",

@@ -81,7 +81,7 @@ def make_runtime_image(url: str, base: str, wheelhouse: Path) -> str:
     it is missing."""
     checkout = own_checkout()
     recipe = hashlib.sha256(own_digest().encode())
-    for name in ("Dockerfile.runtime", "constraints.txt", "runtime_image/requirements/cpu.txt"):
+    for name in ("Dockerfile.runtime", "requirements.lock", "runtime_image/requirements/cpu.txt"):
         recipe.update((checkout / name).read_bytes())
     tag = f"{RUNTIME_IMAGE}-{recipe.hexdigest()[:12]}"
     with connected(url) as client:

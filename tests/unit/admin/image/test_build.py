@@ -10,7 +10,7 @@ import pytest
 from docker import APIClient
 
 from admin.image.build import BuiltImage, Interrupt, Progress, build, check_filter, split_tag
-from admin.image.context import ImageError, own_checkout, own_digest
+from admin.image.context import ImageError, own_digest
 from runtime_image.contract.link import VERSION
 from tests.support import runtime_images
 
@@ -89,8 +89,7 @@ class TestOnAnEngine:
         assert labels["fngate.version"] == built.version
         assert labels["fngate.source"] == own_digest()
         assert built.python.startswith("3.")
-        constraints = (own_checkout() / "constraints.txt").read_text()
-        assert f"onnxruntime=={built.onnxruntime}\n" in constraints
+        assert built.onnxruntime == runtime_images.light_versions("cpu")["onnxruntime"]
         assert runtime_images.leftovers(docker_client, labels["fngate.build"]) == 0
 
     def test_code_that_does_not_start_gets_no_name(
@@ -139,7 +138,21 @@ class TestOnAnEngine:
         assert docker_client.inspect_image(tag)["Id"] == built.id
         assert runtime_images.leftovers(docker_client, request.id) == 0
 
-    @pytest.mark.parametrize("instruction", ["COPY constraints.txt", "RUN set -eu; pip="])
+    def test_another_wheel_of_a_version_is_told(
+        self, docker_client: APIClient, tag: str, checkout: Path, wheels: Path
+    ) -> None:
+        """A wheel with another hash than the locked one ends the build, which leaves nothing."""
+        [wheel] = wheels.glob("pillow-*.whl")
+        wheel.write_bytes(runtime_images.light_wheel("pillow", "0.0"))
+        request = runtime_images.order(tag, checkout=checkout, wheelhouse=wheels)
+
+        with pytest.raises(ImageError, match=r"is not the one of requirements\.lock") as caught:
+            build(request, lambda _: None)
+
+        assert "pillow" in caught.value.message
+        assert runtime_images.leftovers(docker_client, request.id) == 0
+
+    @pytest.mark.parametrize("instruction", ["COPY requirements.lock", "RUN set -eu; pip="])
     def test_an_interrupted_build_leaves_nothing(
         self, docker_client: APIClient, built: BuiltImage, tag: str, wheels: Path, instruction: str
     ) -> None:
@@ -243,7 +256,7 @@ BEGINNING = [
     {"stream": " ---> Running in 94e0cd7cdde1\n"},
     {"stream": "Removing intermediate container 94e0cd7cdde1\n"},
     {"stream": " ---> c9e1cce480d8\n"},
-    {"stream": "Step 7/33 : COPY constraints.txt wheelhous[e] ./"},
+    {"stream": "Step 7/33 : COPY requirements.lock wheelhous[e] ./"},
     {"stream": "\n"},
     {"stream": " ---> a18f08aef95c\n"},
     {"stream": f"Step 10/33 : {RUN}"},
@@ -292,7 +305,7 @@ def test_steps_that_take_time_are_shown() -> None:
 
     assert shown(progress, [*BEGINNING, *END]) == [
         "step 2/33 FROM ${BASE} AS libraries",
-        "step 7/33 COPY constraints.txt wheelhous[e] ./",
+        "step 7/33 COPY requirements.lock wheelhous[e] ./",
         "step 10/33 RUN set -eu; pip install -r cpu.txt",
     ]
     assert progress.image == "sha256:e7e869b9ccdd"
@@ -338,7 +351,7 @@ def test_a_failed_copy_is_told() -> None:
     )
 
     assert failed.message == (
-        "step 7/33 COPY constraints.txt wheelhous[e] ./ failed:"
+        "step 7/33 COPY requirements.lock wheelhous[e] ./ failed:"
         " COPY failed: stat nope: file does not exist"
     )
 

@@ -37,7 +37,7 @@ def test_wheels_are_found_by_their_names(wheels: list[Path]) -> None:
 
 
 def test_the_tar_has_what_is_needed(wheels: list[Path]) -> None:
-    """The tar has Dockerfile, constraints, requirements, the Python files of runtime_image, and the
+    """The tar has Dockerfile, lock, requirements, the Python files of runtime_image, and the
     wheels."""
     with context.pack(ROOT, wheels) as file, tarfile.open(fileobj=file) as tar:
         members = tar.getmembers()
@@ -46,11 +46,11 @@ def test_the_tar_has_what_is_needed(wheels: list[Path]) -> None:
 
     names = [member.name for member in members]
     rest = [name for name in names if not name.startswith("runtime_image/")]
-    assert rest[:2] == ["Dockerfile.runtime", "constraints.txt"]
+    assert rest[:2] == ["Dockerfile.runtime", "requirements.lock"]
     assert rest[2:] == ["wheelhouse/a-1-py3-none-any.whl", "wheelhouse/b-1-py3-none-any.whl"]
     assert content == b"a-1-py3-none-any.whl"
     assert {"runtime_image/__main__.py", "runtime_image/requirements/cpu.txt"} <= {*names}
-    assert {Path(name).suffix for name in names} == {".runtime", ".txt", ".py", ".whl"}
+    assert {Path(name).suffix for name in names} == {".runtime", ".lock", ".txt", ".py", ".whl"}
 
 
 def test_nothing_of_this_machine_is_in_the_tar(wheels: list[Path]) -> None:
@@ -129,7 +129,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Create a checkout with the files that a build needs."""
-    for name in ("Dockerfile.runtime", "constraints.txt", "pyproject.toml"):
+    for name in ("Dockerfile.runtime", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "runtime_image", tmp_path / "runtime_image")
     return tmp_path
@@ -147,10 +147,10 @@ def test_a_release_is_read_off_the_checkout(checkout: Path) -> None:
 def test_an_installed_fngate_builds_the_same_image(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An installed package, which has Dockerfile and constraints in runtime_image and no
-    pyproject.toml, has the release, context and constraints of the checkout."""
+    """An installed package, which has Dockerfile and lock in runtime_image and no
+    pyproject.toml, has the release, context and lock of the checkout."""
     before = {name: path.read_bytes() for name, path in context.entries(checkout, [])}
-    for name in ("Dockerfile.runtime", "constraints.txt"):
+    for name in ("Dockerfile.runtime", "requirements.lock"):
         (checkout / name).rename(checkout / "runtime_image" / name)
     (checkout / "pyproject.toml").unlink()
     monkeypatch.setattr(context, "own_checkout", lambda: checkout)
@@ -159,8 +159,8 @@ def test_an_installed_fngate_builds_the_same_image(
 
     assert release == context.Release(VERSION, version("fngate"), context.digest(checkout))
     assert {name: path.read_bytes() for name, path in context.entries(checkout, [])} == before
-    constraints = context.source_file(checkout, "constraints.txt")
-    assert constraints.read_bytes() == before["constraints.txt"]
+    lock = context.source_file(checkout, "requirements.lock")
+    assert lock.read_bytes() == before["requirements.lock"]
 
 
 def test_the_digest_follows_the_sources(checkout: Path) -> None:

