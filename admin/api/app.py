@@ -29,7 +29,6 @@ from admin.api.pages import PageRoutes
 from admin.api.places import Places
 from admin.api.pools import PoolRoutes
 from admin.api.secrets import SecretRoutes
-from admin.api.streaming import CALLER
 from admin.api.table import Handlers, Scoped, table
 from admin.api.usage import UsageRoutes
 from admin.deploy.deploys import Settled, at_once

@@ -185,12 +185,12 @@ class UploadRoutes:
             raise BadRequest("an upload needs the header Content-Length")
         if encoding_of(request.headers.getall(hdrs.CONTENT_ENCODING, [])):
             raise BadRequest("an upload must be sent without Content-Encoding")
-        party, scopes = request[CALLER]
+        caller = request[CALLER]
         now = asyncio.get_running_loop().time()
         arriving = self._blobs.unneeded.arriving(
-            party, sha256, size, now, is_bounded="admin" not in scopes
+            caller.id, sha256, size, now, is_bounded="admin" not in caller.scopes
         )
-        async with self._slots.take(party) as slot:
+        async with self._slots.take(caller.id) as slot:
             with arriving as arrival:
                 async with self._blobs.receive(sha256, size) as upload:
                     await send_continue(request)
@@ -221,8 +221,7 @@ class UploadRoutes:
         if not wait.isdecimal() or len(wait) > 4:
             raise BadRequest(f"wait: expected whole seconds, got {wait[:40]!r}")
         seconds = min(float(wait), WAIT_MAX_S)
-        phase, party = request.query.get("phase", ""), request[CALLER].id
-        operation = await self._deploys.runner.wait(id, phase, seconds, party)
+        operation = await self._deploys.runner.wait(id, request.query.get("phase", ""), seconds)
         return json_answer(operation_json(operation))
 
     async def cancel_operation(self, request: web.Request) -> web.Response:

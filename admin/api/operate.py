@@ -119,10 +119,9 @@ class OperateRoutes:
         seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
         was_warm = self._state(deployed) == "warm"
         began_s = self._clock()
-        party = request[CALLER].id
-        await self._waits.run(self._restore_image(deployed, seconds), party)
+        await self._waits.run(self._restore_image(deployed, seconds))
         seconds = max(1, seconds - round(self._clock() - began_s))
-        await self._waits.run(warm_up(self._catalog, self._manager, deployed, seconds), party)
+        await self._waits.run(warm_up(self._catalog, self._manager, deployed, seconds))
         took_ms = round((self._clock() - began_s) * 1e3, 1)
         return json_answer(
             {

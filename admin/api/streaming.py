@@ -14,8 +14,9 @@ from typing import Final
 import structlog
 from aiohttp import hdrs, web
 
+from admin.api.context import CALLER
 from admin.api.places import Places
-from gateway.access import NOBODY, Caller
+from gateway.access import NOBODY
 from gateway.problems import OK
 from registry.errors import ShuttingDown
 
@@ -23,8 +24,6 @@ log = structlog.get_logger()
 
 STREAMS_MAX: Final = 50
 """Max concurrent streams of one kind; see `Places`."""
-CALLER: Final = web.RequestKey("caller", Caller)
-"""Whom the request's key names."""
 QUIET_S: Final = 15.0
 """A comment is sent after this many silent seconds, as proxies close connections that seem dead."""
 SLOW_S: Final = 30.0

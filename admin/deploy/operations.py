@@ -15,7 +15,6 @@ import structlog
 from admin.deploy.turns import Turns
 from gateway.access import NOBODY, Caller
 from gateway.problems import document
-from gateway.waits import WAITS_MAX
 from pool_manager.subscribers import Subscribers
 from registry.errors import FnError, ShuttingDown, StoreUnavailable
 from registry.model import Operation, OperationKind
@@ -67,7 +66,6 @@ class OperationRunner:
         self._changed = asyncio.Condition()
         self._turns = Turns("operations run", AT_ONCE)
         self._accepted = Shares("operations run or wait", RUNNING_MAX)
-        self._waits = Shares("requests wait for operations", WAITS_MAX)
         self._aside: set[str] = set()
         """Ids of the operations that have given their turn to others."""
         self._receivers = Subscribers[[Operation]]()
@@ -135,12 +133,9 @@ class OperationRunner:
         running = self._running.get(id)
         return running[0] if running else await self._operations.get(id)
 
-    async def wait(self, id: str, phase: str, seconds: float, party: str = "") -> Operation:
-        """Return as `get`, once the phase is not `phase`, the operation ended or time is up.
-
-        Raises QueueFull if too many requests wait, or too many of that key.
-        """
-        with self._waits.place(party), suppress(TimeoutError):
+    async def wait(self, id: str, phase: str, seconds: float) -> Operation:
+        """Return as `get`, once the phase is not `phase`, the operation ended or time is up."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(
                     lambda: self._closing or not self._runs(id) or self._phase_of(id) != phase

@@ -19,7 +19,7 @@ def source(text: str, path: str = "gateway/a.py") -> Source:
 
 
 BREAKING: list[tuple[Rule, str, int]] = [
-    (rules.long_file, "x = 1\n" * 501, 1),
+    (rules.long_file, "x = 1\n" * (rules.FILE_LINES_MAX + 1), 1),
     (rules.long_functions, "def f():\n" + "    x = 1\n" * 60, 1),
     (rules.long_functions, "def f():  # longer because \n" + "    x = 1\n" * 60, 1),
     (rules.long_functions, "class A:\n  async def f():\n" + "    x = 1\n" * 60, 2),

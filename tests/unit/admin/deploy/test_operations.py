@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from admin.deploy.operations import AT_ONCE, SWITCH, OperationRunner, Phase
 from gateway.access import Caller
-from gateway.waits import WAITS_MAX
 from registry.errors import Conflict, QueueFull, ShuttingDown
 from registry.model import Operation
 from registry.store.database import Database
@@ -190,23 +188,6 @@ async def test_operations_of_one_name_go_in_turn(bench: Bench) -> None:
     assert bench.begun.index(other.id) <= 2
     bench.begun.remove(other.id)
     assert bench.begun == [one.id for one in many]
-
-
-async def test_waits_for_operations_are_shared(bench: Bench) -> None:
-    """A key with half of the waits is refused another one; the next key is not."""
-    operation = await bench.runner.accept("deploy", "f", {}, Caller("a", ()))
-    wait = partial(bench.runner.wait, operation.id, "work", 60)
-    await until(lambda: bench.begun == [operation.id])
-    tasks = [asyncio.create_task(wait("a")) for _ in range(WAITS_MAX // 2)]
-    await asyncio.sleep(0)
-    with pytest.raises(QueueFull, match="requests wait for operations"):
-        await wait("a")
-    tasks.append(asyncio.create_task(wait("b")))
-    await asyncio.sleep(0)
-
-    bench.go.set()
-
-    assert {one.state for one in await asyncio.gather(*tasks)} == {"done"}
 
 
 @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
