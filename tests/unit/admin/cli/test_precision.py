@@ -35,9 +35,22 @@ def test_every_candidate_has_a_line() -> None:
     ]
     assert lines[0].endswith("SERVES")
     assert lines[2].endswith("yes")
-    for text in ("0.5 ms", "0.12 ms at 32", "20 MiB", "4 B", "0.99950", "0.02", "99.5%", "yes"):
+    for text in (
+        "0.5 ms",
+        "0.12 ms at 32",
+        "20 MiB",
+        "4 B",
+        "0.99950",
+        "1.2% y column 3",
+        "99.5%",
+        "yes",
+    ):
         assert text in lines[2]
-    assert lines[3] == "judged by 200 samples, 32 others calibrated; tolerance 0.01"
+    assert lines[3] == (
+        "int8: y column 3 has an error of 1.2% of its spread 0.3, at most 2% is permitted;"
+        " bias -0.001, gain 0.99"
+    )
+    assert lines[4] == "judged by 200 samples, 32 others calibrated; tolerance 0.01"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +89,7 @@ def test_a_reason_stands_where_nothing_was_chosen() -> None:
 def test_the_choice_in_a_line() -> None:
     """A deploy says what was chosen, and what is gained and lost."""
     assert summary(table()) == (
-        "int8, 0.12 ms per row instead of 0.25 ms, same label 99.5%, cosine 0.99950"
+        "int8, 0.12 ms per row instead of 0.25 ms, same label 99.5%, error 1.2% in y column 3"
     )
     bare = {"chosen": "fp16", "candidates": [{"name": "fp16", "why_not": ""}]}
     assert summary(bare) == "fp16"
