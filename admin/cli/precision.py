@@ -30,8 +30,11 @@ def render_precision(report: dict[str, Any] | None) -> str:
     rows = compared_rows(report)
     lines = [table(HEAD, [_row(one, get(report, "chosen"), rows) for one in candidates])]
     lines += [f"{get(one, 'name')}: {one['why_not']}" for one in candidates if one.get("why_not")]
+    # The reason against a candidate has the figures of a column that is not within the tolerance.
     lines += [
-        f"{get(one, 'name')}: {_figures(one['column'])}" for one in candidates if "column" in one
+        f"{get(one, 'name')}: {_figures(column)}"
+        for one in candidates
+        if (column := one.get("column")) and column["error"] <= column["error_max"]
     ]
     calibrated = report.get("calibrated") or 0
     text = f", {calibrated} others calibrated" if calibrated else ""

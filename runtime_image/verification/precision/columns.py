@@ -26,6 +26,8 @@ VALUES_MIN: Final = 8
 FLAT: Final = 8.0
 """A spread of so many units in the last place of the largest value is rounding: the column is
 constant."""
+PLACES: Final = 9
+"""Decimal places of a slope: a constant candidate has one of 0 but for rounding."""
 ERROR_MAX: Final = 1e9
 """Error of a column that cannot be measured. JSON has no infinity."""
 
@@ -140,7 +142,7 @@ class Columns:
             float(shares[place]),
             0.0 if flat else _number(spread[place]),
             _number(bias[place]),
-            None if flat else _number(slope),
+            None if flat else round(_number(slope), PLACES) + 0.0,  # no -0
         )
 
     def _part(self, place: int) -> str:

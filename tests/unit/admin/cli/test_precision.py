@@ -98,3 +98,23 @@ def test_the_choice_in_a_line() -> None:
 def test_without_candidates_there_is_nothing() -> None:
     """A function in its model's own precision has no table."""
     assert (render_precision(None), summary(None)) == ("", "")
+
+
+def test_the_figures_of_a_column_stand_once() -> None:
+    """A reason against a candidate has those of its column; a constant one has no spread or gain,
+    and tables of earlier rules have no column at all."""
+    report = table()
+    int8 = report["candidates"][1]
+    whole = int8.pop("column")
+    assert "has an error of" not in render_precision(report)
+    assert "cosine 0.99950" in summary(report)
+
+    int8["column"] = {**whole, "error": 0.31}
+    assert "has an error of" not in render_precision(report)
+    assert "31% y column 3" in render_precision(report)
+
+    int8["column"] = {**whole, "part": "", "gain": None, "spread": 0.0, "error_max": 0.02}
+    assert (
+        "\nint8: y has an error of 1.2% of its magnitude, it is constant, at most 2% is permitted;"
+        " bias -0.001\n"
+    ) in render_precision(report)

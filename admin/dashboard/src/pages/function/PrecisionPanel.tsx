@@ -49,6 +49,9 @@ export const PrecisionPanel = memo(function PrecisionPanel({ report }: { report:
 
 function Row({ one, tolerance }: { one: Measured; tolerance: number }) {
   const { candidate, isChosen } = one;
+  const { column } = candidate;
+  // The reason against a candidate has the figures of a column that is not within the tolerance.
+  const within = column && column.error <= column.error_max ? column : null;
   return (
     <>
       <tr className={isChosen ? "has-traffic" : ""}>
@@ -65,11 +68,11 @@ function Row({ one, tolerance }: { one: Measured; tolerance: number }) {
         <td className="right">{mebibytes(candidate.memory_mib)}</td>
         <td className="right">{candidate.file_bytes === undefined ? "–" : bytes(candidate.file_bytes)}</td>
       </tr>
-      {(candidate.why_not || candidate.column) && (
+      {(candidate.why_not || within) && (
         <tr className="precision-why">
           <td colSpan={5}>
             {candidate.why_not && <p className="small muted">{candidate.why_not}</p>}
-            {candidate.column && <p className="small muted">{figures(candidate.column)}</p>}
+            {within && <p className="small muted">{figures(within)}</p>}
           </td>
         </tr>
       )}
