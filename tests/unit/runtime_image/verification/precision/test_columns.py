@@ -146,6 +146,10 @@ def test_the_error_of_a_constant_weighs_more() -> None:
     assert spread.disagreement == pytest.approx(0.01)
     assert constant.disagreement == pytest.approx(0.01)
 
+    wanted = np.column_stack([NORMAL[:, 0], np.ones(SAMPLES)])
+    column = worst(wanted, wanted + np.array([0.01, 0.005]))
+    assert (column.part, column.error) == ("column 1", pytest.approx(0.005 * SLACK))
+
 
 @pytest.mark.parametrize(
     ("shape", "declared", "axes"),
@@ -210,6 +214,11 @@ def test_few_samples_have_one_column() -> None:
 
     assert (column.part, column.gain) == ("", pytest.approx(1.0))
     assert column.error == pytest.approx(2 * 0.1 / wanted.std())
+
+    wanted, got = NORMAL[:5], NORMAL[:5] + 0.1 * NORMAL[5:10]
+    several = worst(wanted, got)
+    assert (several.part, several.spread) == ("", pytest.approx(wanted.std()))
+    assert several.gain == pytest.approx(np.polyfit(wanted.ravel(), got.ravel(), 1)[0])
 
 
 def test_outputs_of_changing_size_have_one_column() -> None:
@@ -286,5 +295,7 @@ def test_probabilities_have_labels_without_being_told() -> None:
     assert compared(shares, flipped, labels="").same_label is not None
     assert compared(shares, shares, labels="").same_label == 1.0
     assert compared(scores, scores, labels="").same_label is None
+    signed = np.column_stack([shares, -shares, np.ones(SAMPLES)])
+    assert compared(signed, signed, labels="").same_label is None
     assert compared(shares, flipped, labels="other").same_label is None
     assert compared(shares[:, :0], shares[:, :0], labels="").same_label is None

@@ -197,6 +197,8 @@ LOOP = """g (float[n,8] x) => (float[n,8] y) { c = Constant<value = bool {1}>()
     y = If(c)<then_branch = t () => (float[n,8] a) {
         k = Constant<value = float {1e5}>() a = Mul(x, k) },
     else_branch = e () => (float[n,8] b) { b = Identity(x) }> }"""
+WEIGHTS = "g (float[n,8] x) => (float[n,8] y) { y = Gemm(x, k) }"
+BIAS = "g (float[n,8] x) => (float[n,8] y) { y = Gemm(x, q, k) }"
 EPSILON = "g (float[n,8] x) => (float[n,8] y) { s = Add(x, k) y = MatMul(s, q) }"
 
 
@@ -206,6 +208,7 @@ EPSILON = "g (float[n,8] x) => (float[n,8] y) { s = Add(x, k) y = MatMul(s, q) }
         (BRANCH, 1e5, "constant k has the size 1e+05, FP16 ends at 65504"),
         (BRANCH, -1e9, "constant k has the size 1e+09, FP16 ends at 65504"),
         (LOOP, 1.0, "constant k has the size 1e+05, FP16 ends at 65504"),
+        (WEIGHTS, 1e-9 * np.eye(8), "constant k has sizes from 1e-09 to 1e-09, in FP16 they would"),
         (FACTORS, 1e-9, "constant k has sizes from 1e-09 to 1e-09, in FP16 they would be off by"),
         (FACTORS, [1e-7] * 8, "constant k has sizes from 1e-07 to 1e-07, in FP16 they would be"),
     ],
@@ -226,6 +229,7 @@ def test_constants_that_fp16_cannot_hold_are_named(
         (BRANCH, float("inf")),
         (BRANCH, float("nan")),
         (EPSILON, 1e-12),
+        (BIAS, [1e-9] * 8),
         (FACTORS, 1e-3),
         (FACTORS, [1.0] * 7 + [1e-12]),
         (FACTORS, [0.0] * 8),
