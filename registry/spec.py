@@ -19,7 +19,7 @@ from registry.model import (
     ServerSettings,
 )
 from runtime_image.contract.model import ModelSpec
-from runtime_image.contract.precision import Optimisation
+from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
 
@@ -118,6 +118,12 @@ def candidate_of(deployed: Deployed) -> BundleFile | None:
     """Return the file that is served instead of this revision's model, None for the model."""
     found = optimised_of(deployed)
     return found.file if found else None
+
+
+def is_outdated(deployed: Deployed) -> bool:
+    """Return whether the candidate that serves was chosen by weaker rules than today's."""
+    found = optimised_of(deployed)
+    return found is not None and found.file is not None and found.table.get("rules", 0) < RULES
 
 
 def made_files(profile: Profile) -> tuple[BundleFile, ...]:

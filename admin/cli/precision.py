@@ -14,7 +14,7 @@ HEAD: Final = (
     "MEMORY",
     "FILE",
     "COSINE",
-    "DIFFERENCE",
+    "WORST COLUMN",
     "SAME LABEL",
     "BATCHES",
     "SERVES",
@@ -30,6 +30,12 @@ def render_precision(report: dict[str, Any] | None) -> str:
     rows = compared_rows(report)
     lines = [table(HEAD, [_row(one, get(report, "chosen"), rows) for one in candidates])]
     lines += [f"{get(one, 'name')}: {one['why_not']}" for one in candidates if one.get("why_not")]
+    # The reason against a candidate has the figures of a column that is not within the tolerance.
+    lines += [
+        f"{get(one, 'name')}: {_figures(column)}"
+        for one in candidates
+        if (column := one.get("column")) and column["error"] <= column["error_max"]
+    ]
     calibrated = report.get("calibrated") or 0
     text = f", {calibrated} others calibrated" if calibrated else ""
     count = int(report.get("judged") or 0)
@@ -53,7 +59,10 @@ def summary(report: dict[str, Any] | None) -> str:
         parts.append(f"{duration(now[0])} per row instead of {duration(before[0])}")
     if "same_label" in chosen:
         parts.append(f"same label {_share(chosen['same_label'])}")
-    if "cosine" in chosen:
+    if "column" in chosen:
+        column = chosen["column"]
+        parts.append(f"error {_percent(column['error'])} in {_place(column)}")
+    elif "cosine" in chosen:
         parts.append(f"cosine {chosen['cosine']:.5f}")
     return ", ".join(parts)
 
@@ -94,7 +103,7 @@ def _row(one: dict[str, Any], chosen: str, rows: int) -> tuple[str, ...]:
         f"{number(float(one['memory_mib']))} MiB" if "memory_mib" in one else NONE,
         size(int(one["file_bytes"])) if "file_bytes" in one else NONE,
         f"{one['cosine']:.5f}" if "cosine" in one else NONE,
-        f"{one['largest_difference']:.3g}" if "largest_difference" in one else NONE,
+        f"{_percent(one['column']['error'])} {_place(one['column'])}" if "column" in one else NONE,
         _share(one["same_label"]) if "same_label" in one else NONE,
         {True: "yes", False: "no"}.get(one.get("batchable"), NONE),  # type: ignore[arg-type] # None
         "yes" if get(one, "name") == chosen else NONE,
@@ -103,6 +112,25 @@ def _row(one: dict[str, Any], chosen: str, rows: int) -> tuple[str, ...]:
 
 def _share(value: float) -> str:
     return f"{value:.1%}"
+
+
+def _figures(column: dict[str, Any]) -> str:
+    """Return the figures of the column that agrees least, and what is permitted."""
+    is_constant = column.get("gain") is None
+    of = "its magnitude, it is constant" if is_constant else f"its spread {column['spread']:.3g}"
+    gain = "" if is_constant else f", gain {column['gain']:.4g}"
+    return (
+        f"{_place(column)} has an error of {_percent(column['error'])} of {of}, at most"
+        f" {_percent(column['error_max'])} is permitted; bias {column['bias']:+.3g}{gain}"
+    )
+
+
+def _place(column: dict[str, Any]) -> str:
+    return f"{get(column, 'output')} {column.get('part') or ''}".rstrip()
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _source(report: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ from registry.model import (
     ServerSettings,
 )
 from registry.names import HOST_LABEL, check_name
-from registry.spec import model_spec, profile_engine, server_spec, wanted_precision
+from registry.spec import is_outdated, model_spec, profile_engine, server_spec, wanted_precision
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import EqualAxes, ModelSpec, equal_axes_from_json
@@ -389,7 +389,9 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             continue
         if draft.revision.batching.mode == "always" and not profile.compared:
             continue
-        if is_current(draft.revision, profile) and tried(deployed) == wanted:
+        if not is_current(draft.revision, profile) or is_outdated(deployed):
+            continue
+        if tried(deployed) == wanted:
             return deployed
     return None
 

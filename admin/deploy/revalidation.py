@@ -1,8 +1,9 @@
-"""Keeps batching verdicts current after a deploy: run-time refutations, and changed rules.
+"""Keeps verdicts of trials current after a deploy: run-time refutations, and changed rules.
 
-A profile of an earlier release is not trusted. Once its function has been called, its model is
-tried again in a trial replica as for a deploy, because the rules need runs of every session that
-will serve. One trial runs at a time, and only on a free device.
+A profile of an earlier release is not trusted: neither its proof that rows may be joined, nor its
+choice of a candidate. Once its function has been called, its model is tried again in a trial
+replica as for a deploy, because the rules need runs of every session that will serve. One trial
+runs at a time, and only on a free device.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pool_manager.manager import Manager
 from registry.batching import is_stale, summary
 from registry.catalog import Deployed
 from registry.errors import FnError, StoreUnavailable
+from registry.spec import is_outdated
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
@@ -57,7 +59,7 @@ class Revalidation:
         """Subscribe to refutations, and start the checks for functions with outdated verdicts."""
         self._unsubscribe = self._manager.subscribe_refutations(self._refute)
         every = self._store.catalog.every()
-        self._stale = {one.revision.key for one in every if is_stale(one.revision, one.profile)}
+        self._stale = {one.revision.key for one in every if _is_stale(one)}
         if self._stale:
             self._tasks.spawn("retry stale profiles", self._retry_stale())
 
@@ -101,14 +103,15 @@ class Revalidation:
         for key in sorted(self._called):
             namespace, _, ref = key.partition("/")
             found = self._store.catalog.find(ref, namespace)
-            if found is None or not is_stale(found.revision, found.profile):
+            if found is None or not _is_stale(found):
                 self._stale.discard(key)
             elif free and found.revision.device.kind in {"any", *free}:
                 return found
         return None
 
     async def _retry(self, old: Deployed) -> None:
-        """Run one trial. If it fails, the function keeps running one request at a time."""
+        """Run one trial. If it fails, the function keeps running as it does, one request at a time
+        without a current proof for its rows."""
         key, revision = old.revision.key, old.revision
         self._stale.discard(key)
         plan = Plan(old.function, revision, self._store.bundles[revision.bundle])
@@ -116,6 +119,12 @@ class Revalidation:
             verified = await self._verification.verify(plan, f"again-{next(self._numbers)}")
             await self._changes.keep_profile(revision, verified.profile)
         except FnError as error:
-            self._manager.note(key, f"batching could not be analysed: {error.message}")
+            self._manager.note(key, f"the trial by current rules failed: {error.message}")
             return
         self._manager.note(key, f"batching by current rules: {summary(revision, verified.profile)}")
+        if found := verified.profile.optimised:
+            self._manager.note(key, f"precision by current rules: {found.table['chosen']}")
+
+
+def _is_stale(deployed: Deployed) -> bool:
+    return is_stale(deployed.revision, deployed.profile) or is_outdated(deployed)

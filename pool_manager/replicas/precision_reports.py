@@ -6,6 +6,7 @@ chosen candidate by its own tolerance again.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, get_args
 
 from pool_manager.replicas.messages import count, is_number, number, text
@@ -16,8 +17,10 @@ from runtime_image.contract.precision import (
     MODEL_FILE,
     CandidateName,
     CandidateReport,
+    ColumnReport,
     Optimisation,
     PrecisionReport,
+    error_max,
 )
 from runtime_image.link.frames import LinkError
 
@@ -28,6 +31,7 @@ ORIGINAL: Final = "original"
 ROWS_MAX: Final = 16
 """Max batch sizes with which one candidate is measured."""
 TEXT_MAX: Final = 1000
+NAME_MAX: Final = 200
 ROUNDING: Final = 1e-6
 """Slack of comparisons with the tolerance: figures may be rounded."""
 _ALLOWED: Final = {
@@ -59,7 +63,7 @@ def _table(data: Any, wanted: Optimisation) -> PrecisionReport:
     rows = data["candidates"]
     if not isinstance(rows, list) or not 1 <= len(rows) <= len(get_args(CandidateName)):
         raise ValueError("candidates: expected a list of 1 to 4")
-    found = [_candidate(row) for row in rows]
+    found = [_candidate(row, wanted.tolerance) for row in rows]
     names = [one["name"] for one in found]
     if len(set(names)) < len(names) or ORIGINAL not in names:
         raise ValueError(f"candidates: expected different ones and the original, got {names}")
@@ -77,10 +81,11 @@ def _table(data: Any, wanted: Optimisation) -> PrecisionReport:
         calibrated=count(data["calibrated"]),
         judged=count(data["judged"]),
         source="samples" if data["source"] == "samples" else "synthetic",
+        rules=count(data.get("rules", 0)),
     )
 
 
-def _candidate(row: dict[str, Any]) -> CandidateReport:
+def _candidate(row: dict[str, Any], tolerance: float) -> CandidateReport:
     """Return one row. An implausible figure is left out: a broken candidate may differ by more
     than a number can say."""
     if row["name"] not in get_args(CandidateName):
@@ -96,11 +101,33 @@ def _candidate(row: dict[str, Any]) -> CandidateReport:
         value = row.get(key)
         if isinstance(value, int | float) and least <= value <= 1.0 + ROUNDING:
             found[key] = float(value)  # type: ignore[literal-required] # keys of the type
+    if "column" in row:
+        found["column"] = _column(row["column"], tolerance)
     if "file_bytes" in row:
         found["file_bytes"] = count(row["file_bytes"], 2**53)
     if "batchable" in row:
         found["batchable"] = bool(row["batchable"])
     return found
+
+
+def _column(data: dict[str, Any], tolerance: float) -> ColumnReport:
+    gain = data["gain"]
+    return ColumnReport(
+        output=text(data["output"], NAME_MAX),
+        part=text(data["part"], NAME_MAX),
+        error=number(data["error"]),
+        error_max=error_max(tolerance, is_constant=gain is None),
+        spread=_finite(data["spread"]),
+        bias=_finite(data["bias"]),
+        gain=None if gain is None else _finite(gain),
+    )
+
+
+def _finite(value: Any) -> float:
+    """Return a number of either sign; a broken candidate may have any."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {str(value)[:80]!r}")
+    return float(value)
 
 
 def _check_chosen(chosen: CandidateReport, wanted: Optimisation) -> None:
@@ -114,6 +141,14 @@ def _check_chosen(chosen: CandidateReport, wanted: Optimisation) -> None:
         raise ValueError(
             f"chosen: expected agreement within {wanted.tolerance}, got cosine"
             f" {chosen.get('cosine')}, same_label {chosen.get('same_label')}"
+        )
+    column = chosen.get("column")
+    if "cosine" in chosen and column is None:
+        raise ValueError("chosen: expected its worst column, got none")
+    if column is not None and column["error"] > column["error_max"] + ROUNDING:
+        raise ValueError(
+            f"chosen: expected an error of at most {column['error_max']} of a column, got"
+            f" {column['error']}"
         )
 
 

@@ -24,11 +24,13 @@ class OptimiseTable(Section):
     within `tolerance` if it is at least 10 % faster than the original, else the original."""
     tolerance: float = Field(default=0.01, ge=0.0, le=0.5)
     """Largest accepted disagreement with the original: 1 minus the cosine similarity of each
-    output, and the share of samples whose label changes."""
+    output, and the share of samples whose label changes. The RMS error of each column of an output
+    may be twice `tolerance` of the column's spread, of a constant column a tenth of `tolerance` of
+    its magnitude: 2 % and 0.1 % at 0.01."""
     samples: Path = ""
     """File with typical inputs, `.npz`: one array per input, all with the same number of rows.
-    `int8` needs at least 96: 32 to calibrate and 64 to judge. Random inputs judge `fp16` without
-    it."""
+    `int8` needs at least 96 different ones: 32 to calibrate and 64 to judge. Random inputs judge
+    `fp16` without it."""
 
 
 def optimisation(

@@ -19,6 +19,13 @@ CALIBRATION_MIN: Final = 32
 """Min samples for the calibration of static quantisation."""
 JUDGED_MIN: Final = 64
 """Min further samples that judge an INT8 candidate."""
+RULES: Final = 1
+"""Version of the rules by which candidates are judged. A candidate that was chosen by weaker rules
+is judged again."""
+SPREAD_SHARE: Final = 2.0
+CONSTANT_SHARE: Final = 0.1
+"""Errors that a tolerance of 1 permits: of a column, as a share of its spread, and of a constant
+column, as a share of its magnitude."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +34,33 @@ class Optimisation:
 
     `samples` is the bundle's file with inputs (.npz: one array per input, equal rows), "" for none.
     `labels` is the output whose largest entry is the label, "" for none. A candidate is within
-    `tolerance` if no output's cosine similarity to the original's is below 1 - `tolerance`, and no
-    larger share of the samples changes its label.
+    `tolerance` if no column's error is above `error_max`, no output's cosine similarity to the
+    original's is below 1 - `tolerance`, and no larger share of the samples changes its label.
     """
 
     precision: Precision
     tolerance: float
     samples: str = ""
     labels: str = ""
+
+
+class ColumnReport(TypedDict):
+    """The column of a candidate's outputs that agrees least with the original's."""
+
+    output: str
+    part: str
+    """Name of the column in the output, such as "column 3"; "" if it is the only one."""
+    error: float
+    """Root of the mean squared error, as a share of the column's spread in the original; of a
+    constant column, of its magnitude."""
+    error_max: float
+    """Largest `error` within the tolerance."""
+    spread: float
+    """Standard deviation of the original, in units of the output; 0 for a constant column."""
+    bias: float
+    """Mean error, in units of the output."""
+    gain: float | None
+    """Slope of the candidate on the original; null for a constant column."""
 
 
 class CandidateReport(TypedDict):
@@ -51,6 +77,8 @@ class CandidateReport(TypedDict):
     largest_difference: NotRequired[float]
     same_label: NotRequired[float]
     """Share of the judged samples whose label is the original's."""
+    column: NotRequired[ColumnReport]
+    """Absent without an output of floats, and in tables of earlier rules."""
     batchable: NotRequired[bool]
 
 
@@ -64,9 +92,16 @@ class PrecisionReport(TypedDict):
     calibrated: int
     judged: int
     source: Literal["samples", "synthetic"]
+    rules: NotRequired[int]
+    """Version of the rules; absent in tables from before they had versions."""
     size: NotRequired[int]
     """Bytes of the chosen candidate's file, sent for FETCH with `Part.OPTIMISED`; absent for the
     original."""
+
+
+def error_max(tolerance: float, *, is_constant: bool = False) -> float:
+    """Return the largest error of a column within a tolerance, as in `ColumnReport`."""
+    return tolerance * (CONSTANT_SHARE if is_constant else SPREAD_SHARE)
 
 
 def patience_s(bundle_bytes: int) -> float:

@@ -279,15 +279,19 @@ async def test_another_idle_time_is_worked_out_and_applied() -> None:
 
 async def test_candidates_of_other_precision_are_seen() -> None:
     """The panel has a row for each candidate with its time and its disagreement, marks the one that
-    serves, and says why each other one does not. A function without candidates has no panel."""
+    serves, and says why each other one does not, or which column agrees least. A function without
+    candidates has no panel."""
     async with page_of("#/fn/digits", "#precision-title") as (_, view):
         rows = view.page.locator(".precision tbody tr:not(.precision-why)")
         texts = [" ".join(text.split()) for text in await rows.all_inner_texts()]
         whys = await view.page.locator(".precision .precision-why").all_inner_texts()
 
         assert [text.split()[0] for text in texts] == ["original", "fp16", "int8", "int8-dynamic"]
-        assert len(whys) == 2
+        assert len(whys) == 3
         assert "its rows take 4 % longer" in whys[0]
+        assert "probabilities column 3: error 1.1 % of its spread 0.231" in whys[1]
+        assert "column 3: expected an error of at most 2 % of the column's spread" in whys[2]
+        assert "probabilities column 3 31 %" in texts[3]
         assert "0.17 ms at 16 rows, 1.35" in texts[2]
         assert "labels 0.0052" in texts[2]
         assert await view.count(".precision .has-traffic") == 1

@@ -21,7 +21,7 @@ from registry.model import (
 )
 from registry.spec import profile_engine
 from runtime_image.contract.model import Preparation, SessionPlan
-from runtime_image.contract.precision import PrecisionReport
+from runtime_image.contract.precision import RULES, PrecisionReport
 from runtime_image.contract.rows import PROOF
 from runtime_image.contract.signature import Signature, TensorSpec
 
@@ -126,7 +126,11 @@ def prepared(model: str = "model.onnx", **contents: bytes) -> Prepared:
 
 
 def optimised(
-    content: bytes = b"int8", model: str = "model.onnx", *, original: bool = False
+    content: bytes = b"int8",
+    model: str = "model.onnx",
+    *,
+    original: bool = False,
+    rules: int = RULES,
 ) -> Optimised:
     """Return a table with the original and an INT8 candidate of this content, which was chosen
     unless the `original` was."""
@@ -148,6 +152,15 @@ def optimised(
                 "cosine": 0.9995,
                 "largest_difference": 0.02,
                 "same_label": 0.995,
+                "column": {
+                    "output": "y",
+                    "part": "column 3",
+                    "error": 0.012,
+                    "error_max": 0.02,
+                    "spread": 0.3,
+                    "bias": -0.001,
+                    "gain": 0.99,
+                },
                 "batchable": True,
             },
         ],
@@ -155,6 +168,7 @@ def optimised(
         calibrated=32,
         judged=200,
         source="samples",
+        rules=rules,
     )
     file = None if original else bundle_file(".optimised/model.onnx", content)
     return Optimised(model, table, file)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import PART_MAX, Part
+from runtime_image.contract.precision import RULES
 from runtime_image.link.frames import Frame, FrameReader, pack
 
 GRAPH: Final = b"a graph"
@@ -40,6 +41,15 @@ ROW: Final[dict[str, Any]] = {
     "cosine": 0.9995,
     "largest_difference": 0.02,
     "same_label": 0.995,
+    "column": {
+        "output": "y",
+        "part": "column 3",
+        "error": 0.012,
+        "error_max": 0.02,
+        "spread": 0.3,
+        "bias": -0.001,
+        "gain": 0.99,
+    },
     "batchable": True,
 }
 """Measurements of a candidate, as a trial reports them."""
@@ -65,6 +75,7 @@ def precision_report(**changes: Any) -> dict[str, Any]:
     original = {"name": "original", "why_not": "", "latency_ms": {"1": 2.0, "8": 9.0}}
     candidates = [original, {"name": "int8", **copy.deepcopy(ROW)}]
     table = {"chosen": "int8", "candidates": candidates, "tolerance": 0.01, "source": "samples"}
+    table["rules"] = RULES
     return {**table, "calibrated": 32, "judged": 200, "size": len(CANDIDATE), **changes}
 
 

@@ -12,11 +12,14 @@ from runtime_image.contract.precision import (
     JUDGED_MIN,
     CandidateName,
     CandidateReport,
+    ColumnReport,
     Optimisation,
     Precision,
+    error_max,
 )
 from runtime_image.verification import proof
 from runtime_image.verification.precision.agreement import Agreement
+from runtime_image.verification.precision.columns import Column
 
 CANDIDATES: Final[Mapping[Precision, tuple[CandidateName, ...]]] = {
     "fp32": (),
@@ -127,6 +130,8 @@ def why_outside(one: Measured, tolerance: float) -> str:
     found = one.agreement
     if found is None or found.broken:
         return found.broken if found else "it was not compared"
+    if found.column is not None and found.column.disagreement > tolerance + ROUNDING:
+        return column_text(found.column, tolerance)
     if found.cosine is not None and found.cosine < 1 - tolerance - ROUNDING:
         places = PLACES if tolerance >= 10**-PLACES else FINE_PLACES
         return (
@@ -143,6 +148,25 @@ def why_outside(one: Measured, tolerance: float) -> str:
     return ""
 
 
+def column_text(column: Column, tolerance: float) -> str:
+    """Return the figures of a column that is not within the tolerance."""
+    is_constant = column.gain is None
+    most = error_max(tolerance, is_constant=is_constant)
+    of = "the magnitude of the constant column" if is_constant else "the column's spread"
+    place = f" {column.part}" if column.part else ""
+    figures = f"bias {column.bias:+.3g}"
+    if column.gain is not None:
+        figures = f"spread {column.spread:.3g}, {figures}, gain {column.gain:.3g}"
+    return (
+        f"output {column.output}{place}: expected an error of at most {_percent(most)} of {of},"
+        f" got {_percent(column.error)} ({figures})"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
 def why_not_offered(name: CandidateName, source: str, calibrated: int, judged: int) -> str:
     """Return "" if there are samples enough to make and judge a candidate."""
     if name == "fp16":
@@ -151,16 +175,16 @@ def why_not_offered(name: CandidateName, source: str, calibrated: int, judged: i
     if source != "samples":
         return "INT8 is judged with the owner's inputs only: give optimise.samples"
     if judged < JUDGED_MIN:
-        return f"expected at least {JUDGED_MIN} samples that judge, got {judged}"
+        return f"expected at least {JUDGED_MIN} different samples that judge, got {judged}"
     if name == "int8" and not calibrated:
         return (
-            f"expected at least {CALIBRATION_MIN + JUDGED_MIN} samples, {CALIBRATION_MIN} to"
-            f" calibrate and {JUDGED_MIN} to judge, got {judged}"
+            f"expected at least {CALIBRATION_MIN + JUDGED_MIN} different samples,"
+            f" {CALIBRATION_MIN} to calibrate and {JUDGED_MIN} to judge, got {judged}"
         )
     return ""
 
 
-def row_of(one: Measured, why_not: str) -> CandidateReport:
+def row_of(one: Measured, why_not: str, tolerance: float) -> CandidateReport:
     """Return the candidate's row of the table."""
     row: CandidateReport = {"name": one.name, "why_not": why_not}
     if one.rounds_ms:
@@ -178,6 +202,16 @@ def row_of(one: Measured, why_not: str) -> CandidateReport:
             row["largest_difference"] = found.largest_difference
         if found.same_label is not None:
             row["same_label"] = round(found.same_label, 6)
+        if (column := found.column) is not None:
+            row["column"] = ColumnReport(
+                output=column.output,
+                part=column.part,
+                error=column.error,
+                error_max=error_max(tolerance, is_constant=column.gain is None),
+                spread=column.spread,
+                bias=column.bias,
+                gain=column.gain,
+            )
     return row
 
 

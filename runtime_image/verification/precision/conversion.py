@@ -31,6 +31,7 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from onnxruntime.transformers.onnx_model import OnnxModel
 
 from runtime_image.engines.onnx import OnnxEngine, session_options
+from runtime_image.verification.precision.constants import beyond_fp16, graphs, tensors
 from runtime_image.verification.precision.order import NotConverted, Order
 from runtime_image.verification.precision.samples import Samples, read
 
@@ -74,13 +75,13 @@ def _read(path: Path) -> onnx.ModelProto:
     model = onnx.load(path, load_external_data=False)
     size = path.stat().st_size + sum(
         int(entry.value)
-        for tensor in _tensors(model.graph)
+        for _, tensor in tensors(model.graph)
         for entry in tensor.external_data
         if entry.key == "length"
     )
     if size > BYTES_MAX:
         raise NotConverted(f"the model has {size} bytes, over the limit {BYTES_MAX}")
-    types = {tensor.data_type for tensor in _tensors(model.graph)}
+    types = {tensor.data_type for _, tensor in tensors(model.graph)}
     if TensorProto.BFLOAT16 in types:
         raise NotConverted("the model has weights in BF16, which the tools cannot convert")
     if _is_quantised(model):
@@ -93,7 +94,11 @@ def _read(path: Path) -> onnx.ModelProto:
 
 
 def _to_fp16(model: onnx.ModelProto, order: Order) -> None:
+    beyond = beyond_fp16(model)
     made = OnnxModel(convert_float_to_float16(model, keep_io_types=True))
+    for name, tensor in tensors(made.model.graph):  # some stay FP32, as for operators without FP16
+        if name in beyond and tensor.data_type == TensorProto.FLOAT16:
+            raise NotConverted(beyond[name])
     made.topological_sort()  # casts are added at the end
     onnx.save(made.model, order.target)
 
@@ -212,28 +217,6 @@ def _is_quantised(model: onnx.ModelProto) -> bool:
     return any(node.op_type in QUANTISED for node in _nodes(model.graph))
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graph and those of its nodes' branches and loops."""
-    waiting = [graph]
-    while waiting:
-        one = waiting.pop()
-        yield one
-        for node in one.node:
-            for attribute in node.attribute:
-                waiting += [attribute.g] if attribute.HasField("g") else []
-                waiting += attribute.graphs
-
-
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for one in _graphs(graph):
+    for one in graphs(graph):
         yield from one.node
-
-
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield all weights, also those of Constant nodes."""
-    for one in _graphs(graph):
-        yield from one.initializer
-        for node in one.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t

@@ -176,8 +176,11 @@ def _keep_outputs(
 
 def _agreement(engine: Engine, samples: Samples, order: Order) -> Agreement:
     assert order.spec.optimise is not None
-    names = [output.name for output in engine.signature.outputs]
-    comparison = Comparison(order.spec.optimise.labels)
+    assert order.signature is not None
+    outputs = order.signature.outputs
+    names = [output.name for output in outputs]
+    shapes = {output.name: output.shape for output in outputs}
+    comparison = Comparison(order.spec.optimise.labels, shapes)
     pairs = zip(order.judged, _kept(Path(order.outputs), names), strict=False)
     for count, (number, wanted) in enumerate(pairs):
         try:

@@ -17,6 +17,7 @@ from runtime_image.contract.model import ModelSpec, files_max
 from runtime_image.contract.precision import (
     FOLDER,
     MODEL_FILE,
+    RULES,
     CandidateName,
     PrecisionReport,
     patience_s,
@@ -33,6 +34,7 @@ from runtime_image.verification.precision.choice import (
     row_of,
     why_not_offered,
 )
+from runtime_image.verification.precision.columns import Column
 from runtime_image.verification.precision.order import (
     NOT_ANALYSED,
     Figures,
@@ -230,7 +232,7 @@ class Optimiser:
             judged=tuple(reference.figures["judged"]),
             batchable=reference.figures["batchable"] if name == "original" else None,
         )
-        return _measured(name, self._child(order), model.stat().st_size)
+        return measured(name, self._child(order), model.stat().st_size)
 
     def _candidate(self, name: CandidateName, reference: _Reference) -> tuple[Measured, RowVerdict]:
         """Make and judge one candidate; return its figures, and the verdict on its rows."""
@@ -286,13 +288,15 @@ class Optimiser:
     ) -> PrecisionReport:
         assert choice.chosen is not None
         assert self._spec.optimise is not None
+        tolerance = self._spec.optimise.tolerance
         report: PrecisionReport = {
             "chosen": choice.chosen,
-            "candidates": [row_of(one, choice.why_not[one.name]) for one in models],
-            "tolerance": self._spec.optimise.tolerance,
+            "candidates": [row_of(one, choice.why_not[one.name], tolerance) for one in models],
+            "tolerance": tolerance,
             "calibrated": reference.figures.get("calibrated", 0),
             "judged": len(reference.figures.get("judged", ())),
             "source": "samples" if self._spec.optimise.samples else "synthetic",
+            "rules": RULES,
         }
         if choice.chosen != "original":
             report["size"] = self._target(choice.chosen).stat().st_size
@@ -320,15 +324,17 @@ class Optimiser:
         return self._until_s - self._clock()
 
 
-def _measured(name: CandidateName, figures: Figures, file_bytes: int) -> Measured:
+def measured(name: CandidateName, figures: Figures, file_bytes: int) -> Measured:
     """Return a child's figures with their types; a child that gave none has only its reason."""
     if figures["why_not"] or "refused" in figures:
         return Measured(name, figures["why_not"] or figures["refused"], file_bytes=file_bytes)
-    agreement = figures.get("agreement")
+    found = figures.get("agreement")
+    if found and found["column"]:
+        found["column"] = Column(**found["column"])
     return Measured(
         name,
         batchable=figures["batchable"],
         memory_mib=figures["memory_mib"],
         file_bytes=file_bytes,
-        agreement=Agreement(**agreement) if agreement else None,
+        agreement=Agreement(**found) if found else None,
     )

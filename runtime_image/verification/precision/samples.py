@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -42,7 +43,7 @@ class SamplesError(LoadError):
 class Samples:
     """Inputs of a model. `arrays` have equally many samples, each of `units[input]` rows: 1, or the
     size of a fixed first axis; 0 for one value of a scalar input. `calibration` and `judged` are
-    numbers of samples; none is in both."""
+    numbers of samples, all of them different: a candidate is not judged by what calibrated it."""
 
     arrays: Mapping[str, Any]
     units: Mapping[str, int]
@@ -115,8 +116,21 @@ def read(path: Path, signature: Signature) -> Samples:
     if any(other != count for other in counts.values()) or count != int(count) or not count:
         rows = ", ".join(f"{name}: {array.shape[0]}" for name, array in arrays.items())
         raise SamplesError(f"{path.name}: expected equal numbers of samples, got rows {rows}")
-    calibration, judged = split(int(count))
-    return Samples(arrays, units, "samples", calibration, judged)
+    found = Samples(arrays, units, "samples", (), ())
+    numbers = _different(found, int(count))
+    calibration, judged = (tuple(numbers[place] for place in part) for part in split(len(numbers)))
+    return replace(found, calibration=calibration, judged=judged)
+
+
+def _different(samples: Samples, count: int) -> list[int]:
+    """Return the numbers of the samples that are no copies of an earlier one."""
+    numbers: dict[bytes, int] = {}
+    for number in range(count):
+        digest = hashlib.blake2b(digest_size=16)
+        for array in samples.feed(number).values():
+            digest.update(repr(array.tolist()).encode() if array.dtype == object else array.data)
+        numbers.setdefault(digest.digest(), number)
+    return list(numbers.values())
 
 
 def _arrays(archive: zipfile.ZipFile, signature: Signature) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from registry.model import (
 )
 from registry.spec import (
     candidate_of,
+    is_outdated,
     model_spec,
     profile_engine,
     replica_spec,
@@ -27,7 +28,7 @@ from registry.spec import (
     settings_equal,
 )
 from runtime_image.contract.model import ImageForm, ModelSpec
-from runtime_image.contract.precision import Optimisation
+from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.contract.signature import Signature
 from tests.support.nouns import (
@@ -135,6 +136,26 @@ def test_a_change_of_what_runs_is_a_change(change: dict[str, object]) -> None:
 
 
 AUTO = Optimisation("auto", 0.01)
+OLD_RULES = {"rules": RULES - 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "made", "is_old"),
+    [
+        ({"optimise": AUTO}, optimised(), False),
+        ({"optimise": AUTO}, optimised(**OLD_RULES), True),
+        ({"optimise": AUTO}, optimised(original=True, **OLD_RULES), False),
+        ({"optimise": AUTO}, None, False),
+        ({}, optimised(**OLD_RULES), False),
+    ],
+)
+def test_a_candidate_of_weaker_rules_is_outdated(changes: Any, made: Any, is_old: bool) -> None:
+    """Only one that serves is: no rule makes the original wrong. Tables from before there were
+    versions have none."""
+    assert is_outdated(Deployed(function(), revision(**changes), profile(optimised=made))) is is_old
+    if is_old:
+        del made.table["rules"]
+        assert is_outdated(Deployed(function(), revision(**changes), profile(optimised=made)))
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,22 @@ export interface Candidate {
   cosine?: number;
   largest_difference?: number;
   same_label?: number;
+  /** The column of the outputs that agrees least. */
+  column?: WorstColumn;
   batchable?: boolean;
+}
+
+export interface WorstColumn {
+  output: string;
+  /** Its name in the output, such as "column 3"; "" if it is the only one. */
+  part: string;
+  /** Share of the column's spread; of a constant column, of its magnitude. */
+  error: number;
+  error_max: number;
+  spread: number;
+  bias: number;
+  /** Null for a constant column. */
+  gain: number | null;
 }
 
 export interface PrecisionReport {

@@ -35,9 +35,22 @@ def test_every_candidate_has_a_line() -> None:
     ]
     assert lines[0].endswith("SERVES")
     assert lines[2].endswith("yes")
-    for text in ("0.5 ms", "0.12 ms at 32", "20 MiB", "4 B", "0.99950", "0.02", "99.5%", "yes"):
+    for text in (
+        "0.5 ms",
+        "0.12 ms at 32",
+        "20 MiB",
+        "4 B",
+        "0.99950",
+        "1.2% y column 3",
+        "99.5%",
+        "yes",
+    ):
         assert text in lines[2]
-    assert lines[3] == "judged by 200 samples, 32 others calibrated; tolerance 0.01"
+    assert lines[3] == (
+        "int8: y column 3 has an error of 1.2% of its spread 0.3, at most 2% is permitted;"
+        " bias -0.001, gain 0.99"
+    )
+    assert lines[4] == "judged by 200 samples, 32 others calibrated; tolerance 0.01"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +89,7 @@ def test_a_reason_stands_where_nothing_was_chosen() -> None:
 def test_the_choice_in_a_line() -> None:
     """A deploy says what was chosen, and what is gained and lost."""
     assert summary(table()) == (
-        "int8, 0.12 ms per row instead of 0.25 ms, same label 99.5%, cosine 0.99950"
+        "int8, 0.12 ms per row instead of 0.25 ms, same label 99.5%, error 1.2% in y column 3"
     )
     bare = {"chosen": "fp16", "candidates": [{"name": "fp16", "why_not": ""}]}
     assert summary(bare) == "fp16"
@@ -85,3 +98,23 @@ def test_the_choice_in_a_line() -> None:
 def test_without_candidates_there_is_nothing() -> None:
     """A function in its model's own precision has no table."""
     assert (render_precision(None), summary(None)) == ("", "")
+
+
+def test_the_figures_of_a_column_stand_once() -> None:
+    """A reason against a candidate has those of its column; a constant one has no spread or gain,
+    and tables of earlier rules have no column at all."""
+    report = table()
+    int8 = report["candidates"][1]
+    whole = int8.pop("column")
+    assert "has an error of" not in render_precision(report)
+    assert "cosine 0.99950" in summary(report)
+
+    int8["column"] = {**whole, "error": 0.31}
+    assert "has an error of" not in render_precision(report)
+    assert "31% y column 3" in render_precision(report)
+
+    int8["column"] = {**whole, "part": "", "gain": None, "spread": 0.0, "error_max": 0.02}
+    assert (
+        "\nint8: y has an error of 1.2% of its magnitude, it is constant, at most 2% is permitted;"
+        " bias -0.001\n"
+    ) in render_precision(report)

@@ -36,7 +36,7 @@ from registry.errors import (
 )
 from registry.model import Batching, DeviceNeed, Mount, Profile, ServerImage
 from runtime_image.contract import signature as signatures
-from runtime_image.contract.precision import Optimisation
+from runtime_image.contract.precision import RULES, Optimisation
 from tests.support.nouns import SIGNATURE, deployed, function, optimised, prepared, profile
 
 NOW_S = 1000.0
@@ -333,6 +333,19 @@ def test_a_trial_prepares_where_that_is_wanted() -> None:
     """The server's setting decides whether the trial prepares the model."""
     assert planned(request()).trial_spec(prepare=True).prepare
     assert not planned(request()).trial_spec(prepare=False).prepare
+
+
+@pytest.mark.parametrize("rules", [RULES - 1, RULES])
+def test_a_candidate_of_weaker_rules_is_tried_again(rules: int) -> None:
+    """A deploy of the same files does not take over what they had chosen."""
+    draft = planned(request(manifest=AUTO))
+    before = replace(draft.revision, number=1)
+    made = optimised(model=before.model, rules=rules)
+    found = profile(bundle=before.bundle, model=before.model, optimised=made)
+    known = Deployed(replace(draft.function, revision=1), before, found)
+
+    expected = known if rules == RULES else None
+    assert verified_before(draft, Catalog([known]), "cpu") == expected
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pool_manager.core import events
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.model import Profile
+from registry.spec import candidate_of, profile_engine
 from registry.store.functions import Functions
+from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.rows import PROOF
+from tests.support.nouns import optimised
 from tests.support.operator import Operator, locked, operating, until
 
 KEY = "default/digits@1"
@@ -114,8 +119,42 @@ async def test_a_trial_that_fails_leaves_the_function_as_it_is(tmp_path: Path) -
         await operator.manager.warm(KEY)
         await until(
             lambda: any(
-                one.text.startswith("batching could not be analysed: ")
+                one.text.startswith("the trial by current rules failed: ")
                 for one in operator.manager.decisions(KEY)
             )
         )
         assert profile(operator).proof == 0
+
+
+async def with_candidate(operator: Operator, rules: int) -> None:
+    """Store a second revision, which a candidate serves that rules of this version chose."""
+    await operator.request({"int8": b"int8"})
+    await operator.deploy("digits")
+    one = operator.store.catalog.resolve("digits")
+    revision = replace(one.revision, number=0, optimise=Optimisation("auto", 0.01))
+    chosen = optimised(b"int8", revision.model, rules=rules)
+    measured = replace(profile(operator), optimised=chosen, engine=profile_engine(revision))
+    bundle = operator.store.bundles[revision.bundle]
+    await operator.store.functions.deploy(one.function, revision, bundle, measured)
+
+
+@pytest.mark.parametrize(("rules", "is_tried"), [(RULES - 1, True), (RULES, False)])
+async def test_a_candidate_of_weaker_rules_is_judged_again(
+    tmp_path: Path, rules: int, is_tried: bool
+) -> None:
+    """It serves until its function is called and a trial has chosen anew: a fake one reports no
+    choice, so it goes on serving, and `why` has the reason."""
+    async with server(tmp_path) as operator:
+        await with_candidate(operator, rules)
+
+    key, pauses = "default/digits@2", Pauses()
+    async with server(tmp_path, pause=pauses) as operator:
+        await operator.manager.warm(key)
+
+        def is_noted() -> bool:
+            said = [one.text for one in operator.manager.decisions(key)]
+            return any(text.startswith("the trial by current rules failed: ") for text in said)
+
+        await until(lambda: is_noted() or not is_tried)
+        assert is_noted() is is_tried
+        assert candidate_of(operator.store.catalog.resolve("digits@2")) is not None

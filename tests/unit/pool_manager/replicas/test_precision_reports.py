@@ -8,15 +8,19 @@ import pytest
 
 from pool_manager.replicas.precision_reports import CANDIDATE_FILE, optimised
 from registry.model import BundleFile
-from runtime_image.contract.precision import Optimisation, Precision
+from runtime_image.contract.precision import RULES, Optimisation, Precision
 from runtime_image.link.frames import LinkError
-from tests.support.offers import precision_report
+from tests.support.offers import ROW, precision_report
 
 MIB = 2**20
 
 
 def parsed(report: Any, precision: Precision = "auto", tolerance: float = 0.01) -> Any:
     return optimised(report, Optimisation(precision, tolerance), "m.onnx", MIB)
+
+
+def column(**changes: Any) -> dict[str, Any]:
+    return {**ROW["column"], **changes}
 
 
 def candidate(report: dict[str, Any], which: str, /, **changes: Any) -> dict[str, Any]:
@@ -39,6 +43,7 @@ def test_a_chosen_candidate_is_a_file_of_the_servers_name() -> None:
     assert found.model == "m.onnx"
     assert found.file == BundleFile(CANDIDATE_FILE, 9, "")
     assert (found.table["chosen"], found.table["tolerance"]) == ("int8", 0.01)
+    assert found.table["rules"] == RULES
     assert "path" not in found.table
     int8 = found.table["candidates"][1]
     assert int8 == precision_report()["candidates"][1]
@@ -62,6 +67,7 @@ def test_an_implausible_figure_is_left_out() -> None:
         cosine=float("nan"),
         same_label=-3,
         memory_mib="much",
+        column=None,
     )
 
     row = parsed(report).table["candidates"][1]
@@ -69,10 +75,27 @@ def test_an_implausible_figure_is_left_out() -> None:
     assert row.keys() == {"name", "why_not", "latency_ms", "file_bytes", "batchable"}
 
 
+def test_a_columns_name_is_bounded() -> None:
+    """It comes from a replica, and is shown."""
+    long = candidate(precision_report(), "int8", column=column(output="y" * 999, part="\ud800"))
+
+    row = parsed(long).table["candidates"][1]
+
+    assert (len(row["column"]["output"]), row["column"]["part"]) == (200, "?")
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"cosine": 0.98}, "agreement within 0.01, got cosine 0.98"),
+        ({"column": None}, "expected its worst column, got none"),
+        ({"column": {}}, "KeyError"),
+        ({"column": column(error=0.021)}, "an error of at most 0.02 of a column, got 0.021"),
+        ({"column": column(error=0.012, gain=None)}, "of at most 0.001 of a column"),
+        ({"column": column(error_max=0.5, error=0.4)}, "of at most 0.02 of a column, got 0.4"),
+        ({"column": column(error=float("nan"))}, "expected a number from 0 to"),
+        ({"column": column(bias=float("inf"))}, "expected a finite number, got 'inf'"),
+        ({"column": column(spread=True)}, "expected a finite number, got 'True'"),
         ({"same_label": 0.97}, "agreement within 0.01"),
         ({"cosine": None, "same_label": None}, "agreement within 0.01, got cosine None"),
         ({"why_not": "slower"}, "no reason against it, got 'slower'"),
@@ -89,7 +112,9 @@ def test_a_choice_must_be_within_the_owners_tolerance(changes: Any, reason: str)
         parsed(candidate(precision_report(), "int8", **changes))
     for missing in ("cosine", "same_label"):
         assert parsed(candidate(precision_report(), "int8", **{missing: None})).file is not None
-    same = candidate(precision_report(), "int8", cosine=0.98, same_label=0.97)
+    same = candidate(
+        precision_report(), "int8", cosine=0.98, same_label=0.97, column=column(error=0.09)
+    )
     assert parsed(same, tolerance=0.05).file is not None
 
 

@@ -1,7 +1,7 @@
 import { memo } from "react";
 import type { PrecisionReport } from "../../api/detail.ts";
 import { bytes, mebibytes, plural } from "../../design/format.ts";
-import { type Measured, measured, SCALE, short, small } from "./precision.ts";
+import { figures, type Measured, measured, percent, place, SCALE, short, small } from "./precision.ts";
 
 const WIDTH = 150;
 const HEIGHT = 10;
@@ -49,6 +49,9 @@ export const PrecisionPanel = memo(function PrecisionPanel({ report }: { report:
 
 function Row({ one, tolerance }: { one: Measured; tolerance: number }) {
   const { candidate, isChosen } = one;
+  const { column } = candidate;
+  // The reason against a candidate has the figures of a column that is not within the tolerance.
+  const within = column && column.error <= column.error_max ? column : null;
   return (
     <>
       <tr className={isChosen ? "has-traffic" : ""}>
@@ -65,10 +68,11 @@ function Row({ one, tolerance }: { one: Measured; tolerance: number }) {
         <td className="right">{mebibytes(candidate.memory_mib)}</td>
         <td className="right">{candidate.file_bytes === undefined ? "–" : bytes(candidate.file_bytes)}</td>
       </tr>
-      {candidate.why_not && (
+      {(candidate.why_not || within) && (
         <tr className="precision-why">
           <td colSpan={5}>
-            <p className="small muted">{candidate.why_not}</p>
+            {candidate.why_not && <p className="small muted">{candidate.why_not}</p>}
+            {within && <p className="small muted">{figures(within)}</p>}
           </td>
         </tr>
       )}
@@ -94,8 +98,9 @@ function Time({ one: { best, time, gain, isChosen } }: { one: Measured }) {
 
 function Disagreement({ one: { candidate, off, reach }, tolerance }: { one: Measured; tolerance: number }) {
   if (off === null) return <span className="muted">{candidate.name === "original" ? "–" : "not judged"}</span>;
-  const { same_label, cosine } = candidate;
+  const { same_label, cosine, column } = candidate;
   const parts = [
+    ...(column === undefined ? [] : [`${place(column)} ${percent(column.error)}`]),
     ...(same_label === undefined ? [] : [`labels ${small(1 - same_label)}`]),
     ...(cosine === undefined ? [] : [`1 − cosine ${small(Math.max(0, 1 - cosine))}`]),
   ].join(", ");
@@ -108,7 +113,7 @@ function Disagreement({ one: { candidate, off, reach }, tolerance }: { one: Meas
         role="img"
         aria-label={`${parts}; ${off > tolerance ? "above" : "within"} the tolerance`}
       >
-        <title>{`largest difference ${candidate.largest_difference ?? "unknown"}`}</title>
+        <title>{column ? figures(column) : `largest difference ${candidate.largest_difference ?? "unknown"}`}</title>
         <rect className="back" width={WIDTH} height={HEIGHT} rx="2" />
         <rect className="front" width={off > 0 ? Math.max(2, reach * WIDTH) : 0} height={HEIGHT} rx="2" />
         <line className="tick" x1={at} x2={at} y1={0} y2={HEIGHT} />

@@ -1,6 +1,16 @@
 import { describe, expect, it } from "vitest";
-import type { PrecisionReport } from "../../api/detail.ts";
-import { measured, short, small } from "./precision.ts";
+import type { PrecisionReport, WorstColumn } from "../../api/detail.ts";
+import { figures, measured, percent, place, short, small } from "./precision.ts";
+
+const COLUMN: WorstColumn = {
+  output: "y",
+  part: "column 3",
+  error: 0.31,
+  error_max: 0.02,
+  spread: 0.23,
+  bias: 0.1,
+  gain: 0.45,
+};
 
 const REPORT: PrecisionReport = {
   chosen: "int8",
@@ -44,6 +54,29 @@ describe("the candidates of other precision", () => {
   it("may have no room for disagreement", () => {
     const exact = { ...REPORT, tolerance: 0 };
     expect(measured(exact).map((one) => one.reach)).toEqual([0, 1, 1]);
+    const [original, int8] = REPORT.candidates;
+    if (!original || !int8) throw new Error("two candidates");
+    const same = { ...int8, cosine: 1, same_label: 1, column: { ...COLUMN, error: 0, error_max: 0 } };
+    const off = { ...same, column: { ...same.column, error: 0.01 } };
+    expect(measured({ ...exact, candidates: [original, same, off] }).map((one) => one.reach)).toEqual([0, 0, 1]);
+  });
+
+  it("disagree by the worst column, as a share of what is permitted", () => {
+    const [original, int8] = REPORT.candidates;
+    if (!original || !int8) throw new Error("two candidates");
+    const one = measured({ ...REPORT, candidates: [original, { ...int8, column: COLUMN }] })[1];
+    expect(one?.off).toBeCloseTo(0.155);
+    expect(one?.reach).toBe(1);
+  });
+
+  it("say which column that is, and its figures", () => {
+    expect(place(COLUMN)).toBe("y column 3");
+    expect(place({ ...COLUMN, part: "" })).toBe("y");
+    expect(figures(COLUMN)).toBe("y column 3: error 31 % of its spread 0.23, at most 2 % is permitted; bias 0.1, gain 0.45");
+    expect(figures({ ...COLUMN, gain: null })).toBe(
+      "y column 3: error 31 % of its magnitude, it is constant, at most 2 % is permitted; bias 0.1",
+    );
+    expect([percent(0), percent(0.000241), percent(1e9)]).toEqual(["0 %", "0.024 %", "100000000000 %"]);
   });
 });
 

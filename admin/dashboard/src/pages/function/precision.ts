@@ -1,6 +1,6 @@
 /** The candidates of other precision, as lengths of bars. */
 
-import type { Candidate, PrecisionReport } from "../../api/detail.ts";
+import type { Candidate, PrecisionReport, WorstColumn } from "../../api/detail.ts";
 
 export interface Measured {
   candidate: Candidate;
@@ -11,7 +11,8 @@ export interface Measured {
   time: number;
   /** How many times as fast as the original; null if unknown, and for the original. */
   gain: number | null;
-  /** Largest disagreement with the original: 1 - cosine, or the share of changed labels; null if not judged. */
+  /** Largest disagreement with the original, in units of the tolerance's: 1 - cosine, the share of changed labels, or
+   * the worst column's error; null if not judged. */
   off: number | null;
   /** The bar of the disagreement, 0 to 1. */
   reach: number;
@@ -28,7 +29,7 @@ export function measured(report: PrecisionReport): Measured[] {
   const before = best.get("original") ?? null;
   return report.candidates.map((candidate) => {
     const own = best.get(candidate.name) ?? null;
-    const off = disagreement(candidate);
+    const off = disagreement(candidate, report.tolerance);
     const isOriginal = candidate.name === "original";
     return {
       candidate,
@@ -60,8 +61,10 @@ function timeOf({ latency_ms, batchable }: Candidate, rows: number): { ms: numbe
   return ms === undefined ? null : { ms: ms / together, rows: together };
 }
 
-function disagreement({ cosine, same_label }: Candidate): number | null {
+function disagreement({ cosine, same_label, column }: Candidate, tolerance: number): number | null {
   const found = [cosine, same_label].filter((value): value is number => value !== undefined).map((value) => 1 - value);
+  // Without a tolerance, any error is above it.
+  if (column) found.push(column.error_max > 0 ? (column.error / column.error_max) * tolerance : column.error);
   return found.length ? Math.max(0, ...found) : null;
 }
 
@@ -74,6 +77,25 @@ function reachOf(off: number, tolerance: number): number {
 export function small(value: number): string {
   if (value === 0) return "0";
   return value < 1e-5 ? "<0.00001" : String(Number(value.toPrecision(2)));
+}
+
+/** A share: "31 %", "0.024 %". */
+export function percent(share: number): string {
+  return `${Number((100 * share).toPrecision(2))} %`;
+}
+
+/** Where the worst column is: "y column 3". */
+export function place({ output, part }: WorstColumn): string {
+  return `${output} ${part}`.trimEnd();
+}
+
+/** All figures of the worst column. */
+export function figures(column: WorstColumn): string {
+  const { error, error_max, spread, bias, gain } = column;
+  const of = gain === null ? "its magnitude, it is constant" : `its spread ${Number(spread.toPrecision(3))}`;
+  const slope = gain === null ? "" : `, gain ${Number(gain.toPrecision(4))}`;
+  const permitted = `at most ${percent(error_max)} is permitted`;
+  return `${place(column)}: error ${percent(error)} of ${of}, ${permitted}; bias ${Number(bias.toPrecision(3))}${slope}`;
 }
 
 /** A short time: "0.21 µs", "0.004 ms", "0.42 ms", "12 ms". */

@@ -25,7 +25,8 @@ def test_cosine_is_taken_over_all_samples_together() -> None:
     """One number per sample has a direction only together with the others."""
     found = compared([([[3.0]], [[3.0]]), ([[4.0]], [[-4.0]])], labels="")
 
-    assert found == Agreement(2, pytest.approx((9 - 16) / 25), "y", 8.0, None)
+    assert (found.samples, found.output, found.largest_difference) == (2, "y", 8.0)
+    assert found.cosine == pytest.approx((9 - 16) / 25)
 
 
 def test_the_worst_output_counts() -> None:
@@ -133,4 +134,6 @@ def test_outputs_without_a_number_agree_about_nothing(value: Any) -> None:
     comparison = Comparison("z")
     for _ in range(3):
         comparison.add(*[{"y": np.array([1.0, 2.0]), "z": np.array([value], np.float32)}] * 2)
-    assert comparison.agreement() == Agreement(3, pytest.approx(1.0), "y", 0.0, None)
+    found = comparison.agreement()
+    assert (found.samples, found.cosine, found.output) == (3, pytest.approx(1.0), "y")
+    assert (found.largest_difference, found.same_label) == (0.0, None)

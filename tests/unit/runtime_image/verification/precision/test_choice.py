@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,10 @@ from runtime_image.verification.precision.choice import (
     why_not_offered,
     why_outside,
 )
+from runtime_image.verification.precision.columns import Column
 
+COLUMN = Column("y", "column 3", 0.31, 0.23, 0.1, 0.45)
+CONSTANT = Column("y", "", 0.002, 0.0, -0.01, None)
 GOOD = Agreement(100, 0.9999, "y", 0.01, 1.0)
 FASTER_ALONE = {1: 5.0}
 SLOW = {1: 10.0, 8: 16.0}
@@ -148,6 +152,16 @@ def test_the_originals_best_batch_counts() -> None:
             " needed; the largest difference is 2.5",
         ),
         (
+            {"agreement": Agreement(100, 0.9999999, "y", 0.5, 1.0, column=COLUMN)},
+            "output y column 3: expected an error of at most 2 % of the column's spread, got 31 %"
+            " (spread 0.23, bias +0.1, gain 0.45)",
+        ),
+        (
+            {"agreement": Agreement(100, 0.9999999, "y", 0.5, 1.0, column=CONSTANT)},
+            "output y: expected an error of at most 0.1 % of the magnitude of the constant column,"
+            " got 0.2 % (bias -0.01)",
+        ),
+        (
             {"agreement": Agreement(200, 0.9999, "y", 2.5, 0.985)},
             "3 of 200 samples get another label, at most 2.0 may",
         ),
@@ -182,10 +196,12 @@ def test_a_refusal_shows_as_many_places_as_it_needs(
 
 
 def test_the_tolerance_is_included() -> None:
-    """Exactly at both limits."""
-    found = chosen(one("int8", FAST, agreement=Agreement(100, 0.99, "y", 1.0, 0.99)))
+    """Exactly at all limits."""
+    limits = Agreement(100, 0.99, "y", 1.0, 0.99)
+    for column in (replace(COLUMN, error=0.02), replace(CONSTANT, error=0.001)):
+        found = chosen(one("int8", FAST, agreement=replace(limits, column=column)))
 
-    assert found.chosen == "int8"
+        assert found.chosen == "int8"
 
 
 def test_models_without_floats_or_labels_can_agree() -> None:
@@ -242,7 +258,7 @@ def test_an_original_that_was_never_run_is_served() -> None:
     found = chosen(Measured("fp16", "no input is known"), original=unrun)
 
     assert found.chosen == "original"
-    assert row_of(unrun, "") == {"name": "original", "why_not": "", "file_bytes": 5}
+    assert row_of(unrun, "", 0.01) == {"name": "original", "why_not": "", "file_bytes": 5}
 
 
 @pytest.mark.parametrize(
@@ -262,13 +278,19 @@ def test_an_original_that_was_never_run_is_served() -> None:
             64,
             "INT8 is judged with the owner's inputs only: give optimise.samples",
         ),
-        ("int8-dynamic", "samples", 0, 63, "expected at least 64 samples that judge, got 63"),
+        (
+            "int8-dynamic",
+            "samples",
+            0,
+            63,
+            "expected at least 64 different samples that judge, got 63",
+        ),
         (
             "int8",
             "samples",
             0,
             95,
-            "expected at least 96 samples, 32 to calibrate and 64 to judge, got 95",
+            "expected at least 96 different samples, 32 to calibrate and 64 to judge, got 95",
         ),
     ],
 )
@@ -288,10 +310,10 @@ def test_a_row_of_the_table_has_the_figures_that_there_are() -> None:
         {8: 8.0, 1: 5.0},
         memory_mib=60.5,
         file_bytes=10,
-        agreement=Agreement(100, 0.99999949, "y", 0.01, 0.75),
+        agreement=Agreement(100, 0.99999949, "y", 0.01, 0.75, column=COLUMN),
     )
 
-    assert row_of(measured, "why") == {
+    assert row_of(measured, "why", 0.01) == {
         "name": "int8",
         "why_not": "why",
         "latency_ms": {"1": 5.0, "8": 8.0},
@@ -301,6 +323,15 @@ def test_a_row_of_the_table_has_the_figures_that_there_are() -> None:
         "cosine": 0.99999949,
         "largest_difference": 0.01,
         "same_label": 0.75,
+        "column": {
+            "output": "y",
+            "part": "column 3",
+            "error": 0.31,
+            "error_max": 0.02,
+            "spread": 0.23,
+            "bias": 0.1,
+            "gain": 0.45,
+        },
     }
-    assert list(row_of(measured, "")["latency_ms"]) == ["1", "8"]
-    assert row_of(Measured("int8", "why"), "why") == {"name": "int8", "why_not": "why"}
+    assert list(row_of(measured, "", 0.01)["latency_ms"]) == ["1", "8"]
+    assert row_of(Measured("int8", "why"), "why", 0.01) == {"name": "int8", "why_not": "why"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -188,6 +189,67 @@ def test_unconvertible_models_are_named(tmp_path: Path) -> None:
     nothing = graph("g (float[n,64] x) => (float[n,64] y) { s = ReduceSum(w) y = Sub(x, s) }")
     with pytest.raises(NotConverted, match="no operator that can be quantised"):
         make(order(tmp_path, "int8-dynamic", nothing))
+
+
+FACTORS = "g (float[n,8] x) => (float[n,8] y) { s = Mul(x, k) y = Div(s, k) }"
+BRANCH = "g (float[n,8] x) => (float[n,8] y) { t = Sub(x, k) u = Relu(t) y = Add(x, u) }"
+LOOP = """g (float[n,8] x) => (float[n,8] y) { c = Constant<value = bool {1}>()
+    y = If(c)<then_branch = t () => (float[n,8] a) {
+        k = Constant<value = float {1e5}>() a = Mul(x, k) },
+    else_branch = e () => (float[n,8] b) { b = Identity(x) }> }"""
+WEIGHTS = "g (float[n,8] x) => (float[n,8] y) { y = Gemm(x, k) }"
+BIAS = "g (float[n,8] x) => (float[n,8] y) { y = Gemm(x, q, k) }"
+EPSILON = "g (float[n,8] x) => (float[n,8] y) { s = Add(x, k) y = MatMul(s, q) }"
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "reason"),
+    [
+        (BRANCH, 1e5, "constant k has the size 1e+05, FP16 ends at 65504"),
+        (BRANCH, -1e9, "constant k has the size 1e+09, FP16 ends at 65504"),
+        (LOOP, 1.0, "constant k has the size 1e+05, FP16 ends at 65504"),
+        (WEIGHTS, 1e-9 * np.eye(8), "constant k has sizes from 1e-09 to 1e-09, in FP16 they would"),
+        (FACTORS, 1e-9, "constant k has sizes from 1e-09 to 1e-09, in FP16 they would be off by"),
+        (FACTORS, [1e-7] * 8, "constant k has sizes from 1e-07 to 1e-07, in FP16 they would be"),
+    ],
+)
+def test_constants_that_fp16_cannot_hold_are_named(
+    tmp_path: Path, text: str, value: Any, reason: str
+) -> None:
+    """Whatever the samples show: the tool clamps them, and a branch may hide it."""
+    with pytest.raises(NotConverted, match=f"^{re.escape(reason)}"):
+        make(order(tmp_path, "fp16", constant(text, value)))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (BRANCH, 65504.0),
+        (BRANCH, 3.4028235e38),
+        (BRANCH, float("inf")),
+        (BRANCH, float("nan")),
+        (EPSILON, 1e-12),
+        (BIAS, [1e-9] * 8),
+        (FACTORS, 1e-3),
+        (FACTORS, [1.0] * 7 + [1e-12]),
+        (FACTORS, [0.0] * 8),
+        ("g (float[n,8] x) => (float[n,8] y) { y = Max(x, k) }", 1e5),
+    ],
+)
+def test_constants_that_lose_nothing_are_taken(tmp_path: Path, text: str, value: Any) -> None:
+    """The largest numbers stand for infinity, an epsilon beside larger numbers and a dead weight
+    beside others are nothing in FP16, and some operators stay in FP32."""
+    assert make(order(tmp_path, "fp16", constant(text, value))) == ""
+
+
+def constant(text: str, value: Any) -> onnx.ModelProto:
+    """Return a model with the constant `k` and the weights `q`."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    weights = {"k": np.asarray(value, np.float32), "q": np.eye(8, dtype=np.float32)}
+    for name, array in weights.items():
+        if not (name == "k" and "If" in text):
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
 
 
 def test_old_models_are_brought_to_an_opset_that_the_tools_know(tmp_path: Path) -> None:

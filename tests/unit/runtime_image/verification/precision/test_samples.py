@@ -64,6 +64,22 @@ def test_samples_are_split_at_random_but_always_equally(tmp_path: Path) -> None:
     assert [feed["x"][0, 0] for feed in found.feeds((1, 0))] == [2.0, 0.0]
 
 
+def test_copies_of_a_sample_count_once(tmp_path: Path) -> None:
+    """A row that calibrated a candidate does not judge it, wherever else it is in the file. Rows
+    that differ in one input alone are different."""
+    names = np.array([f"n{number % 50}" for number in range(400)])
+    inputs = (PICTURES, TensorSpec("name", "BYTES", (DYNAMIC,)))
+    rows = np.tile(ROWS, (4, 1))
+
+    found = read(saved(tmp_path, x=rows), signature())
+    both = read(saved(tmp_path, x=np.zeros((400, 2), np.float32), name=names), signature(*inputs))
+
+    used = np.concatenate([feed["x"] for feed in found.feeds((*found.calibration, *found.judged))])
+    assert len(used) == len(np.unique(used, axis=0)) == 100
+    assert (len(found.calibration), len(found.judged)) == (33, 67)
+    assert (len(both.calibration), len(both.judged)) == (0, 50)
+
+
 @pytest.mark.parametrize(
     ("count", "calibration", "judged"),
     [
