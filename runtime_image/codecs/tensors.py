@@ -8,7 +8,7 @@ find the wrong element.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import BAD_INPUT, RequestError, bad_input
+from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
 Encoding = Literal["binary", "json", "image", "audio", "bytes", "object"]
@@ -144,11 +145,13 @@ def _strings(name: str, data: memoryview, count: int) -> list[str]:
 
 
 FLOAT_MAX: Final[dict[str, float]] = {
-    "FP16": 65504.0,
-    "FP32": (2 - 2.0**-23) * 2.0**127,
+    "BF16": math.nextafter((2 - 2.0**-8) * 2.0**127, 0),
+    "FP16": math.nextafter(65520.0, 0),
+    "FP32": math.nextafter((2 - 2.0**-24) * 2.0**127, 0),
     "FP64": (2 - 2.0**-52) * 2.0**1023,
 }
-"""Largest finite value of each float type (IEEE 754) that JSON may have."""
+"""Largest number in JSON that each float type rounds to a finite value (IEEE 754): just below half
+a step beyond the type's largest, which many languages print with fewer digits, rounded up."""
 BINARY_FORM: Final = (
     "%s as binary data: parameters.binary_data_size, the header Inference-Header-Content-Length and"
     " the elements behind the JSON part"
@@ -168,15 +171,22 @@ _NAMES: Final[dict[type, str]] = {
 }
 
 
-def read(spec: TensorSpec, raw: msgspec.Raw) -> tuple[Any, tuple[int, ...]]:
+def has_null(spec: TensorSpec, rules: Mapping[str, InputRule]) -> bool:
+    """Whether `null` stands for NaN in an input, as it does in answers: in floats not declared
+    finite."""
+    rule = rules.get(spec.name)
+    return spec.dtype in dtypes.FLOATS and not (rule is not None and rule.finite)
+
+
+def read(spec: TensorSpec, raw: msgspec.Raw, *, null: bool = False) -> tuple[Any, tuple[int, ...]]:
     """Return the nested lists of one tensor and their shape; raises BAD_INPUT if they do not
-    fit."""
+    fit. `null`: elements may be null."""
     if spec.dtype == "BF16":
         raise bad_input(spec.name, BINARY_FORM % spec.dtype, "JSON")
     try:
-        value = _nested(spec).decode(raw)
+        value = _nested(spec, null).decode(raw)
     except (ValueError, RecursionError) as error:
-        raise _explain(spec, raw, error) from None
+        raise _explain(spec, raw, error, null) from None
     shape = _measure(spec, value)
     check_shape(spec, shape)
     if spec.dtype == "UINT64":
@@ -184,13 +194,15 @@ def read(spec: TensorSpec, raw: msgspec.Raw) -> tuple[Any, tuple[int, ...]]:
     return value, shape
 
 
-def read_flat(spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw) -> list[Any]:
+def read_flat(
+    spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw, *, null: bool = False
+) -> list[Any]:
     """Return the elements of one tensor as a flat row-major list; raises BAD_INPUT."""
     flat = TensorSpec(spec.name, spec.dtype, (DYNAMIC,))
     try:
-        values: list[Any] = _nested(flat).decode(raw)
+        values: list[Any] = _nested(flat, null).decode(raw)
     except (ValueError, RecursionError) as error:
-        raise _explain(flat, raw, error) from None
+        raise _explain(flat, raw, error, null) from None
     count = math.prod(shape)
     if len(values) != count:
         raise bad_input(
@@ -201,9 +213,12 @@ def read_flat(spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw) -> lis
     return values
 
 
-def nested_type(spec: TensorSpec) -> Any:
-    """Return the msgspec type of a tensor: nested lists, fixed axes with their length."""
+def nested_type(spec: TensorSpec, *, null: bool = False) -> Any:
+    """Return the msgspec type of a tensor: nested lists, fixed axes with their length. `null`:
+    elements may be null."""
     kind = _element(spec.dtype)
+    if null:
+        kind = kind | None
     for size in reversed(spec.shape):
         bounds = Meta(min_length=1) if size == DYNAMIC else Meta(min_length=size, max_length=size)
         kind = Annotated[list[kind], bounds]  # type: ignore[valid-type]  # built at run time
@@ -211,8 +226,8 @@ def nested_type(spec: TensorSpec) -> Any:
 
 
 @lru_cache(maxsize=_CACHED)
-def _nested(spec: TensorSpec) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(nested_type(spec))
+def _nested(spec: TensorSpec, null: bool) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(nested_type(spec, null=null))
 
 
 def _element(dtype: str) -> Any:
@@ -262,7 +277,7 @@ def _check_uint64(name: str, values: Iterable[int]) -> None:
         raise bad_input(name, f"integers up to {_UINT64_MAX}", shorten(str(largest)))
 
 
-def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception) -> RequestError:
+def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception, null: bool) -> RequestError:
     """Return the error that locates the fault in a value that the decoder refused.
 
     A large one is not decoded again: as Python objects, JSON takes up to thirty times its size.
@@ -273,14 +288,19 @@ def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception) -> RequestErr
         value = msgspec.json.decode(raw)
     except (ValueError, RecursionError) as malformed:
         return bad_input(spec.name, describe(spec), shorten(str(malformed)))
-    wanted, got = _fault(spec, value, ()) or (describe(spec), shorten(str(error)))
+    wanted, got = _fault(spec, value, (), null) or (describe(spec), shorten(str(error)))
     return bad_input(spec.name, wanted, got)
 
 
-def _fault(spec: TensorSpec, value: Any, path: tuple[int, ...]) -> tuple[str, str] | None:
+def _fault(
+    spec: TensorSpec, value: Any, path: tuple[int, ...], null: bool
+) -> tuple[str, str] | None:
     """Return expected and actual value of the first wrong element under `path`, or None."""
     where = f" at index {list(path)}" if path else ""
     if len(path) == len(spec.shape):
+        if value is None and spec.dtype in dtypes.FLOATS:
+            got = f"null, which stands for NaN,{where}"
+            return None if null else (f"finite {spec.dtype} values", got)
         wrong = _element_fault(spec.dtype, value)
         return None if wrong is None else (describe(spec), wrong + where)
     if not isinstance(value, list):
@@ -289,7 +309,7 @@ def _fault(spec: TensorSpec, value: Any, path: tuple[int, ...]) -> tuple[str, st
     if not value or size not in (DYNAMIC, len(value)):
         return describe(spec), f"a list of {len(value)}{where}"
     for index, item in enumerate(value):
-        fault = _fault(spec, item, (*path, index))
+        fault = _fault(spec, item, (*path, index), null)
         if fault is not None:
             return fault
     return None

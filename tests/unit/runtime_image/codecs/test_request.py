@@ -307,7 +307,7 @@ SIGNATURE_SHORT = Signature(
 def test_inputs_are_read_by_name() -> None:
     """Names with any characters are found, and values keep their shape."""
     body = rb'{"inputs": {"say \"s\"": ["\"input.1\": "], "input.1": [[1, 2]]}}'
-    inputs = request.read_short_json(body, SIGNATURE_SHORT)
+    inputs = request.read_short_json(body, SIGNATURE_SHORT, {})
     assert inputs["input.1"].shape == (1, 2)
     assert inputs["input.1"].payload == [[1.0, 2.0]]
     assert inputs['say "s"'].payload == ['"input.1": ']
@@ -332,7 +332,7 @@ def test_inputs_are_read_by_name() -> None:
 def test_other_bodies_are_refused_short(body: bytes, words: str) -> None:
     """Missing, unknown or repeated names and other JSON are BAD_INPUT."""
     with pytest.raises(RequestError) as caught:
-        request.read_short_json(body, SIGNATURE_SHORT)
+        request.read_short_json(body, SIGNATURE_SHORT, {})
     assert caught.value.code == BAD_INPUT
     assert words in caught.value.message
 

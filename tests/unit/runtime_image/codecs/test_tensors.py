@@ -7,11 +7,13 @@ import struct
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from runtime_image.codecs import tensors
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import BAD_INPUT, RequestError
+from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 
 X = TensorSpec("x", "FP32", (-1, 2))
@@ -162,7 +164,7 @@ def test_fitting_lists_are_read(
     [
         ("FP32", (-1,), "[1, true]", "a boolean at index [1]"),
         ("FP32", (-1,), '["1"]', "a string at index [0]"),
-        ("FP32", (-1,), "[null]", "null at index [0]"),
+        ("FP32", (-1,), "[null]", "null, which stands for NaN, at index [0]"),
         ("FP32", (-1,), "[1e39]", "out of range, at index [0]"),
         ("FP16", (-1,), "[70000]", "out of range, at index [0]"),
         ("INT32", (-1,), "[1.0]", "a number with a fraction or exponent at index [0]"),
@@ -196,6 +198,44 @@ def test_other_values_are_refused(dtype: str, shape: tuple[int, ...], text: str,
     assert caught.value.input == "x"
     assert got in caught.value.got
     assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most", "shown", "beyond"),
+    [
+        ("FP32", float(np.finfo(np.float32).max), "3.4028235e38", "3.4028236e38"),
+        ("FP32", float(np.finfo(np.float32).max), "-3.40282347e+38", "-3.4028235677973367e38"),
+        ("FP16", float(np.finfo(np.float16).max), "65519.999", "65520"),
+        ("FP64", float(np.finfo(np.float64).max), "1.797693134862315708e308", "1e309"),
+    ],
+)
+def test_floats_are_in_range_if_they_are_once_rounded(
+    dtype: str, most: float, shown: str, beyond: str
+) -> None:
+    """What rounds to the largest number of the type is accepted, as most languages print that with
+    few digits; what rounds to infinity is refused."""
+    value, _ = read(dtype, (1,), f"[{shown}]")
+    rounded = np.array(value, {"FP16": "f2", "FP32": "f4", "FP64": "f8"}[dtype])[0]
+    assert abs(float(rounded)) == most
+    with pytest.raises(RequestError, match="out of range"):
+        read(dtype, (1,), f"[{beyond}]")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has"), [("FP16", True), ("FP32", True), ("FP64", True), ("INT8", False),
+                       ("UINT64", False), ("BOOL", False), ("BYTES", False)]
+)  # fmt: skip
+def test_null_is_nan_in_floats_only(dtype: str, has: bool) -> None:
+    """Null stands for NaN in inputs of floats not declared finite, and nowhere else."""
+    spec = TensorSpec("x", dtype, (-1,))
+    assert tensors.has_null(spec, {}) == has
+    assert not tensors.has_null(spec, {"x": InputRule(finite=True)})
+    if has:
+        assert tensors.read(spec, msgspec.Raw(b"[null, 1]"), null=True) == ([None, 1.0], (2,))
+        with pytest.raises(RequestError, match=r"a string at index \[1\]"):
+            tensors.read(spec, msgspec.Raw(b'[null, "1"]'), null=True)
+        with pytest.raises(RequestError, match="null instead of a list"):
+            tensors.read(spec, msgspec.Raw(b"null"), null=True)
 
 
 @pytest.mark.parametrize("dtype", sorted(dtypes.INTEGER_RANGE))
