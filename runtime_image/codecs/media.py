@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from runtime_image.codecs.raw import PICTURES
 from runtime_image.contract.errors import RequestError, bad_input
-from runtime_image.contract.model import AudioForm, ImageForm
+from runtime_image.contract.model import AudioForm, ImageForm, media_range
 
 PIXELS_MAX: Final = 50_000_000
 """Max pixels of a picture that is decoded; a small file may expand to gigabytes."""
@@ -31,14 +31,17 @@ _PNG_END: Final = re.compile(rb"IEND\xaeB`\x82")
 because Pillow stops after the last row and does not read the checksum behind it."""
 
 
-def decode_image(name: str, body: memoryview, form: ImageForm) -> NDArray[np.float32]:
-    """Return the picture as float32 [1, ...] in the form's layout; raises BAD_INPUT.
+def decode_image(
+    name: str, body: memoryview, form: ImageForm, dtype: str = "FP32"
+) -> NDArray[np.float32]:
+    """Return the picture as float32 [1, ...] in the form's layout, with values for an input of
+    `dtype`; raises BAD_INPUT.
 
     In this order: decode (JPEGs at the smallest scale that is large enough), apply the EXIF
     orientation, put transparent parts on white (as viewers do), convert the mode, resize to `size`
     without preserving the aspect ratio (bilinear, area-weighted when shrinking), invert if the form
-    requests it (255 - pixel), then (pixel * scale - mean) / std. Only the first frame of an
-    animation is used.
+    requests it (255 - pixel), then (pixel * scale - mean) / std, see `ImageForm`. Only the first
+    frame of an animation is used.
     """
     pixels = np.asarray(_open(name, body, form), np.float32)
     if form.invert:
@@ -49,7 +52,9 @@ def decode_image(name: str, body: memoryview, form: ImageForm) -> NDArray[np.flo
     if pixels.ndim == 2:
         # One channel without a channel axis.
         mean, std = mean[:1], std[:1]
-    values = (pixels * np.float32(form.scale) - mean) / std
+    low, high = (0, 0) if form.scale is not None else media_range("image", dtype)
+    scale = form.scale if form.scale is not None else (high - low) / 255
+    values = (pixels * np.float32(scale) + np.float32(low) - mean) / std
     if form.layout == "CHW":
         values = values.transpose(2, 0, 1)
     return np.ascontiguousarray(values, np.float32)[np.newaxis]
@@ -99,8 +104,11 @@ def _upright(picture: Any, mode: str) -> Any:
     return picture.convert(mode)
 
 
-def decode_audio(name: str, body: memoryview, form: AudioForm) -> NDArray[np.float32]:
-    """Return the clip as mono float32 [1, samples] in [-1, 1] at the form's rate; raises BAD_INPUT.
+def decode_audio(
+    name: str, body: memoryview, form: AudioForm, dtype: str = "FP32"
+) -> NDArray[np.floating[Any]]:
+    """Return the clip as mono floats [1, samples] at the form's rate, over the `media_range` of an
+    input of `dtype`; raises BAD_INPUT.
 
     Supports PCM of 8, 16, 24 or 32 bits. Channels are averaged; resampling is linear, unfiltered.
     """
@@ -121,7 +129,13 @@ def decode_audio(name: str, body: memoryview, form: AudioForm) -> NDArray[np.flo
     if form.samples is not None:
         frames = min(frames, form.samples * rate // form.rate_hz + 2)
     mono = _mono(data[: frames * width * channels], width, channels)
-    return _fit(_resample(name, mono, rate, form.rate_hz), form.samples)
+    values = _fit(_resample(name, mono, rate, form.rate_hz), form.samples)
+    low, high = media_range("audio", dtype)
+    if (low, high) == (-1, 1):
+        return values
+    # As in PCM, the largest sample is one step below what 1 would be.
+    half = (high - low + 1) / 2
+    return values * half + (low + half)
 
 
 def _mono(data: bytes, width: int, channels: int) -> NDArray[np.float32]:
