@@ -163,7 +163,7 @@ class InputTable(Section):
     invert: bool | None = None
     """Whether the picture is inverted before anything else. False by default."""
     rate_hz: int | None = Field(default=None, ge=1000, le=384_000)
-    """Sample rate that a WAV file is converted to. 16000 by default."""
+    """Sample rate that a sound is converted to. 16000 by default."""
     samples: int | None = Field(default=None, ge=1, le=100_000_000)
     """Samples that a clip is cut to, or padded to with silence."""
     length: int | None = Field(default=None, ge=1, le=268_435_456)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime_image.codecs import bfloat16, media, request
+from runtime_image.codecs import bfloat16, media, request, sounds
 from runtime_image.codecs.request import Parsed
 from runtime_image.codecs.tensors import RawInput, check_shape
 from runtime_image.contract import dtypes
@@ -69,7 +69,7 @@ def _transform(spec: TensorSpec, raw: RawInput, rule: InputRule) -> NDArray[Any]
     if raw.encoding == "image" and rule.image is not None:
         array = media.decode_image(spec.name, raw.payload, rule.image, spec.dtype)
     elif raw.encoding == "audio" and rule.audio is not None:
-        array = media.decode_audio(spec.name, raw.payload, rule.audio, spec.dtype)
+        array = sounds.decode(spec.name, raw.payload, rule.audio, spec.dtype)
     else:
         array = _row(raw.payload, rule.bytes or BytesForm())
     check_shape(spec, array.shape)

@@ -1,16 +1,11 @@
-"""Decodes pictures and WAV files to tensors, by the manifest's ImageForm and AudioForm.
+"""Decodes pictures to tensors, by the manifest's ImageForm.
 
-Pillow and `wave` are imported when the first picture or clip arrives: most replicas never need
-them.
-
-Source for WAV: Microsoft and IBM, "Multimedia Programming Interface and Data Specifications 1.0":
-PCM is unsigned in 8 bits, two's complement little-endian above.
+Pillow is imported when the first picture arrives: most replicas never need it.
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from io import BytesIO
 from typing import Any, Final
 
@@ -19,13 +14,10 @@ from numpy.typing import NDArray
 
 from runtime_image.codecs.raw import PICTURES
 from runtime_image.contract.errors import RequestError, bad_input
-from runtime_image.contract.model import AudioForm, ImageForm, media_range
+from runtime_image.contract.model import ImageForm, media_range
 
 PIXELS_MAX: Final = 50_000_000
 """Max pixels of a picture that is decoded; a small file may expand to gigabytes."""
-SAMPLES_MAX: Final = 16_000 * 60 * 30
-"""Max samples of a clip after resampling (30 minutes at 16 kHz): a low rate expands a small
-file."""
 _PNG_END: Final = re.compile(rb"IEND\xaeB`\x82")
 """Type and checksum of the chunk that ends a PNG (PNG specification, 11.2.5). Checked separately,
 because Pillow stops after the last row and does not read the checksum behind it."""
@@ -104,82 +96,8 @@ def _upright(picture: Any, mode: str) -> Any:
     return picture.convert(mode)
 
 
-def decode_audio(
-    name: str, body: memoryview, form: AudioForm, dtype: str = "FP32"
-) -> NDArray[np.floating[Any]]:
-    """Return the clip as mono floats [1, samples] at the form's rate, over the `media_range` of an
-    input of `dtype`; raises BAD_INPUT.
-
-    Supports PCM of 8, 16, 24 or 32 bits. Channels are averaged; resampling is linear, unfiltered.
-    """
-    import wave
-
-    try:
-        with wave.open(BytesIO(body)) as clip:
-            rate, width, channels = clip.getframerate(), clip.getsampwidth(), clip.getnchannels()
-            data = clip.readframes(clip.getnframes())
-    except (wave.Error, EOFError, struct.error, ValueError, RuntimeError) as error:
-        raise bad_input(name, "a PCM WAV file", f"a broken one: {error}") from None
-    if width not in (1, 2, 3, 4) or rate < 1:
-        raise bad_input(name, "PCM of 8 to 32 bits", f"{8 * width} bits at {rate} Hz")
-    frames = len(data) // (width * channels)
-    if not frames:
-        raise bad_input(name, "a WAV file with samples", "none")
-    # `_fit` cuts the clip to the form's samples: frames beyond them need no decoding.
-    if form.samples is not None:
-        frames = min(frames, form.samples * rate // form.rate_hz + 2)
-    mono = _mono(data[: frames * width * channels], width, channels)
-    values = _fit(_resample(name, mono, rate, form.rate_hz), form.samples)
-    low, high = media_range("audio", dtype)
-    if (low, high) == (-1, 1):
-        return values
-    # As in PCM, the largest sample is one step below what 1 would be.
-    half = (high - low + 1) / 2
-    return values * half + (low + half)
-
-
-def _mono(data: bytes, width: int, channels: int) -> NDArray[np.float32]:
-    values: NDArray[Any]
-    if width == 1:
-        values = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
-    elif width == 3:
-        # 24 bits become the upper three bytes of 32, which preserves sign and scale.
-        wide = np.zeros((len(data) // 3, 4), np.uint8)
-        wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
-        values = wide.reshape(-1).view("<i4").astype(np.float32) / np.float32(2**31)
-    else:
-        values = np.frombuffer(data, f"<i{width}").astype(np.float32)
-        values = values / np.float32(2 ** (8 * width - 1))
-    mono: NDArray[np.float32] = values.reshape(-1, channels).mean(axis=1, dtype=np.float32)
-    return mono
-
-
-def _resample(
-    name: str, values: NDArray[np.float32], rate: int, wanted: int
-) -> NDArray[np.float32]:
-    if rate == wanted:
-        return values
-    count = max(1, values.size * wanted // rate)
-    if count > SAMPLES_MAX:
-        raise bad_input(name, f"at most {SAMPLES_MAX} samples at {wanted} Hz", f"{count}")
-    at = np.arange(count) * (rate / wanted)
-    samples: NDArray[np.float32] = np.interp(at, np.arange(values.size), values).astype(np.float32)
-    return samples
-
-
-def _fit(values: NDArray[np.float32], samples: int | None) -> NDArray[np.float32]:
-    if samples is None or samples == values.size:
-        return values[np.newaxis]
-    row = np.zeros((1, samples), np.float32)
-    kept = min(samples, values.size)
-    row[0, :kept] = values[:kept]
-    return row
-
-
 def preload() -> None:
-    """Import the libraries for pictures and clips before the first one arrives."""
-    import wave  # noqa: F401 - see above
-
+    """Import the library for pictures before the first one arrives."""
     from PIL import Image, ImageOps, WebPImagePlugin  # noqa: F401 - WebP is not in `preinit`
 
     Image.preinit()

@@ -294,6 +294,8 @@ CONTENT_TYPES: Final = {
     ".bmp": "image/bmp",
     ".gif": "image/gif",
     ".wav": "audio/wav",
+    ".flac": "audio/flac",
+    ".ogg": "audio/ogg",
     ".npy": "application/x-npy",
     ".json": JSON,
 }
