@@ -6,12 +6,14 @@ Pillow is imported when the first picture arrives: most replicas never need it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime_image.codecs import jpeg, png
 from runtime_image.codecs.raw import PICTURES
 from runtime_image.contract.errors import RequestError, bad_input
 from runtime_image.contract.model import ImageForm, media_range
@@ -30,10 +32,10 @@ def decode_image(
     `dtype`; raises BAD_INPUT.
 
     In this order: decode (JPEGs at the smallest scale that is large enough), apply the EXIF
-    orientation, put transparent parts on white (as viewers do), convert the mode, resize to `size`
-    without preserving the aspect ratio (bilinear, area-weighted when shrinking), invert if the form
-    requests it (255 - pixel), then (pixel * scale - mean) / std, see `ImageForm`. Only the first
-    frame of an animation is used.
+    orientation if it can be read, put transparent parts on white (as viewers do), convert the mode,
+    resize to `size` without preserving the aspect ratio (bilinear, area-weighted when shrinking),
+    invert if the form requests it (255 - pixel), then (pixel * scale - mean) / std, see
+    `ImageForm`. Only the first frame of an animation is used. No other metadata are read.
     """
     pixels = np.asarray(_open(name, body, form), np.float32)
     if form.invert:
@@ -57,19 +59,41 @@ def _open(name: str, body: memoryview, form: ImageForm) -> Any:
 
     height, width = form.size
     try:
-        picture = Image.open(BytesIO(body), formats=PICTURES)
+        picture, turn, clear = _decoder(name, body)
         _check_pixels(name, picture.size)
-        if picture.format == "PNG" and _PNG_END.search(body) is None:
-            raise bad_input(name, "an intact picture", "a PNG that is cut off: its end is missing")
         # The orientation may still swap the axes, so either side must fit the longer one.
         picture.draft(form.mode, (max(form.size), max(form.size)))
-        return _upright(picture, form.mode).resize((width, height), Image.Resampling.BILINEAR)
+        picture = _composed(picture, form.mode, clear)
+        if turn is not None:
+            picture = picture.transpose(turn)
+        return picture.resize((width, height), Image.Resampling.BILINEAR)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise bad_input(name, f"a picture of at most {PIXELS_MAX} pixels", "far more") from None
+    except png.TooManyChunks:
+        got = f"one of more than {png.CHUNKS_MAX} chunks"
+        raise bad_input(name, "an intact picture", got) from None
     except RequestError:
         raise
     except Exception as error:  # noqa: BLE001  # Pillow's decoders raise anything on damaged files
         raise bad_input(name, "an intact picture", f"a damaged one: {error}") from None
+
+
+def _decoder(name: str, body: memoryview) -> tuple[Any, Any, int | None]:
+    """Return a picture that is not decoded yet, how to turn it upright, and the grey of 16 bits
+    that is transparent."""
+    from PIL import Image
+
+    if bytes(body[: len(png.SIGNATURE)]) == png.SIGNATURE:
+        if _PNG_END.search(body) is None:
+            raise bad_input(name, "an intact picture", "a PNG that is cut off: its end is missing")
+        found = png.reduce(body)
+    elif bytes(body[: len(jpeg.START)]) == jpeg.START:
+        found = jpeg.reduce(body)
+    else:
+        picture = Image.open(BytesIO(body), formats=PICTURES)
+        return picture, _turn([picture]), None
+    turn = _turn([BytesIO(one) for one in found.oriented])
+    return Image.open(BytesIO(found.body), formats=PICTURES), turn, found.clear
 
 
 def _check_pixels(name: str, size: tuple[int, int]) -> None:
@@ -80,15 +104,45 @@ def _check_pixels(name: str, size: tuple[int, int]) -> None:
         )
 
 
-def _upright(picture: Any, mode: str) -> Any:
-    """Return the picture in `mode`, oriented and composed as a viewer shows it."""
-    from PIL import Image, ImageOps
+def _turn(sources: Sequence[Any]) -> Any:
+    """Return how to turn a picture upright by its EXIF orientation, None if no source has one that
+    can be read. `sources`: pictures, or files of pictures."""
+    from PIL import ExifTags, Image
 
-    picture = ImageOps.exif_transpose(picture)
+    turns = Image.Transpose
+    for source in sources:
+        try:
+            picture = (
+                source if isinstance(source, Image.Image) else Image.open(source, "r", ["PNG"])
+            )
+            orientation = picture.getexif().get(ExifTags.Base.Orientation)
+        except Exception:  # noqa: BLE001, S112  # damaged metadata say nothing about the pixels
+            continue
+        if orientation is not None:
+            return {
+                2: turns.FLIP_LEFT_RIGHT,
+                3: turns.ROTATE_180,
+                4: turns.FLIP_TOP_BOTTOM,
+                5: turns.TRANSPOSE,
+                6: turns.ROTATE_270,
+                7: turns.TRANSVERSE,
+                8: turns.ROTATE_90,
+            }.get(orientation)
+    return None
+
+
+def _composed(picture: Any, mode: str, clear: int | None) -> Any:
+    """Return the picture in `mode`, on white where it is transparent; so is the grey `clear` of 16
+    bits."""
+    from PIL import Image
+
     if picture.mode.startswith("I"):
         # 16-bit grey: Pillow's own conversion clips at 255 instead of scaling.
-        grey = np.asarray(picture).astype(np.int64) >> 8
-        picture = Image.fromarray(np.clip(grey, 0, 255).astype(np.uint8))
+        values = np.asarray(picture)
+        grey = np.clip(values.astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+        picture = Image.fromarray(
+            grey if clear is None else np.where(values == clear, np.uint8(255), grey)
+        )
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         paper = Image.new("RGBA", picture.size, "white")
@@ -98,6 +152,6 @@ def _upright(picture: Any, mode: str) -> Any:
 
 def preload() -> None:
     """Import the library for pictures before the first one arrives."""
-    from PIL import Image, ImageOps, WebPImagePlugin  # noqa: F401 - WebP is not in `preinit`
+    from PIL import Image, WebPImagePlugin  # noqa: F401 - WebP is not in `preinit`
 
     Image.preinit()
