@@ -151,7 +151,7 @@ def _oip_input(spec: TensorSpec, rules: Mapping[str, InputRule]) -> dict[str, An
 
 def _shape(spec: TensorSpec) -> dict[str, Any]:
     sizes = [
-        {"type": "integer", "minimum": 1} if size == DYNAMIC else {"const": size}
+        {"type": "integer", "minimum": 0} if size == DYNAMIC else {"const": size}
         for size in spec.shape
     ]
     if not sizes:

@@ -33,7 +33,6 @@ from runtime_image.codecs.tensors import (
     RawInput,
     bad_body,
     check_names,
-    check_rows,
     from_binary,
     shorten,
 )
@@ -296,7 +295,6 @@ def read_short_json(
         value, shape = tensors.read(spec, given[spec.name], null=null)
         inputs[spec.name] = RawInput("json", spec.dtype, shape, value)
     _check_repeated(body, given, signature)
-    check_rows(inputs, signature)
     return inputs
 
 

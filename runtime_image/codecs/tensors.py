@@ -8,7 +8,7 @@ find the wrong element.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -85,19 +85,20 @@ def check_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
         raise bad_input(spec.name, describe(spec), f"shape {shorten(str(list(shape)))}")
 
 
-def check_rows(inputs: dict[str, RawInput], signature: Signature) -> None:
-    """Raise BAD_INPUT if inputs with a dynamic first axis differ in rows."""
-    if len(inputs) < 2:
-        return
+def unequal_rows(shapes: Mapping[str, Sequence[int]], signature: Signature) -> RequestError | None:
+    """Return the BAD_INPUT error of inputs with a dynamic first axis that differ in rows, None if
+    they do not. Such a request may be right, because first axes of a model need not be related,
+    but it cannot be joined to others."""
     first: tuple[str, int] | None = None
     for spec in signature.inputs:
         if not spec.shape or spec.shape[0] != DYNAMIC:
             continue
-        rows = inputs[spec.name].shape[0]
+        rows = shapes[spec.name][0]
         if first is None:
             first = (spec.name, rows)
         elif rows != first[1]:
-            raise bad_input(spec.name, f"{first[1]} rows like input {first[0]!r}", f"{rows} rows")
+            return bad_input(spec.name, f"{first[1]} rows like input {first[0]!r}", f"{rows} rows")
+    return None
 
 
 def from_binary(spec: TensorSpec, dtype: str, shape: tuple[int, ...], data: memoryview) -> RawInput:
@@ -220,8 +221,9 @@ def nested_type(spec: TensorSpec, *, null: bool = False) -> Any:
     if null:
         kind = kind | None
     for size in reversed(spec.shape):
-        bounds = Meta(min_length=1) if size == DYNAMIC else Meta(min_length=size, max_length=size)
-        kind = Annotated[list[kind], bounds]  # type: ignore[valid-type]  # built at run time
+        kind = list[kind]  # type: ignore[valid-type]  # built at run time
+        if size != DYNAMIC:
+            kind = Annotated[kind, Meta(min_length=size, max_length=size)]
     return kind
 
 
@@ -245,12 +247,12 @@ def _element(dtype: str) -> Any:
 
 def _measure(spec: TensorSpec, value: Any) -> tuple[int, ...]:
     """Return the shape of decoded lists. Fixed axes are checked already; dynamic ones may be
-    ragged, which raises BAD_INPUT."""
+    ragged, which raises BAD_INPUT. Dynamic axes inside an empty one have the size 0."""
     shape = list(spec.shape)
     level = [value]
     last = max((axis for axis, size in enumerate(shape) if size == DYNAMIC), default=-1)
     for axis in range(last + 1):
-        size = len(level[0])
+        size = len(level[0]) if level else max(shape[axis], 0)
         other = next((len(item) for item in level if len(item) != size), size)
         if other != size:
             raise bad_input(
@@ -272,7 +274,7 @@ def _flatten(value: Any, rank: int) -> Iterable[int]:
 
 
 def _check_uint64(name: str, values: Iterable[int]) -> None:
-    largest = max(values)
+    largest = max(values, default=0)
     if largest > _UINT64_MAX:
         raise bad_input(name, f"integers up to {_UINT64_MAX}", shorten(str(largest)))
 
@@ -306,7 +308,7 @@ def _fault(
     if not isinstance(value, list):
         return describe(spec), f"{_NAMES[type(value)]} instead of a list{where}"
     size = spec.shape[len(path)]
-    if not value or size not in (DYNAMIC, len(value)):
+    if size not in (DYNAMIC, len(value)):
         return describe(spec), f"a list of {len(value)}{where}"
     for index, item in enumerate(value):
         fault = _fault(spec, item, (*path, index), null)

@@ -320,7 +320,6 @@ def test_inputs_are_read_by_name() -> None:
         (b'{"inputs": {"image": [[1, 2]]}}', "an unknown name"),
         (rb'{"inputs":{"input.1":[[1,2]],"say \"s\"":["a"],"input.1":[[3,4]]}}', "given twice"),
         (rb'{"inputs":{},"inputs":{"input.1":[[1,2]],"say \"s\"":["a"]}}', "given twice"),
-        (rb'{"inputs":{"input.1":[[1,2]],"say \"s\"":["a","b"]}}', "expected 1 rows"),
         (b'{"inputs": 3}', "got Expected `object`"),
         (b'{"input": {}}', "unknown field"),
         (b"[]", "JSON object"),
