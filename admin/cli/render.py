@@ -190,6 +190,7 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
         ("load", duration(float(profile["load_ms"])) if "load_ms" in profile else ""),
         ("memory", f"{number(float(profile['memory_mib']))} MiB" if profile else ""),
         ("batching", get(result, "batching")),
+        ("media", get(result, "media")),
         ("precision", precision_summary((profile.get("optimised") or {}).get("table"))),
         ("prepared", prepared(profile)),
         ("compiled", get(result, "compiled")),

@@ -41,6 +41,7 @@ from pool_manager.mounts import MountRules
 from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.errors import Conflict
+from registry.media_values import media_values
 from registry.model import Function, Operation
 from registry.names import check_name
 from registry.shares import Shares
@@ -344,6 +345,7 @@ class Deploys:
     @staticmethod
     def _result(deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:
         ref = deployed.revision.ref
+        media = media_values(deployed.revision.signature, deployed.revision.inputs)
         return {
             "revision": ref,
             "created": True,
@@ -352,6 +354,7 @@ class Deploys:
             "batch_max": rows_of(deployed.revision, deployed.profile),
             "batching": summary(deployed.revision, deployed.profile),
             "switch": how,
+            **({"media": media} if media else {}),
             **server_result(deployed),
         }
 

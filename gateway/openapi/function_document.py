@@ -6,6 +6,7 @@ its binary form, npy, pictures, sounds, bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,8 +26,9 @@ from gateway.openapi.document import make_document
 from gateway.openapi.routes import JSON, OCTETS, WORDS, Answer, Content, Route
 from gateway.problems import OK
 from runtime_image.codecs import raw
-from runtime_image.codecs.tensors import nested_type
+from runtime_image.codecs.tensors import has_null, nested_type
 from runtime_image.contract.dtypes import BYTES, FLOATS
+from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def _requests(revision: Revision) -> dict[str, Any]:
     signature, rules = revision.signature, revision.inputs
     if signature.kind == "bytes":
         return {OCTETS: {}, "*/*": {}}
-    found: dict[str, Any] = {JSON: _json_request(signature)}
+    found: dict[str, Any] = {JSON: _json_request(signature, rules)}
     if signature.kind == "json":
         return found
     found[OCTETS] = {}
@@ -91,27 +93,27 @@ def _requests(revision: Revision) -> dict[str, Any]:
     return found
 
 
-def _json_request(signature: Signature) -> dict[str, Any]:
+def _json_request(signature: Signature, rules: Mapping[str, InputRule]) -> dict[str, Any]:
     if signature.kind == "json":
         inputs: dict[str, Any] = {"type": "object"}
         return {"schema": _object({"inputs": inputs}), "example": {"inputs": {}}}
-    values = {one.name: _nested(one) for one in signature.inputs}
+    values = {one.name: _nested(one, rules) for one in signature.inputs}
     short = _object({"inputs": _object(values)})
-    found: dict[str, Any] = {"schema": {"anyOf": [short, _oip_request(signature)]}}
+    found: dict[str, Any] = {"schema": {"anyOf": [short, _oip_request(signature, rules)]}}
     example = {one.name: zeros(one, EXAMPLE_ITEMS_MAX) for one in signature.inputs}
     if None not in example.values():
         found["example"] = {"inputs": example}
     return found
 
 
-def _nested(spec: TensorSpec) -> dict[str, Any]:
+def _nested(spec: TensorSpec, rules: Mapping[str, InputRule]) -> dict[str, Any]:
     """Return the schema of a tensor as nested lists, which is what the codec checks."""
-    return msgspec.json.schema(nested_type(spec))
+    return msgspec.json.schema(nested_type(spec, null=has_null(spec, rules)))
 
 
-def _oip_request(signature: Signature) -> dict[str, Any]:
+def _oip_request(signature: Signature, rules: Mapping[str, InputRule]) -> dict[str, Any]:
     """Return the schema of the Open Inference Protocol's JSON."""
-    tensors = [_oip_input(one) for one in signature.inputs]
+    tensors = [_oip_input(one, rules) for one in signature.inputs]
     count = len(tensors)
     inputs = {"type": "array", "items": {"anyOf": tensors}, "minItems": count, "maxItems": count}
     names = [one.name for one in signature.outputs]
@@ -132,8 +134,8 @@ def _oip_request(signature: Signature) -> dict[str, Any]:
     }
 
 
-def _oip_input(spec: TensorSpec) -> dict[str, Any]:
-    element = _nested(TensorSpec(spec.name, spec.dtype, ()))
+def _oip_input(spec: TensorSpec, rules: Mapping[str, InputRule]) -> dict[str, Any]:
+    element = _nested(TensorSpec(spec.name, spec.dtype, ()), rules)
     flat = {"type": "array", "items": element}
     named = {
         "name": {"const": spec.name},
@@ -143,13 +145,13 @@ def _oip_input(spec: TensorSpec) -> dict[str, Any]:
     }
     if spec.dtype in BINARY_ONLY:
         return _object(named, left_out=("parameters",), is_closed=False)
-    named["data"] = {"anyOf": [flat, _nested(spec)]} if len(spec.shape) > 1 else flat
+    named["data"] = {"anyOf": [flat, _nested(spec, rules)]} if len(spec.shape) > 1 else flat
     return _object(named, left_out=("parameters", "data"), is_closed=False)
 
 
 def _shape(spec: TensorSpec) -> dict[str, Any]:
     sizes = [
-        {"type": "integer", "minimum": 1} if size == DYNAMIC else {"const": size}
+        {"type": "integer", "minimum": 0} if size == DYNAMIC else {"const": size}
         for size in spec.shape
     ]
     if not sizes:

@@ -154,7 +154,8 @@ class InputTable(Section):
     layout: Literal["HW", "HWC", "CHW"] | None = None
     """Order of the tensor's axes, by default `CHW`. `HW` is for grey pictures."""
     scale: Number | None = None
-    """Factor of each pixel, by default 1/255: (pixel * `scale` - `mean`) / `std`."""
+    """Factor of each pixel: (pixel * `scale` - `mean`) / `std`. 1/255 by default. If none of the
+    three is given, pixels are 0 to 1 in floats, 0 to 255 in integers and -128 to 127 in INT8."""
     mean: PerChannel | None = None
     """Number that is subtracted, or one number per channel. 0 by default."""
     std: PerChannel | None = None
@@ -162,7 +163,7 @@ class InputTable(Section):
     invert: bool | None = None
     """Whether the picture is inverted before anything else. False by default."""
     rate_hz: int | None = Field(default=None, ge=1000, le=384_000)
-    """Sample rate that a WAV file is converted to. 16000 by default."""
+    """Sample rate that a sound is converted to. 16000 by default."""
     samples: int | None = Field(default=None, ge=1, le=100_000_000)
     """Samples that a clip is cut to, or padded to with silence."""
     length: int | None = Field(default=None, ge=1, le=268_435_456)
@@ -353,11 +354,19 @@ def _image(at: str, table: InputTable) -> ImageForm:
         size=(height, width),
         mode=mode,
         layout=layout,
-        scale=1 / 255 if table.scale is None else table.scale,
+        scale=_scale(table),
         mean=_per_channel(f"{at}.mean", table.mean, mode, 0.0),
         std=std,
         invert=bool(table.invert),
     )
+
+
+def _scale(table: InputTable) -> float | None:
+    """Return the factor of each pixel, None for the range of the input's type. A mean or a std
+    alone is for pixels of 0 to 1."""
+    if table.scale is None and (table.mean is not None or table.std is not None):
+        return 1 / 255
+    return table.scale
 
 
 def _per_channel(

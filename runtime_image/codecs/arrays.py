@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime_image.codecs import bfloat16, media, request
+from runtime_image.codecs import bfloat16, media, request, sounds
 from runtime_image.codecs.request import Parsed
 from runtime_image.codecs.tensors import RawInput, check_shape
 from runtime_image.contract import dtypes
@@ -66,9 +67,9 @@ def _from_binary(name: str, raw: RawInput, is_finite: bool) -> NDArray[Any]:
 def _transform(spec: TensorSpec, raw: RawInput, rule: InputRule) -> NDArray[Any]:
     array: NDArray[Any]
     if raw.encoding == "image" and rule.image is not None:
-        array = media.decode_image(spec.name, raw.payload, rule.image)
+        array = media.decode_image(spec.name, raw.payload, rule.image, spec.dtype)
     elif raw.encoding == "audio" and rule.audio is not None:
-        array = media.decode_audio(spec.name, raw.payload, rule.audio)
+        array = sounds.decode(spec.name, raw.payload, rule.audio, spec.dtype)
     else:
         array = _row(raw.payload, rule.bytes or BytesForm())
     check_shape(spec, array.shape)
@@ -94,6 +95,8 @@ def _cast(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
     if wanted.kind == "O":
         raise bad_input(spec.name, f"{spec.dtype} elements", "a picture or sound, which is numbers")
     if wanted.kind in "ui" and array.dtype.kind == "f":
-        limits = np.iinfo(wanted)
-        array = np.clip(np.rint(array.astype(np.float64)), limits.min, limits.max)
+        low, high = dtypes.INTEGER_RANGE[spec.dtype]
+        # Of 64 bits, no float64 is the largest integer: the next one below it is.
+        most = float(high) if int(float(high)) == high else math.nextafter(float(high), 0)
+        array = np.clip(np.rint(array.astype(np.float64)), low, most)
     return array.astype(wanted)

@@ -85,6 +85,8 @@ def tiled(arrays: Arrays, signature: Signature, rows: int) -> dict[str, NDArray[
     if not batched and own != (rows,):
         shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in signature.inputs)
         raise Refused(f"no input has a batch axis, which is a first axis of any size: {shapes}")
+    if not all(len(arrays[name]) for name in batched):
+        raise Refused("an input has no rows to repeat")
     size = sum(arrays[name].nbytes // max(len(arrays[name]), 1) for name in batched) * rows
     if size > BODY_MAX:
         raise Refused(f"{rows} rows have {size} bytes: expected at most {BODY_MAX}")

@@ -79,8 +79,8 @@ class PlainReader:
         self._specs = signature.inputs
 
     def read(self, body: bytes) -> tuple[list[Any], ...] | None:
-        """Return the nested lists of each input, with equal row counts. None for anything else:
-        another form, or an error."""
+        """Return the nested lists of each input, with equal row counts, at least one. None for
+        anything else: another form, or an error."""
         # Numbers contain no quotes and each key has two. More quotes mean a repeated name, of
         # which the decoder returns only the last value.
         if body.count(b'"') != self._quotes:
@@ -90,9 +90,9 @@ class PlainReader:
         except (ValueError, RecursionError):
             return None
         if self._quotes == _QUOTES_OF_ONE:
-            return (inputs.input0,)
+            return (inputs.input0,) if inputs.input0 else None
         values: tuple[list[Any], ...] = msgspec.structs.astuple(inputs)
-        return values if len(set(map(len, values))) == 1 else None
+        return values if values[0] and len(set(map(len, values))) == 1 else None
 
     def arrays(self, requests: Sequence[tuple[list[Any], ...]]) -> dict[str, NDArray[Any]]:
         """Return one array per input with the rows of all `requests`, in order."""

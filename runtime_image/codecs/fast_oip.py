@@ -94,7 +94,6 @@ class OipReader:
 
     def __init__(self, signature: Signature) -> None:
         self._specs = signature.inputs
-        self._rows_equal = [spec.name for spec in self._specs if spec.shape[:1] == (DYNAMIC,)]
         self._heads: dict[bytes, _Head] = {}
         self._forms: dict[bytes, AnswerForm] = {}
         self._decode = self._decoder() if len({spec.dtype for spec in self._specs}) == 1 else None
@@ -173,12 +172,10 @@ class OipReader:
             shape, data = tuple(tensor.shape), tensor.data
             if tensor.parameters is not msgspec.UNSET or not spec.accepts(shape):
                 return None
-            if len(data) != math.prod(shape):
+            if not data or len(data) != math.prod(shape):
                 return None
             packed = pack(f"<{len(data)}{_FORMATS[spec.dtype]}", *data)
             arrays[spec.name] = np.frombuffer(packed, DTYPES[spec.dtype]).reshape(shape)
-        if len(self._rows_equal) > 1 and len({len(arrays[key]) for key in self._rows_equal}) > 1:
-            return None
         return arrays
 
     def remember(self, missed: Missed, size: int, json_length: int, parsed: Parsed) -> None:

@@ -8,6 +8,7 @@ order of `inputs`, each with the length `parameters.binary_data_size`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -15,19 +16,21 @@ import msgspec
 from msgspec import Meta
 
 from runtime_image.codecs import parameters, tensors
+from runtime_image.codecs.json_faults import bad_json
 from runtime_image.codecs.tensors import (
     BINARY_FORM,
     RawInput,
     bad_body,
     check_names,
-    check_rows,
     check_shape,
     describe,
     from_binary,
+    has_null,
     shorten,
 )
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import RequestError, bad_input
+from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 
 _EXPECTED: Final = 'an Open Inference Protocol object {"inputs": [{name, shape, datatype, data}]}'
@@ -95,7 +98,12 @@ class OipRequest:
     classes: tuple[tuple[str, int], ...] = ()
 
 
-def read(body: memoryview, json_length: int | None, signature: Signature) -> OipRequest:
+def read(
+    body: memoryview,
+    json_length: int | None,
+    signature: Signature,
+    rules: Mapping[str, InputRule],
+) -> OipRequest:
     """Parse a request of either form; raises BAD_INPUT. `json_length` None: the body is all
     JSON."""
     length = len(body) if json_length is None else json_length
@@ -107,8 +115,8 @@ def read(body: memoryview, json_length: int | None, signature: Signature) -> Oip
     try:
         request = _body.decode(body[:length])
     except (ValueError, RecursionError) as error:
-        raise bad_body(_EXPECTED, shorten(str(error))) from None
-    inputs = _inputs(request.inputs, body[length:], signature)
+        raise bad_json(_EXPECTED, body[:length], error) from None
+    inputs = _inputs(request.inputs, body[length:], signature, rules)
     everywhere = False
     if not isinstance(request.parameters, msgspec.UnsetType):
         everywhere = bool(parameters.read(request.parameters).binary_data_output)
@@ -128,7 +136,9 @@ def read(body: memoryview, json_length: int | None, signature: Signature) -> Oip
     return OipRequest(inputs, request.id or "", tuple(wanted), binary, False, classes)
 
 
-def _inputs(items: list[_Input], raw: memoryview, signature: Signature) -> dict[str, RawInput]:
+def _inputs(
+    items: list[_Input], raw: memoryview, signature: Signature, rules: Mapping[str, InputRule]
+) -> dict[str, RawInput]:
     check_names((item.name for item in items), signature)
     specs = {spec.name: spec for spec in signature.inputs}
     inputs: dict[str, RawInput] = {}
@@ -140,7 +150,8 @@ def _inputs(items: list[_Input], raw: memoryview, signature: Signature) -> dict[
             raise bad_input(item.name, expected, "shared memory, which is not supported")
         size = given.binary_data_size
         if size is None:
-            inputs[item.name] = _from_json(specs[item.name], item)
+            spec = specs[item.name]
+            inputs[item.name] = _from_json(spec, item, null=has_null(spec, rules))
             continue
         if not 0 <= size <= len(raw) - at:
             raise bad_input(
@@ -152,7 +163,6 @@ def _inputs(items: list[_Input], raw: memoryview, signature: Signature) -> dict[
         at += size
     if at != len(raw):
         raise bad_body(f"{at} bytes of tensors after the JSON part", f"{len(raw)} bytes")
-    check_rows(inputs, signature)
     return inputs
 
 
@@ -162,7 +172,7 @@ def _from_raw(spec: TensorSpec, item: _Input, data: memoryview) -> RawInput:
     return from_binary(spec, item.datatype, item.shape, data)
 
 
-def _from_json(spec: TensorSpec, item: _Input) -> RawInput:
+def _from_json(spec: TensorSpec, item: _Input, *, null: bool) -> RawInput:
     raw = item.data
     if isinstance(raw, msgspec.UnsetType):
         raise bad_input(spec.name, "data or parameters.binary_data_size", "neither")
@@ -173,9 +183,12 @@ def _from_json(spec: TensorSpec, item: _Input) -> RawInput:
     shape = item.shape
     check_shape(spec, shape)
     if len(shape) < 2 or _NESTED.match(memoryview(raw)) is None:
-        return RawInput("json", spec.dtype, shape, tensors.read_flat(spec, shape, raw))
-    value, measured = tensors.read(spec, raw)
-    if measured != shape:
+        flat = tensors.read_flat(spec, shape, raw, null=null)
+        return RawInput("json", spec.dtype, shape, flat)
+    value, measured = tensors.read(spec, raw, null=null)
+    # Axes inside an empty one cannot be seen in nested lists.
+    seen = measured.index(0) + 1 if 0 in measured else len(measured)
+    if measured[:seen] != shape[:seen]:
         raise bad_input(spec.name, f"data of shape {list(shape)}", f"shape {list(measured)}")
     return RawInput("json", spec.dtype, shape, value)
 

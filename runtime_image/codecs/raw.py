@@ -1,4 +1,4 @@
-"""Bodies that are a single input: raw bytes, a picture, a WAV file."""
+"""Bodies that are a single input: raw bytes, a picture, a sound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,23 @@ from runtime_image.contract.errors import bad_input
 from runtime_image.contract.model import BytesForm, InputKind, InputRule
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
-AUDIO_TYPES: Final = ("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave")
+AUDIO_TYPES: Final = (
+    "audio/wav",
+    "audio/x-wav",
+    "audio/wave",
+    "audio/vnd.wave",
+    "audio/flac",
+    "audio/x-flac",
+    "audio/ogg",
+)
+"""Content types of sounds. The first bytes say which format it is."""
+AUDIO_MAGIC: Final = {
+    b"RIFF": "WAV",
+    b"RF64": "WAV",
+    b"BW64": "WAV",
+    b"fLaC": "FLAC",
+    b"OggS": "Ogg",
+}
 BODY: Final = "body"
 """Name of the only input of a function whose signature is one raw body."""
 _WAV_MIN: Final = 44
@@ -49,12 +65,17 @@ def read_image(body: memoryview, signature: Signature, name: str) -> dict[str, R
 
 
 def read_audio(body: memoryview, signature: Signature, name: str) -> dict[str, RawInput]:
-    """Return a WAV file, recognised by its first bytes, as input `name`; raises BAD_INPUT."""
+    """Return a sound, recognised by its first bytes, as input `name`; raises BAD_INPUT."""
     spec = _only(signature, name)
     head = bytes(body[:12])
-    if head[:4] != b"RIFF" or head[8:] != b"WAVE":
-        raise bad_input(name, "a WAV file (RIFF, WAVE)", f"bytes {head.hex() or 'none'}")
-    if len(body) <= _WAV_MIN:
+    kind = AUDIO_MAGIC.get(head[:4])
+    if head[:4] == b"RIFX":
+        got = "RIFX, which is big-endian: convert it with ffmpeg -i FILE out.wav"
+        raise bad_input(name, "a WAV file (RIFF, WAVE)", got)
+    if kind is None or (kind == "WAV" and head[8:] != b"WAVE"):
+        expected = "a sound: WAV (RIFF, WAVE), FLAC or Ogg"
+        raise bad_input(name, expected, f"bytes {head.hex() or 'none'}")
+    if kind == "WAV" and len(body) <= _WAV_MIN:
         raise bad_input(name, "a WAV file with samples", f"{len(body)} bytes")
     return {name: RawInput("audio", spec.dtype, (), body)}
 

@@ -28,11 +28,11 @@ from runtime_image.codecs.accept import (
     choose,
     media_type,
 )
+from runtime_image.codecs.json_faults import bad_json
 from runtime_image.codecs.tensors import (
     RawInput,
     bad_body,
     check_names,
-    check_rows,
     from_binary,
     shorten,
 )
@@ -45,6 +45,7 @@ RequestForm = Literal["short", "oip", "npy", "raw"]
 _URLENCODED: Final = "application/x-www-form-urlencoded"
 _FIRST_KEY: Final = re.compile(rb'\s*+\{\s*+"inputs"\s*+:\s*+([\[{])')
 _EXPECTED: Final = 'a JSON object {"inputs": {name: value}}'
+_JSON_START: Final = re.compile(rb"(?:\xef\xbb\xbf)?+\s*+\{")
 _QUOTE: Final = b'"'
 _EXPONENT: Final = {"FP16": 0x7C00, "BF16": 0x7F80}
 """IEEE 754: all exponent bits set means an infinity or a NaN."""
@@ -114,7 +115,7 @@ def parse(
     media, parameters = media_type(head.content_type)
     if signature.kind == "bytes":
         return _parse_body(head, media, body, signature)
-    if not media and bytes(body[:64]).lstrip().startswith(b"{"):
+    if not media and _JSON_START.match(bytes(body[:64])):
         media = JSON
     if signature.kind == "json":
         if media != JSON:
@@ -122,9 +123,9 @@ def parse(
         values = read_values(_whole(body))
         return Parsed("short", values, choose(head.accept, SHORT, signature))
     if media == OIP or (head.json_length is not None and media in (JSON, OCTETS, "")):
-        return _parse_oip(head, body, signature)
+        return _parse_oip(head, body, signature, rules)
     if media == JSON:
-        return _parse_json(head, _whole(body), signature)
+        return _parse_json(head, _whole(body), signature, rules)
     if media == NPY:
         inputs = read_npy(memoryview(body), signature, parameters.get("input", ""))
         return Parsed("npy", inputs, choose(head.accept, SHORT, signature))
@@ -152,15 +153,22 @@ def content_types(signature: Signature, rules: dict[str, InputRule]) -> list[str
     return types
 
 
-def _parse_json(head: RequestHead, body: bytes, signature: Signature) -> Parsed:
+def _parse_json(
+    head: RequestHead, body: bytes, signature: Signature, rules: dict[str, InputRule]
+) -> Parsed:
     if _is_oip(body):
-        return _parse_oip(head, body, signature)
-    inputs = read_short_json(body, signature)
+        return _parse_oip(head, body, signature, rules)
+    inputs = read_short_json(body, signature, rules)
     return Parsed("short", inputs, choose(head.accept, SHORT, signature))
 
 
-def _parse_oip(head: RequestHead, body: bytes | memoryview, signature: Signature) -> Parsed:
-    request = oip.read(memoryview(body), head.json_length, signature)
+def _parse_oip(
+    head: RequestHead,
+    body: bytes | memoryview,
+    signature: Signature,
+    rules: dict[str, InputRule],
+) -> Parsed:
+    request = oip.read(memoryview(body), head.json_length, signature, rules)
     binary = request.binary_all or bool(request.binary)
     default = AnswerForm(
         "oip-binary" if binary else "oip",
@@ -235,8 +243,8 @@ def _unsupported(
 def check_finite(parsed: Parsed, rules: dict[str, InputRule]) -> None:
     """Raise BAD_INPUT with the first element that is not finite in an input declared finite.
 
-    JSON cannot represent such numbers; only binary elements can. Views are read in native byte
-    order, which is little-endian on every platform for which a replica's wheels exist.
+    Only binary elements can be such numbers: `parse` has refused them in JSON. Views are read in
+    native byte order, which is little-endian on every platform for which a replica's wheels exist.
     """
     for name, tensor in parsed.inputs.items():
         rule = rules.get(name)
@@ -272,19 +280,21 @@ def refusal(name: str, dtype: str, shape: tuple[int, ...], position: int) -> Req
     return bad_input(name, f"finite {dtype} values", f"NaN or infinity at index {index}")
 
 
-def read_short_json(body: bytes, signature: Signature) -> dict[str, RawInput]:
+def read_short_json(
+    body: bytes, signature: Signature, rules: dict[str, InputRule]
+) -> dict[str, RawInput]:
     """Return the inputs of a function with tensors; raises BAD_INPUT."""
     try:
         given = _tensors.decode(body).inputs
     except (ValueError, RecursionError) as error:
-        raise _bad_json(error) from None
+        raise bad_json(_EXPECTED, body, error) from None
     check_names(given, signature)
     inputs: dict[str, RawInput] = {}
     for spec in signature.inputs:
-        value, shape = tensors.read(spec, given[spec.name])
+        null = tensors.has_null(spec, rules)
+        value, shape = tensors.read(spec, given[spec.name], null=null)
         inputs[spec.name] = RawInput("json", spec.dtype, shape, value)
     _check_repeated(body, given, signature)
-    check_rows(inputs, signature)
     return inputs
 
 
@@ -296,12 +306,8 @@ def read_values(body: bytes) -> dict[str, RawInput]:
     try:
         given = _values.decode(body).inputs
     except (ValueError, RecursionError) as error:
-        raise _bad_json(error) from None
+        raise bad_json(_EXPECTED, body, error) from None
     return {name: RawInput("object", "", (), value) for name, value in given.items()}
-
-
-def _bad_json(error: Exception) -> RequestError:
-    return bad_body(_EXPECTED, shorten(str(error)))
 
 
 def _check_repeated(body: bytes, given: dict[str, msgspec.Raw], signature: Signature) -> None:

@@ -8,7 +8,7 @@ find the wrong element.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import BAD_INPUT, RequestError, bad_input
+from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
 Encoding = Literal["binary", "json", "image", "audio", "bytes", "object"]
@@ -84,19 +85,20 @@ def check_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
         raise bad_input(spec.name, describe(spec), f"shape {shorten(str(list(shape)))}")
 
 
-def check_rows(inputs: dict[str, RawInput], signature: Signature) -> None:
-    """Raise BAD_INPUT if inputs with a dynamic first axis differ in rows."""
-    if len(inputs) < 2:
-        return
+def unequal_rows(shapes: Mapping[str, Sequence[int]], signature: Signature) -> RequestError | None:
+    """Return the BAD_INPUT error of inputs with a dynamic first axis that differ in rows, None if
+    they do not. Such a request may be right, because first axes of a model need not be related,
+    but it cannot be joined to others."""
     first: tuple[str, int] | None = None
     for spec in signature.inputs:
         if not spec.shape or spec.shape[0] != DYNAMIC:
             continue
-        rows = inputs[spec.name].shape[0]
+        rows = shapes[spec.name][0]
         if first is None:
             first = (spec.name, rows)
         elif rows != first[1]:
-            raise bad_input(spec.name, f"{first[1]} rows like input {first[0]!r}", f"{rows} rows")
+            return bad_input(spec.name, f"{first[1]} rows like input {first[0]!r}", f"{rows} rows")
+    return None
 
 
 def from_binary(spec: TensorSpec, dtype: str, shape: tuple[int, ...], data: memoryview) -> RawInput:
@@ -144,11 +146,13 @@ def _strings(name: str, data: memoryview, count: int) -> list[str]:
 
 
 FLOAT_MAX: Final[dict[str, float]] = {
-    "FP16": 65504.0,
-    "FP32": (2 - 2.0**-23) * 2.0**127,
+    "BF16": math.nextafter((2 - 2.0**-8) * 2.0**127, 0),
+    "FP16": math.nextafter(65520.0, 0),
+    "FP32": math.nextafter((2 - 2.0**-24) * 2.0**127, 0),
     "FP64": (2 - 2.0**-52) * 2.0**1023,
 }
-"""Largest finite value of each float type (IEEE 754) that JSON may have."""
+"""Largest number in JSON that each float type rounds to a finite value (IEEE 754): just below half
+a step beyond the type's largest, which many languages print with fewer digits, rounded up."""
 BINARY_FORM: Final = (
     "%s as binary data: parameters.binary_data_size, the header Inference-Header-Content-Length and"
     " the elements behind the JSON part"
@@ -168,15 +172,22 @@ _NAMES: Final[dict[type, str]] = {
 }
 
 
-def read(spec: TensorSpec, raw: msgspec.Raw) -> tuple[Any, tuple[int, ...]]:
+def has_null(spec: TensorSpec, rules: Mapping[str, InputRule]) -> bool:
+    """Whether `null` stands for NaN in an input, as it does in answers: in floats not declared
+    finite."""
+    rule = rules.get(spec.name)
+    return spec.dtype in dtypes.FLOATS and not (rule is not None and rule.finite)
+
+
+def read(spec: TensorSpec, raw: msgspec.Raw, *, null: bool = False) -> tuple[Any, tuple[int, ...]]:
     """Return the nested lists of one tensor and their shape; raises BAD_INPUT if they do not
-    fit."""
+    fit. `null`: elements may be null."""
     if spec.dtype == "BF16":
         raise bad_input(spec.name, BINARY_FORM % spec.dtype, "JSON")
     try:
-        value = _nested(spec).decode(raw)
+        value = _nested(spec, null).decode(raw)
     except (ValueError, RecursionError) as error:
-        raise _explain(spec, raw, error) from None
+        raise _explain(spec, raw, error, null) from None
     shape = _measure(spec, value)
     check_shape(spec, shape)
     if spec.dtype == "UINT64":
@@ -184,13 +195,15 @@ def read(spec: TensorSpec, raw: msgspec.Raw) -> tuple[Any, tuple[int, ...]]:
     return value, shape
 
 
-def read_flat(spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw) -> list[Any]:
+def read_flat(
+    spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw, *, null: bool = False
+) -> list[Any]:
     """Return the elements of one tensor as a flat row-major list; raises BAD_INPUT."""
     flat = TensorSpec(spec.name, spec.dtype, (DYNAMIC,))
     try:
-        values: list[Any] = _nested(flat).decode(raw)
+        values: list[Any] = _nested(flat, null).decode(raw)
     except (ValueError, RecursionError) as error:
-        raise _explain(flat, raw, error) from None
+        raise _explain(flat, raw, error, null) from None
     count = math.prod(shape)
     if len(values) != count:
         raise bad_input(
@@ -201,18 +214,22 @@ def read_flat(spec: TensorSpec, shape: tuple[int, ...], raw: msgspec.Raw) -> lis
     return values
 
 
-def nested_type(spec: TensorSpec) -> Any:
-    """Return the msgspec type of a tensor: nested lists, fixed axes with their length."""
+def nested_type(spec: TensorSpec, *, null: bool = False) -> Any:
+    """Return the msgspec type of a tensor: nested lists, fixed axes with their length. `null`:
+    elements may be null."""
     kind = _element(spec.dtype)
+    if null:
+        kind = kind | None
     for size in reversed(spec.shape):
-        bounds = Meta(min_length=1) if size == DYNAMIC else Meta(min_length=size, max_length=size)
-        kind = Annotated[list[kind], bounds]  # type: ignore[valid-type]  # built at run time
+        kind = list[kind]  # type: ignore[valid-type]  # built at run time
+        if size != DYNAMIC:
+            kind = Annotated[kind, Meta(min_length=size, max_length=size)]
     return kind
 
 
 @lru_cache(maxsize=_CACHED)
-def _nested(spec: TensorSpec) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(nested_type(spec))
+def _nested(spec: TensorSpec, null: bool) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(nested_type(spec, null=null))
 
 
 def _element(dtype: str) -> Any:
@@ -230,12 +247,12 @@ def _element(dtype: str) -> Any:
 
 def _measure(spec: TensorSpec, value: Any) -> tuple[int, ...]:
     """Return the shape of decoded lists. Fixed axes are checked already; dynamic ones may be
-    ragged, which raises BAD_INPUT."""
+    ragged, which raises BAD_INPUT. Dynamic axes inside an empty one have the size 0."""
     shape = list(spec.shape)
     level = [value]
     last = max((axis for axis, size in enumerate(shape) if size == DYNAMIC), default=-1)
     for axis in range(last + 1):
-        size = len(level[0])
+        size = len(level[0]) if level else max(shape[axis], 0)
         other = next((len(item) for item in level if len(item) != size), size)
         if other != size:
             raise bad_input(
@@ -257,12 +274,12 @@ def _flatten(value: Any, rank: int) -> Iterable[int]:
 
 
 def _check_uint64(name: str, values: Iterable[int]) -> None:
-    largest = max(values)
+    largest = max(values, default=0)
     if largest > _UINT64_MAX:
         raise bad_input(name, f"integers up to {_UINT64_MAX}", shorten(str(largest)))
 
 
-def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception) -> RequestError:
+def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception, null: bool) -> RequestError:
     """Return the error that locates the fault in a value that the decoder refused.
 
     A large one is not decoded again: as Python objects, JSON takes up to thirty times its size.
@@ -273,23 +290,28 @@ def _explain(spec: TensorSpec, raw: msgspec.Raw, error: Exception) -> RequestErr
         value = msgspec.json.decode(raw)
     except (ValueError, RecursionError) as malformed:
         return bad_input(spec.name, describe(spec), shorten(str(malformed)))
-    wanted, got = _fault(spec, value, ()) or (describe(spec), shorten(str(error)))
+    wanted, got = _fault(spec, value, (), null) or (describe(spec), shorten(str(error)))
     return bad_input(spec.name, wanted, got)
 
 
-def _fault(spec: TensorSpec, value: Any, path: tuple[int, ...]) -> tuple[str, str] | None:
+def _fault(
+    spec: TensorSpec, value: Any, path: tuple[int, ...], null: bool
+) -> tuple[str, str] | None:
     """Return expected and actual value of the first wrong element under `path`, or None."""
     where = f" at index {list(path)}" if path else ""
     if len(path) == len(spec.shape):
+        if value is None and spec.dtype in dtypes.FLOATS:
+            got = f"null, which stands for NaN,{where}"
+            return None if null else (f"finite {spec.dtype} values", got)
         wrong = _element_fault(spec.dtype, value)
         return None if wrong is None else (describe(spec), wrong + where)
     if not isinstance(value, list):
         return describe(spec), f"{_NAMES[type(value)]} instead of a list{where}"
     size = spec.shape[len(path)]
-    if not value or size not in (DYNAMIC, len(value)):
+    if size not in (DYNAMIC, len(value)):
         return describe(spec), f"a list of {len(value)}{where}"
     for index, item in enumerate(value):
-        fault = _fault(spec, item, (*path, index))
+        fault = _fault(spec, item, (*path, index), null)
         if fault is not None:
             return fault
     return None

@@ -12,6 +12,7 @@ from enum import IntEnum
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
+from runtime_image.contract import dtypes
 from runtime_image.contract.compiled import (
     BuildOrder,
     CompiledModel,
@@ -31,13 +32,14 @@ class ImageForm:
 
     The picture is converted to `mode` ("L" or "RGB"), resized to `size` (height, width) and laid
     out as `layout` (HW, HWC or CHW) with a leading batch axis of 1. Each value is then
-    (pixel * scale - mean) / std, with mean and std per channel.
+    (pixel * scale - mean) / std, with mean and std per channel. `scale` None: instead of
+    pixel * scale, pixels are spread over the `media_range` of the input's type.
     """
 
     size: tuple[int, int]
     mode: str = "RGB"
     layout: str = "CHW"
-    scale: float = 1 / 255
+    scale: float | None = None
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     invert: bool = False
@@ -45,13 +47,28 @@ class ImageForm:
 
 @dataclass(frozen=True, slots=True)
 class AudioForm:
-    """Conversion of a WAV file to a tensor: mono float32 in [-1, 1] at `rate_hz`, [1, samples].
+    """Conversion of a sound to a tensor: mono at `rate_hz`, [1, samples], over `media_range` of the
+    input's type.
 
     With `samples` the clip is cut or padded with zeros at its end to that many samples.
     """
 
     rate_hz: int = 16000
     samples: int | None = None
+
+
+def media_range(kind: InputKind, dtype: str) -> tuple[int, int]:
+    """Return the smallest and largest value of a pixel ("image") or sample ("audio") in an input of
+    this type, before mean and std.
+
+    A sound takes the full range of an integer type. A pixel has 8 bits, so that it keeps its own
+    number in the types that hold it; INT8 gets 128 less, as quantised models expect.
+    """
+    if dtype not in dtypes.INTEGER_RANGE:
+        return (0, 1) if kind == "image" else (-1, 1)
+    if kind == "audio" or dtype == "INT8":
+        return dtypes.INTEGER_RANGE[dtype]
+    return 0, 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +294,8 @@ CONTENT_TYPES: Final = {
     ".bmp": "image/bmp",
     ".gif": "image/gif",
     ".wav": "audio/wav",
+    ".flac": "audio/flac",
+    ".ogg": "audio/ogg",
     ".npy": "application/x-npy",
     ".json": JSON,
 }

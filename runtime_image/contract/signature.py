@@ -23,9 +23,10 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor of `shape` fits: same rank, every fixed dimension equal, none empty."""
+        """Whether a tensor of `shape` fits: same rank, every fixed dimension equal. Axes may be
+        empty."""
         return len(shape) == len(self.shape) and all(
-            got > 0 and want in (DYNAMIC, got) for want, got in zip(self.shape, shape, strict=True)
+            got >= 0 and want in (DYNAMIC, got) for want, got in zip(self.shape, shape, strict=True)
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from runtime_image.codecs.tensors import unequal_rows
 from runtime_image.compilers.ranges import OutsideRanges
 from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError, describe
 from runtime_image.contract.link import NotStarted
@@ -25,6 +26,7 @@ from runtime_image.replica.stages import (
     Outcome,
     group,
     join,
+    shapes_of,
     violates,
 )
 
@@ -152,8 +154,7 @@ class Runner:
         """Return the grouping key of a request, unique for one that violates `equal_axes`."""
         if not self._equal_axes or item.arrays is None:
             return item.shape
-        shapes = {name: array.shape for name, array in item.arrays.items()}
-        return item if violates(shapes, self._equal_axes) else item.shape
+        return item if violates(shapes_of(item.arrays), self._equal_axes) else item.shape
 
     def busy_s(self) -> float:
         """Return the engine's run time in seconds, including the current run. Thread-safe."""
@@ -191,7 +192,7 @@ class Runner:
             self._mixed(wanted, str(error), sinks)
             return
         except BaseException as error:  # noqa: BLE001 - the thread must outlive any handler
-            failure = _failure(error, run)
+            failure = self._explained(wanted, _failure(error, run))
         else:
             sinks.deliver(done)
             return
@@ -199,6 +200,22 @@ class Runner:
             sinks.emit(wanted[0].job, failure)
         else:
             self._repeat(wanted, sinks, is_late=run.why_stopped == "timeout")
+
+    def _explained(self, members: list[Decoded], failure: Outcome) -> Outcome:
+        """Return the failure of a run as BAD_INPUT if its inputs differ in rows: that may be right
+        for a model, but is why most runs of such inputs fail."""
+        signature, arrays = self._engine.signature, members[0].arrays
+        if len(members) > 1 or arrays is None or signature.kind != "tensors":
+            return failure
+        if not isinstance(failure, RequestError) or failure.code != FUNCTION_FAILED:
+            return failure
+        refused = unequal_rows(shapes_of(arrays), signature)
+        if refused is None:
+            return failure
+        text = f"{refused.message}; the run failed: {failure.message}"
+        return RequestError(
+            refused.code, text, input=refused.input, expected=refused.expected, got=refused.got
+        )
 
     def _done(self, members: list[Decoded], run: Run, on_run: OnRun) -> Done:
         """Run the engine. Raises any error of the engine, and RowsMixed."""

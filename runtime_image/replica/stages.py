@@ -22,6 +22,7 @@ from runtime_image.codecs.arrays import DTYPES, to_arrays
 from runtime_image.codecs.fast_json import PlainReader, PlainWriter, is_plain, plain_reader
 from runtime_image.codecs.fast_oip import Found, Missed, OipReader, OipWriter, oip_reader
 from runtime_image.codecs.request import RequestHead, parse
+from runtime_image.codecs.tensors import unequal_rows
 from runtime_image.contract.errors import ANSWER_TOO_LARGE, FUNCTION_FAILED, RequestError, describe
 from runtime_image.contract.link import ANSWER_MAX, NotStarted
 from runtime_image.contract.model import EqualAxes, ModelSpec
@@ -164,8 +165,10 @@ class Decoder:
         return self._decoded(job, arrays, parsed.answer, parsed.id)
 
     def _decoded(self, job: Job, arrays: dict[str, Any], answer: AnswerForm, id: str) -> Decoded:
-        rows = int(next(iter(arrays.values())).shape[0]) if self._is_batched else 1
-        return Decoded(job, rows, self._shape(arrays), None, arrays, answer, id)
+        rows, shape = 1, self._shape(arrays)
+        if self._is_batched and type(shape) is tuple:
+            rows = int(next(iter(arrays.values())).shape[0])
+        return Decoded(job, rows, shape, None, arrays, answer, id)
 
     def _body(self, job: Job) -> memoryview:
         """Return the body; a copy of the gateway's memory for handlers, which may keep inputs."""
@@ -174,8 +177,14 @@ class Decoder:
         return memoryview(job.body)
 
     def _shape(self, arrays: dict[str, Any]) -> Hashable:
+        """Return the grouping key of a request, unique for one with an empty axis or different
+        numbers of rows: no proof is about those."""
         if not self._is_batched:
             return ()
+        if any(not array.size for array in arrays.values()):
+            return object()
+        if len(arrays) > 1 and unequal_rows(shapes_of(arrays), self._signature) is not None:
+            return object()
         return tuple((name, array.dtype, array.shape[1:]) for name, array in arrays.items())
 
 
@@ -282,12 +291,17 @@ def group(items: Sequence[tuple[T, Candidate]], rows_max: int) -> list[list[T]]:
     return groups
 
 
+def shapes_of(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each input."""
+    return {name: array.shape for name, array in arrays.items()}
+
+
 def violates(shapes: Mapping[str, Sequence[int]], equal_axes: EqualAxes) -> bool:
     """Whether inputs of these shapes violate the conditions of the row-independence proof: all axes
     of a group in `equal_axes` must have the same size, and that of its constant if it has one.
 
-    The proof's other conditions, no empty axis and equal rows in all inputs, are checked for every
-    request when it is decoded.
+    The proof's other conditions, no empty axis and equal rows in all inputs, are part of the
+    grouping key that a request gets when it is decoded.
     """
     for group in equal_axes:
         sizes = {axis if name == CONSTANT else shapes[name][axis] for name, axis in group}

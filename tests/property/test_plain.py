@@ -85,7 +85,8 @@ def elements(dtype: str) -> st.SearchStrategy[Any]:
         return st.text(max_size=3)
     if dtype in dtypes.FLOATS:
         most = FLOAT_MAX.get(dtype, 1.0)
-        return st.floats(-most, most) | st.integers(-9, 9) | st.sampled_from([most, -most, -0.0, 1])
+        limits = st.sampled_from([most, -most, -0.0, 1, None])
+        return st.floats(-most, most) | st.integers(-9, 9) | limits
     low, high = dtypes.INTEGER_RANGE[dtype]
     return st.integers(low, high) | st.sampled_from([low, high, 0, 1])
 
@@ -152,7 +153,11 @@ def bodies(draw: st.DrawFn, specs: tuple[TensorSpec, ...]) -> bytes:
         cut = draw(st.integers(0, len(body)))
         body = (
             body[:cut]
-            + draw(st.sampled_from([b"", b"NaN", b"\xff", b"0", b'"', b"]"]))
+            + draw(
+                st.sampled_from(
+                    [b"", b"NaN", b"null", b"-Infinity", b"\xef\xbb\xbf", b"\xff", b"0", b'"', b"]"]
+                )
+            )
             + body[cut:]
         )
     return body
@@ -190,7 +195,7 @@ def cases(draw: st.DrawFn) -> tuple[Signature, ModelSpec, list[Job]]:
     is_batched = all(spec.shape and spec.shape[0] == -1 for spec in specs)
     spec = ModelSpec(
         'f"%@1',
-        inputs={name: InputRule(finite=True) for name in names},
+        inputs={name: InputRule(finite=draw(st.booleans())) for name in names},
         output=draw(RULES),
         batch_max=draw(st.sampled_from([1, 3, 64])) if is_batched else 1,
     )

@@ -10,7 +10,8 @@ Body = tuple[bytes, int]
 """A body, and the length of its JSON part as the header says it."""
 NUMBERS = (
     b"-1", b"0", b"1e999", b"1.5", b"9" * 4300, b"9" * 30, b"4294967296", b"9223372036854775807",
-    b"-9223372036854775809", b"null", b"true", b'"1"', b"[]", b"{}", b"NaN",
+    b"-9223372036854775809", b"null", b"true", b'"1"', b"[]", b"{}", b"NaN", b"3.4028235e38",
+    b"3.4028236e38", b"-Infinity",
 )  # fmt: skip
 PIECES = (
     b'"parameters":{"sequence_id":1},', b'"parameters":{"timeout":"x"},', b'"id":7,', b"[" * 2000,

@@ -43,6 +43,7 @@ class DeployedServer(msgspec.Struct):
 class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
     """Result of a deploy or a rollback; empty until it is done. `switch`: the change of the
     traffic. `compiled`: whether there is a compiled model, only if function.toml asks for one.
+    `media`: the numbers that pictures and sounds become, only of integers.
     `from`: the revision that had it before a rollback."""
 
     revision: str | UnsetType = UNSET
@@ -53,6 +54,7 @@ class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
     batch_max: int | UnsetType = UNSET
     batching: str | UnsetType = UNSET
     compiled: str | UnsetType = UNSET
+    media: str | UnsetType = UNSET
     switch: str | UnsetType = UNSET
     server: DeployedServer | UnsetType = UNSET
     from_: str | UnsetType = UNSET

@@ -78,8 +78,8 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
 
     A receipt with the timing follows. Without an input, the function's own sample is sent, or
     zeros. A file is sent as raw bytes if the function takes those. Otherwise its suffix decides: a
-    picture (.png .jpg ...), a .wav, an .npy or a .bin; .json files and values are JSON. --type
-    sends any file unchanged.
+    picture (.png .jpg ...), a sound (.wav .flac .ogg), an .npy or a .bin; .json files and values
+    are JSON. --type sends any file unchanged.
 
     A server function gets one request, by default its sample, and its answer is printed as it
     arrives. -d is then any text, and makes the request a POST.

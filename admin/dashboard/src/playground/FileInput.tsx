@@ -4,7 +4,7 @@ import type { FileField } from "./form.ts";
 import { FaultText } from "./TensorInput.tsx";
 import type { Fault } from "./tensor.ts";
 
-const NOUN = { image: "picture", audio: "WAV file", bytes: "file" };
+const NOUN = { image: "picture", audio: "sound", bytes: "file" };
 
 /** File input by drop, paste or selection, with a preview of pictures. */
 export function FileInput({

@@ -22,7 +22,7 @@ test("a declared picture, sound or file is a field for files", () => {
     accept: "image/*",
     hint: "a picture of any size; it becomes 16 × 8, grey",
   });
-  expect(formOf(tensors({ x: sound })).file?.hint).toBe("a WAV file, cut or padded to 1.0 s");
+  expect(formOf(tensors({ x: sound })).file?.hint).toBe("a sound: WAV, FLAC or Ogg, cut or padded to 1.0 s");
   expect(formOf(tensors({ x: { kind: "bytes", bytes: { length: 512, pad: 0 } } })).file?.hint).toMatch("512 bytes");
   expect(formOf(tensors({ x: { kind: "tensor" } })).file).toBeNull();
 });

@@ -80,7 +80,7 @@ function fileOf(name: string, rule: InputRule): FileField | null {
   if (rule.kind === "audio" && rule.audio) {
     const { rate_hz, samples } = rule.audio;
     const length = samples === null ? "" : `, cut or padded to ${(samples / rate_hz).toPrecision(2)} s`;
-    return { name, kind: "audio", accept: "audio/wav,.wav", type: "audio/wav", hint: `a WAV file${length}` };
+    return { name, kind: "audio", accept: "audio/*", type: "audio/wav", hint: `a sound: WAV, FLAC or Ogg${length}` };
   }
   if (rule.kind === "bytes") {
     const length = rule.bytes?.length ?? null;

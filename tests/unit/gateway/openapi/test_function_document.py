@@ -62,6 +62,10 @@ BODIES: list[Any] = [
         "inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}],
         "outputs": [{"name": "nothing"}],
     },
+    {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, None]}]},
+    {"inputs": {"x": [[1, None]]}},
+    {"inputs": {"x": [None]}},
+    {"inputs": {"x": [[1, 3.4028235e38]]}},
     {"inputs": []},
 ]
 

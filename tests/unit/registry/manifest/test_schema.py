@@ -140,7 +140,9 @@ def test_plain_tensors() -> None:
 
 def test_images() -> None:
     """An image's keys define its form; missing keys have the form's defaults."""
-    assert rule(kind="image", size=[8, 6]).image == ImageForm((8, 6))
+    assert rule(kind="image", size=[8, 6]).image == ImageForm((8, 6), scale=None)
+    alone = rule(kind="image", size=[8, 6], mean=[1, 2, 3]).image
+    assert alone == ImageForm((8, 6), scale=1 / 255, mean=(1.0, 2.0, 3.0))
     assert rule(
         kind="image",
         size=[8, 6],

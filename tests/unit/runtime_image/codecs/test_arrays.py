@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from runtime_image.codecs.accept import SHORT
-from runtime_image.codecs.arrays import to_arrays
+from runtime_image.codecs.arrays import DTYPES, to_arrays
 from runtime_image.codecs.request import Parsed
 from runtime_image.codecs.tensors import RawInput
+from runtime_image.contract import dtypes
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
@@ -91,6 +92,34 @@ def test_a_picture_for_integers_is_rounded_and_held_to_its_range() -> None:
     rule = InputRule("image", image=ImageForm((1, 1), scale=2.0, mean=(1.2,), layout="HWC"))
     array = arrays(RawInput("image", "UINT8", (), memoryview(BITMAP)), (-1, 1, 1, 3), rule)
     assert (array.dtype, array.ravel().tolist()) == (np.uint8, [255, 255, 0])
+
+
+@pytest.mark.parametrize("dtype", sorted(set(DTYPES) - {"BOOL", "BYTES"}))
+def test_pixels_have_the_range_of_their_type(dtype: str) -> None:
+    """Without scale, mean and std a model gets 0 to 1 in floats, the pixels themselves in integers,
+    and 128 less in INT8, which cannot hold them."""
+    rule = InputRule("image", image=ImageForm((1, 1), layout="HWC"))
+    array = arrays(RawInput("image", dtype, (), memoryview(BITMAP)), (-1, 1, 1, 3), rule)
+    pixels = np.array([255, 128, 0])
+    wanted = pixels / 255 if dtype.startswith("FP") else pixels - 128 * (dtype == "INT8")
+    assert np.allclose(array.ravel(), wanted.astype(DTYPES[dtype]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", sorted(dtypes.INTEGER_RANGE))
+def test_samples_have_the_full_range_of_integers(dtype: str) -> None:
+    """Silence, both extremes and half of them are those of the type, as PCM has them."""
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as clip:
+        clip.setparams((1, 2, 16000, 4, "NONE", ""))
+        clip.writeframes(np.array([-32768, 0, 16384, 32767], "<i2").tobytes())
+    rule = InputRule("audio", audio=AudioForm(samples=5))
+    raw = RawInput("audio", dtype, (), memoryview(buffer.getvalue()))
+    array = arrays(raw, (1, 5), rule)[0]
+    low, high = dtypes.INTEGER_RANGE[dtype]
+    half = (high - low + 1) // 2
+    assert array[:3].tolist() == [low, low + half, low + half + half // 2]
+    assert high - int(array[3]) <= half >> 15
+    assert array[4] == low + half  # padded with silence
 
 
 def test_a_sound_takes_the_signatures_dtype() -> None:

@@ -21,7 +21,7 @@ X = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
 
 def read(document: dict[str, Any], *raw: bytes, signature: Signature = SIGNATURE) -> oip.OipRequest:
     head = json.dumps(document).encode()
-    return oip.read(memoryview(head + b"".join(raw)), len(head), signature)
+    return oip.read(memoryview(head + b"".join(raw)), len(head), signature, {})
 
 
 @pytest.mark.parametrize(("data", "payload"), [([1, 2], [1.0, 2.0]), ([[1, 2]], [[1.0, 2.0]])])
@@ -58,7 +58,7 @@ def test_the_wire_form_of_a_known_client_is_read() -> None:
         b'"parameters":{"binary_data_size":6}}],"parameters":{"binary_data_output":true}}'
     )
     body = head + struct.pack("<ff", 1.0, 2.0) + b"\x02\x00\x00\x00hi"
-    request = oip.read(memoryview(body), len(head), SIGNATURE)
+    request = oip.read(memoryview(body), len(head), SIGNATURE, {})
     assert bytes(request.inputs["x"].payload) == struct.pack("<ff", 1.0, 2.0)
     assert request.inputs["s"].payload == ["hi"]
     assert request.id == "7"
@@ -123,14 +123,14 @@ def test_an_input_without_data_is_refused() -> None:
 def test_a_header_length_outside_the_body_is_refused(length: int) -> None:
     """Inference-Header-Content-Length must lie within the body."""
     with pytest.raises(RequestError, match="Inference-Header-Content-Length"):
-        oip.read(memoryview(b"{}"), length, SIGNATURE)
+        oip.read(memoryview(b"{}"), length, SIGNATURE, {})
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{", b'{"inputs": 1}', b'{"a":' + b"[" * 100_000])
 def test_other_json_is_refused(body: bytes) -> None:
     """JSON of another structure, truncated or too deeply nested, is refused."""
     with pytest.raises(RequestError, match="expected an Open Inference Protocol object"):
-        oip.read(memoryview(body), None, SIGNATURE)
+        oip.read(memoryview(body), None, SIGNATURE, {})
 
 
 def test_fp16_is_only_binary() -> None:

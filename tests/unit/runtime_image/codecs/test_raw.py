@@ -54,6 +54,16 @@ def test_sound_is_known_by_its_header() -> None:
         raw.read_audio(memoryview(head), one(), "x")
     with pytest.raises(RequestError, match="bytes none"):
         raw.read_audio(memoryview(b""), one(), "x")
+    with pytest.raises(RequestError, match=r"RIFX, which is big-endian: convert"):
+        raw.read_audio(memoryview(b"RIFX\0\0\0\0WAVE" + bytes(40)), one(), "x")
+    with pytest.raises(RequestError, match=r"WAV .RIFF, WAVE., FLAC or Ogg, got bytes 494433"):
+        raw.read_audio(memoryview(b"ID3" + bytes(60)), one(), "x")
+
+
+@pytest.mark.parametrize("head", [b"RF64\0\0\0\0WAVE", b"BW64\0\0\0\0WAVE", b"fLaC", b"OggS"])
+def test_other_sounds_are_known_by_their_magic(head: bytes) -> None:
+    """WAV with sizes of 64 bits, FLAC and Ogg pass, whatever their content type says."""
+    assert raw.read_audio(memoryview(head + bytes(40)), one(), "x")["x"].encoding == "audio"
 
 
 def test_bytes_have_the_forms_length() -> None:

@@ -7,11 +7,13 @@ import struct
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from runtime_image.codecs import tensors
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import BAD_INPUT, RequestError
+from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 
 X = TensorSpec("x", "FP32", (-1, 2))
@@ -43,35 +45,43 @@ def test_bf16_is_only_binary() -> None:
         read("BF16", (1,), "[1]")
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (1, 3), (0, 2), (1, 2, 1)])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 3), (-1, 2), (0, 0), (1, 2, 1)])
 def test_wrong_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    """Another rank, another fixed size and an empty axis are refused."""
+    """Another rank, another fixed size and a negative one are refused."""
     with pytest.raises(RequestError, match=r"expected FP32 of shape \[-1, 2\], got shape"):
         tensors.check_shape(X, shape)
 
 
-def test_rows_must_agree() -> None:
-    """Inputs with a dynamic first axis must have the same number of rows."""
-
-    def given(rows: int) -> dict[str, tensors.RawInput]:
-        return {
-            "x": tensors.RawInput("json", "FP32", (2, 2), []),
-            "y": tensors.RawInput("json", "INT64", (rows,), []),
-        }
-
-    tensors.check_rows(given(2), SIGNATURE)
-    with pytest.raises(RequestError, match="input 'y': expected 2 rows like input 'x', got 3"):
-        tensors.check_rows(given(3), SIGNATURE)
+def test_rows_that_differ_are_found() -> None:
+    """Inputs with a dynamic first axis that differ in rows are named; fixed axes do not count."""
+    assert tensors.unequal_rows({"x": (2, 2), "y": (2,)}, SIGNATURE) is None
+    found = tensors.unequal_rows({"x": (2, 2), "y": (3,)}, SIGNATURE)
+    assert found is not None
+    assert found.message == "input 'y': expected 2 rows like input 'x', got 3 rows"
+    fixed = Signature("tensors", (X, TensorSpec("y", "INT64", (3,))), ())
+    assert tensors.unequal_rows({"x": (2, 2), "y": (3,)}, fixed) is None
 
 
-def test_inputs_without_rows_do_not_bind_others() -> None:
-    """An input whose first axis is fixed is not compared by rows."""
-    fixed = TensorSpec("y", "INT64", (3,))
-    inputs = {
-        "x": tensors.RawInput("json", "FP32", (2, 2), []),
-        "y": tensors.RawInput("json", "INT64", (3,), []),
-    }
-    tensors.check_rows(inputs, Signature("tensors", (X, fixed), ()))
+@pytest.mark.parametrize(
+    ("shape", "text", "value", "found"),
+    [
+        ((-1,), "[]", [], (0,)),
+        ((-1, 2), "[]", [], (0, 2)),
+        ((2, -1), "[[], []]", [[], []], (2, 0)),
+        ((-1, -1, 8), "[]", [], (0, 0, 8)),
+        ((-1, 1, -1, 8), "[[[]]]", [[[]]], (1, 1, 0, 8)),
+        ((0,), "[]", [], (0,)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["FP32", "UINT64", "BYTES", "BOOL"])
+def test_empty_axes_are_read(
+    dtype: str, shape: tuple[int, ...], text: str, value: Any, found: tuple[int, ...]
+) -> None:
+    """An axis of any size may have the size 0, as caches at their start have."""
+    assert read(dtype, shape, text) == (value, found)
+    spec = TensorSpec("x", dtype, shape)
+    assert tensors.read_flat(spec, found, msgspec.Raw(b"[]")) == []
+    assert tensors.from_binary(spec, dtype, found, memoryview(b"")).shape == found
 
 
 def test_binary_of_the_right_length_is_kept_as_a_view() -> None:
@@ -162,7 +172,7 @@ def test_fitting_lists_are_read(
     [
         ("FP32", (-1,), "[1, true]", "a boolean at index [1]"),
         ("FP32", (-1,), '["1"]', "a string at index [0]"),
-        ("FP32", (-1,), "[null]", "null at index [0]"),
+        ("FP32", (-1,), "[null]", "null, which stands for NaN, at index [0]"),
         ("FP32", (-1,), "[1e39]", "out of range, at index [0]"),
         ("FP16", (-1,), "[70000]", "out of range, at index [0]"),
         ("INT32", (-1,), "[1.0]", "a number with a fraction or exponent at index [0]"),
@@ -177,12 +187,12 @@ def test_fitting_lists_are_read(
         ("BYTES", (), "{}", "an object"),
         ("FP32", (-1, 2), "[[1, 2], [3]]", "a list of 1 at index [1]"),
         ("FP32", (-1, -1), "[[1, 2], [3]]", "lengths 2 and 1"),
+        ("FP32", (-1, -1), "[[], [3]]", "lengths 0 and 1"),
+        ("FP32", (-1, 2), "[[]]", "a list of 0 at index [0]"),
+        ("FP32", (0,), "[1]", "a list of 1"),
         ("FP32", (-1, -1, 2, -1), "[[[[1],[2]],[[1],[2,3]]]]", "lengths 1 and 2"),
         ("FP32", (-1, 2), "[1, 2]", "an integer instead of a list at index [0]"),
         ("FP32", (-1,), "[[1]]", "a list at index [0]"),
-        ("FP32", (-1,), "[]", "a list of 0"),
-        ("FP32", (-1, -1), "[[]]", "a list of 0 at index [0]"),
-        ("FP32", (0,), "[]", "shape [0]"),
         ("FP32", (-1,), "[1,", "truncated"),
         ("FP32", (), "[" * 100_000, "recursion"),
         ("INT64", (), "9" * 5000, "out of range"),
@@ -196,6 +206,44 @@ def test_other_values_are_refused(dtype: str, shape: tuple[int, ...], text: str,
     assert caught.value.input == "x"
     assert got in caught.value.got
     assert len(caught.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most", "shown", "beyond"),
+    [
+        ("FP32", float(np.finfo(np.float32).max), "3.4028235e38", "3.4028236e38"),
+        ("FP32", float(np.finfo(np.float32).max), "-3.40282347e+38", "-3.4028235677973367e38"),
+        ("FP16", float(np.finfo(np.float16).max), "65519.999", "65520"),
+        ("FP64", float(np.finfo(np.float64).max), "1.797693134862315708e308", "1e309"),
+    ],
+)
+def test_floats_are_in_range_if_they_are_once_rounded(
+    dtype: str, most: float, shown: str, beyond: str
+) -> None:
+    """What rounds to the largest number of the type is accepted, as most languages print that with
+    few digits; what rounds to infinity is refused."""
+    value, _ = read(dtype, (1,), f"[{shown}]")
+    rounded = np.array(value, {"FP16": "f2", "FP32": "f4", "FP64": "f8"}[dtype])[0]
+    assert abs(float(rounded)) == most
+    with pytest.raises(RequestError, match="out of range"):
+        read(dtype, (1,), f"[{beyond}]")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "has"), [("FP16", True), ("FP32", True), ("FP64", True), ("INT8", False),
+                       ("UINT64", False), ("BOOL", False), ("BYTES", False)]
+)  # fmt: skip
+def test_null_is_nan_in_floats_only(dtype: str, has: bool) -> None:
+    """Null stands for NaN in inputs of floats not declared finite, and nowhere else."""
+    spec = TensorSpec("x", dtype, (-1,))
+    assert tensors.has_null(spec, {}) == has
+    assert not tensors.has_null(spec, {"x": InputRule(finite=True)})
+    if has:
+        assert tensors.read(spec, msgspec.Raw(b"[null, 1]"), null=True) == ([None, 1.0], (2,))
+        with pytest.raises(RequestError, match=r"a string at index \[1\]"):
+            tensors.read(spec, msgspec.Raw(b'[null, "1"]'), null=True)
+        with pytest.raises(RequestError, match="null instead of a list"):
+            tensors.read(spec, msgspec.Raw(b"null"), null=True)
 
 
 @pytest.mark.parametrize("dtype", sorted(dtypes.INTEGER_RANGE))

@@ -227,17 +227,59 @@ def test_requests_outside_the_proof_run_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [[0, 4], [1, 0]])
-def test_nothing_empty_is_run(tmp_path: Path, shape: list[int]) -> None:
-    """The proof assumes non-empty axes: a request with an empty one is refused with input and
-    axis."""
+def test_requests_with_an_empty_axis_run_alone(tmp_path: Path, shape: list[int]) -> None:
+    """The proof assumes non-empty axes: a request with an empty one is answered, and never
+    joined."""
     models.written(tmp_path, "open", "(float[n,m] x) => (float[n,m] y)", "y = Identity(x)")
     made, results = runner(tmp_path, model="open.onnx"), Results()
     body = {"inputs": [{"name": "x", "shape": shape, "datatype": "FP32", "data": []}]}
+    jobs = [job(id, body=json.dumps(body).encode()) for id in (1, 2)]
 
-    made.run([job(1, body=json.dumps(body).encode())], results.emit, results.watch)
+    made.run(jobs, results.emit, results.watch)
 
-    text = f"input 'x': expected FP32 of shape [-1, -1], got shape {shape}"
-    assert results.error(1) == ("bad_input", text)
+    assert [[j.id for j in run.jobs] for run in results.runs] == [[1], [2]]
+    for one in results.outcomes.values():
+        assert isinstance(one, Answer)
+        output = json.loads(one.body)["outputs"][0]
+        assert (output["shape"], output["data"]) == (shape, [])
+
+
+def parts(id: int, a: int, b: int) -> Job:
+    """Return a request with `a` and `b` rows in its two inputs."""
+    body = json.dumps({"inputs": {"a": [[1.0]] * a, "b": [[2.0]] * b}}).encode()
+    return job(id, body=body)
+
+
+def test_requests_whose_rows_differ_run_alone(tmp_path: Path) -> None:
+    """Inputs may have unrelated first axes: a request that uses this is answered by a run of its
+    own, those with equal rows are joined."""
+    nodes = "last = ReduceMax <keepdims = 0> (b)\n y = Add(a, last)"
+    models.written(tmp_path, "parts", "(float[n,1] a, float[m,1] b) => (float[n,1] y)", nodes)
+    made, results = runner(tmp_path, model="parts.onnx"), Results()
+
+    jobs = [parts(1, 1, 1), parts(2, 3, 2), parts(3, 3, 2), parts(4, 2, 2)]
+    made.run(jobs, results.emit, results.watch)
+
+    assert sorted([j.id for j in run.jobs] for run in results.runs) == [[1, 4], [2], [3]]
+    rows = {}
+    for id, one in results.outcomes.items():
+        assert isinstance(one, Answer)
+        rows[id] = json.loads(one.body)["outputs"]["y"]
+    assert rows == {1: [[3.0]], 2: [[3.0]] * 3, 3: [[3.0]] * 3, 4: [[3.0]] * 2}
+
+
+def test_rows_that_the_model_cannot_take_are_the_clients_fault(tmp_path: Path) -> None:
+    """If a run of inputs with different rows fails, the refusal names both and the engine's
+    reason."""
+    inputs = "(float[n,1] a, float[n,1] b) => (float[n,1] y)"
+    models.written(tmp_path, "parts", inputs, "y = Add(a, b)")
+    made, results = runner(tmp_path, model="parts.onnx"), Results()
+
+    made.run([parts(1, 2, 3)], results.emit, results.watch)
+
+    code, text = results.error(1)
+    assert code == "bad_input"
+    assert text.startswith("input 'b': expected 2 rows like input 'a', got 3 rows; the run failed:")
 
 
 def test_a_batch_out_of_time_is_repeated_one_by_one(tmp_path: Path) -> None:
