@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz attack gpu check bench simulate image fmt docs proto surface clean clean-data
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -90,6 +90,16 @@ chaos: $(READY)
 FUZZ ?= --inputs 1000000 --seed 7
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+# The same with coverage: libFuzzer looks for inputs that reach something new, in an environment of
+# its own. Half an hour; options: ATTACK="--seconds 60 --target request".
+ATTACK ?= --seconds 1800
+ATTACKING := .venv-attack
+attack:
+	@$(MAKE) --no-print-directory VENV=$(ATTACKING) $(ATTACKING)/.ready
+	@$(ATTACKING)/bin/python -c "import atheris" 2> /dev/null || \
+		$(ATTACKING)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0
+	$(ATTACKING)/bin/python -m tests.fuzz.attack $(ATTACK)
 
 # GPU tests on this machine: no network, 8 minutes at most. Without a virtual environment they run
 # in the machine's own Python, with its PyTorch.

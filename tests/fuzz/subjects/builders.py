@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
 
 from admin.api.aliases import AliasRequest
 from admin.api.hosts import HostChanges, HostRequest
@@ -26,39 +29,22 @@ from gateway.oip.parameters import requested_scheduling
 from gateway.oip.repository import check_load, check_unload, read_index, read_settings
 from gateway.shared_memory import _accepts_slabs
 from gateway.v1 import scanning
+from gateway.v1.endpoints import ENDPOINTS
 from gateway.v1.multipart import scan_multipart
 from gateway.v1.rewriting import _is_usage
-from gateway.v1.usage import Ends
+from gateway.v1.splicing import upstream_body
+from gateway.v1.usage import TOKENS_MAX, Ends, TokenUsage
 from registry.bounded_text import read_json
 from registry.errors import FnError
 from registry.manifest import parse_manifest
+from registry.model import ModelApi
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.link.frames import Frame, LinkError
-
-KIB = 1024
-LOOP_S = 0.020
-"""Most CPU seconds of a builder in the event loop."""
-THREAD_S = 0.100
-"""Most CPU seconds of a builder of Python code in a thread, which lets the loop run."""
-FNCTL_S = 1.0
-"""Most CPU seconds of a builder in fnctl, which holds up nobody else."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """One builder. `call` takes any bytes; it returns, or raises one of `refusals`. `steps_s` are
-    its most CPU seconds, for inputs of at most `size_max` bytes."""
-
-    name: str
-    call: Callable[[bytes], object]
-    valid: tuple[bytes, ...]
-    size_max: int
-    refusals: tuple[type[Exception], ...] = (FnError, RequestError)
-    steps_s: float = field(default=LOOP_S)
-
+from tests.fuzz.subject import FNCTL_S, KIB, THREAD_S, Bound, Subject
+from tests.support.odd_bodies import form_models_of, models_of
 
 TENSORS = Signature(
     "tensors", (TensorSpec("x", "FP32", (-1, 4)), TensorSpec("n", "INT64", (-1,))), ()
@@ -192,35 +178,96 @@ def _cold(signature: Signature, content_type: str = "application/json") -> Calla
     return checked
 
 
-def _inflate(data: bytes) -> None:
+def _inflate(data: bytes) -> tuple[bytes, bool]:
+    """Return what four steps inflate, and whether that is all."""
     inflater = Inflater(data, "gzip")
-    for _ in range(4):
-        if not inflater.is_done:
-            inflater.step()
+    pieces = [inflater.step() for _ in range(4) if not inflater.is_done]
+    return b"".join(pieces), inflater.is_done
 
 
-def _model_call(data: bytes) -> None:
-    scanning.run(scanning.scan(data))
+def _check_inflated(data: bytes, found: Any) -> None:
+    """zlib inflates the same."""
+    if isinstance(found, Exception):
+        return
+    content, is_done = found
+    expected, rest = bytearray(), data
+    while rest and len(expected) < len(content):
+        stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        expected += stream.decompress(rest, len(content) - len(expected))
+        rest = stream.unused_data if stream.eof else b""
+    assert content == expected, "other content"
+    assert not is_done or not rest, "there is more"
 
 
-def _model_form(data: bytes) -> None:
-    scanning.run(scan_multipart(data, b"multipart/form-data; boundary=b"))
+API: Final = ModelApi(served_model='a "served" model')
 
 
-def _model_answer(data: bytes) -> None:
+def _model_call(data: bytes) -> tuple[str, bytes]:
+    """Return the model that a body names, and what its server gets."""
+    scanned = scanning.run(scanning.scan(data))
+    return scanned.model, upstream_body(data, scanned, ENDPOINTS[b"/chat/completions"], API).body
+
+
+def _check_model_call(data: bytes, found: Any) -> None:
+    """No parser finds another model in the body; the server gets its own name of it, and all the
+    rest as it is."""
+    if isinstance(found, Exception):
+        return
+    model, sent = found
+    try:
+        assert models_of(data) == {model}, "another model"
+    except ValueError:
+        return
+    assert models_of(sent) == {API.served_model}, "the server reads another model"
+    before = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    after = msgspec.json.decode(sent, type=dict[str, msgspec.Raw])
+    for name in (before.keys() | after.keys()) - {"model", "stream_options"}:
+        assert bytes(before[name]) == bytes(after[name]), f"{name} is another"
+
+
+FORM_TYPE: Final = b"multipart/form-data; boundary=b"
+
+
+def _model_form(data: bytes) -> tuple[str, bytes]:
+    """Return the model that a form names, and what its server gets."""
+    scanned = scanning.run(scan_multipart(data, FORM_TYPE))
+    body = upstream_body(data, scanned, ENDPOINTS[b"/audio/transcriptions"], API).body
+    return scanned.model, body
+
+
+def _check_model_form(data: bytes, found: Any) -> None:
+    """A parser of mail, which is lenient, finds the same model and no other."""
+    if isinstance(found, Exception):
+        return
+    model, sent = found
+    for body, expected in ((data, model), (sent, API.served_model)):
+        assert form_models_of(body, FORM_TYPE) == [expected], "another model"
+
+
+def _model_answer(data: bytes) -> TokenUsage | None:
     _is_usage(data)
     ends = Ends()
     ends.add(data)
-    ends.usage()
+    return ends.usage()
+
+
+def _check_usage(_data: bytes, found: Any) -> None:
+    """Tokens are counts that can be."""
+    for count in found or ():
+        assert 0 <= count <= TOKENS_MAX
 
 
 def _config(data: bytes) -> None:
     read_config(data.decode("utf-8", "replace"), "m", Findings())
 
 
-SUBJECTS = (
-    Subject("toml", _manifest, (TOML, SERVER), 64 * KIB, steps_s=THREAD_S),
-    Subject("deploy", _deploy, DEPLOYS, 512 * KIB, steps_s=THREAD_S),
+MANIFEST: Final = (None, Bound(12_000, 20), Bound(192 * KIB, 160))
+"""A manifest is read by code in Python, with some thousand lines for its fields."""
+REFUSALS: Final = (FnError, RequestError)
+
+BUILDERS = (
+    Subject("toml", _manifest, (TOML, SERVER), 64 * KIB, REFUSALS, THREAD_S, *MANIFEST),
+    Subject("deploy", _deploy, DEPLOYS, 512 * KIB, REFUSALS, THREAD_S, *MANIFEST),
     Subject("admin", _any_of(*map(_small, KINDS)), tuple(KINDS.values()), 64 * KIB),
     Subject(
         "repository",
@@ -235,11 +282,25 @@ SUBJECTS = (
     Subject("cold-values", _cold(VALUES), (b'{"inputs":{"a":{"b":[1,null,"c"]}}}',), 64 * KIB),
     Subject("cold-oip", _cold(TENSORS, OCTETS), (OIP + b"\0" * 8,), 64 * KIB),
     Subject("cold-npy", _cold(FREE, "application/x-npy"), (NPY,), 64 * KIB),
-    Subject("gzip", _inflate, (gzip.compress(SHORT * 50), gzip.compress(bytes(10**6))), 64 * KIB),
+    Subject(
+        "gzip",
+        _inflate,
+        (gzip.compress(SHORT * 50), gzip.compress(bytes(10**6))),
+        64 * KIB,
+        check=_check_inflated,
+        memory=Bound(3 * 1024 * KIB, 24),
+    ),
     Subject("parameters", lambda data: requested_scheduling(data, -1), (OIP,), 64 * KIB),
-    Subject("v1", _model_call, (CHAT,), 1024 * KIB),
-    Subject("form", _model_form, (FORM,), 1024 * KIB),
-    Subject("answer", _model_answer, (EVENT, b"data: " + EVENT + b"\n\n"), 64 * KIB),
+    Subject("v1", _model_call, (CHAT,), 1024 * KIB, check=_check_model_call),
+    Subject("form", _model_form, (FORM,), 1024 * KIB, check=_check_model_form),
+    Subject(
+        "answer",
+        _model_answer,
+        (EVENT, b"data: " + EVENT + b"\n\n"),
+        64 * KIB,
+        check=_check_usage,
+        lines=Bound(20_000, 2),
+    ),
     Subject(
         "greeting",
         _any_of(_key, lambda data: _request_error(Frame(Kind.FAILED, 0, 0, 0, b"", data))),
@@ -248,5 +309,14 @@ SUBJECTS = (
         (LinkError,),
     ),
     Subject("grpc", lambda data: read(data).model, INFERENCES, 64 * KIB),
-    Subject("config", _config, (PBTXT,), 64 * KIB, (MalformedText, FnError), FNCTL_S),
+    Subject(
+        "config",
+        _config,
+        (PBTXT,),
+        64 * KIB,
+        (MalformedText, FnError),
+        FNCTL_S,
+        lines=Bound(8_000, 20),
+        memory=Bound(512 * KIB, 24),
+    ),
 )
