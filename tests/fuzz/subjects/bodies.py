@@ -13,6 +13,7 @@ from gateway.proxy.fields import Field, Fields, Malformed
 from gateway.proxy.framing import CHUNKED, ChunkedBody, Data
 from gateway.proxy.ports import FilterMode
 from gateway.proxy.response_head import ResponseHead
+from gateway.proxy.websocket import FrameFollower, close_frame
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.usage import KEPT
 from registry.errors import FnError
@@ -58,6 +59,11 @@ FRAMES: Final = (
         for kind, body in ((Kind.PING, b""), (Kind.RESPONSE, b"a body"))
     ),
     HEADER.pack(3, 0, 255, Flag.OPTIONAL, 1, 0) + b"mabc" + b"".join(pack(Kind.PING)),
+)
+SOCKETS: Final = (
+    b"\x81\x05hello\x89\x00" + close_frame(1000, "bye"),
+    b"\x02\x7e\x00\x80" + bytes(128) + b"\x80\x7f" + (200).to_bytes(8) + bytes(200),
+    b"\x81\x85abcdhello",
 )
 METAS: Final = (
     meta.pack_request(meta.RequestMeta("application/json", "*/*", 5, "")),
@@ -180,6 +186,31 @@ def _check_frames(data: bytes, found: Any) -> None:
     assert _frames(again) == found, "packed frames are others"
 
 
+def _borders(data: bytes, cuts: tuple[bytes, ...] = ()) -> bool | None:
+    """Return whether a WebSocket is between two frames, None if that is not followed any more."""
+    follower = FrameFollower()
+    for piece in cuts or (data,):
+        follower.feed(piece)
+    return None if follower._is_lost else follower.is_between
+
+
+def _check_borders(data: bytes, found: Any) -> None:
+    """Pieces make no difference, and frames end where RFC 6455 says."""
+    in_pieces = _borders(data, tuple(pieces(data, chance_of(data))))
+    if found is None:
+        return  # many frames at once
+    assert in_pieces == found, "pieces make a difference"
+    at = 0
+    while at + 2 <= len(data):
+        size, is_masked = data[at + 1] & 127, data[at + 1] >> 7
+        more = {126: 2, 127: 8}.get(size, 0)
+        if at + 2 + more > len(data):
+            break
+        length = int.from_bytes(data[at + 2 : at + 2 + more]) if more else size
+        at += 2 + more + 4 * is_masked + length
+    assert found == (at == len(data)), "another border"
+
+
 def _meta(data: bytes) -> list[object]:
     found: list[object] = []
     for read in (meta.unpack_request, meta.unpack_answer):
@@ -226,5 +257,6 @@ BODIES = (
         256 * KIB,
         (LinkError,),
     ),
+    Subject("websocket", _borders, SOCKETS, 64 * KIB, check=_check_borders),
     Subject("meta", _meta, METAS, 16 * KIB, (LinkError,), check=_check_meta),
 )

@@ -6,7 +6,7 @@ import contextlib
 import re
 from base64 import b64decode, b64encode
 from typing import Any, Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from gateway.access import Access, credential_of
 from gateway.http.admission import correlate, requested_priority, requested_wait_s
@@ -237,6 +237,7 @@ TARGETS: Final = (
     b"/fn/web/%61dmin/../x;y=1/",
     b"/fn/web/a//b/./c",
     b"/fn/web?model=a&b=c",
+    b"/fn/web/a\nhttp://h/fn/web/b?c",
 )
 
 
@@ -260,7 +261,7 @@ def _path(data: bytes) -> Any:
         denied: Any = [DENIED.judge(b"POST", one, methods) for one in (path, *claimed)]
     except FnError as error:
         denied = error
-    return head.target, target, path, claimed, free, denied
+    return head, target, path, claimed, free, denied
 
 
 def _readings(path: bytes) -> set[bytes]:
@@ -277,15 +278,23 @@ def _readings(path: bytes) -> set[bytes]:
     return found
 
 
+def _by_urllib(url: bytes) -> bytes:
+    """Return the path that Python's parser reads in a URL."""
+    try:
+        return urlsplit(url.decode("latin-1")).path.encode("latin-1")
+    except ValueError:
+        return b""
+
+
 def _check_path(_data: bytes, found: Any) -> None:
     """A target is split into its parts; no reading of a path that passes is denied, and what takes
     no slot is free in each reading."""
     if isinstance(found, Exception):
         return
-    sent, target, path, claimed, free, denied = found
+    head, target, path, claimed, free, denied = found
     if target is not None:
         query = b"" if target.query is None else b"?" + target.query
-        assert target.prefix + target.path + query == sent, "another target"
+        assert target.prefix + target.path + query == head.target, "another target"
     for one, treatment in zip((path, *claimed), free, strict=True):
         plain = normalise(one)
         assert plain.startswith(b"/")
@@ -295,7 +304,9 @@ def _check_path(_data: bytes, found: Any) -> None:
                 assert normalise(reading, cuts_parameters=False).startswith(b"/static/"), reading
     if isinstance(denied, Exception) or len(path) > 200:
         return
-    for reading in _readings(path):
+    destination = head.fields.get(b"destination")
+    second = _by_urllib(destination) if len(destination) < 200 else b""
+    for reading in _readings(path) | _readings(second):
         low = reading.lower().rstrip(b"/")
         assert low != b"/admin", f"denied is read: {reading!r}"
         assert not low.startswith(b"/admin/"), f"denied is read: {reading!r}"
