@@ -97,7 +97,8 @@ def claimed_paths(fields: Fields, prefix: bytes) -> tuple[bytes, ...]:
             for path in _paths_of(value):
                 found.append(path)
                 reads = {path, unquote_to_bytes(path)} if prefix else set()
-                found += (read.partition(prefix)[2] or b"/" for read in reads if prefix in read)
+                cut = [read.partition(prefix)[2] for read in reads if prefix in read]
+                found += (b"/" + one.lstrip(b"/") for one in cut)
     return tuple(dict.fromkeys(found))
 
 

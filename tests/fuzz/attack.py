@@ -11,6 +11,7 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +31,8 @@ NOTED_EVERY_S = 5.0
 LEFT_MIN_S = 3
 """Seconds for which a process that has ended early is started again."""
 STARTS_MAX = 20
+ARTIFACTS = ("crash", "timeout", "oom", "leak")
+"""Kinds of inputs that libFuzzer writes when it ends the process."""
 _COVERED = re.compile(rb"cov: (\d+) ft: (\d+)")
 
 
@@ -66,6 +69,14 @@ class Attack:
         self._folder = folder
         self._file = file
         self._lock = Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End all processes; what they have noted is kept."""
+        self._is_stopped = True
+        for process in list(self._processes):
+            process.kill()
 
     def run(self, subject: Subject, seconds: int) -> None:
         """Attack a subject, then judge what was kept, and print its line."""
@@ -73,32 +84,32 @@ class Attack:
         end = time.monotonic() + seconds
         for _ in range(STARTS_MAX):
             left = int(end - time.monotonic())
-            if left < LEFT_MIN_S:
+            if left < LEFT_MIN_S or self._is_stopped:
                 break
             self._play(report, left)
-        self._play(report, 0)
+        if not self._is_stopped:
+            self._play(report, 0)
         print(report.line(), flush=True)
 
     def _play(self, report: Report, seconds: int) -> None:
         command = [sys.executable, "-m", MODULE, report.name, str(self._folder), str(seconds)]
         with (self._folder / f"{report.name}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-            while True:
-                try:
-                    code = process.wait(NOTED_EVERY_S)
-                    break
-                except subprocess.TimeoutExpired:
-                    self._note(report)
-                except BaseException:
-                    process.kill()
-                    process.wait()
-                    raise
+        self._processes.add(process)
+        while (code := _ended(process)) is None:
+            self._note(report)
+        self._processes.remove(process)
         self._note(report)
-        if code:
-            log_end = Path(log.name).read_bytes()[-4000:].decode("utf-8", "replace")
-            report.wrong.setdefault(
-                f"ended with {code}", {"text": log_end[-300:], "file": log.name}
-            )
+        if code and not self._is_stopped:
+            report.wrong.setdefault(f"ended with {code}", self._last_words(report.name))
+
+    def _last_words(self, name: str) -> dict[str, str]:
+        """Return the end of a process's log, and the input that it has written, or its log."""
+        log = self._folder / f"{name}.log"
+        text = log.read_bytes()[-300:].decode("utf-8", "replace")
+        folder = self._folder / "crashes" / name
+        written = [path for kind in ARTIFACTS for path in folder.glob(f"{kind}-*")]
+        return {"text": text, "file": str(written[-1] if written else log)}
 
     def _note(self, report: Report) -> None:
         """Read what a process has noted so far, and write all reports."""
@@ -119,6 +130,14 @@ class Attack:
             self._file.write_text(text + "\n")
 
 
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the code of a process that ends within NOTED_EVERY_S, else None."""
+    try:
+        return process.wait(NOTED_EVERY_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
 def main() -> int:
     """Attack the chosen subjects."""
     names = [one.name for one in SUBJECTS]
@@ -136,9 +155,14 @@ def main() -> int:
         shutil.rmtree(given.folder, ignore_errors=True)
         given.folder.mkdir(parents=True)
         share = given.seconds * given.jobs // len(chosen)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         with ThreadPoolExecutor(given.jobs) as pool:
-            for done in [pool.submit(attack.run, one, share) for one in chosen]:
-                done.result()
+            try:
+                for done in [pool.submit(attack.run, one, share) for one in chosen]:
+                    done.result()
+            except KeyboardInterrupt:
+                pool.shutdown(wait=False, cancel_futures=True)
+                attack.stop()
     for subject in chosen if given.keep else ():
         kept = keep(subject, given.folder / "corpus" / subject.name)
         print(f"{subject.name:14} {kept:6} bytes in the corpus")

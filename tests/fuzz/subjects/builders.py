@@ -316,7 +316,7 @@ BUILDERS = (
         64 * KIB,
         (MalformedText, FnError),
         FNCTL_S,
-        lines=Bound(8_000, 20),
+        lines=Bound(8_000, 120),
         memory=Bound(512 * KIB, 24),
     ),
 )

@@ -317,5 +317,5 @@ def _check_path(_data: bytes, found: Any) -> None:
 FIELDS = (
     Subject("asked", _asked, LINES_OF_FIELDS, 32 * KIB, check=_check_asked, lines=Bound(4000, 30)),
     Subject("keys", _forwarded, KEYED, 32 * KIB, _REFUSALS, check=_check_forwarded),
-    Subject("path", _path, TARGETS, 32 * KIB, _REFUSALS, check=_check_path),
+    Subject("path", _path, TARGETS, 32 * KIB, _REFUSALS, check=_check_path, lines=Bound(4000, 40)),
 )

@@ -19,7 +19,7 @@ from registry.errors import BadRequest, FnError
 from runtime_image.codecs.media import decode_audio, decode_image
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.model import AudioForm, ImageForm
-from tests.fuzz.subject import KIB, Bound, Subject
+from tests.fuzz.subject import FNCTL_S, KIB, Bound, Subject
 from tests.fuzz.subjects.builders import INFERENCES
 
 FIELDS_MAX: Final = 100_000
@@ -216,6 +216,7 @@ FILES = (
         (*map(_picture, ("PNG", "JPEG", "GIF", "WEBP", "BMP")),),
         64 * KIB,
         (RequestError,),
+        steps_s=FNCTL_S,
         check=_check_shape((1, 3, 4, 4)),
         memory=Bound(1024 * KIB, 24),
     ),
