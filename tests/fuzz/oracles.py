@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -75,6 +75,21 @@ def judge(subject: Subject, data: bytes) -> Taken:
         text = f"expected at most {subject.memory.of(data)} bytes of memory, took {taken.memory}"
         raise Wrong(f"{text} for {len(data)} bytes", "memory")
     return taken
+
+
+def held_after(calls: Iterable[Callable[[], object]]) -> int:
+    """Return the bytes that calls have left behind, as in caches, once their answers are gone."""
+    was_on = tracemalloc.is_tracing()
+    if not was_on:
+        tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for call in calls:
+            call()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        if not was_on:
+            tracemalloc.stop()
 
 
 def measured(call: Callable[[], object]) -> Taken:
