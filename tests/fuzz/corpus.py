@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,8 +27,9 @@ _ROOT = str(Path(__file__).parents[2])
 _TESTS = str(Path(__file__).parents[1])
 
 Step = tuple[str, int, int]
-"""Two lines of one file that ran one after the other; and what came of the input, without places.
-"""
+"""Two lines of one file that ran one after the other."""
+COUNTED_MAX = 3
+"""Times that a step was taken count as once, up to 3, up to 7, or more."""
 _NO_WORD = re.compile("[^A-Za-z]+")
 _TEXT_MAX = 60
 
@@ -46,7 +48,7 @@ def name_of(data: bytes) -> str:
 def minimised(subject: Subject, inputs: Iterable[bytes]) -> list[bytes]:
     """Return few of these inputs, short ones first, that take all steps that any of them takes but
     none of the valid ones."""
-    known: set[Step] = set().union(*(steps_of(subject, data) for data in subject.valid))
+    known: set[tuple[Step, int]] = set().union(*(steps_of(subject, data) for data in subject.valid))
     kept: list[bytes] = []
     for data in sorted(set(inputs), key=lambda one: (len(one), one)):
         size = sum(map(len, kept)) + len(data)
@@ -59,9 +61,10 @@ def minimised(subject: Subject, inputs: Iterable[bytes]) -> list[bytes]:
     return kept
 
 
-def steps_of(subject: Subject, data: bytes) -> frozenset[Step]:
-    """Return the steps that an input takes in our own code."""
-    steps: set[Step] = set()
+def steps_of(subject: Subject, data: bytes) -> frozenset[tuple[Step, int]]:
+    """Return the steps that an input takes in our own code and about how often, and what came of
+    it."""
+    steps: Counter[Step] = Counter()
 
     def enter(frame: FrameType, _event: str, _arg: object) -> Any:
         name = frame.f_code.co_filename
@@ -72,7 +75,7 @@ def steps_of(subject: Subject, data: bytes) -> frozenset[Step]:
         def step(frame: FrameType, event: str, _arg: object) -> Any:
             nonlocal last
             if event == "line":
-                steps.add((name, last, frame.f_lineno))
+                steps[name, last, frame.f_lineno] += 1
                 last = frame.f_lineno
             return step
 
@@ -84,10 +87,12 @@ def steps_of(subject: Subject, data: bytes) -> frozenset[Step]:
         with suppress(Wrong):
             found = outcome_of(subject, data)
             said = _NO_WORD.sub(" ", str(found))[:_TEXT_MAX] if isinstance(found, Exception) else ""
-            steps.add((f"{type(found).__name__} {said}", 0, 0))
+            steps[f"{type(found).__name__} {said}", 0, 0] += 1
     finally:
         sys.settrace(before)
-    return frozenset(steps)
+    return frozenset(
+        (step, min(count.bit_length(), COUNTED_MAX + 1)) for step, count in steps.items()
+    )
 
 
 def keep(subject: Subject, found: Path) -> int:
