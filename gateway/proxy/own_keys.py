@@ -60,17 +60,17 @@ def _of_credential(value: bytes) -> Iterator[tuple[bytes, bytes]]:
         return
     yield word, word
     if scheme.lower() == b"basic":
-        for text in {word, word.partition(b"=")[0], word.split(None, 1)[0]}:
-            decoded = _decoded(text)
+        texts = {word, word.partition(b"=")[0], word.split(None, 1)[0]}
+        for decoded in set().union(*map(_decoded, texts)):
             yield from ((word, part) for part in decoded.split(b":", 1) if part)
             yield from ((word, found[1]) for found in KEY_FORM.finditer(decoded))
 
 
-def _decoded(text: bytes) -> bytes:
-    """Return what lenient decoders read in base64: in either alphabet, whatever stands between, and
-    without a character that is one too many."""
-    plain = text.translate(_ALPHABET, _IGNORED)
-    return b64decode(plain[: len(plain) - (len(plain) % 4 == 1)] + b"==")
+def _decoded(text: bytes) -> set[bytes]:
+    """Return what lenient decoders read in base64: in either alphabet or without - and _, whatever
+    stands between, and without a character that is one too many."""
+    plains = (text.translate(_ALPHABET, _IGNORED), text.translate(None, _IGNORED + b"-_"))
+    return {b64decode(one[: len(one) - (len(one) % 4 == 1)] + b"==") for one in plains}
 
 
 _ALPHABET: Final = bytes.maketrans(b"-_", b"+/")

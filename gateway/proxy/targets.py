@@ -20,6 +20,8 @@ DOCUMENT: Final = b"/openapi.json"
 """Path below the name of a function that is no server: its OpenAPI document."""
 _SCHEME: Final = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*:")
 _AUTHORITY: Final = re.compile(rb"\A//[^/?#]*")
+_HOST: Final = re.compile(rb"\A//+[^/?#]*")
+_HOST_OF_SCHEME: Final = re.compile(rb"\A/*[^/?#]*")
 
 
 class FunctionTarget(NamedTuple):
@@ -103,11 +105,13 @@ def claimed_paths(fields: Fields, prefix: bytes) -> tuple[bytes, ...]:
 
 
 def _paths_of(url: bytes) -> Iterator[bytes]:
-    """Yield the paths that servers read in a URL: some want no // after a scheme, and most parsers
-    drop tabs."""
+    """Yield the paths that servers read in a URL: some want no // before a host or take more than
+    two slashes (WHATWG URL), others no host, and most drop tabs."""
     plain = url.replace(b"\\", b"/").replace(b"\t", b"")
     bare = _SCHEME.sub(b"", plain)
-    for read in dict.fromkeys((plain, bare, _AUTHORITY.sub(b"", bare))):
+    lenient = _HOST if bare == plain else _HOST_OF_SCHEME
+    reads = (plain, bare, _AUTHORITY.sub(b"", bare), lenient.sub(b"", bare))
+    for read in dict.fromkeys(reads):
         yield b"/" + re.split(rb"[?#]", read, maxsplit=1)[0].lstrip(b"/")
 
 

@@ -38,6 +38,7 @@ def basic(text: bytes) -> bytes:
         (b"Authorization: Basic " + basic(KEY), basic(KEY)),
         (b"Authorization: Basic " + basic(b"u:a:%b." % KEY), basic(b"u:a:%b." % KEY)),
         (b"Authorization: Basic " + basic(b"ab:" + KEY) + b"A", basic(b"ab:" + KEY) + b"A"),
+        (b"Authorization: Basic -" + basic(KEY), b"-" + basic(KEY)),
         (b"Authorization: Basic\t" + basic(b"u:" + TOKEN), basic(b"u:" + TOKEN)),
         (b"Authorization: Basic %b= x" % basic(b"u:" + TOKEN), basic(b"u:" + TOKEN) + b"= x"),
         (b"X-Api-Key: " + TOKEN, TOKEN),
@@ -92,3 +93,11 @@ def test_many_texts_hide_no_credential() -> None:
     found = find_keys(fields(b"X-A: " + most, b"Authorization: " + coded), KEYS.__contains__)
 
     assert any(text in coded for text in found)
+
+
+def test_usual_credentials_are_far_from_too_many() -> None:
+    """A function gets its callers' own credentials, in all the fields that clients use at once."""
+    names = (b"Authorization", b"X-Authorization", b"X-Api-Key", b"X-Auth-Token", b"X-Token")
+    lines = [b"%b: Basic %b" % (name, b64encode(b"user-%b:word" % name)) for name in names]
+
+    assert find_keys(fields(*lines), KEYS.__contains__) == frozenset()

@@ -136,6 +136,7 @@ def test_methods_that_a_request_claims(lines: bytes, expected: tuple[bytes, ...]
     "value",
     [
         *(b"/a/b", b"http://h/a/b?c", b"//h/a/b#c", b"http:/a/b", b"HTTP:a/b", b"http:///a/b"),
+        *(b"////h/a/b", b"http:h/a/b", b"http:/h/a/b"),
         *(b"/a\t/b", b"ht\ttp://h/a/b", b"\\\\h\\a\\b", b"a/b", b"http://h/fn/web/a/b"),
         *(b"/fn/we%62/a/b", b"http:/fn/web/a/b"),
     ],
