@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: install lock sbom audit run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: install lock sbom audit run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz attack gpu check bench simulate image fmt docs proto surface clean clean-data
 
 # What a server needs, for ENGINE, without starting one; `make install ENGINE=` for Docker alone.
 install: $(RUN_READY)
@@ -90,6 +90,15 @@ chaos: $(READY)
 FUZZ ?= --inputs 1000000 --seed 7
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+# The same with coverage: libFuzzer looks for inputs that reach something new, in an environment of
+# its own. Half an hour; options: ATTACK="--seconds 60 --target request".
+ATTACK ?= --seconds 1800
+ATTACKING := .venv-attack
+attack:
+	@$(MAKE) --no-print-directory VENV=$(ATTACKING) $(ATTACKING)/.ready
+	@$(call LOCKED,$(ATTACKING),atheris)
+	$(ATTACKING)/bin/python -m tests.fuzz.attack $(ATTACK)
 
 # GPU tests on this machine: no network, 8 minutes at most. Without a virtual environment they run
 # in the machine's own Python, with its PyTorch.

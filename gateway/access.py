@@ -123,7 +123,7 @@ class Access:
         known = self._known.get(host)
         if known is None:
             known = _host_name(host) in self._hosts
-            if len(self._known) < 1000:
+            if len(self._known) < 1000 and len(host) <= _HOST_MAX:
                 self._known[host] = known
         if not known:
             raise ForeignHost(
@@ -344,5 +344,7 @@ _PASSED_ON_TEXT: Final = (
     " open"
 )
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+_HOST_MAX: Final = 255 + len(":65535")
+"""Max characters of a Host header whose verdict is remembered (RFC 1035 section 2.3.4)."""
 _PORT: Final = re.compile(r":[0-9]{1,5}$")
 _ADDRESS: Final = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")

@@ -104,7 +104,7 @@ class Answers:
 def _skeleton(head: bytes) -> Skeleton:
     try:
         answer = _decoder.decode(head)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FnError(f"a replica's answer is no inference: {error}") from None
     response: Any = RESPONSE(model_name=answer.model_name, model_version=answer.model_version)
     for one in answer.outputs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -17,7 +18,10 @@ _TARGET: Final = re.compile(
 _PREFIX: Final = b"/fn/"
 DOCUMENT: Final = b"/openapi.json"
 """Path below the name of a function that is no server: its OpenAPI document."""
-_AUTHORITY: Final = re.compile(rb"\A(?:[A-Za-z][A-Za-z0-9+.-]*:)?//[^/?#]*")
+_SCHEME: Final = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*:")
+_AUTHORITY: Final = re.compile(rb"\A//[^/?#]*")
+_HOST: Final = re.compile(rb"\A//+[^/?#]*")
+_HOST_OF_SCHEME: Final = re.compile(rb"\A/*[^/?#]*")
 
 
 class FunctionTarget(NamedTuple):
@@ -92,12 +96,23 @@ def claimed_paths(fields: Fields, prefix: bytes) -> tuple[bytes, ...]:
     found: list[bytes] = []
     for name, (_, value) in zip(fields.names, fields.lines, strict=True):
         if fold(name) in DESTINATIONS.names:
-            path = _AUTHORITY.sub(b"", value.replace(b"\\", b"/"))
-            path = b"/" + re.split(rb"[?#]", path, maxsplit=1)[0].lstrip(b"/")
-            found.append(path)
-            reads = {path, unquote_to_bytes(path)} if prefix else set()
-            found += (read.partition(prefix)[2] or b"/" for read in reads if prefix in read)
-    return tuple(found)
+            for path in _paths_of(value):
+                found.append(path)
+                reads = {path, unquote_to_bytes(path)} if prefix else set()
+                cut = [read.partition(prefix)[2] for read in reads if prefix in read]
+                found += (b"/" + one.lstrip(b"/") for one in cut)
+    return tuple(dict.fromkeys(found))
+
+
+def _paths_of(url: bytes) -> Iterator[bytes]:
+    """Yield the paths that servers read in a URL: some want no // before a host or take more than
+    two slashes (WHATWG URL), others no host, and most drop tabs."""
+    plain = url.replace(b"\\", b"/").replace(b"\t", b"")
+    bare = _SCHEME.sub(b"", plain)
+    lenient = _HOST if bare == plain else _HOST_OF_SCHEME
+    reads = (plain, bare, _AUTHORITY.sub(b"", bare), lenient.sub(b"", bare))
+    for read in dict.fromkeys(reads):
+        yield b"/" + re.split(rb"[?#]", read, maxsplit=1)[0].lstrip(b"/")
 
 
 def is_description(method: bytes, target: FunctionTarget) -> bool:

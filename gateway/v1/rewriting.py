@@ -15,7 +15,7 @@ from gateway import problems
 from gateway.proxy.ports import FilterMode
 from gateway.v1 import shapes
 from gateway.v1.endpoints import Protocol
-from gateway.v1.scanning import find_member
+from gateway.v1.scanning import find_members
 from gateway.v1.usage import Ends, TokenUsage
 from registry.errors import FnError, UpstreamFailed
 
@@ -293,11 +293,11 @@ class ModelAnswer:
         before, after = self._begun
         if before and not within and text.startswith(before):
             return after + text[len(before) :]
-        places = [find_member(text, at, _MODEL)]
-        for name in within:
-            inner = find_member(text, at, name)
-            places.append(inner and find_member(text, inner.begin, _MODEL))
-        for span in sorted((one for one in places if one is not None), reverse=True):
+        members = find_members(text, at, (_MODEL, *within))
+        objects = [members[name] for name in within if name in members]
+        inner = [find_members(text, one.begin, (_MODEL,)) for one in objects]
+        places = [one[_MODEL] for one in (members, *inner) if _MODEL in one]
+        for span in sorted(places, reverse=True):
             if text[span.begin : span.begin + 1] == b'"':
                 after = text[: span.begin] + self._model
                 self._begun = text[: span.end], after

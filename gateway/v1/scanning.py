@@ -25,6 +25,9 @@ MEMBERS_MAX: Final = 1000
 """Max members of the top level."""
 BRACKETS_MAX: Final = 250_000
 """Max objects and arrays of a body, which take about 0.2 s."""
+FOUND_BRACKETS_MAX: Final = 4096
+"""Max objects and arrays of an answer among which its members are looked for, at most 6 ms: unlike
+a request's, that is not done in turns."""
 NAME_MAX: Final = 1024
 """Max bytes of the name of a member of the top level, as it stands in the body."""
 VALUE_MAX: Final = 4096
@@ -257,23 +260,35 @@ def _end_of_checked(body: bytes, at: int, left: int) -> Generator[None, None, tu
         raise BadRequest(text) from None
 
 
-def find_member(body: bytes, at: int, wanted: bytes) -> Span | None:
-    """Return the span of the value of the first member with the name `wanted`, in quotes as it
-    stands there, of the object that begins at `at`; None if there is none, or it is cut."""
+def find_members(body: bytes, at: int, wanted: tuple[bytes, ...]) -> dict[bytes, Span]:
+    """Return the spans of the values of the first members with the names `wanted`, in quotes as
+    they stand there, of the object that begins at `at`.
+
+    Without what stands behind FOUND_BRACKETS_MAX objects and arrays, or is cut. An object that goes
+    on behind them ends with the body.
+    """
+    found: dict[bytes, Span] = {}
+    left = FOUND_BRACKETS_MAX
     name = _NAME.match(body, at + 1) if body[at : at + 1] == b"{" else None
     for _ in range(MEMBERS_MAX):
-        if name is None:
-            return None
-        begin, plain = name.end(), _PLAIN.match(body, name.end())
+        if name is None or len(found) == len(wanted):
+            break
+        begin, plain, key = name.end(), _PLAIN.match(body, name.end()), name[1]
+        is_first = key in wanted and key not in found
         try:
-            end = run(end_of_value(body, begin)) if plain is None else plain.end()
+            if plain is not None:
+                end = plain.end()
+            else:
+                end, left = run(_end_of_counted(body, begin, left))
         except ValueError:
-            return None
-        if name[1] == wanted:
-            return Span(begin, end)
+            if is_first and body[begin : begin + 1] == b"{":
+                found[key] = Span(begin, len(body))
+            break
+        if is_first:
+            found[key] = Span(begin, end)
         after = _NEXT.match(body, end)
         name = _NAME.match(body, after.end()) if after is not None and after[1] == b"," else None
-    return None
+    return found
 
 
 def end_of_value(body: bytes, at: int) -> Generator[None, None, int]:

@@ -16,6 +16,8 @@ from gateway.v1.scanning import end_of_value, run
 
 KEPT: Final = 16 * 1024
 """Bytes at the beginning and at the end of an answer in which its usage is looked for."""
+TRIED_MAX: Final = 8
+"""Max objects `usage` at the end of an answer that are read: each takes up to 2 ms."""
 TOKENS_MAX: Final = 10**9
 """Max tokens of one answer that are believed."""
 _NAME: Final = b'"usage"'
@@ -96,10 +98,14 @@ class Ends:
 
     def _said(self) -> Iterator[_Said]:
         """Iterate over what counts, the last object first: it mostly says all."""
-        last, at = bytes(self._last), len(self._last)
-        while (at := last.rfind(_NAME, 0, at)) >= 0:
+        last = bytes(self._last[-KEPT:])
+        at, tried = len(last), 0
+        while tried < TRIED_MAX and (at := last.rfind(_NAME, 0, at)) >= 0:
             found = _USAGE.match(last, at)
-            said = None if found is None else _read(last, found.end())
+            if found is None:
+                continue
+            tried += 1
+            said = _read(last, found.end())
             if said is not None:
                 yield said
         found = _USAGE.search(self._first)

@@ -23,6 +23,8 @@ their own Content-Type does not matter there."""
 _NOT_IN_NPY: Final = frozenset({"BYTES", "BF16"})
 _RANGES_MAX: Final = 32
 _CACHED: Final = 256
+_CACHED_LENGTH: Final = 256
+"""Max characters of a text that is cached: a client may send long ones that all differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def choose(accept: str, default: AnswerForm, signature: Signature) -> AnswerForm
     """
     if not accept or accept == "*/*" or (accept == JSON and default is SHORT):
         return default
-    ranges = _ranges(accept)
+    ranges = (_known_ranges if len(accept) <= _CACHED_LENGTH else _ranges)(accept)
     offers = _offers(default, signature)
     best, quality, parameters = default, 0.0, dict[str, str]()
     for media, form in offers.items():
@@ -72,12 +74,15 @@ def choose(accept: str, default: AnswerForm, signature: Signature) -> AnswerForm
     return _npy(best, parameters, signature) if best.form == "npy" else best
 
 
-@lru_cache(maxsize=_CACHED)
 def media_type(text: str) -> tuple[str, dict[str, str]]:
     """Parse a Content-Type or one Accept range: type in lower case, and parameters. Never raises.
 
     The returned dict is cached and shared between calls: do not modify it.
     """
+    return (_known_media_type if len(text) <= _CACHED_LENGTH else _media_type)(text)
+
+
+def _media_type(text: str) -> tuple[str, dict[str, str]]:
     kind, *rest = text.split(";")
     parameters: dict[str, str] = {}
     for item in rest:
@@ -86,7 +91,9 @@ def media_type(text: str) -> tuple[str, dict[str, str]]:
     return kind.strip().lower(), parameters
 
 
-@lru_cache(maxsize=_CACHED)
+_known_media_type: Final = lru_cache(maxsize=_CACHED)(_media_type)
+
+
 def _ranges(accept: str) -> tuple[_Range, ...]:
     found: list[_Range] = []
     for item in accept.split(",")[:_RANGES_MAX]:
@@ -95,6 +102,9 @@ def _ranges(accept: str) -> tuple[_Range, ...]:
         if kind and quality is not None:
             found.append(_Range(kind, quality, parameters))
     return tuple(found)
+
+
+_known_ranges: Final = lru_cache(maxsize=_CACHED)(_ranges)
 
 
 def _quality(text: str) -> float | None:

@@ -50,8 +50,14 @@ def pack_request(meta: RequestMeta) -> bytes:
     return META_SEPARATOR.join(field[:FIELD_MAX].encode("latin-1", "replace") for field in fields)
 
 
-pack_known_request = lru_cache(maxsize=1024)(pack_request)
-"""`pack_request` with a cache: requests without a trace have few different metas."""
+_packed: Callable[[RequestMeta], bytes] = lru_cache(maxsize=1024)(pack_request)
+
+
+def pack_known_request(meta: RequestMeta) -> bytes:
+    """As `pack_request`, with a cache for short metas: requests without a trace have few different
+    ones."""
+    is_short = len(meta.content_type) + len(meta.accept) <= _KNOWN_SIZE
+    return _packed(meta) if is_short else pack_request(meta)
 
 
 def unpack_request(data: bytes) -> RequestMeta:

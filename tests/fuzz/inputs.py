@@ -13,13 +13,17 @@ TOKENS = (
     b"[[", b"]]", b"a.b.c = 1\n", b'"inputs":', b'"parameters":{', b'"model":"m",',
     b"1979-05-27T07:32:00Z", b"0x", b"--", b"\xff" * 5, b"\x80" * 9 + b"\x02",
     b"\x0a\xff\xff\xff\x7f", b"data: ", b'"usage":{', b"dims: [ 1 ]", b"<", b">",
+    b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked", b"\r\nContent-Length: 5", b"0\r\n\r\n", b"\t",
+    b"\r\nConnection: close", b"/../", b"%2e%2e/", b"%2F", b";", b"Basic ", b"fngate=x; ",
+    b"; Path=/", b"fn_" + b"k" * 43, b"X_Api-Key: ", b'"choices":[]', b'"model":"m"', b"\xc2\xa0",
 )  # fmt: skip
 """Pieces that end, begin or break something in one of the formats."""
 REPEATED = (
     b"[", b"{", b'{"a":', b"[]", b"[],", b"{},", b"1,", b'"",', b"a.", b"[a]\n", b"[[a]]\n",
     b"{a=", b'"a":1,', b"-", b" ", b"\n", b"\\n", b"\\", b'"', b"'", b"\\u0041", b"9", b"#\n",
     b"\x0a\x00", b"\x08\x01", b"x { ", b"<", b"a: 1 ", b"\n--b\n", b"data: {}\n\n", b'\\"""\n',
-    b'"\\"', b"k=1\n", b"\xc3\xa9",
+    b'"\\"', b"k=1\n", b"\xc3\xa9", b'"usage":{', b"X: a\r\n", b"1\r\na\r\n", b"/..", b"%2F",
+    b"fn_", b"a=b; ", b"a,", b"/./",
 )  # fmt: skip
 """Pieces of which a bomb is made: each has a cost that its length does not show."""
 

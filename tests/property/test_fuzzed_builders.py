@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.running import fuzz, input_of
-from tests.fuzz.subjects import SUBJECTS, Subject
+from tests.fuzz.subject import Subject
+from tests.fuzz.subjects import SUBJECTS
 from tests.support.doses import amount
 
 by_name = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda one: one.name)

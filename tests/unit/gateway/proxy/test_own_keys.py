@@ -36,7 +36,14 @@ def basic(text: bytes) -> bytes:
         (b"Authorization: Basic " + basic(b"u:" + KEY), basic(b"u:" + KEY)),
         (b"Authorization: basic " + basic(KEY + b":"), basic(KEY + b":")),
         (b"Authorization: Basic " + basic(KEY), basic(KEY)),
+        (b"Authorization: Basic " + basic(b"u:a:%b." % KEY), basic(b"u:a:%b." % KEY)),
+        (b"Authorization: Basic " + basic(b"ab:" + KEY) + b"A", basic(b"ab:" + KEY) + b"A"),
+        (b"Authorization: Basic -" + basic(KEY), b"-" + basic(KEY)),
+        (b"Authorization: Basic\t" + basic(b"u:" + TOKEN), basic(b"u:" + TOKEN)),
+        (b"Authorization: Basic %b= x" % basic(b"u:" + TOKEN), basic(b"u:" + TOKEN) + b"= x"),
         (b"X-Api-Key: " + TOKEN, TOKEN),
+        (b"X.Api%Key: " + TOKEN, TOKEN),
+        (b"x_api_key: " + TOKEN, TOKEN),
         (b"Authorization: Bearer " + TOKEN, TOKEN),
         (b"Authorization: Basic " + basic(b"u:" + TOKEN), basic(b"u:" + TOKEN)),
         (b"Cookie: a=1; b=%b; c=2" % KEY, KEY),
@@ -75,3 +82,22 @@ def test_the_number_of_lookups_is_bounded() -> None:
     assert find_keys(fields(b"X-A: " + most, b"X-B: " + KEY), is_key) == frozenset({b"fn_"})
     assert find_keys(fields(b"X-A: " + b"fn_" * 10_000), is_key) == frozenset({b"fn_"})
     assert len(asked) == CANDIDATES_MAX
+
+
+def test_many_texts_hide_no_credential() -> None:
+    """With more texts like keys than are looked up, no field for credentials is forwarded either:
+    one may hold the admin token, or a key in base64."""
+    most = b" ".join(b"fn_%043d" % number for number in range(CANDIDATES_MAX + 1))
+    coded = b"Basic " + basic(b"u:" + KEY)
+
+    found = find_keys(fields(b"X-A: " + most, b"Authorization: " + coded), KEYS.__contains__)
+
+    assert any(text in coded for text in found)
+
+
+def test_usual_credentials_are_far_from_too_many() -> None:
+    """A function gets its callers' own credentials, in all the fields that clients use at once."""
+    names = (b"Authorization", b"X-Authorization", b"X-Api-Key", b"X-Auth-Token", b"X-Token")
+    lines = [b"%b: Basic %b" % (name, b64encode(b"user-%b:word" % name)) for name in names]
+
+    assert find_keys(fields(*lines), KEYS.__contains__) == frozenset()

@@ -8,6 +8,7 @@ from gateway.proxy.fields import parse_fields
 from gateway.proxy.targets import (
     FunctionTarget,
     claimed_methods,
+    claimed_paths,
     host_target,
     is_description,
     split_target,
@@ -129,3 +130,26 @@ def test_methods_that_a_request_claims(lines: bytes, expected: tuple[bytes, ...]
     raw = lines + b"\r\n"
 
     assert claimed_methods(parse_fields(raw, 0, 9)) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(b"/a/b", b"http://h/a/b?c", b"//h/a/b#c", b"http:/a/b", b"HTTP:a/b", b"http:///a/b"),
+        *(b"////h/a/b", b"http:h/a/b", b"http:/h/a/b"),
+        *(b"/a\t/b", b"ht\ttp://h/a/b", b"\\\\h\\a\\b", b"a/b", b"http://h/fn/web/a/b"),
+        *(b"/fn/we%62/a/b", b"http:/fn/web/a/b"),
+    ],
+)
+def test_a_second_path_is_found_in_each_form_of_a_url(value: bytes) -> None:
+    """What any kind of server takes for the path is among the paths that are judged."""
+    raw = b"Destination: %b\r\n\r\n" % value
+
+    assert b"/a/b" in claimed_paths(parse_fields(raw, 0, 9), b"/fn/web")
+
+
+def test_only_the_destination_names_a_second_path() -> None:
+    """By the name that servers of the CGI family read; a colon within a name is no scheme's."""
+    raw = b"X-Destination: /a\r\nDESTINATION: /x:y/b\r\n\r\n"
+
+    assert claimed_paths(parse_fields(raw, 0, 9), b"") == (b"/x:y/b",)

@@ -1,0 +1,322 @@
+"""The builders of SECURITY.md's table that strangers reach, each with valid inputs to damage."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from admin.api.aliases import AliasRequest
+from admin.api.hosts import HostChanges, HostRequest
+from admin.api.keys import KeyRequest
+from admin.api.operate import PrepareRequest, ScalingRequest
+from admin.api.pages import TicketRequest
+from admin.api.secrets import SecretRequest
+from admin.cli.repository.config import read_config
+from admin.cli.repository.fields import Findings
+from admin.cli.repository.text_format import MalformedText
+from admin.deploy.plan import WireRollback, parse_request, read_request
+from gateway.cold_checks.check_process import Question, check
+from gateway.data_links import _request_error
+from gateway.grpc.request import REQUEST, read
+from gateway.hosts.upstream import _key
+from gateway.http.decompression import Inflater
+from gateway.oip.parameters import requested_scheduling
+from gateway.oip.repository import check_load, check_unload, read_index, read_settings
+from gateway.shared_memory import _accepts_slabs
+from gateway.v1 import scanning
+from gateway.v1.endpoints import ENDPOINTS
+from gateway.v1.multipart import scan_multipart
+from gateway.v1.rewriting import _is_usage
+from gateway.v1.splicing import upstream_body
+from gateway.v1.usage import TOKENS_MAX, Ends, TokenUsage
+from registry.bounded_text import read_json
+from registry.errors import FnError
+from registry.manifest import parse_manifest
+from registry.model import ModelApi
+from runtime_image.contract.errors import RequestError
+from runtime_image.contract.link import Kind
+from runtime_image.contract.model import InputRule
+from runtime_image.contract.signature import Signature, TensorSpec
+from runtime_image.link.frames import Frame, LinkError
+from tests.fuzz.subject import FNCTL_S, KIB, THREAD_S, Bound, Subject
+from tests.support.odd_bodies import form_models_of, models_of
+
+TENSORS = Signature(
+    "tensors", (TensorSpec("x", "FP32", (-1, 4)), TensorSpec("n", "INT64", (-1,))), ()
+)
+FREE = Signature("tensors", (TensorSpec("x", "FP32", (-1, -1)),), ())
+TEXTS = Signature("tensors", (TensorSpec("t", "BYTES", (-1,)),), ())
+VALUES = Signature("json", (), ())
+SHORT = b'{"inputs": {"x": [[1, 2.5, -3e4, 0]], "n": [7]}}'
+OIP = (
+    b'{"id":"a","inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]},'
+    b'{"name":"n","shape":[1],"datatype":"INT64","parameters":{"binary_data_size":8}}],'
+    b'"outputs":[{"name":"y","parameters":{"binary_data":true}}],"parameters":{"priority":1}}'
+)
+NPY_HEAD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }"
+NPY = b"\x93NUMPY\x01\x00" + len(NPY_HEAD).to_bytes(2, "little") + NPY_HEAD + b"\0" * 8
+OCTETS = "application/octet-stream"
+TOML = b"""schema = 1
+name = "digits"
+model = "m.onnx"
+labels = { team = "vision", 'a.b' = "c" }
+[scaling]
+min = 0
+idle_s = 12.5
+[limits]
+wait_s = 5
+[input.x]
+kind = "image"
+size = [8, 8]
+mean = [0.5, 0.5, 0.5]
+[output]
+labels = ["zero", "one", 'two', \"\"\"three\"\"\"]
+[sample]
+x = [[1, 2.5, 0x10], [3, 4, 1_000]]
+"""
+SERVER = b"""schema = 1
+[server]
+command = ["serve", "--port", "${PORT}"]
+env = {A = "1"}
+[openai]
+[[sample]]
+path = "/v1"
+headers = {a = "b"}
+"""
+PBTXT = b"""name: "m"  # a model
+platform: "onnxruntime_onnx"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 4, -1 ] } ]
+output { name: "y" data_type: TYPE_INT64 dims: 10 label_filename: 'l.txt' }
+instance_group < count: 2 kind: KIND_CPU >
+dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }
+parameters { key: "a" value: { string_value: "\\u00e9\\n" "b" } }
+"""
+FILE = {"path": "m.onnx", "size": 2, "sha256": "0" * 64}
+DEPLOYS = tuple(
+    json.dumps({"files": [FILE], "manifest": text.decode(), "overrides": changes}).encode()
+    for text, changes in (
+        (TOML, {"min": 1, "host_labels": {"a": "b"}}),
+        (SERVER, {"command": ["serve", "${PORT}"], "env": {"B": "2"}, "port": 80}),
+    )
+)
+CHAT = (
+    b'{"model":"m","stream":true,"stream_options":{"x":1},'
+    b'"messages":[{"role":"user","content":"hi"}]}'
+)
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+    b"\x00\x01\r\n--b--\r\n"
+)
+INFERENCES = tuple(
+    REQUEST(
+        model_name="m",
+        id="a",
+        inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 2], "contents": contents}],
+        raw_input_contents=raw,
+        parameters={"priority": {"int64_param": 1}},
+    ).SerializeToString()
+    for contents, raw in (({}, [bytes(8)]), ({"fp32_contents": [1.5, 2.5]}, []))
+)
+EVENT = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}}'
+KINDS: dict[type, bytes] = {
+    AliasRequest: b'{"alias":"a/b","function":"f"}',
+    HostRequest: b'{"address":"ssh://a","labels":{"a":"b"}}',
+    HostChanges: b'{"labels":{"a":null},"draining":true}',
+    KeyRequest: b'{"scopes":["invoke"],"note":"n"}',
+    PrepareRequest: b'{"now":true}',
+    ScalingRequest: b'{"min":1,"idle_s":2.5}',
+    TicketRequest: b'{"path":"/"}',
+    SecretRequest: b'{"name":"n","value":"v"}',
+    WireRollback: b'{"to":3,"breaking":true}',
+}
+"""Small bodies of the admin API: the type and a valid text."""
+
+
+def _manifest(data: bytes) -> None:
+    parse_manifest(data.decode("utf-8", "replace"), ("m.onnx", "a.json"))
+
+
+def _deploy(data: bytes) -> None:
+    read_request("digits", parse_request(data))
+
+
+def _small(kind: type) -> Callable[[bytes], object]:
+    return lambda data: read_json(data, kind, "the body")
+
+
+def _any_of(*readers: Callable[[bytes], object]) -> Callable[[bytes], None]:
+    """Return a reader that tries each, and refuses what all of them refuse."""
+
+    def read(data: bytes) -> None:
+        refusals = []
+        for reader in readers:
+            try:
+                reader(data)
+            except (FnError, LinkError) as error:
+                refusals.append(error)
+        if len(refusals) == len(readers):
+            raise refusals[0]
+
+    return read
+
+
+def _cold(signature: Signature, content_type: str = "application/json") -> Callable[[bytes], None]:
+    """Return the check of bodies of one form against one signature."""
+    rules = {"x": InputRule(finite=True)}
+
+    def checked(data: bytes) -> None:
+        length = len(data) - 8 if content_type == OCTETS else None
+        check(Question(content_type, "", length, signature, rules), data)
+
+    return checked
+
+
+def _inflate(data: bytes) -> tuple[bytes, bool]:
+    """Return what four steps inflate, and whether that is all."""
+    inflater = Inflater(data, "gzip")
+    pieces = [inflater.step() for _ in range(4) if not inflater.is_done]
+    return b"".join(pieces), inflater.is_done
+
+
+def _check_inflated(data: bytes, found: Any) -> None:
+    """zlib inflates the same."""
+    if isinstance(found, Exception):
+        return
+    content, is_done = found
+    expected, rest = bytearray(), data
+    while rest and len(expected) < len(content):
+        stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        expected += stream.decompress(rest, len(content) - len(expected))
+        rest = stream.unused_data if stream.eof else b""
+    assert content == expected, "other content"
+    assert not is_done or not rest, "there is more"
+
+
+API: Final = ModelApi(served_model='a "served" model')
+
+
+def _model_call(data: bytes) -> tuple[str, bytes]:
+    """Return the model that a body names, and what its server gets."""
+    scanned = scanning.run(scanning.scan(data))
+    return scanned.model, upstream_body(data, scanned, ENDPOINTS[b"/chat/completions"], API).body
+
+
+def _check_model_call(data: bytes, found: Any) -> None:
+    """No parser finds another model in the body; the server gets its own name of it, and all the
+    rest as it is."""
+    if isinstance(found, Exception):
+        return
+    model, sent = found
+    try:
+        assert models_of(data) == {model}, "another model"
+    except ValueError:
+        return
+    assert models_of(sent) == {API.served_model}, "the server reads another model"
+    before = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    after = msgspec.json.decode(sent, type=dict[str, msgspec.Raw])
+    for name in (before.keys() | after.keys()) - {"model", "stream_options"}:
+        assert bytes(before[name]) == bytes(after[name]), f"{name} is another"
+
+
+FORM_TYPE: Final = b"multipart/form-data; boundary=b"
+
+
+def _model_form(data: bytes) -> tuple[str, bytes]:
+    """Return the model that a form names, and what its server gets."""
+    scanned = scanning.run(scan_multipart(data, FORM_TYPE))
+    body = upstream_body(data, scanned, ENDPOINTS[b"/audio/transcriptions"], API).body
+    return scanned.model, body
+
+
+def _check_model_form(data: bytes, found: Any) -> None:
+    """A parser of mail, which is lenient, finds the same model and no other."""
+    if isinstance(found, Exception):
+        return
+    model, sent = found
+    for body, expected in ((data, model), (sent, API.served_model)):
+        assert form_models_of(body, FORM_TYPE) == [expected], "another model"
+
+
+def _model_answer(data: bytes) -> TokenUsage | None:
+    _is_usage(data)
+    ends = Ends()
+    ends.add(data)
+    return ends.usage()
+
+
+def _check_usage(_data: bytes, found: Any) -> None:
+    """Tokens are counts that can be."""
+    for count in found or ():
+        assert 0 <= count <= TOKENS_MAX
+
+
+def _config(data: bytes) -> None:
+    read_config(data.decode("utf-8", "replace"), "m", Findings())
+
+
+MANIFEST: Final = (None, Bound(12_000, 20), Bound(192 * KIB, 160))
+"""A manifest is read by code in Python, with some thousand lines for its fields."""
+REFUSALS: Final = (FnError, RequestError)
+
+BUILDERS = (
+    Subject("toml", _manifest, (TOML, SERVER), 64 * KIB, REFUSALS, THREAD_S, *MANIFEST),
+    Subject("deploy", _deploy, DEPLOYS, 512 * KIB, REFUSALS, THREAD_S, *MANIFEST),
+    Subject("admin", _any_of(*map(_small, KINDS)), tuple(KINDS.values()), 64 * KIB),
+    Subject(
+        "repository",
+        _any_of(read_index, check_unload, check_load, read_settings),
+        (b'{"ready":true}', b'{"parameters":{"unload_dependents":true}}'),
+        64 * KIB,
+    ),
+    Subject("slabs", _accepts_slabs, (b'{"slabs":true}',), 256 * KIB, (LinkError,)),
+    Subject("cold-short", _cold(TENSORS), (SHORT,), 64 * KIB),
+    Subject("cold-free", _cold(FREE), (b'{"inputs":{"x":[[1,2],[3.5,-4e1]]}}',), 64 * KIB),
+    Subject("cold-texts", _cold(TEXTS), (b'{"inputs":{"t":["a","\\u00e9"]}}',), 64 * KIB),
+    Subject("cold-values", _cold(VALUES), (b'{"inputs":{"a":{"b":[1,null,"c"]}}}',), 64 * KIB),
+    Subject("cold-oip", _cold(TENSORS, OCTETS), (OIP + b"\0" * 8,), 64 * KIB),
+    Subject("cold-npy", _cold(FREE, "application/x-npy"), (NPY,), 64 * KIB),
+    Subject(
+        "gzip",
+        _inflate,
+        (gzip.compress(SHORT * 50), gzip.compress(bytes(10**6))),
+        64 * KIB,
+        check=_check_inflated,
+        memory=Bound(3 * 1024 * KIB, 24),
+    ),
+    Subject("parameters", lambda data: requested_scheduling(data, -1), (OIP,), 64 * KIB),
+    Subject("v1", _model_call, (CHAT,), 1024 * KIB, check=_check_model_call),
+    Subject("form", _model_form, (FORM,), 1024 * KIB, check=_check_model_form),
+    Subject(
+        "answer",
+        _model_answer,
+        (EVENT, b"data: " + EVENT + b"\n\n"),
+        64 * KIB,
+        check=_check_usage,
+        lines=Bound(20_000, 2),
+    ),
+    Subject(
+        "greeting",
+        _any_of(_key, lambda data: _request_error(Frame(Kind.FAILED, 0, 0, 0, b"", data))),
+        (b'{"key":"' + b"a" * 32 + b'"}', b'{"code":"bad_input","message":"m"}'),
+        256 * KIB,
+        (LinkError,),
+    ),
+    Subject("grpc", lambda data: read(data).model, INFERENCES, 64 * KIB),
+    Subject(
+        "config",
+        _config,
+        (PBTXT,),
+        64 * KIB,
+        (MalformedText, FnError),
+        FNCTL_S,
+        lines=Bound(8_000, 120),
+        memory=Bound(512 * KIB, 24),
+    ),
+)
