@@ -100,19 +100,21 @@ def claimed_paths(fields: Fields, prefix: bytes) -> tuple[bytes, ...]:
                 found.append(path)
                 reads = {path, unquote_to_bytes(path)} if prefix else set()
                 cut = [read.partition(prefix)[2] for read in reads if prefix in read]
-                found += (b"/" + one.lstrip(b"/") for one in cut)
+                found += (one if one.startswith(b"/") else b"/" + one for one in cut)
     return tuple(dict.fromkeys(found))
 
 
 def _paths_of(url: bytes) -> Iterator[bytes]:
     """Yield the paths that servers read in a URL: some want no // before a host or take more than
-    two slashes (WHATWG URL), others no host, and most drop tabs."""
+    two slashes (WHATWG URL), others no host, and most drop tabs. A path keeps the // at its
+    beginning, which rules refuse as ambiguous."""
     plain = url.replace(b"\\", b"/").replace(b"\t", b"")
     bare = _SCHEME.sub(b"", plain)
     lenient = _HOST if bare == plain else _HOST_OF_SCHEME
-    reads = (plain, bare, _AUTHORITY.sub(b"", bare), lenient.sub(b"", bare))
-    for read in dict.fromkeys(reads):
+    for read in dict.fromkeys((plain, bare, lenient.sub(b"", bare))):
         yield b"/" + re.split(rb"[?#]", read, maxsplit=1)[0].lstrip(b"/")
+    path = re.split(rb"[?#]", _AUTHORITY.sub(b"", bare), maxsplit=1)[0]
+    yield path if path.startswith(b"/") else b"/" + path
 
 
 def is_description(method: bytes, target: FunctionTarget) -> bool:

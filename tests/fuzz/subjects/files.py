@@ -232,5 +232,6 @@ FILES = (
         64 * KIB,
         (RequestError,),
         check=_check_shape((1, 100)),
+        memory=Bound(2048 * KIB, 24),  # two frames at 1 Hz are 32,000 samples
     ),
 )
