@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, NamedTuple
 
-from pool_manager.image_names import Reference, is_listed, may_be_id
+from pool_manager.image_names import PINNED, PULLED, Reference, is_listed, may_be_id
 from registry.errors import DriverError, WrongScope
 from registry.model import ServerSettings
 
@@ -18,6 +18,8 @@ UID_MAX: Final = 2**31 - 1
 FIRST_FREE: Final = 1000
 """User id that a refusal proposes, or the next one that is not reserved."""
 UNKNOWN_USER: Final = "a user that is not known, as the engine lacks the image"
+_OWN: Final = tuple(Reference(one, "").full_repository() for one in (PINNED, PULLED))
+"""Repositories whose tags a pull must not move."""
 _UID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
@@ -116,6 +118,8 @@ class NamedImages:
             raise WrongScope(f"server.image: {error.message}") from error
         if may_be_id(reference):
             raise self._refusal(f"{reference[:80]}, which may be the id of any image", scopes)
+        if repository in _OWN:
+            raise self._refusal(f"{repository}, whose tags are this server's own", scopes)
         is_any, built = is_listed(repository, self.patterns), self.built.get(full)
         # A pull would move the name by which replicas are started.
         if built == "" or (built and not is_any):

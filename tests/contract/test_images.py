@@ -17,7 +17,8 @@ import docker
 import pytest
 
 from pool_manager.drivers.docker.engine import Engine, Times
-from pool_manager.drivers.docker.images import PINNED, PULLED, DockerImages
+from pool_manager.drivers.docker.images import DockerImages
+from pool_manager.image_names import PINNED, PULLED
 from pool_manager.images import FoundImage, PullProgress
 from registry.errors import DriverError
 from tests.support.engine import connected

@@ -19,8 +19,8 @@ from typing import Any
 import docker
 import pytest
 
-from pool_manager.drivers.docker.images import PINNED, PULLED
 from pool_manager.drivers.docker.spec import PART, SERVER
+from pool_manager.image_names import PINNED, PULLED
 from tests.support.container_server import ContainerServer, container_server, until
 from tests.support.doses import IS_FULL
 from tests.support.engine import connected

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from admin.settings import Settings
-from pool_manager.drivers.docker.images import PINNED
 from pool_manager.drivers.docker.spec import OWNER, owner_name
+from pool_manager.image_names import PINNED
 from tests.support.engine import connected
 from tests.support.registry import Registry, registry
 from tests.support.server import ServingServer, serving

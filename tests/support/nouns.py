@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, Final
 
 from registry.bundles.paths import make_bundle
 from registry.catalog import Deployed
@@ -125,6 +125,18 @@ def prepared(model: str = "model.onnx", **contents: bytes) -> Prepared:
     )
 
 
+COLUMN: Final[dict[str, Any]] = {
+    "output": "y",
+    "part": "column 3",
+    "error": 0.012,
+    "error_max": 0.02,
+    "spread": 0.3,
+    "bias": -0.001,
+    "gain": 0.99,
+}
+"""The column of a candidate that agrees least."""
+
+
 def optimised(
     content: bytes = b"int8",
     model: str = "model.onnx",
@@ -152,15 +164,7 @@ def optimised(
                 "cosine": 0.9995,
                 "largest_difference": 0.02,
                 "same_label": 0.995,
-                "column": {
-                    "output": "y",
-                    "part": "column 3",
-                    "error": 0.012,
-                    "error_max": 0.02,
-                    "spread": 0.3,
-                    "bias": -0.001,
-                    "gain": 0.99,
-                },
+                "column": COLUMN,
                 "batchable": True,
             },
         ],

@@ -14,6 +14,7 @@ from runtime_image.contract.link import Kind
 from runtime_image.contract.model import PART_MAX, Part
 from runtime_image.contract.precision import RULES
 from runtime_image.link.frames import Frame, FrameReader, pack
+from tests.support.nouns import COLUMN
 
 GRAPH: Final = b"a graph"
 WEIGHTS: Final = bytes(range(256)) * 5000
@@ -41,15 +42,7 @@ ROW: Final[dict[str, Any]] = {
     "cosine": 0.9995,
     "largest_difference": 0.02,
     "same_label": 0.995,
-    "column": {
-        "output": "y",
-        "part": "column 3",
-        "error": 0.012,
-        "error_max": 0.02,
-        "spread": 0.3,
-        "bias": -0.001,
-        "gain": 0.99,
-    },
+    "column": COLUMN,
     "batchable": True,
 }
 """Measurements of a candidate, as a trial reports them."""

@@ -15,14 +15,10 @@ from docker.errors import APIError, NotFound
 
 from pool_manager.drivers.docker.engine import ENGINE_ERRORS, Engine, is_conflict, is_gone
 from pool_manager.drivers.docker.pulls import SILENT_S, pull
-from pool_manager.image_names import Reference
+from pool_manager.image_names import PINNED, PULLED, Reference
 from pool_manager.images import FoundImage, PullProgress, RemovedImage
 from registry.errors import DriverError
 
-PINNED: Final = "fngate/pinned"
-"""Repository of the tags of images that revisions use: ID.OWNER, both in hex."""
-PULLED: Final = "fngate/pulled"
-"""Repository of the tags of images that deploys have pulled."""
 CONFIG_MAX: Final = 1024 * 1024
 """Max characters of an image's configuration. The engine repeats parts of it, such as labels, in
 each list and event of containers."""

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pool_manager.core.pool import FAILING_AFTER
-from pool_manager.drivers.docker.images import PINNED
+from pool_manager.image_names import PINNED
 from tests.chaos import footprint
 from tests.chaos.calls import client
 from tests.chaos.containers.engine_room import EngineRoom, engine_with

@@ -153,6 +153,13 @@ def test_an_id_needs_admin_whatever_is_listed(reference: str) -> None:
     assert every.source("abcd:1", DEPLOY) == Source("docker.io/library/abcd:1")
 
 
+@pytest.mark.parametrize("reference", ["fngate/pinned:a.b", "docker.io/fngate/pulled:a.b"])
+def test_the_tags_of_servers_need_admin_whatever_is_listed(reference: str) -> None:
+    """A pull of such a name from a registry would move the tag that keeps another image."""
+    with pytest.raises(WrongScope, match="whose tags are this server's own"):
+        NamedImages(("*",)).source(reference, DEPLOY)
+
+
 def test_an_image_that_was_built_here_is_never_pulled() -> None:
     """A stranger may own its name in a registry; of a recorded one, only that id counts."""
     built = NamedImages((), {"docker.io/acme/rt:1": ID, "docker.io/library/fngate-runtime:cpu": ""})
