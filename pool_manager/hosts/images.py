@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
-from pool_manager.drivers.docker.images import PINNED
+from pool_manager.image_names import PINNED
 from registry.errors import DriverError, EngineDown
 
 RUNTIME: Final = "fngate/runtime"
