@@ -150,7 +150,7 @@ async def test_a_full_disk_is_reported_and_the_other_host_works(
     try:
         shown = await until_host(caller, NARROW, lambda one: one["disk_free_mib"] < 16)
         text = await asyncio.to_thread(server.fnctl, "host", "ls")
-        ready = (await caller.get("/readyz")).json()
+        ready = (await caller.readiness()).json()
         await answers(caller, "elsewhere")
         await answers(caller, "before")
     finally:
@@ -177,7 +177,7 @@ async def test_a_dead_engine_is_reported_and_its_replicas_serve_on(
     await asyncio.to_thread(host.dockerd.kill)
     shown = await until_host(caller, NARROW, lambda one: "engine" in one["reason"])
     text = await asyncio.to_thread(server.fnctl, "host", "ls")
-    ready = (await caller.get("/readyz")).json()
+    ready = (await caller.readiness()).json()
     await answers(caller, "warm")
     await deploy(caller, "elsewhere", SOUND)
     await answers(caller, "elsewhere")

@@ -36,7 +36,7 @@ async def test_calls_are_held_while_the_engine_is_away(tmp_path: Path) -> None:
         held = asyncio.create_task(server.call("cold", BODY))
         await server.until_pools(lambda: bool(server.server.manager.engine_down))
         assert (await server.call("warm", BODY)).status == 200
-        ready = await server.get("/readyz")
+        ready = await server.readiness()
         assert ready.status == 200
         assert "engine: nobody listens at its socket" in ready.json()["reasons"]
 

@@ -97,7 +97,7 @@ async def test_a_function_runs_on_a_gpu(board: Board, tmp_path: Path) -> None:
         assert (await server.call("f", BODY)).status == 200
         shown = (await devices(server))[A]
         document = await server.function("f")
-        ready = (await server.get("/readyz")).json()
+        ready = (await server.readiness()).json()
 
     assert (shown["name"], shown["kind"], shown["index"]) == ("NVIDIA H200", "cuda", "0")
     assert (shown["memory_mib"], shown["total_mib"], shown["foreign_mib"]) == (23_000, 24_000, 600)
@@ -174,7 +174,7 @@ async def test_a_driver_that_hangs_does_not_stop_the_server(
         board.hang()
 
         async def is_said() -> bool:
-            reasons = (await server.get("/readyz")).json().get("reasons", [])
+            reasons = (await server.readiness()).json().get("reasons", [])
             return any(reason.startswith("gpus: the NVIDIA driver") for reason in reasons)
 
         await server.until(is_said)
@@ -225,7 +225,7 @@ async def test_an_error_is_answered_by_what_it_means(
         board.report(used, xid)
         shown = await until_state(server, used, state)
         assert (await server.call("f", BODY)).status == 200
-        reasons = (await server.get("/readyz")).json().get("reasons", [])
+        reasons = (await server.readiness()).json().get("reasons", [])
 
     assert ("XID" in shown["reason"] or "lost" in shown["reason"]) == (state == "cordoned")
     assert any(reason.startswith(f"device {used}: out of use") for reason in reasons) == (

@@ -198,7 +198,7 @@ async def test_a_function_that_fails_to_load_says_why_and_until_when(tmp_path: P
         first = await server.call("f", {"inputs": {}})
         bearer = f"Bearer {server.token}"
         for_admin = await server.call("f", {"inputs": {}}, Authorization=bearer)
-        ready = (await server.get("/readyz")).json()
+        ready = (await server.readiness()).json()
         shown = await server.function("f")
 
     assert (first.status, first.problem["code"]) == (503, "function_failing")

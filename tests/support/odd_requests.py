@@ -29,10 +29,11 @@ SIGNATURE: Final = Signature("tensors", (TENSOR,), (TENSOR,))
 IMAGE: Final = "registry.example/app:1"
 SERVER: Final = "schema = 1\n[server]\n"
 HANDLER: Final = b"def predict(inputs):\n    return inputs\n"
+PYTHON: Final = 'schema = 1\n[runtime]\nengine = "python"\n[input.x]\nkind = "json"\n'
 KINDS: Final[dict[str, tuple[dict[str, bytes], str | None]]] = {
     "model": ({"m.onnx": MODEL}, None),
     "precise": ({"m.onnx": MODEL}, 'schema = 1\n[runtime]\nengine = "auto"\n'),
-    "handler": ({"handler.py": HANDLER}, None),
+    "handler": ({"handler.py": HANDLER}, PYTHON),
     "web": ({"app.py": b""}, f'{SERVER}command = "serve ${{PORT}}"\n[openai]\n'),
     "image": ({}, f'{SERVER}image = "{IMAGE}"\n'),
 }

@@ -118,7 +118,7 @@ def until_replaced(server: ServerProcess, gone: int) -> None:
     assert server.process is not None
     for _ in range(ASKS_MAX):
         line = Line(server)
-        status, document = line.ask("GET", "/readyz")
+        status, document = line.ask("GET", "/readyz", headers=server.headers)
         line.close()
         assert status == 200
         if document["status"] == "ok":
