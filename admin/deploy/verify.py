@@ -24,6 +24,7 @@ from registry.batching import rows_of, with_refutation
 from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.foreign_formats import by_suffix, not_onnx
+from registry.bundles.onnx_apart import read_apart
 from registry.bundles.wire_format import TooManyFields
 from registry.catalog import Deployed
 from registry.compilation import ranges_of
@@ -135,7 +136,7 @@ class Verification:
         """Raise BadBundle or ModelRefused for the model if it is no ONNX file or has data outside
         the bundle, and for any ONNX file with a compiled part. What is one is decided by content:
         so do those that load it."""
-        reader, model = onnx_files.OnnxReader(), draft.revision.model
+        reader, model = _reader(), draft.revision.model
         for file in sorted(draft.bundle.files, key=lambda one: one.path != model):
             path = self._store.blobs.path(file.sha256)
             try:
@@ -256,7 +257,9 @@ class Verification:
             return profile
         graph = profile.prepared.files[0]
         try:
-            found = onnx_files.OnnxReader().read(self._store.blobs.path(graph.sha256))
+            found = onnx_files.OnnxReader(apart=read_apart).read(
+                self._store.blobs.path(graph.sha256)
+            )
             onnx_files.check_original(graph.path, found)
         except (ValueError, OSError) as error:
             return _unprepared(profile, f"the prepared graph cannot be read: {error}")
@@ -270,7 +273,9 @@ class Verification:
         """Raise ModelRefused unless the file is an ONNX model that has its weights in itself, and
         no compiled part."""
         try:
-            found = onnx_files.OnnxReader().read(self._store.blobs.path(file.sha256))
+            found = onnx_files.OnnxReader(apart=read_apart).read(
+                self._store.blobs.path(file.sha256)
+            )
         except (ValueError, OSError) as error:
             raise ModelRefused(f"the chosen candidate cannot be read: {error}") from error
         onnx_files.check_original(file.path, found)
@@ -283,6 +288,11 @@ class Verification:
         if kind != "any":
             return kind
         return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"
+
+
+def _reader() -> onnx_files.OnnxReader:
+    """Return a reader of a stranger's files, which leaves large graphs to another process."""
+    return onnx_files.OnnxReader(apart=read_apart)
 
 
 def check_shapes(revision: Revision, profile: Profile) -> None:

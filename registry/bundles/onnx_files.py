@@ -9,17 +9,19 @@ length, so that a model of gigabytes costs a few page reads.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from registry.bundles.paths import check_path
-from registry.bundles.wire_format import FIELDS_MAX, WireReader
+from registry.bundles.wire_format import FIELDS_MAX, TooManyFields, WireReader
 from registry.errors import BadBundle, ModelRefused
 from runtime_image.contract.compiled import NODE
 
 LOCATIONS_MAX: Final = 1000
 DEPTH_MAX: Final = 100
+FEW: Final = 100_000
+"""Fields that take some 0.1 s in a thread; more than most graphs have."""
 LOCATION_MAX: Final = 4096
 
 NAME_MAX: Final = 80
@@ -52,11 +54,18 @@ class OnnxContents(NamedTuple):
     """The name of a node with a compiled part, None without one."""
 
 
+ReadApart = Callable[[Path, int], tuple[OnnxContents, int]]
+"""Returns the contents of a file, of which it parses at most so many fields, and their number."""
+
+
 class OnnxReader:
     """Reader of several files, which parses at most `fields_max` fields of all together."""
 
-    def __init__(self, fields_max: int = FIELDS_MAX) -> None:
-        self._left = fields_max
+    def __init__(self, fields_max: int = FIELDS_MAX, apart: ReadApart | None = None) -> None:
+        """`apart` reads files with more than FEW fields, in another process."""
+        self.left = fields_max
+        """Fields that may still be parsed."""
+        self._apart = apart
 
     def read(self, model: Path) -> OnnxContents:
         """Return the contents of an ONNX file.
@@ -65,12 +74,22 @@ class OnnxReader:
         """
         if model.stat().st_size == 0:
             raise ValueError("the file is empty")
+        if self._apart is None or self.left <= FEW:
+            return self._walk(model, self.left)
+        try:
+            return self._walk(model, FEW)
+        except TooManyFields:
+            contents, parsed = self._apart(model, self.left)
+        self.left -= parsed
+        return contents
+
+    def _walk(self, model: Path, fields_max: int) -> OnnxContents:
         with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            reader = WireReader(data, self._left)
+            reader = WireReader(data, fields_max)
             try:
                 return _Walk(data, reader).contents()
             finally:
-                self._left = max(0, self._left - reader.parsed)
+                self.left = max(0, self.left - reader.parsed)
 
 
 def external_locations(model: Path, fields_max: int = FIELDS_MAX) -> tuple[str, ...]:
