@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.cli import bundle_files
+from admin.cli import bundle_files, ignoring
 from admin.cli.bundle_files import collect, open_file
 from registry.errors import BadBundle, BadManifest, BadRequest
 from tests.support import models
@@ -91,25 +91,51 @@ def test_samples_go_along(folder: Path) -> None:
     assert collect(folder).sample == {"x": "@samples/a.png"}
 
 
-def test_a_handler_brings_its_modules(folder: Path) -> None:
-    """The bundle has the modules and packages beside the handler, but no folders of tests or
-    scripts."""
-    for name in ("handler.py", "words.py", "test_words.py"):
+def test_a_handler_brings_its_folder(folder: Path) -> None:
+    """With a handler the folder goes as it is: modules, data, libraries and sub-folders, but no
+    hidden file and nothing that Python or npm made."""
+    sent = ["handler.py", "vocab.txt", "kernel.so", "parts/one.py", "weights/a.bin", "data/x"]
+    left = [".env", ".git/config", "parts/__pycache__/one.pyc", "b.pyc", "node_modules/a/b.js"]
+    for name in (*sent, *left):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
-    for inner in ("parts", "scripts"):
-        (folder / inner).mkdir()
-        (folder / inner / "one.py").touch()
-    (folder / "parts" / "__init__.py").touch()
 
-    assert paths(folder) == [
-        "add_one.onnx",
-        "function.toml",
-        "handler.py",
-        "parts/__init__.py",
-        "parts/one.py",
-        "train.py",
-        "words.py",
-    ]
+    always = ["README.md", "add_one.onnx", "function.toml", "train.py"]
+    assert paths(folder) == sorted([*sent, *always])
+    assert collect(folder).unnamed == frozenset([*sent, "README.md", "train.py"]) - {"handler.py"}
+
+
+def test_fnignore_decides_what_is_in_the_folder(folder: Path) -> None:
+    """.fnignore leaves files out and takes hidden ones in; what function.toml names goes anyway."""
+    for name in ("handler.py", ".env", "notes.md", "a.png", "b.png"):
+        (folder / name).touch()
+    (folder / "function.toml").write_text(TOML + '[sample]\nx = "@a.png"\n')
+    (folder / ".fnignore").write_text("# mine\n*.md\n/train.py\nb.png\n!.env\n*.toml\n")
+
+    assert paths(folder) == [".env", "a.png", "add_one.onnx", "function.toml", "handler.py"]
+
+
+def test_a_bad_fnignore_is_refused(folder: Path) -> None:
+    """A .fnignore that is too long or is not text is refused by its name."""
+    (folder / ".fnignore").write_bytes(b"a\n" * 40_000)
+    with pytest.raises(BadBundle, match=r"'\.fnignore': expected at most 65536 bytes"):
+        collect(folder)
+    (folder / ".fnignore").write_bytes(b"\xff")
+    with pytest.raises(BadBundle, match=r"'\.fnignore': expected UTF-8 text"):
+        collect(folder)
+
+
+def test_large_files_and_many_are_surprises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that nothing names are named if they are large, and counted if they are many; the
+    model may have any size."""
+    monkeypatch.setattr(bundle_files, "BIG", 10)
+    monkeypatch.setattr(bundle_files, "MANY", 3)
+    assert collect(folder).surprises() == []
+    (folder / "handler.py").touch()
+    (folder / "dump.bin").write_bytes(bytes(2048))
+    assert collect(folder).surprises() == ["dump.bin has 2.0 KiB"]
+    (folder / "more").touch()
+    assert collect(folder).surprises() == ["dump.bin has 2.0 KiB", "the folder has 4 files"]
 
 
 def test_a_name_comes_from_option_manifest_or_file(folder: Path) -> None:
@@ -241,7 +267,7 @@ def test_a_manifest_is_text(folder: Path) -> None:
 
 def test_a_huge_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with too many files is refused."""
-    monkeypatch.setattr(bundle_files, "SCANNED_MAX", 3)
+    monkeypatch.setattr(ignoring, "SCANNED_MAX", 3)
 
     with pytest.raises(BadBundle, match="expected at most 3 files"):
         collect(folder)
