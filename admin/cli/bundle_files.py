@@ -8,10 +8,11 @@ import shlex
 import stat
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from admin.cli import ignoring
+from admin.cli.links import leads_out, real_path
 from admin.text import size
 from registry.bounded_text import TOML_MAX
 from registry.bundles.foreign_formats import by_suffix, not_onnx
@@ -56,11 +57,18 @@ class Collected:
         return self.root if self.manifest else self.root / self.model
 
     def surprises(self) -> list[str]:
-        """Return what of the folder may not be meant to be sent: large files, and very many."""
-        big = [f for f in self.bundle.files if f.path in self.unnamed and f.size > BIG]
-        lines = [f"{file.path} has {size(file.size)}" for file in big[:_SHOWN]]
-        if len(big) > _SHOWN:
-            lines.append(f"{len(big) - _SHOWN} more have over {size(BIG)}")
+        """Return what of the folder may not be meant to be sent: large files, files from elsewhere,
+        and very many. Raises BadBundle."""
+        files = [file for file in self.bundle.files if file.path in self.unnamed]
+        big = [f"{file.path} has {size(file.size)}" for file in files if file.size > BIG]
+        linked = [
+            f"{file.path} is a link out of the folder, to {real_path(self.root, file.path)}"
+            for file in files
+            if leads_out(self.root, file.path)
+        ]
+        lines = [*big[:_SHOWN], *linked[:_SHOWN]]
+        if more := len(big) + len(linked) - len(lines):
+            lines.append(f"{more} more are large or such links")
         if len(self.unnamed) > MANY:
             lines.append(f"the folder has {len(self.unnamed)} files")
         return lines
@@ -97,8 +105,8 @@ def collect(path: Path | None, name: str | None = None, built: str = "") -> Coll
     """Collect the files of `path`: a model file, or a folder with function.toml. `built` is the
     manifest of a server function, for a folder without one or for no folder at all.
 
-    Links, special files and files outside the folder are refused. Raises BadBundle,
-    BadManifest, or BadRequest for a bad name.
+    Links are followed to regular files; special files and paths outside the folder are refused.
+    Raises BadBundle, BadManifest, or BadRequest for a bad name.
     """
     if name is not None:
         check_name(name)
@@ -133,14 +141,13 @@ def collect_model(root: Path, manifest: str, name: str, *, is_derived: bool) -> 
 
 
 def open_file(root: Path, path: str) -> BinaryIO:
-    """Open a bundle's file for reading. Raises BadBundle if it, or a folder above it, is a link."""
-    parts = PurePosixPath(path).parts
-    for depth in range(1, len(parts) + 1):
-        _check_no_link(root.joinpath(*parts[:depth]), path)
+    """Open a bundle's file for reading; links are followed. Raises BadBundle unless it is a regular
+    file where `real_path` allows one."""
+    real = real_path(root, path)
     try:
         # O_NONBLOCK: opening a pipe would block until it has a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.fdopen(os.open(root / path, flags), "rb")
+        file = os.fdopen(os.open(real, flags), "rb")
     except OSError as error:
         raise BadBundle(f"{path!r} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -227,14 +234,3 @@ def _bundle(root: Path, paths: Collection[str], *, may_be_empty: bool = False) -
                 count += len(chunk)
         files.append(BundleFile(path, count, digest.hexdigest()))
     return make_bundle(files, may_be_empty=may_be_empty)
-
-
-def _check_no_link(path: Path, shown: str) -> None:
-    try:
-        is_link = stat.S_ISLNK(path.lstat().st_mode)
-    except OSError as error:
-        raise BadBundle(f"{shown!r} cannot be read: {error.strerror}") from error
-    if is_link:
-        raise BadBundle(
-            f"{shown!r}: expected a file, got a symbolic link ({path}); deploy what it points to"
-        )

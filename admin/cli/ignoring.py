@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+from admin.cli.links import real_path
 from registry.errors import BadBundle
 
 IGNORE_FILE: Final = ".fnignore"
@@ -74,22 +75,27 @@ def is_ignored(patterns: tuple[Pattern, ...], parts: tuple[str, ...], is_folder:
 
 
 def scan(root: Path, patterns: tuple[Pattern, ...]) -> Iterator[str]:
-    """Yield the bundle paths of all files below `root` that are not ignored. Raises BadBundle."""
+    """Yield the bundle paths of all files below `root` that are not ignored, also behind links to
+    folders. Raises BadBundle, for a link to a folder that it lies in as well."""
     count = 0
-    waiting: list[tuple[str, ...]] = [()]
+    waiting: list[tuple[tuple[str, ...], frozenset[Path]]] = [((), frozenset([root.resolve()]))]
     while waiting:
-        folder = waiting.pop()
+        folder, above = waiting.pop()
         for entry in _entries(root.joinpath(*folder)):
-            parts, is_folder = (*folder, entry.name), entry.is_dir() and not entry.is_symlink()
+            parts, is_folder = (*folder, entry.name), entry.is_dir()
             count += 1
             if count > SCANNED_MAX:
                 raise BadBundle(f"expected at most {SCANNED_MAX} files in {root}, got more")
             if is_ignored(patterns, parts, is_folder):
                 continue
-            if is_folder:
-                waiting.append(parts)
-            else:
-                yield "/".join(parts)
+            path = "/".join(parts)
+            if not is_folder:
+                yield path
+                continue
+            real = real_path(root, path) if entry.is_symlink() else entry.resolve()
+            if real in above:
+                raise BadBundle(f"{path!r} is a link to a folder that it lies in")
+            waiting.append((parts, above | {real}))
 
 
 def _entries(folder: Path) -> list[Path]:

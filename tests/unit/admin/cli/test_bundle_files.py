@@ -217,25 +217,99 @@ def test_a_folder_with_a_model_only_names_the_command(tmp_path: Path) -> None:
     assert caught.value.__notes__ == [f"fnctl deploy {path}"]
 
 
-def test_links_are_refused(tmp_path: Path, folder: Path) -> None:
-    """A symbolic link in a bundle is refused with a way to avoid it."""
-    (folder / "add_one.onnx").rename(tmp_path / "real")
-    (folder / "add_one.onnx").symlink_to(tmp_path / "real")
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    """Create a model with external data as a cache of blobs and links has it."""
+    blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "abc"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    models.external(blobs, 1)
+    for at, name in enumerate(("external.onnx", "external.bin")):
+        (blobs / name).rename(blobs / str(at))
+        (snapshot / name).symlink_to(f"../../blobs/{at}")
+    return snapshot
 
-    with pytest.raises(BadBundle, match=r"symbolic link .* deploy what it points to"):
+
+def test_links_are_followed_by_content(hub: Path) -> None:
+    """A model and its data may be links out of their folder; what they point to is sent, without a
+    question."""
+    assert paths(hub / "external.onnx") == ["external.bin", "external.onnx"]
+    (hub / "function.toml").write_text(TOML)
+
+    collected = collect(hub)
+
+    model = collected.bundle.files[1]
+    assert model.path == "external.onnx"
+    assert model.sha256 == sha256((hub / "external.onnx").read_bytes()).hexdigest()
+    assert collected.surprises() == []
+
+
+def test_links_of_a_handlers_folder_are_followed(hub: Path) -> None:
+    """Links to files and folders are followed; those that lead out, and that nothing names, are
+    named."""
+    (hub / "function.toml").write_text(TOML)
+    (hub / "handler.py").touch()
+    (hub / "data").mkdir()
+    (hub / "data" / "a").touch()
+    (hub / "inside").symlink_to("data")
+    (hub / "words").symlink_to("../../blobs/1")
+
+    collected = collect(hub)
+
+    sent = [file.path for file in collected.bundle.files]
+    assert [path for path in sent if not path.startswith("external")] == [
+        "data/a",
+        "function.toml",
+        "handler.py",
+        "inside/a",
+        "words",
+    ]
+    target = (hub.parent.parent / "blobs" / "1").resolve()
+    assert collected.surprises() == [f"words is a link out of the folder, to {target}"]
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        ("../.ssh/id", r"'link': expected a link to a file that is not hidden, got one to "),
+        (".env", r"'link': expected a link to a file that is not hidden"),
+        ("/proc/self/environ", r"'link': expected a link to a file that is not hidden"),
+        ("/dev/zero", r"'link' is not a regular file"),
+        ("pipe", r"is not a regular file"),
+        ("link", r"'link' cannot be read: "),
+        ("gone", r"'link' cannot be read: No such file"),
+        (".", r"'link' is a link to a folder that it lies in"),
+        ("..", r"'link/folder' is a link to a folder|'link/folder/link' is a link to a folder"),
+    ],
+)
+def test_links_to_secrets_and_circles_are_refused(
+    tmp_path: Path, target: str, complaint: str
+) -> None:
+    """A stranger's folder cannot make fnctl send keys, the environment, devices or itself."""
+    folder = tmp_path / "folder"
+    for path in (folder / ".env", tmp_path / ".ssh" / "id"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    if target == "pipe":
+        os.mkfifo(folder / "pipe")
+    (folder / "handler.py").touch()
+    text = TOML + '[runtime]\nengine = "python"\n[input.x]\nkind = "json"\n'
+    (folder / "function.toml").write_text(text)
+    (folder / "link").symlink_to(target)
+
+    with pytest.raises(BadBundle, match=complaint):
         collect(folder)
-    with pytest.raises(BadBundle, match="symbolic link"):
-        collect(folder / "add_one.onnx")
 
 
-def test_a_linked_folder_is_refused(tmp_path: Path) -> None:
-    """A linked folder on the way to a file is refused."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "a").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
+def test_a_linked_hidden_file_is_not_read(tmp_path: Path) -> None:
+    """A linked folder on the way to a file counts, too."""
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "a").touch()
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "link").symlink_to(tmp_path / ".ssh")
 
-    with pytest.raises(BadBundle, match="'link/a': expected a file, got a symbolic link"):
-        open_file(tmp_path, "link/a")
+    with pytest.raises(BadBundle, match="'link/a': expected a link to a file that is not hidden"):
+        open_file(tmp_path / "repository", "link/a")
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
