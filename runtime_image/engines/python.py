@@ -16,6 +16,7 @@ from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Engine
+from runtime_image.engines.failures import Failures, is_own
 from runtime_image.engines.upgrade import SessionUpgrade
 
 
@@ -51,7 +52,8 @@ class HandlerEngine:
         """Import the handler and call its `load`. Raises LoadError with the handler's error."""
         self._context = context
         self._model = context._model
-        module = _import(path)
+        self._failures = Failures(path.parent)
+        module = _import(path, self._failures)
         self._predict = _function(module, "predict", 2)
         declared = declared_signature(rules)
         if declared is None and self._model is None:
@@ -61,8 +63,9 @@ class HandlerEngine:
             load = _function(module, "load", 1)
             try:
                 context.state = load(context)
-            except Exception as error:
-                raise LoadError(f"handler.py load(ctx) raised {error!r}") from error
+            except BaseException as error:
+                before = "handler.py load(ctx) raised "
+                raise LoadError(str(self._failures.failed(error, before))) from error
 
     @property
     def session(self) -> SessionName:
@@ -88,9 +91,15 @@ class HandlerEngine:
         return self._model.ticket() if self._model else None
 
     def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
-        """Return the result of `predict`, outputs by name. Raises TypeError unless it is a dict."""
+        """Return the result of `predict`, outputs by name. Raises HandlerFailed with the handler's
+        error, TypeError unless the result is a dict."""
         self._context._ticket = ticket
-        outputs = self._predict(inputs, self._context)
+        try:
+            outputs = self._predict(inputs, self._context)
+        except BaseException as error:
+            if is_own(error):
+                raise
+            raise self._failures.failed(error) from error
         if inspect.isgenerator(outputs):
             raise TypeError("predict is a generator; streamed answers are not available yet")
         if not isinstance(outputs, dict):
@@ -117,7 +126,7 @@ def declared_signature(rules: dict[str, InputRule]) -> Signature | None:
     return Signature("tensors", inputs, ())
 
 
-def _import(path: Path) -> ModuleType:
+def _import(path: Path, failures: Failures) -> ModuleType:
     spec = importlib.util.spec_from_file_location("handler", path)
     if spec is None or spec.loader is None:
         raise LoadError(f"{path.name} is not a Python file")
@@ -126,8 +135,9 @@ def _import(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise LoadError(f"importing {path.name} raised {error!r}") from error
+    except BaseException as error:
+        before = f"importing {path.name} raised "
+        raise LoadError(str(failures.failed(error, before))) from error
     return module
 
 

@@ -23,6 +23,7 @@ from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.rows import PROOF, RowVerdict
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Engine
+from runtime_image.engines.failures import reason_of
 from runtime_image.engines.upgrade import resident_mib
 from runtime_image.verification import proof
 from runtime_image.verification.swap import BUDGET_S, NeighbourSwap
@@ -74,8 +75,8 @@ def examine(  # noqa: PLR0913 - everything known about a model before it is run
         run_ms, outputs = proof.timed(engine, inputs, clock)
     except Exception as error:
         if given:
-            raise SampleError(f"the sample failed: {type(error).__name__}: {error}") from error
-        return _unprofiled(engine.signature, load_ms, f"{type(error).__name__}: {error}")
+            raise SampleError(f"the sample failed: {reason_of(error)}") from error
+        return _unprofiled(engine.signature, load_ms, reason_of(error))
     shown = _shown(engine.signature, spec, outputs) if given else {}
     why_not = why_not_joined(engine.signature, spec, verdict, run_ms)
     compared = False

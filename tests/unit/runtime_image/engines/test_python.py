@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime_image.contract.errors import LoadError
+from runtime_image.contract.errors import HandlerFailed, LoadError
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Stopped
@@ -118,7 +118,7 @@ def test_there_may_be_no_model_to_run(tmp_path: Path) -> None:
     """`ctx.run` without a model raises an error that says so."""
     engine = load(tmp_path, "def predict(inputs, ctx): return ctx.run(inputs)\n")
 
-    with pytest.raises(RuntimeError, match="this function has no model"):
+    with pytest.raises(HandlerFailed, match="this function has no model"):
         run(engine)
 
 
@@ -142,13 +142,16 @@ def test_a_wrong_return_is_an_error(tmp_path: Path, value: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("def predict(", "importing handler.py raised SyntaxError"),
+        ("def predict(", r"importing handler.py raised SyntaxError: .* \(handler\.py:1\)$"),
         ("import no_such_module\n", "importing handler.py raised ModuleNotFoundError"),
         ("", "handler.py must define predict"),
         ("predict = 5\n", "handler.py must define predict"),
         ("def predict(inputs): return {}\n", "handler.py predict must take 2 arguments"),
         (PREDICT + "def load(): pass\n", "handler.py load must take 1 arguments"),
-        (PREDICT + "def load(ctx): raise KeyError('w')\n", r"load\(ctx\) raised KeyError\('w'\)"),
+        (
+            PREDICT + "def load(ctx): raise KeyError('w')\n",
+            r"load\(ctx\) raised KeyError: 'w' \(handler\.py:2 in load\)$",
+        ),
     ],
 )
 def test_a_bad_handler_is_refused(tmp_path: Path, text: str, reason: str) -> None:

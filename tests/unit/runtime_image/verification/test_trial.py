@@ -228,7 +228,10 @@ def test_a_made_up_input_that_fails_is_no_refusal(tmp_path: Path) -> None:
 
     assert (found.profiled, found.batchable, found.batch_max) == (False, False, 1)
     assert found.latency_ms == {}
-    assert found.note == "a synthetic input failed, give a [sample]: KeyError: 'words'"
+    assert (
+        found.note
+        == "a synthetic input failed, give a [sample]: KeyError: 'words' (picky.py:2 in predict)"
+    )
 
 
 def test_raw_bytes_are_tried_empty(tmp_path: Path) -> None:
