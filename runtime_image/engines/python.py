@@ -12,7 +12,7 @@ from typing import Any
 
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.dtypes import BYTES
-from runtime_image.contract.errors import LoadError
+from runtime_image.contract.errors import LoadError, NeverAnswers
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Engine
@@ -92,7 +92,7 @@ class HandlerEngine:
 
     def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
         """Return the result of `predict`, outputs by name. Raises HandlerFailed with the handler's
-        error, TypeError unless the result is a dict."""
+        error, NeverAnswers for a coroutine or generator, TypeError for what else is no dict."""
         self._context._ticket = ticket
         try:
             outputs = self._predict(inputs, self._context)
@@ -100,8 +100,8 @@ class HandlerEngine:
             if is_own(error):
                 raise
             raise self._failures.failed(error) from error
-        if inspect.isgenerator(outputs):
-            raise TypeError("predict is a generator; streamed answers are not available yet")
+        if kind := _kind_of_result(outputs):
+            raise NeverAnswers(f"handler.py predict {_refusal(kind)}")
         if not isinstance(outputs, dict):
             raise TypeError(f"predict must return a dict of outputs, got {type(outputs).__name__}")
         return dict(outputs)  # every access to a subclass would run the handler's code
@@ -145,11 +145,37 @@ def _function(module: ModuleType, name: str, parameters: int) -> Callable[..., A
     function = getattr(module, name, None)
     if not callable(function):
         raise LoadError(f"handler.py must define {name}")
+    if kind := _kind_of_function(function):
+        raise LoadError(f"handler.py {name} {_refusal(kind)}")
     try:
         inspect.signature(function).bind(*range(parameters))
     except TypeError as error:
         raise LoadError(f"handler.py {name} must take {parameters} arguments: {error}") from error
     return function  # type: ignore[no-any-return]  # callable() does not narrow to Callable
+
+
+def _kind_of_function(function: Callable[..., Any]) -> str:
+    if inspect.iscoroutinefunction(function):
+        return "coroutine"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "generator"
+    return ""
+
+
+def _kind_of_result(outputs: object) -> str:
+    """Return "coroutine" or "generator" for a result that has not been computed, else ""."""
+    if inspect.iscoroutine(outputs):
+        outputs.close()  # else Python warns that it was never awaited
+        return "coroutine"
+    if inspect.isgenerator(outputs) or inspect.isasyncgen(outputs):
+        return "generator"
+    return "" if isinstance(outputs, dict) or not inspect.isawaitable(outputs) else "coroutine"
+
+
+def _refusal(kind: str) -> str:
+    if kind == "coroutine":
+        return "is a coroutine (async): expected a plain function; call asyncio.run in it"
+    return "is a generator (yield): expected a plain function; answers cannot be streamed yet"
 
 
 def _require(model: Engine | None) -> Engine:
