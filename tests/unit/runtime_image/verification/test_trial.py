@@ -335,3 +335,22 @@ def test_a_run_over_the_time_limit_is_refused(
         return
     with pytest.raises(SampleError, match=refused):
         examine(engine, spec, tmp_path, 1.0, clock=lambda: engine.now_s)
+
+
+def test_a_handler_beside_a_model_takes_json(folder: Path) -> None:
+    """Its signature is JSON, not the model's, and its sample is run."""
+    (folder / "handler.py").write_text(
+        "import numpy as np\n"
+        "def predict(inputs, ctx):\n"
+        "    return ctx.run({'x': np.full((1, 4), len(inputs['text']), np.float32)})\n"
+    )
+    rules = {"text": InputRule("json")}
+    sample = {"text": "four"}
+
+    found = report(folder, model="add_one.onnx", handler="handler.py", inputs=rules, sample=sample)
+
+    assert found.signature["kind"] == "json"
+    assert found.sample_outputs == {
+        "outputs": {"y": [[5.0, 5.0, 5.0, 5.0]]},
+        "revision": "digits@1",
+    }
