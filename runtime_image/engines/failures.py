@@ -23,6 +23,9 @@ TRACEBACK_MAX: Final = 16_384
 AGAIN_S: Final = 10.0
 """Seconds in which the same line is logged once: callers decide how often it fails."""
 PLACES_MAX: Final = 64
+_LINES_MAX: Final = 2**31
+_SYNTAX: Final = (SyntaxError, IndentationError, TabError)
+"""Not classes made of them: those of a handler may have properties for their fields."""
 _TRACEBACK: Final = vars(BaseException)["__traceback__"]
 """Reads the traceback past a property of the exception's class, which is code of the handler."""
 
@@ -50,12 +53,12 @@ class Failures:
         """
         text, place = self._text(error), self._place(error)
         shown = f"{before}{text}{f' ({place})' if place else ''}"
-        self._log(error, f"{type(error)!r:.200} {place}", shown)
+        self._log(error, f"{type.__repr__(type(error))[:NAME_MAX]} {place}", shown)
         return HandlerFailed(shown)
 
     def _text(self, error: BaseException) -> str:
         text = describe(error, lambda error: f"{type(error).__name__}: {_words(error)}")
-        text = self._cut(text).removesuffix(": ")
+        text = self._cut(text[:TRACEBACK_MAX]).removesuffix(": ")
         return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]} …"
 
     def _cut(self, text: str) -> str:
@@ -67,17 +70,27 @@ class Failures:
 
     def _place(self, error: BaseException) -> str:
         """Return "handler.py:12 in helper", "" if none of the folder's lines was involved."""
-        if isinstance(error, SyntaxError) and (inner := self._inner(error.filename)):
-            return f"{inner}:{error.lineno}"
-        place = ""
+        if isinstance(error, SyntaxError) and type(error) in _SYNTAX:
+            inner, line = self._inner(error.filename), error.lineno
+            if inner:
+                is_line = isinstance(line, int) and 0 < line < _LINES_MAX
+                return f"{inner}:{line}" if is_line else inner
+        own = self._own(error)
+        if not own:
+            return ""
+        code = own[-1].tb_frame.f_code
+        within = "" if code.co_name == "<module>" else f" in {code.co_name[:NAME_MAX]}"
+        return f"{self._inner(code.co_filename)}:{own[-1].tb_lineno}{within}"
+
+    def _own(self, error: BaseException) -> list[TracebackType]:
+        """Return the parts of the traceback whose line is in a file of the folder."""
+        found = []
         at: TracebackType | None = _TRACEBACK.__get__(error)
         while at is not None:
-            code = at.tb_frame.f_code
-            if inner := self._inner(code.co_filename):
-                within = "" if code.co_name == "<module>" else f" in {code.co_name[:NAME_MAX]}"
-                place = f"{inner}:{at.tb_lineno}{within}"
+            if self._inner(at.tb_frame.f_code.co_filename):
+                found.append(at)
             at = at.tb_next
-        return place
+        return found
 
     def _inner(self, file: object) -> str:
         """Return the path in the folder, "" for a file elsewhere."""
@@ -96,7 +109,9 @@ class Failures:
         with suppress(BaseException):  # the exception's methods are code of the handler
             import traceback  # not at module level: it would cost every cold start 2 ms
 
-            lines = self._cut("".join(traceback.format_exception(error)))
+            # Above the folder's first line are only ours and Python's import machinery.
+            begin = next(iter(self._own(error)), _TRACEBACK.__get__(error))
+            lines = self._cut("".join(traceback.format_exception(type(error), error, begin)))
             self._write(lines if len(lines) <= TRACEBACK_MAX else f"…{lines[-TRACEBACK_MAX:]}")
             return
         self._write(f"{shown}\n")

@@ -63,6 +63,7 @@ def test_the_log_has_the_whole_traceback(log: Log) -> None:
     assert "ZeroDivisionError" in text
     assert "direct cause" in text
     assert 'File "handler.py", line 2, in f' in text
+    assert "test_failures.py" not in text, "lines of ours above the handler's"
     assert str(log.folder) not in text
 
 
@@ -120,7 +121,11 @@ def test_a_line_that_fails_often_is_logged_once_in_a_while(log: Log) -> None:
 
 
 HOSTILE = """
-class Bad(BaseException):
+class Meta(type):
+    def __repr__(self): raise SystemExit(4)
+    __str__ = __repr__
+class Bad(SyntaxError, metaclass=Meta):
+    filename = lineno = msg = property(lambda self: 1 / 0)
     __traceback__ = property(lambda self: 1 / 0)
     def __str__(self): raise SystemExit(3)
     __repr__ = __str__
@@ -132,7 +137,7 @@ def test_an_exception_that_cannot_be_shown_is_still_said(log: Log) -> None:
     """Methods of the exception are the handler's code and may raise anything."""
     text = log.failed(HOSTILE)
     assert "that cannot be shown" in text
-    assert text.endswith("(handler.py:6)")
+    assert text.endswith("(handler.py:10)")
     assert len(log.written) == 1
 
 
@@ -144,3 +149,10 @@ def test_errors_of_ours_pass_through() -> None:
         reason_of(HandlerFailed("KeyError: 'a' (handler.py:1)")) == "KeyError: 'a' (handler.py:1)"
     )
     assert reason_of(KeyError("a")) == "KeyError: 'a'"
+
+
+def test_fields_of_a_syntax_error_are_checked(log: Log) -> None:
+    """A handler may raise one with any fields."""
+    code = "e = SyntaxError('x', (str(folder / 'handler.py'), {}, 1, 'x'))\nraise e\n"
+    assert log.failed(code.format("'9' * 10_000")) == "SyntaxError: x (handler.py)"
+    assert log.failed(code.format("10 ** 5000")) == "SyntaxError: x (handler.py)"
