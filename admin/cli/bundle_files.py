@@ -6,11 +6,14 @@ import hashlib
 import os
 import shlex
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from admin.cli import ignoring
+from admin.cli.links import leads_out, real_path
+from admin.text import size
 from registry.bounded_text import TOML_MAX
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.bundles.onnx_files import OnnxReader, check_original, external_paths
@@ -20,8 +23,11 @@ from registry.manifest import MANIFEST_FILE, parse_manifest
 from registry.model import Bundle, BundleFile
 from registry.names import check_name, name_from_file
 
-SCANNED_MAX: Final = 10_000
-"""Max files scanned in a folder."""
+BIG: Final = 100 * 1024 * 1024
+"""Bytes above which a file of a program's folder may not be meant to be sent."""
+MANY: Final = 500
+"""Files above which a program's folder may not be meant to be sent."""
+_SHOWN: Final = 5
 _CHUNK: Final = 1024 * 1024
 _MODEL_SUFFIX: Final = ".onnx"
 
@@ -32,6 +38,7 @@ class Collected:
 
     `manifest` is the text of function.toml, "" for a bare model file. `is_derived`: the name was
     derived from the file's name. `is_server`: it is a server function, which may have no files.
+    `unnamed` are the paths that go along because they are in the folder.
     """
 
     name: str
@@ -42,11 +49,29 @@ class Collected:
     model: str = ""
     sample: dict[str, Any] = field(default_factory=dict)
     is_server: bool = False
+    unnamed: frozenset[str] = frozenset()
 
     @property
     def path(self) -> Path:
         """Deployed path: the folder, or the bare model file."""
         return self.root if self.manifest else self.root / self.model
+
+    def surprises(self) -> list[str]:
+        """Return what of the folder may not be meant to be sent: large files, files from elsewhere,
+        and very many. Raises BadBundle."""
+        files = [file for file in self.bundle.files if file.path in self.unnamed]
+        big = [f"{file.path} has {size(file.size)}" for file in files if file.size > BIG]
+        linked = [
+            f"{file.path} is a link out of the folder, to {real_path(self.root, file.path)}"
+            for file in files
+            if leads_out(self.root, file.path)
+        ]
+        lines = [*big[:_SHOWN], *linked[:_SHOWN]]
+        if more := len(big) + len(linked) - len(lines):
+            lines.append(f"{more} more are large or such links")
+        if len(self.unnamed) > MANY:
+            lines.append(f"the folder has {len(self.unnamed)} files")
+        return lines
 
     def request(
         self,
@@ -80,8 +105,8 @@ def collect(path: Path | None, name: str | None = None, built: str = "") -> Coll
     """Collect the files of `path`: a model file, or a folder with function.toml. `built` is the
     manifest of a server function, for a folder without one or for no folder at all.
 
-    Links, special files and files outside the folder are refused. Raises BadBundle,
-    BadManifest, or BadRequest for a bad name.
+    Links are followed to regular files; special files and paths outside the folder are refused.
+    Raises BadBundle, BadManifest, or BadRequest for a bad name.
     """
     if name is not None:
         check_name(name)
@@ -110,20 +135,19 @@ def collect(path: Path | None, name: str | None = None, built: str = "") -> Coll
 def collect_model(root: Path, manifest: str, name: str, *, is_derived: bool) -> Collected:
     """Collect the files of a model in `root` whose function.toml is the text `manifest`: the model
     and its weights. Raises BadBundle or BadManifest."""
-    model = parse_manifest(manifest, sorted(_scan(root))).model
+    model = parse_manifest(manifest, _there(root)).model
     paths = {check_path(model), *_external(root, model)}
     return Collected(name, is_derived, root, _bundle(root, paths), manifest=manifest, model=model)
 
 
 def open_file(root: Path, path: str) -> BinaryIO:
-    """Open a bundle's file for reading. Raises BadBundle if it, or a folder above it, is a link."""
-    parts = PurePosixPath(path).parts
-    for depth in range(1, len(parts) + 1):
-        _check_no_link(root.joinpath(*parts[:depth]), path)
+    """Open a bundle's file for reading; links are followed. Raises BadBundle unless it is a regular
+    file where `real_path` allows one."""
+    real = real_path(root, path)
     try:
         # O_NONBLOCK: opening a pipe would block until it has a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        file = os.fdopen(os.open(root / path, flags), "rb")
+        file = os.fdopen(os.open(real, flags), "rb")
     except OSError as error:
         raise BadBundle(f"{path!r} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -143,51 +167,34 @@ def _folder(root: Path, name: str | None, built: str) -> Collected:
             error.add_note(f"for an HTTP server: fnctl deploy {folder} --command '...' --trust")
         raise error
     text = _text(root, MANIFEST_FILE) if has_manifest else built
-    there = sorted(_scan(root))
+    there = _there(root)
     manifest = parse_manifest(text, there)
-    paths = {*([MANIFEST_FILE] if has_manifest else []), *manifest.files}
-    if manifest.server:
-        paths.update(there)
+    named = {*([MANIFEST_FILE] if has_manifest else []), *manifest.files}
     if manifest.model.lower().endswith(_MODEL_SUFFIX):
-        paths.update(_external(root, manifest.model))
-    if manifest.handler:
-        paths.update(_modules(there))
+        named.update(_external(root, manifest.model))
+    # Only a program can read files that nothing names; beside a model they may be many GiB.
+    is_program = manifest.server is not None or manifest.handler
+    unnamed = frozenset(there) - named if is_program else frozenset()
     chosen = name or manifest.name
     derived = chosen or name_from_file(manifest.model or f"{root.resolve().name}{_MODEL_SUFFIX}")
     return Collected(
         derived,
         not chosen,
         root,
-        _bundle(root, paths, may_be_empty=manifest.server is not None),
+        _bundle(root, named | unnamed, may_be_empty=manifest.server is not None),
         manifest=text,
         model=manifest.model,
         sample=manifest.sample,
         is_server=manifest.server is not None,
+        unnamed=unnamed,
     )
 
 
-def _scan(root: Path) -> Iterator[str]:
-    """Yield bundle paths below `root`, without hidden files and __pycache__."""
-    count = 0
-    for folder, folders, files in os.walk(root):
-        folders[:] = [each for each in folders if not each.startswith((".", "__pycache__"))]
-        for file in files:
-            count += 1
-            if count > SCANNED_MAX:
-                raise BadBundle(f"expected at most {SCANNED_MAX} files in {root}, got more")
-            if not file.startswith("."):
-                yield (Path(folder) / file).relative_to(root).as_posix()
-
-
-def _modules(there: Collection[str]) -> Iterator[str]:
-    """Yield the Python modules and packages beside the handler, without tests."""
-    for path in there:
-        parts = PurePosixPath(path)
-        is_module = parts.suffix == ".py" and all(
-            f"{folder.as_posix()}/__init__.py" in there for folder in parts.parents[:-1]
-        )
-        if is_module and not parts.name.startswith(("test_", "conftest.")):
-            yield path
+def _there(root: Path) -> list[str]:
+    """Return the paths of all files of the folder but those that .fnignore leaves out."""
+    has_rules = (root / ignoring.IGNORE_FILE).is_file()
+    text = _text(root, ignoring.IGNORE_FILE, ignoring.IGNORE_MAX) if has_rules else ""
+    return sorted(ignoring.scan(root, ignoring.parse(text)))
 
 
 def _external(root: Path, model: str) -> tuple[str, ...]:
@@ -202,9 +209,11 @@ def _external(root: Path, model: str) -> tuple[str, ...]:
         raise BadBundle(not_onnx(repr(model), error, root / model)) from error
 
 
-def _text(root: Path, path: str) -> str:
+def _text(root: Path, path: str, max_bytes: int = 4 * TOML_MAX) -> str:
     with open_file(root, path) as file:
-        data = file.read(4 * TOML_MAX + 1)
+        data = file.read(max_bytes + 1)
+    if path == ignoring.IGNORE_FILE and len(data) > max_bytes:
+        raise BadBundle(f"{path!r}: expected at most {max_bytes} bytes, got more")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -218,21 +227,10 @@ def _bundle(root: Path, paths: Collection[str], *, may_be_empty: bool = False) -
         raise BadBundle(f"expected at most {FILES_MAX} files in {root}, got {len(paths)}")
     files = []
     for path in sorted(paths):
-        digest, size = hashlib.sha256(), 0
+        digest, count = hashlib.sha256(), 0
         with open_file(root, check_path(path)) as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
-                size += len(chunk)
-        files.append(BundleFile(path, size, digest.hexdigest()))
+                count += len(chunk)
+        files.append(BundleFile(path, count, digest.hexdigest()))
     return make_bundle(files, may_be_empty=may_be_empty)
-
-
-def _check_no_link(path: Path, shown: str) -> None:
-    try:
-        is_link = stat.S_ISLNK(path.lstat().st_mode)
-    except OSError as error:
-        raise BadBundle(f"{shown!r} cannot be read: {error.strerror}") from error
-    if is_link:
-        raise BadBundle(
-            f"{shown!r}: expected a file, got a symbolic link ({path}); deploy what it points to"
-        )

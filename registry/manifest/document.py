@@ -24,6 +24,7 @@ from registry.manifest.schema import (
     LimitsTable,
     ScalingTable,
     check_document,
+    check_json_alone,
     check_manifest_name,
     declared,
     input_rule,
@@ -231,7 +232,10 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
     device = DeviceNeed(**document.device.model_dump())
     if engine == "python" and not handler:
         raise refused("runtime.engine", f"{HANDLER_FILE} beside the manifest", "no such file")
-    inputs = {name: input_rule(name, table, engine) for name, table in document.input.items()}
+    inputs = {
+        name: input_rule(name, table, engine, handler) for name, table in document.input.items()
+    }
+    check_json_alone(inputs)
     output = OutputRule(
         document.output.tensor, tuple(document.output.labels), document.output.top_k
     )
@@ -318,7 +322,10 @@ def _model(document: Document, files: Collection[str]) -> str:
 def _check_sample(manifest: Manifest, files: Collection[str]) -> None:
     for name, value in manifest.sample.items():
         key = f"sample.{name}"
-        if manifest.engine == "python" and name not in manifest.inputs:
+        is_declared = manifest.engine == "python" or any(
+            rule.kind == "json" for rule in manifest.inputs.values()
+        )
+        if is_declared and name not in manifest.inputs:
             raise refused(key, f"one of the inputs {sorted(manifest.inputs)}", name)
         if _is_file(value) and value[1:] not in files:
             raise refused(key, "@ and one of the bundle's files", value)

@@ -254,14 +254,15 @@ _CHANNELS: Final = {"L": 1, "RGB": 3}
 _PIXELS_MAX: Final = 50_000_000
 
 
-def input_rule(name: str, table: InputTable, engine: str) -> InputRule:
-    """Convert one input table to a rule. Raises BadManifest if its keys contradict each other."""
+def input_rule(name: str, table: InputTable, engine: str, handler: str = "") -> InputRule:
+    """Convert one input table to a rule. Only with a `handler` an input of engine "onnx" may be
+    JSON. Raises BadManifest if its keys contradict each other."""
     at = f"input.{name}"
     _check_keys(at, table)
     if engine == "python":
         _check_declared(at, table)
     else:
-        _check_left_to_the_graph(at, table)
+        _check_left_to_the_graph(at, table, handler)
     return InputRule(
         kind=table.kind,
         finite=table.finite,
@@ -280,14 +281,19 @@ def declared(rules: Mapping[str, InputRule]) -> dict[str, InputRule]:
     axis. A single input of raw bytes, and json inputs, get none. Raises BadManifest if there are no
     rules, or if json is combined with another kind.
     """
-    kinds = {rule.kind for rule in rules.values()}
     if not rules:
         raise refused("input", 'at least one [input.NAME] for engine = "python"', NOTHING)
-    if "json" in kinds and len(kinds) > 1:
-        raise refused("input", 'only kind = "json" beside an input of that kind', sorted(kinds))
+    check_json_alone(rules)
     if len(rules) == 1 and _is_raw(next(iter(rules.values()))):
         return dict(rules)
     return {name: _with_tensor(rule) for name, rule in rules.items()}
+
+
+def check_json_alone(rules: Mapping[str, InputRule]) -> None:
+    """Raise BadManifest if JSON is combined with another kind: it has no tensors."""
+    kinds = {rule.kind for rule in rules.values()}
+    if "json" in kinds and len(kinds) > 1:
+        raise refused("input", 'only kind = "json" beside an input of that kind', sorted(kinds))
 
 
 def signature_from_rules(rules: Mapping[str, InputRule]) -> Signature:
@@ -328,9 +334,10 @@ def _check_declared(at: str, table: InputTable) -> None:
         raise refused(f"{at}.shape", "dimensions of 1 and more, or -1", table.shape)
 
 
-def _check_left_to_the_graph(at: str, table: InputTable) -> None:
-    if table.kind == "json":
-        raise refused(f"{at}.kind", 'tensor, image, audio or bytes for engine = "onnx"', "json")
+def _check_left_to_the_graph(at: str, table: InputTable, handler: str) -> None:
+    if table.kind == "json" and not handler:
+        expected = "tensor, image, audio or bytes for a model without handler.py"
+        raise refused(f"{at}.kind", expected, "json")
     for key, value in (("dtype", table.dtype), ("shape", table.shape)):
         if value is not None:
             raise refused(f"{at}.{key}", "nothing, because the model's graph defines it", value)

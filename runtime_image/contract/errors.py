@@ -93,6 +93,14 @@ class LoadError(Exception):
     stage: Literal["load", "sample"] = "load"
 
 
+class HandlerFailed(Exception):
+    """A handler raised an exception in a run; the text has its type, its words and its line."""
+
+
+class NeverAnswers(HandlerFailed):
+    """A handler returned what can never be an answer, whatever the inputs."""
+
+
 def describe(error: BaseException, text: Callable[[BaseException], str] = repr) -> str:
     """Return `text(error)`, or the type's name if the exception's own methods fail."""
     try:

@@ -12,10 +12,11 @@ from typing import Any
 
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.dtypes import BYTES
-from runtime_image.contract.errors import LoadError
+from runtime_image.contract.errors import LoadError, NeverAnswers
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Engine
+from runtime_image.engines.failures import Failures, is_own
 from runtime_image.engines.upgrade import SessionUpgrade
 
 
@@ -51,7 +52,8 @@ class HandlerEngine:
         """Import the handler and call its `load`. Raises LoadError with the handler's error."""
         self._context = context
         self._model = context._model
-        module = _import(path)
+        self._failures = Failures(path.parent)
+        module = _import(path, self._failures)
         self._predict = _function(module, "predict", 2)
         declared = declared_signature(rules)
         if declared is None and self._model is None:
@@ -61,8 +63,9 @@ class HandlerEngine:
             load = _function(module, "load", 1)
             try:
                 context.state = load(context)
-            except Exception as error:
-                raise LoadError(f"handler.py load(ctx) raised {error!r}") from error
+            except BaseException as error:
+                before = "handler.py load(ctx) raised "
+                raise LoadError(str(self._failures.failed(error, before))) from error
 
     @property
     def session(self) -> SessionName:
@@ -88,11 +91,17 @@ class HandlerEngine:
         return self._model.ticket() if self._model else None
 
     def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
-        """Return the result of `predict`, outputs by name. Raises TypeError unless it is a dict."""
+        """Return the result of `predict`, outputs by name. Raises HandlerFailed with the handler's
+        error, NeverAnswers for a coroutine or generator, TypeError for what else is no dict."""
         self._context._ticket = ticket
-        outputs = self._predict(inputs, self._context)
-        if inspect.isgenerator(outputs):
-            raise TypeError("predict is a generator; streamed answers are not available yet")
+        try:
+            outputs = self._predict(inputs, self._context)
+        except BaseException as error:
+            if is_own(error):
+                raise
+            raise self._failures.failed(error) from error
+        if kind := _kind_of_result(outputs):
+            raise NeverAnswers(f"handler.py predict {_refusal(kind)}")
         if not isinstance(outputs, dict):
             raise TypeError(f"predict must return a dict of outputs, got {type(outputs).__name__}")
         return dict(outputs)  # every access to a subclass would run the handler's code
@@ -117,7 +126,7 @@ def declared_signature(rules: dict[str, InputRule]) -> Signature | None:
     return Signature("tensors", inputs, ())
 
 
-def _import(path: Path) -> ModuleType:
+def _import(path: Path, failures: Failures) -> ModuleType:
     spec = importlib.util.spec_from_file_location("handler", path)
     if spec is None or spec.loader is None:
         raise LoadError(f"{path.name} is not a Python file")
@@ -126,8 +135,9 @@ def _import(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise LoadError(f"importing {path.name} raised {error!r}") from error
+    except BaseException as error:
+        before = f"importing {path.name} raised "
+        raise LoadError(str(failures.failed(error, before))) from error
     return module
 
 
@@ -135,11 +145,37 @@ def _function(module: ModuleType, name: str, parameters: int) -> Callable[..., A
     function = getattr(module, name, None)
     if not callable(function):
         raise LoadError(f"handler.py must define {name}")
+    if kind := _kind_of_function(function):
+        raise LoadError(f"handler.py {name} {_refusal(kind)}")
     try:
         inspect.signature(function).bind(*range(parameters))
     except TypeError as error:
         raise LoadError(f"handler.py {name} must take {parameters} arguments: {error}") from error
     return function  # type: ignore[no-any-return]  # callable() does not narrow to Callable
+
+
+def _kind_of_function(function: Callable[..., Any]) -> str:
+    if inspect.iscoroutinefunction(function):
+        return "coroutine"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "generator"
+    return ""
+
+
+def _kind_of_result(outputs: object) -> str:
+    """Return "coroutine" or "generator" for a result that has not been computed, else ""."""
+    if inspect.iscoroutine(outputs):
+        outputs.close()  # else Python warns that it was never awaited
+        return "coroutine"
+    if inspect.isgenerator(outputs) or inspect.isasyncgen(outputs):
+        return "generator"
+    return "" if isinstance(outputs, dict) or not inspect.isawaitable(outputs) else "coroutine"
+
+
+def _refusal(kind: str) -> str:
+    if kind == "coroutine":
+        return "is a coroutine (async): expected a plain function; call asyncio.run in it"
+    return "is a generator (yield): expected a plain function; answers cannot be streamed yet"
 
 
 def _require(model: Engine | None) -> Engine:

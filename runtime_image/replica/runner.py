@@ -11,10 +11,11 @@ import numpy as np
 
 from runtime_image.codecs.tensors import unequal_rows
 from runtime_image.compilers.ranges import OutsideRanges
-from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError, describe
+from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError
 from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine, Stopped
+from runtime_image.engines.failures import reason_of
 from runtime_image.replica.intake import Job
 from runtime_image.replica.stages import (
     Answerer,
@@ -279,5 +280,4 @@ def _failure(error: BaseException, run: Run) -> Outcome:
         return RequestError(EXECUTION_TIMEOUT, text)
     if isinstance(error, OutsideRanges):
         return error
-    text = describe(error, lambda error: f"{type(error).__name__}: {error}")
-    return RequestError(FUNCTION_FAILED, text)
+    return RequestError(FUNCTION_FAILED, reason_of(error))

@@ -104,5 +104,5 @@ def test_errors_are_told_with_their_cause(server: ServerProcess) -> None:
         if "was killed by SIGKILL" in found.get("replica_died", ""):
             break
 
-    assert found["function_failed"] == "ValueError: no wish to"
+    assert found["function_failed"] == "ValueError: no wish to (handler.py:6 in predict)"
     assert found["replica_died"].endswith("was killed by SIGKILL")

@@ -127,8 +127,12 @@ async def test_a_handler_that_cannot_be_imported_is_refused_with_its_last_words(
 
     answer = await server.try_deploy({"handler.py": handler}, name="f", manifest=manifest)
 
-    assert reason(answer) == ("model_refused", "importing handler.py raised KeyError('weights')")
-    assert "cannot find my weights" in answer.json()["error"]["log_tail"]
+    text = "importing handler.py raised KeyError: 'weights' (handler.py:2)"
+    assert reason(answer) == ("model_refused", text)
+    log = answer.json()["error"]["log_tail"]
+    assert "cannot find my weights" in log
+    assert "Traceback (most recent call last):" in log
+    assert '  File "handler.py", line 2, in <module>' in log
     assert await is_unchanged(server)
 
 

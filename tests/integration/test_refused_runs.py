@@ -69,7 +69,7 @@ async def test_a_handler_that_raises_fails_one_request_only(server: ServingServe
     replicas = [replica.id for replica in server.bound()]
 
     assert (answer.status, answer.problem["code"]) == (500, "function_failed")
-    assert answer.problem["detail"] == "ValueError: no such fruit"
+    assert answer.problem["detail"] == "ValueError: no such fruit (handler.py:10 in predict)"
     assert (await server.call("auto", asked("work"))).status == 200
     assert [replica.id for replica in server.bound()] == replicas
 

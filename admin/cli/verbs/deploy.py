@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from admin.cli.confirming import Yes, check_may_ask, confirm
 from admin.cli.options import Session, connected
 
 if TYPE_CHECKING:
@@ -143,6 +144,9 @@ Trust = Annotated[
 Breaking = Annotated[
     bool, typer.Option("--breaking", help="Allow changes that break the current callers.")
 ]
+ListOnly = Annotated[
+    bool, typer.Option("--list", help="Print the files that would be sent, and send nothing.")
+]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return once the files are uploaded.")]
 
 
@@ -155,6 +159,8 @@ class Flags:
     now: bool
     pull: bool
     no_wait: bool
+    list_only: bool
+    yes: bool
 
 
 @connected
@@ -185,6 +191,8 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     breaking: Breaking = False,
     now: Now = False,
     no_wait: NoWait = False,
+    list_only: ListOnly = False,
+    yes: Yes = False,
 ) -> None:
     """Deploy a model or an HTTP server as a function.
 
@@ -192,6 +200,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     server's trial starts the command, or the image, until it is ready. Words after -- are the
     command; for an image they replace its arguments. A warm function stays warm: the new revision
     is ready before calls go to it, if both fit on the device. A failed deploy changes nothing.
+    With handler.py or a server the whole folder is sent, but what .fnignore leaves out.
     Of a model repository, or a model's folder in one, each ONNX model becomes a function.
 
     \b
@@ -227,7 +236,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         network=network and network.value,
         concurrency=concurrency,
     )
-    flags = Flags(trust, breaking, now, pull, no_wait)
+    flags = Flags(trust, breaking, now, pull, no_wait, list_only, yes)
     _deploy_path(session, path, name, server, overrides, flags)
 
 
@@ -243,15 +252,50 @@ def _deploy_path(
     if path is not None and not built and is_repository(path):
         from admin.cli.repository.deploying import Options, deploy_repository
 
+        if flags.list_only:
+            raise typer.BadParameter(
+                "expected the folder of one function, got a model repository", param_hint="--list"
+            )
         deploy_repository(session, path, name, Options(overrides, flags.breaking, flags.no_wait))
         return
     collected = collect_files(path, name, built)
+    if flags.list_only:
+        _list(session, collected)
+        return
+    if not flags.yes:
+        _check_meant(session, collected)
     if collected.manifest != built or not built:
         overrides |= server.overrides()
     request = collected.request(
         flags.trust, flags.breaking, overrides, now=flags.now, pull=flags.pull
     )
     _deploy(session, collected, request, flags.no_wait)
+
+
+def _list(session: Session, collected: Collected) -> None:
+    """Print the files of a deploy."""
+    from admin.text import size, table
+
+    files = collected.bundle.files
+    rows = [[file.path, size(file.size)] for file in files]
+    answer = {
+        "name": collected.name,
+        "files": [{"path": file.path, "size": file.size} for file in files],
+    }
+    session.answer(answer, lambda: table(["PATH", "SIZE"], rows))
+    session.remark(f"{len(files)} files, {size(sum(file.size for file in files))}; none was sent")
+
+
+def _check_meant(session: Session, collected: Collected) -> None:
+    """Ask if the folder has large files, or very many, that function.toml does not name."""
+    lines = collected.surprises()
+    if not lines:
+        return
+    for line in lines:
+        session.remark(line)
+    check_may_ask(session, "; ".join(lines))
+    session.remark("a line in .fnignore leaves a file out; --list prints what is sent")
+    confirm(f"Send {collected.path} with them?")
 
 
 def is_repository(path: Path) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import typer
 
+from admin.cli.confirming import Yes, check_may_ask, confirm
 from admin.cli.errors import REFUSED
 from admin.cli.options import Session, connected
 from admin.cli.verbs.deploy import FileHosts, Idle, Max, Min, Now, given
@@ -186,7 +186,7 @@ def prepare(session: Session, name: Name, now: NowOption = False, wait: BuildWai
 def rm(
     session: Session,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Remove a function with all its revisions. Requests in flight finish.
 
@@ -195,28 +195,12 @@ def rm(
       fnctl rm digits --yes
     """
     if not yes:
-        if session.as_json:
-            raise typer.BadParameter("expected --yes with --json", param_hint="--yes")
+        check_may_ask(session)
         session.client.function(name)  # report an unknown name before asking
-        _confirm(name)
+        confirm(f"Remove {name} with all its revisions?")
     answer = session.client.remove(name)
     session.answer(answer, lambda: f"{name} is removed")
     session.next("fnctl ls")
-
-
-def _confirm(name: str) -> None:
-    """Ask on the terminal. Raises typer.Abort on no, typer.BadParameter without an answer."""
-    try:
-        is_meant = typer.confirm(f"Remove {name} with all its revisions?", err=True)
-    except typer.Abort:
-        if sys.stdin.isatty():  # Ctrl-C
-            raise
-        typer.echo(err=True)
-        raise typer.BadParameter(
-            "expected --yes, as there is no terminal to confirm on", param_hint="--yes"
-        ) from None
-    if not is_meant:
-        raise typer.Abort
 
 
 def follow_build(

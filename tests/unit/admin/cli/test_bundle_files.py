@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.cli import bundle_files
+from admin.cli import bundle_files, ignoring
 from admin.cli.bundle_files import collect, open_file
 from registry.errors import BadBundle, BadManifest, BadRequest
 from tests.support import models
@@ -91,25 +91,51 @@ def test_samples_go_along(folder: Path) -> None:
     assert collect(folder).sample == {"x": "@samples/a.png"}
 
 
-def test_a_handler_brings_its_modules(folder: Path) -> None:
-    """The bundle has the modules and packages beside the handler, but no folders of tests or
-    scripts."""
-    for name in ("handler.py", "words.py", "test_words.py"):
+def test_a_handler_brings_its_folder(folder: Path) -> None:
+    """With a handler the folder goes as it is: modules, data, libraries and sub-folders, but no
+    hidden file and nothing that Python or npm made."""
+    sent = ["handler.py", "vocab.txt", "kernel.so", "parts/one.py", "weights/a.bin", "data/x"]
+    left = [".env", ".git/config", "parts/__pycache__/one.pyc", "b.pyc", "node_modules/a/b.js"]
+    for name in (*sent, *left):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
-    for inner in ("parts", "scripts"):
-        (folder / inner).mkdir()
-        (folder / inner / "one.py").touch()
-    (folder / "parts" / "__init__.py").touch()
 
-    assert paths(folder) == [
-        "add_one.onnx",
-        "function.toml",
-        "handler.py",
-        "parts/__init__.py",
-        "parts/one.py",
-        "train.py",
-        "words.py",
-    ]
+    always = ["README.md", "add_one.onnx", "function.toml", "train.py"]
+    assert paths(folder) == sorted([*sent, *always])
+    assert collect(folder).unnamed == frozenset([*sent, "README.md", "train.py"]) - {"handler.py"}
+
+
+def test_fnignore_decides_what_is_in_the_folder(folder: Path) -> None:
+    """.fnignore leaves files out and takes hidden ones in; what function.toml names goes anyway."""
+    for name in ("handler.py", ".env", "notes.md", "a.png", "b.png"):
+        (folder / name).touch()
+    (folder / "function.toml").write_text(TOML + '[sample]\nx = "@a.png"\n')
+    (folder / ".fnignore").write_text("# mine\n*.md\n/train.py\nb.png\n!.env\n*.toml\n")
+
+    assert paths(folder) == [".env", "a.png", "add_one.onnx", "function.toml", "handler.py"]
+
+
+def test_a_bad_fnignore_is_refused(folder: Path) -> None:
+    """A .fnignore that is too long or is not text is refused by its name."""
+    (folder / ".fnignore").write_bytes(b"a\n" * 40_000)
+    with pytest.raises(BadBundle, match=r"'\.fnignore': expected at most 65536 bytes"):
+        collect(folder)
+    (folder / ".fnignore").write_bytes(b"\xff")
+    with pytest.raises(BadBundle, match=r"'\.fnignore': expected UTF-8 text"):
+        collect(folder)
+
+
+def test_large_files_and_many_are_surprises(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that nothing names are named if they are large, and counted if they are many; the
+    model may have any size."""
+    monkeypatch.setattr(bundle_files, "BIG", 10)
+    monkeypatch.setattr(bundle_files, "MANY", 3)
+    assert collect(folder).surprises() == []
+    (folder / "handler.py").touch()
+    (folder / "dump.bin").write_bytes(bytes(2048))
+    assert collect(folder).surprises() == ["dump.bin has 2.0 KiB"]
+    (folder / "more").touch()
+    assert collect(folder).surprises() == ["dump.bin has 2.0 KiB", "the folder has 4 files"]
 
 
 def test_a_name_comes_from_option_manifest_or_file(folder: Path) -> None:
@@ -191,25 +217,99 @@ def test_a_folder_with_a_model_only_names_the_command(tmp_path: Path) -> None:
     assert caught.value.__notes__ == [f"fnctl deploy {path}"]
 
 
-def test_links_are_refused(tmp_path: Path, folder: Path) -> None:
-    """A symbolic link in a bundle is refused with a way to avoid it."""
-    (folder / "add_one.onnx").rename(tmp_path / "real")
-    (folder / "add_one.onnx").symlink_to(tmp_path / "real")
+@pytest.fixture
+def hub(tmp_path: Path) -> Path:
+    """Create a model with external data as a cache of blobs and links has it."""
+    blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "abc"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    models.external(blobs, 1)
+    for at, name in enumerate(("external.onnx", "external.bin")):
+        (blobs / name).rename(blobs / str(at))
+        (snapshot / name).symlink_to(f"../../blobs/{at}")
+    return snapshot
 
-    with pytest.raises(BadBundle, match=r"symbolic link .* deploy what it points to"):
+
+def test_links_are_followed_by_content(hub: Path) -> None:
+    """A model and its data may be links out of their folder; what they point to is sent, without a
+    question."""
+    assert paths(hub / "external.onnx") == ["external.bin", "external.onnx"]
+    (hub / "function.toml").write_text(TOML)
+
+    collected = collect(hub)
+
+    model = collected.bundle.files[1]
+    assert model.path == "external.onnx"
+    assert model.sha256 == sha256((hub / "external.onnx").read_bytes()).hexdigest()
+    assert collected.surprises() == []
+
+
+def test_links_of_a_handlers_folder_are_followed(hub: Path) -> None:
+    """Links to files and folders are followed; those that lead out, and that nothing names, are
+    named."""
+    (hub / "function.toml").write_text(TOML)
+    (hub / "handler.py").touch()
+    (hub / "data").mkdir()
+    (hub / "data" / "a").touch()
+    (hub / "inside").symlink_to("data")
+    (hub / "words").symlink_to("../../blobs/1")
+
+    collected = collect(hub)
+
+    sent = [file.path for file in collected.bundle.files]
+    assert [path for path in sent if not path.startswith("external")] == [
+        "data/a",
+        "function.toml",
+        "handler.py",
+        "inside/a",
+        "words",
+    ]
+    target = (hub.parent.parent / "blobs" / "1").resolve()
+    assert collected.surprises() == [f"words is a link out of the folder, to {target}"]
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        ("../.ssh/id", r"'link': expected a link to a file that is not hidden, got one to "),
+        (".env", r"'link': expected a link to a file that is not hidden"),
+        ("/proc/self/environ", r"'link': expected a link to a file that is not hidden"),
+        ("/dev/zero", r"'link' is not a regular file"),
+        ("pipe", r"is not a regular file"),
+        ("link", r"'link' cannot be read: "),
+        ("gone", r"'link' cannot be read: No such file"),
+        (".", r"'link' is a link to a folder that it lies in"),
+        ("..", r"'link/folder' is a link to a folder|'link/folder/link' is a link to a folder"),
+    ],
+)
+def test_links_to_secrets_and_circles_are_refused(
+    tmp_path: Path, target: str, complaint: str
+) -> None:
+    """A stranger's folder cannot make fnctl send keys, the environment, devices or itself."""
+    folder = tmp_path / "folder"
+    for path in (folder / ".env", tmp_path / ".ssh" / "id"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    if target == "pipe":
+        os.mkfifo(folder / "pipe")
+    (folder / "handler.py").touch()
+    text = TOML + '[runtime]\nengine = "python"\n[input.x]\nkind = "json"\n'
+    (folder / "function.toml").write_text(text)
+    (folder / "link").symlink_to(target)
+
+    with pytest.raises(BadBundle, match=complaint):
         collect(folder)
-    with pytest.raises(BadBundle, match="symbolic link"):
-        collect(folder / "add_one.onnx")
 
 
-def test_a_linked_folder_is_refused(tmp_path: Path) -> None:
-    """A linked folder on the way to a file is refused."""
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "a").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
+def test_a_linked_hidden_file_is_not_read(tmp_path: Path) -> None:
+    """A linked folder on the way to a file counts, too."""
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "a").touch()
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "link").symlink_to(tmp_path / ".ssh")
 
-    with pytest.raises(BadBundle, match="'link/a': expected a file, got a symbolic link"):
-        open_file(tmp_path, "link/a")
+    with pytest.raises(BadBundle, match="'link/a': expected a link to a file that is not hidden"):
+        open_file(tmp_path / "repository", "link/a")
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
@@ -241,7 +341,7 @@ def test_a_manifest_is_text(folder: Path) -> None:
 
 def test_a_huge_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with too many files is refused."""
-    monkeypatch.setattr(bundle_files, "SCANNED_MAX", 3)
+    monkeypatch.setattr(ignoring, "SCANNED_MAX", 3)
 
     with pytest.raises(BadBundle, match="expected at most 3 files"):
         collect(folder)

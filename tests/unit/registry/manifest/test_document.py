@@ -204,6 +204,27 @@ def test_a_python_sample_names_declared_inputs() -> None:
     assert refusal(text, ["handler.py"]).detail["expected"] == "one of the inputs ['x']"
 
 
+JSON_INPUT = '[input.text]\nkind = "json"\n'
+
+
+def test_a_handler_beside_a_model_takes_json() -> None:
+    """Only the handler reads it, so that a model alone cannot, and not beside the model's inputs; a
+    sample names declared inputs."""
+    text = f"schema = 1\n{JSON_INPUT}"
+    both = ["m.onnx", "handler.py"]
+
+    manifest = parse_manifest(text + '[sample]\ntext = "a"\n', both)
+    assert (manifest.engine, manifest.model) == ("onnx", "m.onnx")
+    assert manifest.inputs["text"].kind == "json"
+    alone = refusal(text, ["m.onnx"]).detail
+    assert alone["key"] == "input.text.kind"
+    assert "without handler.py" in alone["expected"]
+    assert (
+        refusal(f'{text}[input.x]\nkind = "image"\nsize = [8, 8]\n', both).detail["key"] == "input"
+    )
+    assert refusal(f"{text}[sample]\ny = 1\n", both).detail["key"] == "sample.y"
+
+
 def test_overrides() -> None:
     """A given override replaces the manifest's value; None does not."""
     manifest = overrides(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime_image.contract.errors import LoadError
+from runtime_image.contract.errors import HandlerFailed, LoadError, NeverAnswers
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Stopped
@@ -118,15 +118,49 @@ def test_there_may_be_no_model_to_run(tmp_path: Path) -> None:
     """`ctx.run` without a model raises an error that says so."""
     engine = load(tmp_path, "def predict(inputs, ctx): return ctx.run(inputs)\n")
 
-    with pytest.raises(RuntimeError, match="this function has no model"):
+    with pytest.raises(HandlerFailed, match="this function has no model"):
         run(engine)
 
 
-def test_a_generator_is_refused(tmp_path: Path) -> None:
-    """A generator is refused: streaming is not supported."""
-    engine = load(tmp_path, "def predict(inputs, ctx):\n    yield {}\n")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("async def predict(inputs, ctx): return {}\n", "predict is a coroutine"),
+        ("def predict(inputs, ctx):\n    yield {}\n", "predict is a generator"),
+        ("async def predict(inputs, ctx):\n    yield {}\n", "predict is a generator"),
+        (PREDICT + "async def load(ctx): pass\n", "load is a coroutine"),
+        (PREDICT + "def load(ctx): yield\n", "load is a generator"),
+        (
+            "import functools\nasync def f(a, inputs, ctx): return {}\n"
+            "predict = functools.partial(f, 1)\n",
+            "predict is a coroutine",
+        ),
+    ],
+)
+def test_functions_that_only_promise_are_refused(tmp_path: Path, text: str, reason: str) -> None:
+    """Coroutines and generators can never answer: they are refused at the load, by name."""
+    with pytest.raises(LoadError, match=f"handler.py {reason}"):
+        load(tmp_path, text)
 
-    with pytest.raises(TypeError, match="predict is a generator"):
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("f()", "coroutine"),
+        ("(x for x in [{}])", "generator"),
+        ("g()", "generator"),
+        ("type('Later', (), {'__await__': lambda self: iter(())})()", "coroutine"),
+    ],
+)
+def test_results_that_are_not_there_yet_are_refused(tmp_path: Path, value: str, kind: str) -> None:
+    """A plain `predict` that returns a coroutine, a generator or a future never answers."""
+    text = (
+        "async def f(): return {}\nasync def g(): yield {}\n"
+        f"def predict(inputs, ctx): return {value}\n"
+    )
+    engine = load(tmp_path, text)
+
+    with pytest.raises(NeverAnswers, match=f"predict is a {kind}"):
         run(engine)
 
 
@@ -142,13 +176,16 @@ def test_a_wrong_return_is_an_error(tmp_path: Path, value: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("def predict(", "importing handler.py raised SyntaxError"),
+        ("def predict(", r"importing handler.py raised SyntaxError: .* \(handler\.py:1\)$"),
         ("import no_such_module\n", "importing handler.py raised ModuleNotFoundError"),
         ("", "handler.py must define predict"),
         ("predict = 5\n", "handler.py must define predict"),
         ("def predict(inputs): return {}\n", "handler.py predict must take 2 arguments"),
         (PREDICT + "def load(): pass\n", "handler.py load must take 1 arguments"),
-        (PREDICT + "def load(ctx): raise KeyError('w')\n", r"load\(ctx\) raised KeyError\('w'\)"),
+        (
+            PREDICT + "def load(ctx): raise KeyError('w')\n",
+            r"load\(ctx\) raised KeyError: 'w' \(handler\.py:2 in load\)$",
+        ),
     ],
 )
 def test_a_bad_handler_is_refused(tmp_path: Path, text: str, reason: str) -> None:

@@ -334,7 +334,9 @@ def test_a_load_may_raise_anything(play: Play) -> None:
 
     bind(link, replace(SPEC, handler="gives_up.py"))
 
-    assert json.loads(link.next(Kind.LOAD_FAILED).body)["reason"] == "KeyboardInterrupt('no')"
+    assert json.loads(link.next(Kind.LOAD_FAILED).body)["reason"] == (
+        "handler.py load(ctx) raised KeyboardInterrupt: no (gives_up.py:1 in load)"
+    )
 
 
 ESCAPES = """

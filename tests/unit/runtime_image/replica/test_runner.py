@@ -402,22 +402,23 @@ def test_a_runs_timeout_is_its_shortest(tmp_path: Path) -> None:
     assert Run(jobs, None, 0.0).timeout_s == 0.5
 
 
+PLACE = " (handler.py:2 in predict)"
 UNSHOWN = "an exception of type <class 'handler.E'> that cannot be shown"
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("raise KeyError('w')", "KeyError: 'w'"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
-        ("raise GeneratorExit", "GeneratorExit: "),
-        ("raise type('E', (Exception,), {'__str__': lambda _: 1 / 0})", UNSHOWN),
+        ("raise KeyError('w')", f"KeyError: 'w'{PLACE}"),
+        ("raise SystemExit(3)", f"SystemExit: 3{PLACE}"),
+        ("raise KeyboardInterrupt", f"KeyboardInterrupt{PLACE}"),
+        ("raise GeneratorExit", f"GeneratorExit{PLACE}"),
+        ("raise type('E', (Exception,), {'__str__': lambda _: 1 / 0})", f"{UNSHOWN}{PLACE}"),
         ("return 5", "TypeError: predict must return a dict of outputs, got int"),
     ],
 )
 def test_a_handler_may_raise_anything(tmp_path: Path, body: str, message: str) -> None:
-    """Any exception from a handler is function_failed, with type and text."""
+    """Any exception from a handler is function_failed, with type, text and line."""
     results = Results()
 
     handler(tmp_path, body).run([job(1, 1)], results.emit, results.watch)

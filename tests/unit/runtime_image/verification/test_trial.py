@@ -15,6 +15,7 @@ from runtime_image.contract.control import Report
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import BytesForm, ImageForm, InputRule, ModelSpec, OutputRule
 from runtime_image.contract.rows import PROOF, RowVerdict
+from runtime_image.contract.signature import Signature
 from runtime_image.engines.loading import load_engine
 from runtime_image.verification.trial import (
     BatchingRefuted,
@@ -228,7 +229,10 @@ def test_a_made_up_input_that_fails_is_no_refusal(tmp_path: Path) -> None:
 
     assert (found.profiled, found.batchable, found.batch_max) == (False, False, 1)
     assert found.latency_ms == {}
-    assert found.note == "a synthetic input failed, give a [sample]: KeyError: 'words'"
+    assert (
+        found.note
+        == "a synthetic input failed, give a [sample]: KeyError: 'words' (picky.py:2 in predict)"
+    )
 
 
 def test_raw_bytes_are_tried_empty(tmp_path: Path) -> None:
@@ -280,3 +284,73 @@ def test_a_sample_whose_outputs_cannot_be_written_is_refused(tmp_path: Path) -> 
 
     with pytest.raises(SampleError, match="the sample's outputs cannot be encoded"):
         report(tmp_path, handler="odd.py", inputs=JSON_RULES, sample={"x": 1})
+
+
+def test_a_result_that_never_comes_is_refused_without_a_sample(tmp_path: Path) -> None:
+    """A `predict` that returns a coroutine is no function that merely dislikes zeros."""
+    (tmp_path / "handler.py").write_text(
+        "async def later(): return {}\ndef predict(inputs, ctx): return later()\n"
+    )
+    with pytest.raises(LoadError, match="predict is a coroutine"):
+        report(tmp_path, handler="handler.py", inputs=JSON_RULES)
+
+
+class Slow:
+    """An engine whose runs take the given seconds of a clock, one after the other."""
+
+    def __init__(self, *runs_s: float) -> None:
+        self.signature = Signature("json", (), ())
+        self.runs_s = list(runs_s)
+        self.now_s = 0.0
+
+    def ticket(self) -> None:
+        """Return no ticket."""
+
+    def run(self, inputs: dict[str, Any], _ticket: None) -> dict[str, Any]:
+        """Take the time of the next run; the last one repeats."""
+        self.now_s += self.runs_s[0]
+        del self.runs_s[: len(self.runs_s) > 1]
+        return inputs
+
+
+@pytest.mark.parametrize(
+    ("runs_s", "sample", "refused"),
+    [
+        ((2.0,), {"x": 1}, "the run of the sample took 2 s, expected at most timeout_s = 0.5"),
+        ((2.0,), {}, "the run of an input of zeros took 2 s"),
+        ((150.0, 0.1), {"x": 1}, "the run of the sample took 150 s"),
+        ((2.0, 0.1), {"x": 1}, ""),
+        ((0.4,), {"x": 1}, ""),
+    ],
+)
+def test_a_run_over_the_time_limit_is_refused(
+    tmp_path: Path, runs_s: tuple[float, ...], sample: dict[str, Any], refused: str
+) -> None:
+    """If a run of the trial is longer than a call may be, the deploy is refused; a first run may be
+    long because it is the first."""
+    spec = ModelSpec("f@1", inputs=JSON_RULES, sample=sample, timeout_s=0.5)
+    engine: Any = Slow(*runs_s)
+    if not refused:
+        assert examine(engine, spec, tmp_path, 1.0, clock=lambda: engine.now_s).profiled
+        return
+    with pytest.raises(SampleError, match=refused):
+        examine(engine, spec, tmp_path, 1.0, clock=lambda: engine.now_s)
+
+
+def test_a_handler_beside_a_model_takes_json(folder: Path) -> None:
+    """Its signature is JSON, not the model's, and its sample is run."""
+    (folder / "handler.py").write_text(
+        "import numpy as np\n"
+        "def predict(inputs, ctx):\n"
+        "    return ctx.run({'x': np.full((1, 4), len(inputs['text']), np.float32)})\n"
+    )
+    rules = {"text": InputRule("json")}
+    sample = {"text": "four"}
+
+    found = report(folder, model="add_one.onnx", handler="handler.py", inputs=rules, sample=sample)
+
+    assert found.signature["kind"] == "json"
+    assert found.sample_outputs == {
+        "outputs": {"y": [[5.0, 5.0, 5.0, 5.0]]},
+        "revision": "digits@1",
+    }

@@ -79,7 +79,7 @@ def test_a_files_raw_data_is_read(tmp_path: Path, dtype: str, data: bytes, expec
         ("FP32", (2,), "@raw", "warmup/raw: expected 8 bytes, got 5"),
         ("FP32", (2,), "@none", "'warmup/none' cannot be read"),
         ("UINT8", (6,), "@../secret", "has the part '..'"),
-        ("UINT8", (6,), "@link", "got a symbolic link"),
+        ("UINT8", (6,), "@link", "expected a link to a file that is not hidden"),
         ("FP32", (2,), "@nan", "NaN and infinities have no JSON form"),
         ("BF16", (2,), "@raw", "values of BF16 have no JSON form"),
         ("BYTES", (2,), "@short", "expected 2 strings, the file ends before"),
@@ -97,8 +97,8 @@ def test_a_sample_that_cannot_be_made_is_said(
     (tmp_path / "warmup" / "nan").write_bytes(struct.pack("<2f", float("nan"), 0))
     (tmp_path / "warmup" / "long").write_bytes(b"\x01\x00\x00\x00ab")
     (tmp_path / "warmup" / "short").write_bytes(b"\x01\x00\x00\x00a\x00")
-    (tmp_path / "secret").write_bytes(b"secret")
-    (tmp_path / "warmup" / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / ".secret").write_bytes(b"secret")
+    (tmp_path / "warmup" / "link").symlink_to(tmp_path / ".secret")
     value, said = made(tmp_path, dtype, dims, source)
     assert value is None
     assert len(said) == 1

@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import Result
 
+from admin.cli.bundle_files import BIG
 from admin.cli.verbs.deploy import batch_max
 from registry.bundles.paths import FILES_MAX
 from registry.manifest import parse_manifest
@@ -202,6 +203,54 @@ def test_a_broken_bundle_is_refused_before_anything_is_sent(
     assert result.exit_code == 1
     assert "expected function.toml" in result.stderr
     assert api.requests == []
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """Create the folder of a handler with a large file that nothing names."""
+    folder = tmp_path / "program"
+    folder.mkdir()
+    text = 'schema = 1\nname = "adder"\n[runtime]\nengine = "python"\n[input.x]\nkind = "json"\n'
+    (folder / "function.toml").write_text(text)
+    (folder / "handler.py").touch()
+    with (folder / "dump.bin").open("wb") as file:
+        file.truncate(BIG + 1)
+    return folder
+
+
+def test_list_prints_the_files_and_sends_nothing(
+    api: AdminApi, fnctl: Callable[..., Result], program: Path
+) -> None:
+    """--list prints path and size of each file, without a request."""
+    result = fnctl("deploy", str(program), "--list")
+
+    assert result.exit_code == 0
+    shown = [line.split() for line in result.stdout.splitlines()]
+    assert shown[:3] == [
+        ["PATH", "SIZE"],
+        ["dump.bin", "100.0", "MiB"],
+        ["function.toml", "78", "B"],
+    ]
+    assert [
+        one["path"]
+        for one in json.loads(fnctl("deploy", str(program), "--list", "--json").stdout)["files"]
+    ] == ["dump.bin", "function.toml", "handler.py"]
+    assert api.requests == []
+
+
+def test_a_large_file_needs_a_yes(
+    api: AdminApi, model: Path, fnctl: Callable[..., Result], program: Path
+) -> None:
+    """Without a terminal a folder with a large file is refused by its name, unless --yes."""
+    result = fnctl("deploy", str(program), "--trust")
+
+    assert result.exit_code == 2
+    assert "dump.bin has 100.0 MiB" in result.stderr
+    assert "expected --yes" in result.stderr
+    said = " ".join(fnctl("deploy", str(program), "--json").stderr.replace("│", " ").split())
+    assert "expected --yes with --json: dump.bin has 100.0 MiB" in said
+    assert api.requests == []
+    assert fnctl("deploy", str(program), "--trust", "--yes").exit_code == 0
 
 
 HOOK = "/admin/v1/functions/web/revisions"
