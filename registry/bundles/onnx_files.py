@@ -9,12 +9,12 @@ length, so that a model of gigabytes costs a few page reads.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from registry.bundles.paths import check_path
-from registry.bundles.wire_format import FIELDS_MAX, WireReader
+from registry.bundles.wire_format import FIELDS_MAX, Field, WireReader
 from registry.errors import BadBundle, ModelRefused
 from runtime_image.contract.compiled import NODE
 
@@ -50,6 +50,8 @@ class OnnxContents(NamedTuple):
     not EXTERNAL: repeated messages merge, so that the two may come from different places."""
     compiled: str | None = None
     """The name of a node with a compiled part, None without one."""
+    nested: tuple[str, ...] = ()
+    """Locations that tensors of branches and loop bodies name, sorted."""
 
 
 class OnnxReader:
@@ -124,6 +126,10 @@ def _plain(model: str, location: str) -> str:
         ) from error
 
 
+_Message = tuple[str, int, int, Iterator[Field]]
+"""Kind, span and unread fields of a message."""
+
+
 class _Walk:
     """Parser of one file, without recursion: the file determines the depth."""
 
@@ -133,17 +139,18 @@ class _Walk:
 
     def contents(self) -> OnnxContents:
         found: set[str] = set()
+        nested: set[str] = set()
         compiled: str | None = None
         has_graph = False
         # Iterators, not spans: what waits is as much as the depth, not as the nodes.
-        path = [("model", 0, len(self._data), self._fields(0, len(self._data)))]
+        path: list[_Message] = [("model", 0, len(self._data), self._fields(0, len(self._data)))]
         while path:
             message, start, end, fields = path[-1]
             children = _CHILDREN[message]
             for number, first, last, _ in fields:
                 child = children.get(number) if first else None
                 if child == "entry":
-                    self._entry(first, last, found)
+                    self._entry(first, last, found if _is_outer(path) else nested)
                 elif child:
                     if len(path) > DEPTH_MAX:
                         raise ValueError(f"messages are nested deeper than {DEPTH_MAX}")
@@ -156,7 +163,7 @@ class _Walk:
                 path.pop()
         if not has_graph:
             raise ValueError("there is no graph in it")
-        return OnnxContents(tuple(sorted(found)), compiled)
+        return OnnxContents(tuple(sorted(found | nested)), compiled, tuple(sorted(nested)))
 
     def _is_compiled(self, first: int, last: int) -> bool:
         # Of any domain: which ones a session takes for its own is ONNX Runtime's matter.
@@ -184,3 +191,9 @@ class _Walk:
             found.add(value.decode("utf-8", "surrogateescape"))
         if len(found) > LOCATIONS_MAX:
             raise ValueError(f"tensor data lies in more than {LOCATIONS_MAX} files")
+
+
+def _is_outer(path: list[_Message]) -> bool:
+    """Whether the innermost message belongs to the main graph itself, not to a function or to the
+    graph of a branch."""
+    return path[1][0] == "graph" and all(one[0] != "graph" for one in path[2:])

@@ -87,6 +87,22 @@ def test_every_place_a_tensor_can_be(tmp_path: Path) -> None:
     )
 
 
+def test_locations_outside_the_main_graph(tmp_path: Path) -> None:
+    """`nested` are those of branches and functions: their files must have no other name."""
+    whole = graph("main", tensor("outer"), tensor("both"))
+    inner = graph("then", tensor("branch"), tensor("both"))
+    whole.node.append(helper.make_node("If", ["c"], ["y"], then_branch=inner))
+    whole.node.append(helper.make_node("Constant", [], ["c"], value=tensor("constant")))
+    model = helper.make_model(whole)
+    function = model.functions.add(name="f", domain="d")
+    function.node.append(helper.make_node("Constant", [], ["c"], value=tensor("function")))
+
+    found = OnnxReader().read(write(tmp_path, model))
+
+    assert found.nested == ("both", "branch", "function")
+    assert found.locations == ("both", "branch", "constant", "function", "outer")
+
+
 def test_a_location_without_its_flag_counts(tmp_path: Path) -> None:
     """A location counts although the tensor is not marked EXTERNAL, because merging could set the
     mark."""
