@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from registry.bundles.paths import check_path
-from registry.bundles.wire_format import FIELDS_MAX, Field, WireReader
+from registry.bundles.paths import FILES_MAX, check_path
+from registry.bundles.wire_format import FIELDS_MAX, BeyondLimit, Field, WireReader
 from registry.errors import BadBundle, ModelRefused
 from runtime_image.contract.compiled import NODE
 
-LOCATIONS_MAX: Final = 1000
+LOCATIONS_MAX: Final = FILES_MAX
 DEPTH_MAX: Final = 100
 LOCATION_MAX: Final = 4096
 
@@ -143,7 +143,7 @@ class _Walk:
         compiled: str | None = None
         has_graph = False
         # Iterators, not spans: what waits is as much as the depth, not as the nodes.
-        path: list[_Message] = [("model", 0, len(self._data), self._fields(0, len(self._data)))]
+        path: list[_Message] = [self._message("model", 0, len(self._data))]
         while path:
             message, start, end, fields = path[-1]
             children = _CHILDREN[message]
@@ -153,9 +153,11 @@ class _Walk:
                     self._entry(first, last, found if _is_outer(path) else nested)
                 elif child:
                     if len(path) > DEPTH_MAX:
-                        raise ValueError(f"messages are nested deeper than {DEPTH_MAX}")
+                        raise BeyondLimit(
+                            f"expected at most {DEPTH_MAX} levels of messages, got more"
+                        )
                     has_graph = has_graph or (message == "model" and number == _GRAPH_OF_MODEL)
-                    path.append((child, first, last, self._fields(first, last)))
+                    path.append(self._message(child, first, last))
                     break
                 elif message == "node" and number == _OP_TYPE and self._is_compiled(first, last):
                     compiled = self._name(start, end)
@@ -164,6 +166,10 @@ class _Walk:
         if not has_graph:
             raise ValueError("there is no graph in it")
         return OnnxContents(tuple(sorted(found | nested)), compiled, tuple(sorted(nested)))
+
+    def _message(self, kind: str, start: int, end: int) -> _Message:
+        wanted = {_OP_TYPE, *_CHILDREN[kind]} if kind == "node" else _CHILDREN[kind]
+        return kind, start, end, self._fields(start, end, wanted)
 
     def _is_compiled(self, first: int, last: int) -> bool:
         # Of any domain: which ones a session takes for its own is ONNX Runtime's matter.
@@ -185,12 +191,17 @@ class _Walk:
                 key = self._data[first : min(last, first + LOCATION_MAX)]
             elif number == _VALUE:
                 if last - first > LOCATION_MAX:
-                    raise ValueError(f"a location is longer than {LOCATION_MAX} bytes")
+                    raise BeyondLimit(
+                        f"expected locations of at most {LOCATION_MAX} bytes, got {last - first}"
+                    )
                 value = self._data[first:last]
         if key == b"location":
             found.add(value.decode("utf-8", "surrogateescape"))
         if len(found) > LOCATIONS_MAX:
-            raise ValueError(f"tensor data lies in more than {LOCATIONS_MAX} files")
+            raise BeyondLimit(
+                f"expected tensor data in at most {LOCATIONS_MAX} files, got more: write one with"
+                " onnx.save(model, path, save_as_external_data=True, location='weights.bin')"
+            )
 
 
 def _is_outer(path: list[_Message]) -> bool:
