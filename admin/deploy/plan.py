@@ -13,7 +13,7 @@ from pool_manager.hosts.view import HostView
 from registry import manifest as manifests
 from registry.batching import is_current
 from registry.bounded_text import read_json
-from registry.bundles.paths import make_bundle
+from registry.bundles.paths import FILES_MAX, make_bundle
 from registry.catalog import Catalog, Deployed
 from registry.compilation import wants_trial
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
@@ -39,7 +39,6 @@ from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
 
 UNKNOWN_SIGNATURE = Signature("json", (), ())
-FILES_MAX = 1000
 AXES_MAX = 1000
 """Max axes in the conditions of a batching proof."""
 MIB = 1024 * 1024

@@ -1,7 +1,8 @@
-"""Model files on another host: sent once by content, linked for each replica."""
+"""Model files on another host: sent once by content, linked or copied for each replica."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -10,6 +11,7 @@ from hosts.errors import ConnectionLost
 from hosts.files import FileCache
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Progress, Transfers
+from registry.bundles.own_copies import OwnCopies
 from registry.errors import DriverError, HostDown
 from registry.model import BundleFile
 
@@ -36,6 +38,7 @@ class HostFiles:
         self._folders = folders
         self._path = path
         self._transfers = transfers
+        self._own_copies = OwnCopies(path)
         self._placing: dict[str, int] = {}
         self.stock: dict[str, int] = {}
         """Bytes of each file in the cache by sha256, as last known."""
@@ -72,21 +75,30 @@ class HostFiles:
             below = {path.parent for path in paths if path.parent != PurePosixPath(".")}
             await make(id, below)
             target = self._folders.model_dir(id)
+            own = await asyncio.to_thread(self._own_copies.of, files)
             for file in files:
-                await self._do("link files", self._give(file, str(target / file.path)))
+                give = self._give(file, str(target / file.path), is_copy=file.path in own)
+                await self._do("link files", give)
         finally:
             for file in files:
                 self._placing[file.sha256] -= 1
                 if not self._placing[file.sha256]:
                     del self._placing[file.sha256]
 
-    async def _give(self, file: BundleFile, path: str) -> None:
-        """Link a file of the cache to `path`. One that is not there any more is sent again."""
+    async def _give(self, file: BundleFile, path: str, *, is_copy: bool) -> None:
+        """Link or copy a file of the cache to `path`. One that is not there any more is sent
+        again."""
         try:
-            await self._cache.link(file.sha256, path)
+            await self._placed(file, path, is_copy=is_copy)
         except FileNotFoundError:
             self.stock.pop(file.sha256, None)
             await self.send([file])
+            await self._placed(file, path, is_copy=is_copy)
+
+    async def _placed(self, file: BundleFile, path: str, *, is_copy: bool) -> None:
+        if is_copy:
+            await self._cache.copy(file.sha256, file.size, path)
+        else:
             await self._cache.link(file.sha256, path)
 
     async def send(self, files: Iterable[BundleFile], what: str = "files") -> None:

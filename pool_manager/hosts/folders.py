@@ -6,7 +6,7 @@ see single folders below it, so that the modes below say what their users may do
     control/    0711  ctl.sock, which all replicas of the host share
     run/ID/     0755  the record
     data/ID/    0777  data.sock, which the replica binds; then 0711
-    models/ID/  0755  hard links to files
+    models/ID/  0755  hard links to files, and copies
     files/            files by content
 
 A replica binds its socket before it greets, and foreign code runs in it only after its BIND. In

@@ -1,9 +1,9 @@
 """Content-addressed storage of bundle files, and their uploads.
 
 A blob is `ROOT/ab/<sha256>`, has mode 0444 and never changes. Bundles are laid out as hard links to
-blobs, because ONNX Runtime refuses external data behind symbolic links. Uploads are asynchronous
-and work in threads. All other methods are short file operations without fsync; call them in a
-thread for folders of hundreds of files.
+blobs, because ONNX Runtime refuses external data behind symbolic links, and as copies where it
+refuses hard links (`own_copies`). Uploads are asynchronous and work in threads. All other methods
+are short file operations without fsync; call them in a thread for folders of hundreds of files.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from registry.bundles.own_copies import OwnCopies, copy
 from registry.bundles.paths import check_path, check_sha256
 from registry.bundles.unneeded import UnneededBlobs
 from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
@@ -203,6 +204,7 @@ class BlobStore:
         self._uploads_max = uploads_max
         self._uploads = 0
         self.unneeded = UnneededBlobs(self.free)
+        self._own_copies = OwnCopies(self.path)
         with _filesystem():
             self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Replicas get their own links; no other user has to read models here.
@@ -319,7 +321,8 @@ class BlobStore:
     def materialise(
         self, bundle: Bundle, target: Path, prepared: Collection[BundleFile] = ()
     ) -> None:
-        """Lay `bundle` out as hard links below `target`, a new or empty folder.
+        """Lay `bundle` out below `target`, a new or empty folder: hard links, and a copy of each
+        file that needs one (`OwnCopies`).
 
         `target` is on the blobs' filesystem. The `prepared` files are added beside the bundle's,
         either all of them or, if one is missing or has another size, none: the bundle works without
@@ -334,8 +337,9 @@ class BlobStore:
         if not is_empty:
             raise Conflict(f"{target} exists already and is not empty")
         try:
+            own = self._own_copies.of(bundle.files)
             for file in bundle.files:
-                self._link(target / check_path(file.path), file.sha256)
+                self._place(target / check_path(file.path), file, is_copy=file.path in own)
                 if self.size(file.sha256) != file.size:
                     raise StoreUnavailable(
                         f"{file.path}: its blob {file.sha256} is damaged: deploy the file again"
@@ -351,8 +355,8 @@ class BlobStore:
                 log.warning("a model starts without its prepared files", reason=error.message)
 
     def add(self, files: Collection[BundleFile], target: Path) -> None:
-        """Add hard links to `target`, a folder that was laid out; they replace files of the same
-        paths. A process that has one of these open keeps it.
+        """Add files to `target`, a folder that was laid out, as `materialise` does; they replace
+        files of the same paths. A process that has one of these open keeps it.
 
         Raises StoreUnavailable if `target` is gone or if a file is missing or has another size;
         none of these paths is left then.
@@ -364,24 +368,30 @@ class BlobStore:
                     raise StoreUnavailable(f"{file.path}: its blob has another size")
             if not target.is_dir():
                 raise StoreUnavailable(f"{target} is gone")
+            own = self._own_copies.of(files)
             for file, path in zip(files, paths, strict=True):
                 with _filesystem():
                     path.unlink(missing_ok=True)
-                self._link(path, file.sha256)
+                self._place(path, file, is_copy=file.path in own)
             _open_to_read(files, target)
         except StoreUnavailable:
             for path in paths:
                 path.unlink(missing_ok=True)
             raise
 
-    def _link(self, path: Path, sha256: str) -> None:
+    def _place(self, path: Path, file: BundleFile, *, is_copy: bool) -> None:
+        if is_copy:
+            check_free(self._incoming, file.size, self._free_min)
         with _filesystem():
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             try:
-                os.link(self.path(sha256), path)
+                if is_copy:
+                    copy(self.path(file.sha256), path)
+                else:
+                    os.link(self.path(file.sha256), path)
             except FileNotFoundError as error:
                 raise StoreUnavailable(
-                    f"{path.name}: its blob {sha256} is missing from the store"
+                    f"{path.name}: its blob {file.sha256} is missing from the store"
                 ) from error
 
     def sweep(self, keep: Collection[str], older_than_s: float, now_s: float) -> Swept:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from registry.bundles.wire_format import BeyondLimit
+
 HEAD_BYTES: Final = 512
 """Bytes at the beginning of a file that `by_content` examines."""
 
@@ -86,6 +88,9 @@ def by_content(model: Path) -> str:
 
 
 def not_onnx(model: str, reason: object, file: Path) -> str:
-    """Return the refusal of `file`, named `model`, which is not an ONNX model for `reason`."""
+    """Return the refusal of `file`, named `model`, which could not be read as an ONNX model for
+    `reason`."""
+    if isinstance(reason, BeyondLimit):
+        return f"{model} is beyond a limit: {reason}"
     advice = by_content(file)
     return f"{model} is not an ONNX model: {advice or reason}"

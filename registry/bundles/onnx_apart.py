@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from registry.bundles.onnx_files import OnnxContents, OnnxReader
-from registry.bundles.wire_format import TooManyFields
+from registry.bundles.wire_format import BeyondLimit, TooManyFields
 
 MODULE: Final = "registry.bundles.onnx_apart"
 CPU_S: Final = 30
@@ -26,6 +26,8 @@ MEMORY_MAX: Final = 512 * 1024 * 1024
 NICENESS: Final = 10
 ANSWER_MAX: Final = 16 * 1024 * 1024
 """Max bytes of an answer: more than the longest names of external files take."""
+ERRORS: Final[tuple[type[ValueError], ...]] = (TooManyFields, BeyondLimit, ValueError)
+"""Errors of a reader, the narrowest first."""
 
 
 class Question(msgspec.Struct):
@@ -41,10 +43,8 @@ class Answer(msgspec.Struct):
     contents: OnnxContents | None = None
     parsed: int = 0
     """Fields that were parsed."""
-    too_many: str = ""
-    """Text of a TooManyFields, "" without one."""
-    unreadable: str = ""
-    """Text of another ValueError, "" without one."""
+    error: tuple[str, str] = ("", "")
+    """Name of a class of ERRORS and its text, "" without one."""
 
 
 def read_apart(model: Path, fields_max: int) -> tuple[OnnxContents, int]:
@@ -60,10 +60,9 @@ def read_apart(model: Path, fields_max: int) -> tuple[OnnxContents, int]:
             f"its graph cannot be read within {CPU_S} s and {MEMORY_MAX // 2**20} MiB"
         )
     answer = msgspec.json.decode(done.stdout, type=Answer)
-    if answer.too_many:
-        raise TooManyFields(answer.too_many)
     if answer.contents is None:
-        raise ValueError(answer.unreadable)
+        name, text = answer.error
+        raise next(one for one in ERRORS if one.__name__ == name)(text)
     return answer.contents, answer.parsed
 
 
@@ -76,10 +75,9 @@ def main() -> None:
     reader = OnnxReader(question.fields_max)
     try:
         contents = reader.read(Path(question.path))
-    except TooManyFields as error:
-        answer = Answer(too_many=str(error))
     except ValueError as error:
-        answer = Answer(unreadable=str(error))
+        kind = next(one for one in ERRORS if isinstance(error, one))
+        answer = Answer(error=(kind.__name__, str(error)))
     else:
         answer = Answer(contents, question.fields_max - reader.left)
     sys.stdout.buffer.write(msgspec.json.encode(answer))

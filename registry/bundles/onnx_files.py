@@ -9,16 +9,22 @@ length, so that a model of gigabytes costs a few page reads.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from registry.bundles.paths import check_path
-from registry.bundles.wire_format import FIELDS_MAX, TooManyFields, WireReader
+from registry.bundles.paths import FILES_MAX, check_path
+from registry.bundles.wire_format import (
+    FIELDS_MAX,
+    BeyondLimit,
+    Field,
+    TooManyFields,
+    WireReader,
+)
 from registry.errors import BadBundle, ModelRefused
 from runtime_image.contract.compiled import NODE
 
-LOCATIONS_MAX: Final = 1000
+LOCATIONS_MAX: Final = FILES_MAX
 DEPTH_MAX: Final = 100
 FEW: Final = 100_000
 """Fields that take some 0.1 s in a thread; more than most graphs have."""
@@ -52,6 +58,8 @@ class OnnxContents(NamedTuple):
     not EXTERNAL: repeated messages merge, so that the two may come from different places."""
     compiled: str | None = None
     """The name of a node with a compiled part, None without one."""
+    nested: tuple[str, ...] = ()
+    """Locations that tensors of branches and loop bodies name, sorted."""
 
 
 ReadApart = Callable[[Path, int], tuple[OnnxContents, int]]
@@ -143,6 +151,10 @@ def _plain(model: str, location: str) -> str:
         ) from error
 
 
+_Message = tuple[str, int, int, Iterator[Field]]
+"""Kind, span and unread fields of a message."""
+
+
 class _Walk:
     """Parser of one file, without recursion: the file determines the depth."""
 
@@ -152,22 +164,25 @@ class _Walk:
 
     def contents(self) -> OnnxContents:
         found: set[str] = set()
+        nested: set[str] = set()
         compiled: str | None = None
         has_graph = False
         # Iterators, not spans: what waits is as much as the depth, not as the nodes.
-        path = [("model", 0, len(self._data), self._fields(0, len(self._data)))]
+        path: list[_Message] = [self._message("model", 0, len(self._data))]
         while path:
             message, start, end, fields = path[-1]
             children = _CHILDREN[message]
             for number, first, last, _ in fields:
                 child = children.get(number) if first else None
                 if child == "entry":
-                    self._entry(first, last, found)
+                    self._entry(first, last, found if _is_outer(path) else nested)
                 elif child:
                     if len(path) > DEPTH_MAX:
-                        raise ValueError(f"messages are nested deeper than {DEPTH_MAX}")
+                        raise BeyondLimit(
+                            f"expected at most {DEPTH_MAX} levels of messages, got more"
+                        )
                     has_graph = has_graph or (message == "model" and number == _GRAPH_OF_MODEL)
-                    path.append((child, first, last, self._fields(first, last)))
+                    path.append(self._message(child, first, last))
                     break
                 elif message == "node" and number == _OP_TYPE and self._is_compiled(first, last):
                     compiled = self._name(start, end)
@@ -175,7 +190,11 @@ class _Walk:
                 path.pop()
         if not has_graph:
             raise ValueError("there is no graph in it")
-        return OnnxContents(tuple(sorted(found)), compiled)
+        return OnnxContents(tuple(sorted(found | nested)), compiled, tuple(sorted(nested)))
+
+    def _message(self, kind: str, start: int, end: int) -> _Message:
+        wanted = {_OP_TYPE, *_CHILDREN[kind]} if kind == "node" else _CHILDREN[kind]
+        return kind, start, end, self._fields(start, end, wanted)
 
     def _is_compiled(self, first: int, last: int) -> bool:
         # Of any domain: which ones a session takes for its own is ONNX Runtime's matter.
@@ -197,9 +216,20 @@ class _Walk:
                 key = self._data[first : min(last, first + LOCATION_MAX)]
             elif number == _VALUE:
                 if last - first > LOCATION_MAX:
-                    raise ValueError(f"a location is longer than {LOCATION_MAX} bytes")
+                    raise BeyondLimit(
+                        f"expected locations of at most {LOCATION_MAX} bytes, got {last - first}"
+                    )
                 value = self._data[first:last]
         if key == b"location":
             found.add(value.decode("utf-8", "surrogateescape"))
         if len(found) > LOCATIONS_MAX:
-            raise ValueError(f"tensor data lies in more than {LOCATIONS_MAX} files")
+            raise BeyondLimit(
+                f"expected tensor data in at most {LOCATIONS_MAX} files, got more: write one with"
+                " onnx.save(model, path, save_as_external_data=True, location='weights.bin')"
+            )
+
+
+def _is_outer(path: list[_Message]) -> bool:
+    """Whether the innermost message belongs to the main graph itself, not to a function or to the
+    graph of a branch."""
+    return path[1][0] == "graph" and all(one[0] != "graph" for one in path[2:])

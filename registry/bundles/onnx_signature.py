@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from registry.bundles.wire_format import FIELDS_MAX, WireReader
+from registry.bundles.wire_format import FIELDS_MAX, BeyondLimit, WireReader
 from runtime_image.contract import dtypes
 from runtime_image.contract.signature import DYNAMIC
 
@@ -93,7 +93,7 @@ class _Reader:
                 elif number == _INITIALIZER:
                     defaults.add(self._text(first, last, _TENSOR_NAME))
                 if len(defaults) > TENSORS_MAX or len(found.get(number, ())) > TENSORS_MAX:
-                    raise ValueError(f"there are more than {TENSORS_MAX} tensors")
+                    raise BeyondLimit(f"expected at most {TENSORS_MAX} tensors, got more")
         if not has_graph:
             raise ValueError("there is no graph in it")
         inputs = tuple(one for one in found[_INPUT] if one.name not in defaults)
@@ -121,14 +121,14 @@ class _Reader:
                     size = value
             sizes.append(size)
             if len(sizes) > RANK_MAX:
-                raise ValueError(f"a tensor has more than {RANK_MAX} dimensions")
+                raise BeyondLimit(f"expected at most {RANK_MAX} dimensions, got more")
         return tuple(sizes)
 
     def _text(self, start: int, end: int, field: int) -> str:
         text = ""
         for first, last in self._parts(start, end, field):
             if last - first > NAME_MAX:
-                raise ValueError(f"a name is longer than {NAME_MAX} bytes")
+                raise BeyondLimit(f"expected names of at most {NAME_MAX} bytes, got {last - first}")
             text = self._data[first:last].decode("utf-8", "replace")
         return text
 

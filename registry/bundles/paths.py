@@ -18,7 +18,8 @@ from registry.model import Bundle, BundleFile
 from runtime_image.contract import compiled, precision
 from runtime_image.contract.model import FOLDER
 
-FILES_MAX: Final = 1000
+FILES_MAX: Final = 5000
+"""One for each weight, as PyTorch's older exporter writes large models, are some thousands."""
 DEPTH_MAX: Final = 8
 PART_MAX: Final = 255
 """Max bytes of one path part in UTF-8: the limit of common filesystems."""

@@ -7,11 +7,14 @@ page reads.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
+from runtime_image.contract.wire_runs import last_of_run
+
 FIELDS_MAX: Final = 20_000_000
-"""Max parsed fields: 30 times those of the largest graphs; a limit for hostile files."""
+"""Max parsed fields: 30 times those of the largest graphs; a limit for hostile files. Elements of
+one repeated field count as one, see `WireReader.fields`."""
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _VARINT_BYTES: Final = 10
 
@@ -24,7 +27,11 @@ _TAG_MAX: Final = 2**32
 """Tags have 32 bits. Readers that cut larger ones see another field than readers that do not."""
 
 
-class TooManyFields(ValueError):
+class BeyondLimit(ValueError):
+    """A file exceeds a limit of ours; it may be right otherwise."""
+
+
+class TooManyFields(BeyondLimit):
     """A file, or several together, have more fields than may be parsed."""
 
 
@@ -42,14 +49,21 @@ class WireReader:
         """Fields parsed so far."""
         return self._fields
 
-    def fields(self, start: int, end: int) -> Iterator[Field]:
-        """Yield the fields of the message at a span."""
+    def fields(self, start: int, end: int, wanted: Container[int] | None = None) -> Iterator[Field]:
+        """Yield the fields of the message at a span. Of numbers, fields of one tag that follow each
+        other count as one, and the last may stand for all; so it does of other values that are not
+        `wanted`, if that is given."""
         at = start
+        before = 0
         while at < end:
             self._fields += 1
             if self._fields > self._fields_max:
-                raise TooManyFields(f"there are more than {self._fields_max} fields")
+                raise TooManyFields(f"expected at most {self._fields_max} fields, got more")
+            begin = at
             tag, at = self._varint(at, end)
+            if tag == before and (tag & 7 != _LEN or _is_unwanted(tag >> 3, wanted)):
+                _, at = self._varint(last_of_run(self._data, tag, begin, end), end)
+            before = tag
             if tag >= _TAG_MAX:
                 raise ValueError(f"byte {at}: a tag has more than 32 bits")
             number, wire = tag >> 3, tag & 7
@@ -77,3 +91,7 @@ class WireReader:
             if byte < 0x80:
                 return value, at + index + 1
         raise ValueError(f"byte {at}: a number is longer than {_VARINT_BYTES} bytes")
+
+
+def _is_unwanted(number: int, wanted: Container[int] | None) -> bool:
+    return wanted is not None and number not in wanted

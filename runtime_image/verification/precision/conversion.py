@@ -32,6 +32,7 @@ from onnxruntime.transformers.onnx_model import OnnxModel
 
 from runtime_image.engines.onnx import OnnxEngine, session_options
 from runtime_image.verification.precision.constants import beyond_fp16, graphs, tensors
+from runtime_image.verification.precision.external import external, load_external
 from runtime_image.verification.precision.order import NotConverted, Order
 from runtime_image.verification.precision.samples import Samples, read
 
@@ -73,12 +74,7 @@ def make(order: Order) -> str:
 def _read(path: Path) -> onnx.ModelProto:
     """Return the model with its weights, if the tools can convert it."""
     model = onnx.load(path, load_external_data=False)
-    size = path.stat().st_size + sum(
-        int(entry.value)
-        for _, tensor in tensors(model.graph)
-        for entry in tensor.external_data
-        if entry.key == "length"
-    )
+    size = path.stat().st_size + sum(span.length for _, span in external(model, path.parent))
     if size > BYTES_MAX:
         raise NotConverted(f"the model has {size} bytes, over the limit {BYTES_MAX}")
     types = {tensor.data_type for _, tensor in tensors(model.graph)}
@@ -88,7 +84,7 @@ def _read(path: Path) -> onnx.ModelProto:
         raise NotConverted("the model is quantised already")
     if TensorProto.FLOAT not in types:
         raise NotConverted("the model has no FP32 weights")
-    model = onnx.load(path)
+    load_external(model, path.parent)
     # The tools do not look into functions.
     return onnx.inliner.inline_local_functions(model) if model.functions else model
 

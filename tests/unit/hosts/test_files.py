@@ -152,6 +152,24 @@ async def test_a_file_is_linked_and_its_link_replaced(
     assert target.samefile(base / "files" / digest(BODY))
 
 
+async def test_a_file_is_copied(cache: FileCache, source: Path, base: Path) -> None:
+    """A copy has one name, replaces another file, and has no place elsewhere."""
+    await cache.ship(digest(BODY), len(BODY), source, lambda _: None)
+    target = base / "models" / "r1" / "it's w.bin"
+    target.write_text("old")
+
+    await cache.copy(digest(BODY), len(BODY), str(target))
+
+    assert target.read_bytes() == BODY
+    assert (target.stat().st_nlink, target.stat().st_mode & 0o777) == (1, 0o644)
+    with pytest.raises(ValueError, match="below"):
+        await cache.copy(digest(BODY), len(BODY), str(base / "files" / "x"))
+    with pytest.raises(FileNotFoundError):
+        await cache.copy(digest(b"gone"), 4, str(target))
+    with pytest.raises(OSError, match=r"copying .*/none/w: .+"):
+        await cache.copy(digest(BODY), len(BODY), str(base / "models" / "none" / "w"))
+
+
 @pytest.mark.parametrize("target", ["../x", "files/x", "models", "models/../files/x", "/etc/x"])
 async def test_links_stay_below_the_models(cache: FileCache, base: Path, target: str) -> None:
     """A path elsewhere is refused."""

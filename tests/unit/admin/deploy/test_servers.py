@@ -81,7 +81,7 @@ def test_a_command_needs_no_file() -> None:
 @pytest.mark.parametrize("manifest", [None, ""])
 def test_only_a_server_needs_no_file(manifest: str | None) -> None:
     """Without a manifest there is no command, and then no function without files."""
-    with pytest.raises(BadBundle, match="expected 1 to 1000 files, got 0"):
+    with pytest.raises(BadBundle, match="expected 1 to 5000 files, got 0"):
         planned(WireDeploy(files=[], manifest=manifest))
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
 from typing import cast
 
+import onnx
 import pytest
+from onnx import helper
 
 from hosts.commands import Completed
 from hosts.errors import ConnectionLost, NoSpace
@@ -26,11 +28,13 @@ class Cache:
     bytes_per_s = 1e6
     partial_bytes = 0
 
-    def __init__(self) -> None:
+    def __init__(self, blobs: Path) -> None:
+        self._blobs = blobs
         self.stored: dict[str, int] = {}
         self.partial: dict[str, int] = {}
         self.shipped: list[str] = []
         self.links: list[tuple[str, str]] = []
+        self.copies: list[tuple[str, int, str]] = []
         self.spared: set[str] = set()
         self.error: Exception | None = None
         self.during: Callable[[], object] = lambda: None
@@ -41,7 +45,7 @@ class Cache:
     async def ship(
         self, sha256: str, size: int, source: Path, progress: Callable[[int], None]
     ) -> None:
-        assert source == Path("/blobs", sha256)
+        assert source == self._blobs / sha256
         self.during()
         if self.error:
             raise self.error
@@ -55,6 +59,11 @@ class Cache:
             raise FileNotFoundError(sha256)
         self.links.append((sha256, target))
 
+    async def copy(self, sha256: str, size: int, target: str) -> None:
+        if sha256 not in self.stored:
+            raise FileNotFoundError(sha256)
+        self.copies.append((sha256, size, target))
+
     async def trim(self, limit_bytes: int, kept: Collection[str]) -> None:
         self.spared = set(kept)
         self.stored = {name: size for name, size in self.stored.items() if name in kept}
@@ -63,12 +72,12 @@ class Cache:
 class Rig:
     """Files over a cache, and the commands that the host got."""
 
-    def __init__(self) -> None:
-        self.cache = Cache()
+    def __init__(self, blobs: Path = Path("/blobs")) -> None:
+        self.cache = Cache(blobs)
         self.commands: list[str] = []
         self.transfers = Transfers()
         folders = HostFolders("gpu2", self._run, PurePosixPath("/b"))
-        cache, blobs = cast("FileCache", self.cache), Path("/blobs")
+        cache = cast("FileCache", self.cache)
         self.files = HostFiles("gpu2", cache, folders, blobs.joinpath, self.transfers)
 
     async def _run(self, command: str, *, timeout_s: float, input: bytes = b"") -> Completed:
@@ -163,6 +172,31 @@ async def test_a_file_that_is_not_there_any_more_is_sent_again(rig: Rig) -> None
         (A.sha256, "/b/models/two/m.onnx"),
         (B.sha256, "/b/models/two/w/x.bin"),
     ]
+
+
+async def test_data_of_a_branch_is_copied(tmp_path: Path) -> None:
+    """ONNX Runtime refuses it in a file with other names; one that the host lost is sent again."""
+    weight = onnx.TensorProto(name="w", data_location=onnx.TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value="w.bin")
+    branch = helper.make_graph([], "b", [], [], [weight])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch)
+    model = helper.make_model(helper.make_graph([node], "g", [], []))
+    (tmp_path / A.sha256).write_bytes(model.SerializeToString())
+    rig = Rig(tmp_path)
+    data = BundleFile("w.bin", B.size, B.sha256)
+    await rig.files.place("one", [A, data])
+    rig.cache.stored.clear()
+    await rig.files.place("two", [A, data])
+
+    assert rig.cache.copies == [
+        (B.sha256, B.size, "/b/models/one/w.bin"),
+        (B.sha256, B.size, "/b/models/two/w.bin"),
+    ]
+    assert [path for _, path in rig.cache.links] == [
+        "/b/models/one/m.onnx",
+        "/b/models/two/m.onnx",
+    ]
+    assert rig.cache.shipped == [A.sha256, B.sha256] * 2
 
 
 async def test_uploads_that_broke_off_count_towards_the_limit(rig: Rig) -> None:

@@ -6,10 +6,12 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from registry.bundles.foreign_formats import not_onnx
 from registry.bundles.onnx_files import (
     OnnxReader,
     check_external,
@@ -17,7 +19,7 @@ from registry.bundles.onnx_files import (
     external_locations,
     external_paths,
 )
-from registry.bundles.wire_format import TooManyFields
+from registry.bundles.wire_format import BeyondLimit, TooManyFields
 from registry.errors import BadBundle, ModelRefused
 from tests.support import models
 
@@ -87,6 +89,22 @@ def test_every_place_a_tensor_can_be(tmp_path: Path) -> None:
     )
 
 
+def test_locations_outside_the_main_graph(tmp_path: Path) -> None:
+    """`nested` are those of branches and functions: their files must have no other name."""
+    whole = graph("main", tensor("outer"), tensor("both"))
+    inner = graph("then", tensor("branch"), tensor("both"))
+    whole.node.append(helper.make_node("If", ["c"], ["y"], then_branch=inner))
+    whole.node.append(helper.make_node("Constant", [], ["c"], value=tensor("constant")))
+    model = helper.make_model(whole)
+    function = model.functions.add(name="f", domain="d")
+    function.node.append(helper.make_node("Constant", [], ["c"], value=tensor("function")))
+
+    found = OnnxReader().read(write(tmp_path, model))
+
+    assert found.nested == ("both", "branch", "function")
+    assert found.locations == ("both", "branch", "constant", "function", "outer")
+
+
 def test_a_location_without_its_flag_counts(tmp_path: Path) -> None:
     """A location counts although the tensor is not marked EXTERNAL, because merging could set the
     mark."""
@@ -146,26 +164,57 @@ def test_depth_is_bounded(tmp_path: Path) -> None:
     length = len(nested)
     path.write_bytes(b"\x3a" + bytes([length & 127 | 128, length >> 7]) + nested)
 
-    with pytest.raises(ValueError, match="nested deeper than 100"):
+    with pytest.raises(ValueError, match="at most 100 levels"):
         external_locations(path)
 
 
 def test_locations_are_bounded(tmp_path: Path) -> None:
     """More files than a bundle may have, or an overlong name, are refused."""
-    many = [tensor(f"f{n}") for n in range(1001)]
-    with pytest.raises(ValueError, match="more than 1000 files"):
+    many = [tensor(f"f{n}") for n in range(5001)]
+    with pytest.raises(BeyondLimit, match=r"at most 5000 files, got more: .* onnx\.save"):
         external_locations(write(tmp_path, helper.make_model(graph("g", *many))))
-    with pytest.raises(ValueError, match="longer than 4096 bytes"):
+    with pytest.raises(ValueError, match="at most 4096 bytes, got 5000"):
         external_locations(write(tmp_path, helper.make_model(graph("g", tensor("x" * 5000)))))
 
 
 def test_fields_are_bounded(tmp_path: Path) -> None:
     """A file of very many tiny fields is refused."""
     path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x08\x07" * 101)
+    path.write_bytes(b"\x08\x07\x10\x07" * 51)
 
-    with pytest.raises(ValueError, match="more than 100 fields"):
+    with pytest.raises(TooManyFields, match="at most 100 fields"):
         external_locations(path, fields_max=100)
+
+
+RUNS = {
+    "ints": np.arange(-3, 10_000),
+    "floats": np.linspace(0, 1, 10_000),
+    "strings": [b"x" * (n % 300) for n in range(10_000)],
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_elements_of_one_field_count_as_one(tmp_path: Path, kind: str) -> None:
+    """Converters of tree ensembles write a field for each element. What follows them is read."""
+    trees = onnx.NodeProto(op_type="TreeEnsembleRegressor")
+    values = RUNS[kind] if kind == "strings" else RUNS[kind].tolist()
+    getattr(trees.attribute.add(name="nodes"), kind).extend(values)
+    trees.attribute.add(name="t").t.CopyFrom(tensor("behind.bin"))
+    whole = graph("g")
+    whole.node.append(trees)
+    path = write(tmp_path, helper.make_model(whole))
+    most = 50 if kind != "strings" else 6000  # only short ones are passed over together
+
+    assert external_locations(path, fields_max=most) == ("behind.bin",)
+
+
+def test_a_limit_is_no_other_format(tmp_path: Path) -> None:
+    """A file beyond a limit is not called "not an ONNX model"."""
+    path = write(tmp_path, helper.make_model(graph("g")))
+
+    said = not_onnx("m.onnx", BeyondLimit("expected at most 5 fields, got more"), path)
+
+    assert said == "m.onnx is beyond a limit: expected at most 5 fields, got more"
 
 
 def test_locations_are_relative_to_the_model() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from dataclasses import replace
@@ -13,12 +14,14 @@ import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import set_external_data
 
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import CandidateName, Optimisation
 from runtime_image.engines.onnx import OnnxEngine
 from runtime_image.verification.child import verdict_of
 from runtime_image.verification.precision.conversion import BYTES_MAX, make
+from runtime_image.verification.precision.external import load_external
 from runtime_image.verification.precision.order import NotConverted, Order
 
 CANDIDATES: Final[tuple[CandidateName, ...]] = ("fp16", "int8", "int8-dynamic")
@@ -80,6 +83,55 @@ def test_a_candidate_is_one_file_with_the_same_inputs_and_outputs(
     cosine = np.sum(wanted * got) / np.linalg.norm(wanted) / np.linalg.norm(got)
     assert cosine > 0.98
     assert not np.array_equal(wanted, got)
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_weights_in_files_with_other_names_are_read(tmp_path: Path, name: CandidateName) -> None:
+    """Files of a model folder are hard links; the candidate is that of the model in one file."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+    one, other = order(inside, name, graph()), order(outside, name)
+    outer = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save(graph(), outside / "model.onnx", **outer)
+    os.link(outside / "w.bin", tmp_path / "blob")
+
+    assert make(one) == make(other) == ""
+
+    assert np.array_equal(outputs(one.target), outputs(other.target))
+
+
+def test_weights_of_branches_and_functions_are_read(tmp_path: Path) -> None:
+    """External data is found in every message that has a tensor."""
+    weight = numpy_helper.from_array(W, "w")
+    (tmp_path / "w.bin").write_bytes(b"....." + weight.raw_data)
+    set_external_data(weight, "w.bin", offset=5)
+    weight.ClearField("raw_data")
+    constant = helper.make_node("Constant", [], ["w"], value=weight)
+    model = onnx.ModelProto()
+    model.functions.add(name="f").node.append(constant)
+    branch = helper.make_graph([constant], "b", [], [], [weight])
+    model.graph.node.append(helper.make_node("If", ["c"], ["y"], then_branch=branch))
+
+    load_external(model, tmp_path)
+
+    branch = model.graph.node[0].attribute[0].g
+    of_nodes = [one.attribute[0].t for one in (model.functions[0].node[0], branch.node[0])]
+    for tensor in (*of_nodes, branch.initializer[0]):
+        assert np.array_equal(numpy_helper.to_array(tensor), W)
+        assert not tensor.external_data
+
+
+@pytest.mark.parametrize("span", [(-1, 4), (4, -1), (0, 9), (9, 1), (2**62, 4)])
+def test_data_beyond_its_file_is_refused(tmp_path: Path, span: tuple[int, int]) -> None:
+    """No other byte is read, and no buffer of a claimed size is made."""
+    (tmp_path / "w.bin").write_bytes(b"12345678")
+    model = graph()
+    weight = model.graph.initializer[0]
+    set_external_data(weight, "w.bin", *span)
+
+    with pytest.raises(ValueError, match=r"within the 8 bytes of w\.bin, got|no negative span"):
+        load_external(model, tmp_path)
 
 
 def test_static_int8_is_symmetric_and_signed(tmp_path: Path) -> None:

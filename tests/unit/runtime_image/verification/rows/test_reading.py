@@ -62,6 +62,48 @@ def test_only_the_content_of_large_tensors_is_left_out(tmp_path: Path) -> None:
     assert read.functions[0].node[0].attribute[0].t.data_type == TensorProto.FLOAT
 
 
+@pytest.mark.parametrize("kind", ["ints", "floats", "strings"])
+def test_only_trees_lose_long_lists(tmp_path: Path, kind: str) -> None:
+    """One element for each of millions of nodes is left out; any other operator keeps its lists,
+    also one with a tree in a branch."""
+    some = {"ints": [1], "floats": [1.0], "strings": [b"LEAF"]}[kind]
+    graph = onnx.GraphProto()
+    for name in ("TreeEnsembleRegressor", "Constant", "If"):
+        node = graph.node.add(op_type=name)
+        inner = node.attribute.add(name="g").g
+        inner.node.add(op_type="TreeEnsembleClassifier").attribute.add(name="few").ints[:] = [1, 2]
+        getattr(node.attribute.add(name="many"), kind).extend(some * 2**20)
+        node.attribute.add(name="last").i = 7
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx.ModelProto(graph=graph).SerializeToString())
+
+    read = read_model(path)
+
+    counts = [len(getattr(node.attribute[1], kind)) for node in read.graph.node]
+    assert counts == [1, 2**20, 2**20]
+    assert [node.attribute[2].i for node in read.graph.node] == [7, 7, 7]
+    assert [*read.graph.node[0].attribute[0].g.node[0].attribute[0].ints] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["ints", "floats", "strings"])
+def test_runs_of_fields_are_read_as_they_are(tmp_path: Path, kind: str) -> None:
+    """Elements of every length, before and after other fields."""
+    values = {
+        "ints": [-1, 0, 1, 127, 128, 2**62, -(2**63)] * 1000,
+        "floats": [float(n) for n in range(5000)],
+        "strings": [b"x" * (n % 300) for n in range(5000)],
+    }[kind]
+    whole = model()
+    node = whole.graph.node.add(op_type="Any")
+    attribute = node.attribute.add(name="list", type=onnx.AttributeProto.INTS)
+    getattr(attribute, kind).extend(values)
+    node.attribute.add(name="next").i = 3
+    path = tmp_path / "model.onnx"
+    path.write_bytes(whole.SerializeToString())
+
+    assert read_model(path).graph.node[1] == node
+
+
 @pytest.mark.parametrize("cut", range(1, 400, 37))
 def test_a_truncated_model_is_unreadable(tmp_path: Path, cut: int) -> None:
     """A truncated model is unreadable wherever it is cut, and never judged as a smaller one."""
