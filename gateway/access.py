@@ -24,7 +24,7 @@ _SHARED: Final = re.compile(r"/(?:fn|v1|v2)(?:/.*)?|/openapi\.json", re.DOTALL)
 
 
 class Caller(NamedTuple):
-    """Whom a request's key names: the key's id, and its scopes.
+    """Holder of the key of a request: the key's id, and its scopes.
 
     `is_high`: whether its calls may have the priority high.
     """

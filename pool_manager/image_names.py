@@ -24,7 +24,7 @@ PATTERN_FORM: Final = (
 _PART: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _PATTERN: Final = re.compile(rf"{_PART}(?::[0-9]{{1,5}}(?=/))?(?:/{_PART})*(?:/\*)?")
 _ID: Final = re.compile(r"sha256:.*|(?:[0-9a-f]{4,64})")
-"""What engines may take for the id of an image, or for its beginning."""
+"""Texts that engines may take for the id of an image, or for the beginning of one."""
 
 
 class Reference(NamedTuple):

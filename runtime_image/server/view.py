@@ -1,8 +1,8 @@
 """The view of the files of a server: a mount namespace in which sockets of the host are hidden.
 
-Whoever may connect to a socket below /run may command Docker, D-Bus or systemd, and no network
-namespace separates sockets of the file system. So /run is an empty folder for a server, with what
-programs need in it. Sources: mount_namespaces(7), unix(7), hier(7).
+A process that may connect to a socket below /run may command Docker, D-Bus or systemd, and no
+network namespace separates sockets of the file system. So a server sees an empty /run, but for the
+files that programs need. Sources: mount_namespaces(7), unix(7), hier(7).
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ def test_what_is_needed_or_gone_no_longer_counts() -> None:
 
 
 def test_claims_do_not_keep_a_blob_for_ever() -> None:
-    """Whoever claims it: a blob that no revision needs may be claimed for a day. One of which the
-    server knows nothing counts for the key that claims it first."""
+    """Every key may claim a blob that no revision needs, for a day. A blob that the server does not
+    know counts for the key that claims it first."""
     disk = Disk()
     disk.upload("a", "1", 10)
 
