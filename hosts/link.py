@@ -203,8 +203,9 @@ class Link:
                 if pause_s is None:
                     return error
                 await asyncio.sleep(pause_s)
-            # asyncssh asserts that the channel still has its connection, which may have broken.
-            except (OSError, asyncssh.Error, AssertionError) as error:
+            # asyncssh takes for granted that the channel still has its connection and its session,
+            # which may have broken.
+            except (OSError, asyncssh.Error, AssertionError, AttributeError) as error:
                 return error
         self._sftp = client
         self._tasks.spawn("sftp-end", self._await_sftp_end(client))

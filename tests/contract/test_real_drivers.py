@@ -104,5 +104,6 @@ async def test_the_last_output_of_a_replica_is_reported(real: Scenes) -> None:
     await stage.release("aaaa0001")
 
     assert "weights are missing" in lost.reason
-    assert lost.log_tail[-1] == "looking for the weights"
+    assert "looking for the weights" in lost.log_tail
+    assert lost.log_tail[-1] == "RuntimeError: weights are missing"
     assert b"looking for the weights\n" in (await stage.launcher.output.kept("digits"))[0][1]

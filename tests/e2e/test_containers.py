@@ -226,7 +226,9 @@ def test_a_function_is_heard_from_inside(server: ContainerServer, tmp_path: Path
 
     lines = server.fnctl("logs", "talks").stdout.splitlines()
     assert (refused.returncode, taken.returncode) == (1, 0)
-    assert "handler.py load(ctx) raised OSError('no weights')" in refused.stderr
+    assert (
+        "handler.py load(ctx) raised OSError: no weights (handler.py:2 in load)" in refused.stderr
+    )
     assert [line.partition(" | ")[2] for line in lines][-1:] == ["hello"]
 
 

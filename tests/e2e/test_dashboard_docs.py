@@ -41,7 +41,9 @@ async def test_the_page_needs_no_key_and_describes_every_route(server: ServingSe
         await expect(page.locator("details.route")).to_have_count(1)
         route = page.locator("details.route")
         await route.locator("summary").click()
-        await expect(route.locator("pre").first).to_have_text("{ scopes: string[], note?: string }")
+        await expect(route.locator("pre").first).to_have_text(
+            '{ scopes: string[], note?: string, priority?: "high" | "normal" }'
+        )
         await expect(route.locator(".answers")).to_contain_text("wrong_scope")
         command = route.get_by_label("Command for POST /admin/v1/keys")
         await expect(command).to_contain_text(f"{server.url}/admin/v1/keys")

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +275,8 @@ async def test_streams_of_one_key_leave_some_to_another(server: GrpcServerProces
                     metadata=(("authorization", f"Bearer {secret}"),), timeout=ANSWER_S
                 )
                 streams.append(call)
-                await call.write(seeds()[0])
+                with suppress(grpc.aio.AioRpcError):  # it may be refused already
+                    await call.write(seeds()[0])
                 found.append(await _first(call))
             places = 4 // STREAM_ROOMS
             assert [one is grpc.StatusCode.OK for one in found] == [True, False, False, True]

@@ -21,7 +21,7 @@ def layered(
     apart: bool = False,
     rows: int | str = "n",
 ) -> Path:
-    """Write a model: `x` FP32 [n, 512] through `mib` layers of 1 MiB (MatMul, Add, Relu) to `y`
+    """Write a model: `x` FP32 [n, 512] through `mib` layers of 1 MiB (MatMul, Add, but for the last one Relu) to `y`
     FP32 [n, 512].
 
     `apart`: store the weights next to the graph in `layered.data`. `rows`: the first axis. A trial
@@ -38,8 +38,10 @@ def layered(
         weights.append(numpy_helper.from_array(np.full(WIDTH, 0.01, np.float32), b))
         nodes.append(helper.make_node("MatMul", [value, w], [m]))
         nodes.append(helper.make_node("Add", [m, b], [a]))
-        nodes.append(helper.make_node("Relu", [a], [r]))
-        value = r
+        # The last layer has none: outputs that are nearly always 0 have hardly any spread.
+        if number + 1 < mib:
+            nodes.append(helper.make_node("Relu", [a], [r]))
+        value = r if number + 1 < mib else a
     nodes.append(helper.make_node("Identity", [value], ["y"]))
     ends = [
         helper.make_tensor_value_info(end, TensorProto.FLOAT, [rows, WIDTH]) for end in ("x", "y")

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableSequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx
-from google.protobuf.message import Message
 from onnx import TensorProto
 
 
@@ -26,7 +25,7 @@ def external(model: onnx.ModelProto, folder: Path) -> Iterator[tuple[TensorProto
     """Yield all tensors, also those of branches, loop bodies and functions, whose data lies in
     files of `folder`, with the declared spans. Raises ValueError for a malformed one, and
     OSError."""
-    waiting: list[Message] = [model]
+    waiting: list[Any] = [model]  # messages
     while waiting:
         message = waiting.pop()
         if isinstance(message, TensorProto):

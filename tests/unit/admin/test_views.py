@@ -162,6 +162,7 @@ def test_a_key_shows_nothing_it_could_be_found_out_from() -> None:
         "scopes": ["read", "invoke:digits"],
         "note": "ci",
         "created_s": 5.0,
+        "priority": "normal",
     }
 
 

@@ -145,7 +145,7 @@ async def test_a_deploy_is_accepted_with_where_to_follow_it(server: ServingServe
     [
         ("/functions/Bad/revisions", {}, 400, "expected a name"),
         ("/functions/more/revisions", {}, 400, "missing required field `files`"),
-        ("/functions/more/revisions", {"files": []}, 422, "expected 1 to 1000 files, got 0"),
+        ("/functions/more/revisions", {"files": []}, 422, "expected 1 to 5000 files, got 0"),
     ],
 )
 async def test_a_deploy_that_cannot_be_is_refused_at_once(
