@@ -21,8 +21,8 @@ def layered(
     apart: bool = False,
     rows: int | str = "n",
 ) -> Path:
-    """Write a model: `x` FP32 [n, 512] through `mib` layers of 1 MiB (MatMul, Add, but for the last one Relu) to `y`
-    FP32 [n, 512].
+    """Write a model: `x` FP32 [n, 512] through `mib` layers of 1 MiB (MatMul, Add, and Relu but for
+    the last one) to `y` FP32 [n, 512].
 
     `apart`: store the weights next to the graph in `layered.data`. `rows`: the first axis. A trial
     of a model with a fixed one compares no batches, which takes seconds of CPU.
