@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import pytest
 from aiohttp import ClientSession
@@ -48,11 +48,12 @@ async def test_a_key_with_scope_read_does_not_shut_others_out(
         (await server.admin("POST", "/keys", {"scopes": ["read"]})).json()["secret"]
         for _ in range(2)
     ]
-    async with ClientSession() as session:
+    async with ClientSession() as session, AsyncExitStack() as stack:
 
         async def status(token: str) -> int:
             headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
             answer = await session.get(f"{server.url}/admin/v1{path}", headers=headers)
+            stack.callback(answer.close)
             return answer.status
 
         assert [await status(keys[0]) for _ in range(most // 2 + 1)] == [200] * (most // 2) + [429]
