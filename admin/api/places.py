@@ -23,9 +23,5 @@ class Places:
     @contextmanager
     def taken(self, caller: Caller) -> Iterator[None]:
         """Take a place within the block. Raises QueueFull if the caller may have no more."""
-        shares = self._shares["admin" in caller.scopes]
-        shares.take(caller.id)
-        try:
+        with self._shares["admin" in caller.scopes].place(caller.id):
             yield
-        finally:
-            shares.give_back(caller.id)

@@ -46,7 +46,7 @@ from registry.model import Function, Operation
 from registry.names import check_name
 from registry.shares import Shares
 from registry.spec import settings_equal
-from registry.tasks import Tasks
+from registry.tasks import Tasks, every
 
 Settled = Callable[[], Awaitable[object]]
 CHECKED_MAX: Final = 64
@@ -123,7 +123,7 @@ class Deploys:
         await self.runner.resume()
         self._revalidation.start()
         self._removal.settle()
-        self._tasks.root("sweep unneeded files", self._keep_sweeping())
+        self._tasks.root("sweep unneeded files", every(SWEEP_S, self._sweep_later))
 
     async def close(self) -> None:
         """Stop. The next server resumes operations that are running."""
@@ -211,10 +211,8 @@ class Deploys:
         await self._removal.sweep(in_use, self._wall())
         await self.pins.sweep()
 
-    async def _keep_sweeping(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            await self.sweep()
+    def _sweep_later(self) -> None:
+        self._tasks.spawn("sweep", self.sweep())
 
     def _known(self, work: Work) -> Work:
         """Return `work` followed by a wait until every gateway process has applied its change."""

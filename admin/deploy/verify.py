@@ -89,9 +89,9 @@ class TrialTurns:
     @asynccontextmanager
     async def turn(self, party: str, kind: str, phase: Phase | None) -> AsyncIterator[None]:
         """Have a turn within the block, which waits for it in the phase "queued"."""
-        count = sum(one.kind == kind for one in self._devices())
+        count = max(1, sum(one.kind == kind for one in self._devices()))
         turns = self._of_kind.setdefault(kind, Turns("trials run", count))
-        turns.resize(max(1, count))
+        turns.resize(count)
         if phase is not None and not turns.is_free(party):
             await phase("queued")
         async with turns.turn(party):

@@ -15,23 +15,18 @@ from aiohttp import ClientSession
 
 from admin.deploy.deploys import CHECKED_MAX
 from tests.support import models
-from tests.support.process_server import ServerProcess, server_process
-from tests.support.small_disk import small_disk
+from tests.support.process_server import ServerProcess
+from tests.support.small_disk import DISK_MIB, server_on_a_small_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-DISK_MIB = 48
 MIB = 1024 * 1024
-BALLAST = {"FN_BALLAST_MIB": "4"}
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A server whose data folder is on a small disk, of which uploads leave 8 MiB free."""
-    with (
-        small_disk(tmp_path / "disk", DISK_MIB) as disk,
-        server_process(disk / "data", "--driver", "fake", environment=BALLAST) as server,
-    ):
+    with server_on_a_small_disk(tmp_path) as server:
         yield server
 
 

@@ -9,8 +9,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.engine import refuse
+from tests.support.process_server import ServerProcess, server_process
 
 MIB = 1 << 20
+DISK_MIB = 48
+BALLAST = {"FN_BALLAST_MIB": "4"}
 
 
 @contextmanager
@@ -26,6 +29,17 @@ def small_disk(folder: Path, mib: int) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def server_on_a_small_disk(folder: Path) -> Iterator[ServerProcess]:
+    """Run a server with fake replicas and a ballast of 4 MiB, whose data folder is on a disk of
+    DISK_MIB."""
+    with (
+        small_disk(folder / "disk", DISK_MIB) as disk,
+        server_process(disk / "data", "--driver", "fake", environment=BALLAST) as server,
+    ):
+        yield server
 
 
 def fill(disk: Path) -> Path:
