@@ -11,7 +11,7 @@ from registry.shares import Shares
 
 
 class Turns:
-    """Turns, at most `places` at once, as `Shares`. Who may have no more waits.
+    """Turns, at most `places` at once, as `Shares`. A party that may have no more of them waits.
 
     A free turn goes to the party that has fewest; among equals each gets one after the other.
     """
