@@ -1,6 +1,7 @@
 """Entry point of a replica: `python -I -m runtime_image RUN_DIR`."""
 
 import gc
+import os
 import sys
 import time
 
@@ -10,6 +11,9 @@ if __name__ == "__main__":
     # Imports create long-lived objects: a collection in between frees nothing and takes 5 % of a
     # start. The replica enables the collector after its imports.
     gc.disable()
+    # One stream: a container engine reads two of them in any order, and the last line of the log
+    # is taken for the reason of an exit.
+    os.dup2(1, 2)
     from pathlib import Path
 
     from runtime_image.contract.server import ENGINE

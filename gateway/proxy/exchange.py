@@ -384,8 +384,9 @@ class Exchange(ExchangeData):
     def _on_unanswered(self, *, is_broken: bool) -> None:
         """Decide about a request whose connection was lost before the answer's head.
 
-        `is_broken`: with that to the replica's host. Otherwise, unless a second run does no harm,
-        it matters whether the server died, which may be noticed a little later than the loss.
+        `is_broken`: with that to the replica's host. Otherwise, unless a kept connection was lost
+        and a second run does no harm, it matters whether the server died, which may be noticed a
+        little later than the loss: until then the kernel accepts connections for it.
         """
         assert self._upstream is not None
         assert self._call is not None
@@ -394,7 +395,7 @@ class Exchange(ExchangeData):
         self._leave_upstream()
         decision, method = self._decide(), self._plan.head.method
         is_safe = isinstance(decision, retries.Resend) and method in retries.IDEMPOTENT
-        if is_broken or is_safe:
+        if is_broken or (is_safe and self._is_reused):
             self._carry_out(decision)
         else:
             asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
@@ -430,6 +431,8 @@ class Exchange(ExchangeData):
             self.fail(decision.error(decision.text))
         else:
             self._resend(was_refused=was_refused)
+            if decision is retries.Resend.FRESH and self._is_reused:
+                self._sends -= 1  # of a server that lives, and has not read the request
 
     def _resend(self, *, was_refused: bool = False) -> None:
         """Queue the call again; the next connection gets the request from its beginning.

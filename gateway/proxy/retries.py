@@ -42,7 +42,8 @@ class Loss(NamedTuple):
     `was_refused`: the connection was never made, so nothing was sent. `answer_bytes`: without
     interim answers (1xx). `is_reused`: the connection had served another exchange. `died`: the
     replica's process is gone. `is_body_kept`: every body byte that was sent can be sent again.
-    `sends`: times that the request was sent, this one included. `is_late`: the time for another
+    `sends`: times that the request was sent, this one included, without those that row 10 made
+    good. `is_late`: the time for another
     try is over. `unsent`: number of connections of this exchange that had ended before the request
     was sent, this one included, none of which is counted in `sends`; 0 if the request was sent on
     this one. `deaths`: replicas that died before their answers, this one included, where that

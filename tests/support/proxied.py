@@ -265,10 +265,12 @@ async def gate(
     origins: tuple[str, ...] = (),
     api: ModelApi | None = None,
     fields: tuple[str, ...] = (),
+    send_buffer: int = 0,
 ) -> AsyncIterator[Gate]:
     """Run a gateway with one server function, whose server runs `handler` per connection.
 
-    With `api` it is a model, too, with ALIASES.
+    With `api` it is a model, too, with ALIASES. `send_buffer`: bytes that the kernel holds for each
+    client, half of it for their accounting; 0 for what it chooses.
     """
     open_handlers: set[asyncio.Task[None]] = set()
 
@@ -329,6 +331,8 @@ async def gate(
         stack.callback(serving.cancel)
         made = _assembled(gateway, runner, is_fast=is_fast)
         listening = await asyncio.get_running_loop().create_server(made[0], "127.0.0.1", 0)
+        if send_buffer:  # accepted sockets inherit it
+            listening.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         delivery.open()
         one = Gate(
             gateway,

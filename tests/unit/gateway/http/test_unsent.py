@@ -23,6 +23,9 @@ from tests.unit.gateway.http.test_fast_path import request
 
 NOW = 1000.0
 WHOLE = 16 * MIB
+RECEIVE_BUFFER = 8 * 1024
+LAST = 48 * 1024
+"""Less than a transport takes before it pauses, and more than both buffers of the kernel hold."""
 GET = b"GET /fn/web/x HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 
@@ -160,7 +163,7 @@ class StillClient:
 def still_client(port: int) -> Iterator[StillClient]:
     """Yield a client, closed with the block."""
     with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         sock.connect(("127.0.0.1", port))
         sock.setblocking(False)
         yield StillClient(sock)
@@ -192,23 +195,34 @@ async def test_an_answer_of_a_model_that_is_not_taken(front: Front, peer: Peer) 
 async def test_a_download_from_a_server_may_pause(tmp_path: Path, is_fast: bool) -> None:
     """An exchange holds little and is not cut for a pause; also its end, which the server has sent
     already, arrives whole after ten minutes."""
-    async with gate(tmp_path, large, is_fast=is_fast) as one:
+    is_last = asyncio.Event()
+
+    async def fills(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer, with the end in one piece that the kernel does not hold for the client."""
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (MIB + LAST))
+        writer.write(b"x" * MIB)
+        await is_last.wait()
+        writer.write(b"x" * LAST)
+        await writer.drain()
+
+    async with gate(tmp_path, fills, is_fast=is_fast, send_buffer=RECEIVE_BUFFER) as one:
         answers, now = one.gateway.invoker.body_budget.answers, [0.0]
         answers.clock = lambda: now[0]
         with still_client(one.port) as client:
             await client.send(GET)
-            assert 0 < await quiet(lambda: answers.bytes) <= MIB
+            await until(lambda: answers.bytes)
+            assert await quiet(lambda: answers.bytes) <= MIB
             for now[0] in (1.0, 600.0):
                 one.sweep()
-            begun = b""
-            while len(one.exchanges):
-                begun += await client.take(MIB // 4)
-                await quiet(lambda: len(one.exchanges))
+            assert len(one.exchanges) == 1
+            _, _, begun = (await client.take(MIB)).partition(b"\r\n\r\n")
+            is_last.set()
+            await until(lambda: not len(one.exchanges))
             assert answers.bytes
             for now[0] in (601.0, 1200.0):
                 one.sweep()
-            _, _, body = (begun + await client.take(WHOLE)).partition(b"\r\n\r\n")
-            assert body == b"x" * WHOLE
+            assert begun + await client.take(WHOLE) == b"x" * (MIB + LAST)
         await until(lambda: not answers.bytes)
 
 
