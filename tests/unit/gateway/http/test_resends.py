@@ -17,6 +17,7 @@ from tests.support.proxied import Gate, gate, until
 
 HOST = b"Host: 127.0.0.1\r\n"
 POST = b"POST /fn/web/x HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\n\r\na"
+GET = b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -61,12 +62,12 @@ def closes_used_ones(served: list[int]) -> Any:
     return serve
 
 
-async def together(one: Gate, count: int = 2) -> list[bytes]:
-    """Return the answers to requests at once: as many connections are idle afterwards."""
+async def together(one: Gate, count: int = 2, request: bytes = POST) -> list[bytes]:
+    """Return the answers to `count` requests at once: as many connections are idle afterwards."""
     wires = [await one.connect() for _ in range(count)]
     one.sidecar.holds = True
     for wire in wires:
-        wire.send(POST)
+        wire.send(request)
     await until(lambda: one.sidecar.requested() == count)
     one.sidecar.release()
     answers = [await wire.answer() for wire in wires]
@@ -186,8 +187,8 @@ async def test_a_connection_that_ended_before_its_request_is_no_send(
 
     async with gate(tmp_path, serve, is_fast=is_fast) as one:
         wire = await one.connect()
-        wire.send(b"GET /fn/web/x HTTP/1.1\r\n" + HOST + b"\r\n")
-        await until(lambda: one.sidecar.requested() == 2)
+        wire.send(GET)
+        await until(lambda: one.sidecar.requested() == 3)  # with whether the server listens
         [id] = one.sidecar.take_held()
         one.sidecar.grant_ended(id)
         one.sidecar.holds = False
@@ -196,6 +197,37 @@ async def test_a_connection_that_ended_before_its_request_is_no_send(
         wire.close()
         await one.settled()
         assert sends(one) == 2
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_an_ending_server_loses_a_get_only_once(
+    tmp_path: Path, is_fast: bool, is_kept: bool
+) -> None:
+    """A server that is being killed accepts connections for a while. Before a GET is sent again
+    after the loss of a new one, the sidecar is asked; the loss of a kept one is no send."""
+    count = 0
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        nonlocal count
+        count += 1
+        number = count
+        await reader.readuntil(b"\r\n\r\n")
+        if number == 1 and is_kept:
+            writer.write(OK)
+            await reader.readuntil(b"\r\n\r\n")
+        elif number == 2 + is_kept:
+            writer.write(OK)
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        if is_kept:
+            assert await together(one, 1, GET) == [b"ok"]
+        wire = await one.connect()
+        one.sidecar.listens = False
+        wire.send(GET)
+        assert (await wire.answer())[1] == b"ok"
+        wire.close()
+        await one.settled()
+        assert (count, sends(one)) == (2 + is_kept, 2 + is_kept)
 
 
 async def test_a_request_that_is_never_resent_has_its_own_connection(
