@@ -36,12 +36,13 @@ def upload(client: Client, collected: Collected, bar: Callable[[int], Any]) -> t
     `bar` returns a context manager for a total number of bytes, which yields a Progress.
     """
     files = {file.sha256: file for file in collected.bundle.files}
-    missing = [file for sha256, file in files.items() if not client.has_blob(sha256, file.size)]
-    total = sum(file.size for file in missing)
-    with bar(total) as progress:
-        for file in missing:
-            with open_file(collected.root, file.path) as source:
-                client.put_blob(file.sha256, source, file.size, progress)
+    with client.kept_connection():
+        missing = [file for sha256, file in files.items() if not client.has_blob(sha256, file.size)]
+        total = sum(file.size for file in missing)
+        with bar(total) as progress:
+            for file in missing:
+                with open_file(collected.root, file.path) as source:
+                    client.put_blob(file.sha256, source, file.size, progress)
     return len(missing), total
 
 

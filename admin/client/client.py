@@ -210,6 +210,10 @@ class Client:
         """Stream the server's changes after the event `last_id`, or after a snapshot."""
         return self._stream("/admin/v1/events", last_id, EVENTS_SILENT_S)
 
+    def kept_connection(self) -> AbstractContextManager[None]:
+        """Use one connection for the exchanges of the block; see `admin.client.transport`."""
+        return self._transport.kept_connection()
+
     def has_blob(self, sha256: str, size: int) -> bool:
         """Return whether the server has that blob with that `size` in bytes."""
         reply = self._exchange("HEAD", f"/admin/v1/blobs/{_part(sha256)}?size={size}")

@@ -39,11 +39,15 @@ class Socket(NamedTuple):
     uid: int
 
 
-def read_sockets(lines: Iterable[str]) -> Iterator[Socket]:
-    """Yield the sockets of a table, in its order: those that listen first."""
+def read_sockets(lines: Iterable[str], port: int | None = None) -> Iterator[Socket]:
+    """Yield the sockets of a table, in its order: those that listen first.
+
+    With `port` only those whose own port it is: a table may have tens of thousands of others.
+    """
+    own = None if port is None else f"{port:04X}"
     for line in lines:
         found = _LINE.match(line)
-        if found is not None:
+        if found is not None and own in (None, found[2]):
             local, remote = (found[1], found[2]), (found[3], found[4])
             yield Socket(_address(*local), _address(*remote), found[5] == LISTENS, int(found[6]))
 
@@ -81,7 +85,7 @@ def check_server(connection: socket.socket, owner: int) -> None:
     )
     shown = f"{server[0].ipv4_mapped or server[0]} port {server[1]}"
     try:
-        why = check_peer(_read(TABLES), server, client, {os.getuid(), ROOT, owner})
+        why = check_peer(_read(TABLES, server[1]), server, client, {os.getuid(), ROOT, owner})
     except OSError as error:
         why = f"who listens there cannot be read ({error})"
     if why:
@@ -92,13 +96,14 @@ def check_server(connection: socket.socket, owner: int) -> None:
         raise refused
 
 
-def _read(tables: Iterable[Path]) -> Iterator[Socket]:
-    """Yield the sockets of this network namespace. Raises OSError; IPv6 may be missing."""
+def _read(tables: Iterable[Path], port: int) -> Iterator[Socket]:
+    """Yield the sockets of this network namespace whose own port is `port`. Raises OSError; IPv6
+    may be missing."""
     for number, path in enumerate(tables):
         if number and not path.exists():
             continue
         with path.open(encoding="ascii") as lines:
-            yield from read_sockets(lines)
+            yield from read_sockets(lines, port)
 
 
 def _covers(listening: IPv6Address, address: IPv6Address) -> bool:

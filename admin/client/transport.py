@@ -1,7 +1,8 @@
 """HTTP exchanges with the standard library alone, and their errors.
 
-Every exchange has its own connection and a time limit, and reads at most `ANSWER_MAX` bytes, except
-streams. Redirects are not followed: a key must not reach another server.
+Every exchange has its own connection, except within `kept_connection`, and a time limit, and reads
+at most `ANSWER_MAX` bytes, except streams. Redirects are not followed: a key must not reach another
+server.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import select
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -126,6 +128,20 @@ class Transport:
         self._key = key
         self._dial = dial
         self._verify = verify
+        self._keeps = False
+        self._idle: http.client.HTTPConnection | None = None
+        """Kept connection between two exchanges."""
+
+    @contextmanager
+    def kept_connection(self) -> Iterator[None]:
+        """Use one connection for all `exchange` of the block, as long as the server keeps it."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
+            if idle := self._take_idle():
+                idle.close()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -145,19 +161,45 @@ class Transport:
 
         `timeout_s` bounds each wait for the server. Raises Unreachable, and what `body` raises.
         """
-        head = self._head(headers)
-        connection = self._connected()
+        idle = self._take_idle()
+        try:
+            return self._exchange_over(
+                idle or self._connected(), method, path, body, headers, timeout_s
+            )
+        except Unreachable:
+            # The server may have closed the kept connection just then.
+            if idle is None or method not in ("GET", "HEAD"):
+                raise
+        return self._exchange_over(self._connected(), method, path, body, headers, timeout_s)
+
+    def _exchange_over(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> Reply:
+        """Exchange over a connection, which is then kept or closed."""
+        is_sent = is_kept = False
         try:
             connection.sock.settimeout(timeout_s)
             # A server may refuse an upload and close the connection before reading all of it.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(method, self._prefix + path, body, head)
+                connection.request(method, self._prefix + path, body, self._head(headers))
+                is_sent = True
             response = connection.getresponse()
             data = response.read(ANSWER_MAX + 1)
+            is_read = response.isclosed() and not response.will_close
+            is_kept = self._keeps and is_sent and is_read
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
         finally:
-            connection.close()
+            if is_kept:
+                self._idle = connection
+            else:
+                connection.close()
         if len(data) > ANSWER_MAX:
             raise Unreachable(f"{self._url}: expected at most {ANSWER_MAX} bytes, got more")
         return Reply(response.status, response.headers, data)
@@ -254,10 +296,18 @@ class Transport:
             raise Unreachable(f"{self._url}: the answer was cut off: {why}") from error
 
     def _head(self, headers: Mapping[str, str]) -> dict[str, str]:
-        own = {"Connection": "close"}
+        own = {} if self._keeps else {"Connection": "close"}
         if self._key:
             own["Authorization"] = f"Bearer {self._key}"
         return {**own, **headers}
+
+    def _take_idle(self) -> http.client.HTTPConnection | None:
+        """Return the kept connection, unless its server has closed it; it is the caller's."""
+        idle, self._idle = self._idle, None
+        if idle is not None and select.select([idle.sock], [], [], 0)[0]:
+            idle.close()
+            return None
+        return idle
 
     def _connected(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection

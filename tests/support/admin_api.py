@@ -124,7 +124,8 @@ class AdminApi:
                 query = dict(parse_qsl(parts.query, keep_blank_values=True))
                 headers = dict(self.headers.items())
                 api.requests.append(Request(self.command, parts.path, query, headers, body))
-                self.close_connection = True
+                if canned.is_cut or not canned.reads:
+                    self.close_connection = True
                 if canned.before:
                     canned.before()
                 if canned.is_cut:

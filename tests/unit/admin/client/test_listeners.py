@@ -66,7 +66,7 @@ def test_who_gets_the_token(rows: list[tuple[str, str, str, int]], why: str) -> 
     """All who listen, and who has accepted the connection, must be allowed users."""
     lines = [HEAD, *(LINE.format(number, *row) for number, row in enumerate(rows)), "nonsense"]
 
-    found = check_peer(read_sockets(lines), address(1, 8080), address(1, 40000), {0, 7})
+    found = check_peer(read_sockets(lines, 8080), address(1, 8080), address(1, 40000), {0, 7})
 
     assert found == why
 

@@ -85,6 +85,34 @@ def test_connections_may_be_made_by_others(api: AdminApi) -> None:
     assert api.requests[0].headers["Host"] == "far"
 
 
+def test_exchanges_of_a_block_share_a_connection(api: AdminApi) -> None:
+    """One connection serves the exchanges of `kept_connection`, also uploads, and a new one follows
+    where the server has closed it or has not read everything; each is verified before its use."""
+    api.on("GET", "/x", Canned({"a": 1}))
+    api.on("PUT", "/x", Canned({}))
+    api.on("PUT", "/refused", Canned({}, status=413, reads=False))
+    verified: list[socket.socket] = []
+    transport = Transport(api.url, None, verify=verified.append)
+
+    with transport.kept_connection():
+        for _ in range(3):
+            transport.exchange("HEAD", "/x", None, {}, TIMEOUT_S)
+            transport.exchange("PUT", "/x", iter([b"ab", b"c"]), {"Content-Length": "3"}, TIMEOUT_S)
+        assert len(verified) == 1
+        transport.exchange("PUT", "/refused", b"abc", {}, TIMEOUT_S)
+        transport.exchange("GET", "/x", None, {}, TIMEOUT_S)
+        assert len(verified) == 2
+        verified[-1].shutdown(socket.SHUT_RDWR)  # as a server that waited for too long
+        transport.exchange("GET", "/x", None, {}, TIMEOUT_S)
+        api.on("GET", "/x", Canned(is_cut=True), Canned({"a": 1}))
+        transport.exchange("GET", "/x", None, {}, TIMEOUT_S)
+        assert len(verified) == 4
+    transport.exchange("GET", "/x", None, {}, TIMEOUT_S)
+
+    assert len(verified) == 5
+    assert {each.fileno() for each in verified} == {-1}
+
+
 def test_encryption_is_not_put_into_encryption() -> None:
     """`dial` is refused for https://, since its transport is encrypted already."""
     with pytest.raises(ValueError, match="expected http://"):
