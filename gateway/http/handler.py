@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
@@ -38,6 +39,9 @@ READS_MAX: Final = 64
 AHEAD_MAX: Final = 1024 * 1024
 """Max reads, and max bytes, of later requests. At either limit reading stops until the current
 answer is sent; meanwhile a client that disconnects is not detected."""
+_UPGRADE: Final = b"\nupgrade"
+_END: Final = b"\r\n\r\n"
+"""End of a head, and of a body in chunks (RFC 9112, sections 2.1 and 7.1)."""
 READ_SIZE: Final = 64 * 1024
 """Bytes. aiohttp stops reading a body from the socket while twice as many are buffered."""
 
@@ -105,11 +109,14 @@ class ConnectionHandler(RequestHandler):
         "_ahead",
         "_answered",
         "_begun",
+        "_edge",
+        "_may_upgrade",
         "_head_age_s",
         "_head_size",
         "_is_ended",
         "_is_new",
         "_last_body",
+        "_last_head",
         "_reservation",
         "_shared",
         "_unsent",
@@ -136,6 +143,11 @@ class ConnectionHandler(RequestHandler):
         self._is_ended = False
         self._answered = 0
         self._last_body: StreamReader | None = None
+        self._last_head: RawRequestMessage | None = None
+        self._edge = b""
+        """Last bytes that were parsed: a field's name may be cut between two reads."""
+        self._may_upgrade = False
+        """Whether the request that is being parsed may have the field Upgrade."""
         self._ahead: list[bytes] = []
         self._reservation: BodyReservation | None = None
         self._unsent = UnsentBuffer(shared.body_budget.answers)
@@ -182,19 +194,64 @@ class ConnectionHandler(RequestHandler):
         self.quiet_s = 0
         if data and self.exchange is not None and self.exchange.received(data):
             return
-        if data and self._is_ahead():
-            self._read_ahead(data)
-            return
+        if not data:
+            self._parse(data)
+        at = 0
+        while at < len(data):
+            if self._is_ahead():
+                self._read_ahead(data[at:])
+                return
+            end = self._safe_end(data, at)
+            self._parse(data[at:end])
+            at = end
+
+    def _safe_end(self, data: bytes, at: int) -> int:
+        """Return the end of the bytes of `data`, from `at` on, that are parsed at once.
+
+        With a request whose upgrade it does not know, aiohttp's parser loses what follows in the
+        same bytes. So they end where such a request may end: with its head, with a body of known
+        length, or with a body in chunks.
+        """
+        left, edge = self._body_left(), self._edge
+        if left >= len(data) - at:
+            return len(data)
+        if not self._may_upgrade:
+            self._may_upgrade = _UPGRADE in (edge + data[at:]).lower()
+        end = len(data)
+        if self._may_upgrade and left:
+            end = at + left
+        elif self._may_upgrade:
+            across = (edge[-3:] + data[at : at + 3]).find(_END)
+            found = data.find(_END, at) if across < 0 else at - len(edge[-3:]) + across
+            end = end if across < 0 and found < 0 else found + len(_END)
+        self._edge = (edge + data[at:end])[-len(_UPGRADE) :]
+        return end
+
+    def _body_left(self) -> int:
+        """Return how many bytes of a body with Content-Length are still to come."""
+        if self._last_body is None or self._last_body.is_eof() or self._last_head is None:
+            return 0
+        length = int(self._last_head.headers.get("Content-Length", 0))
+        return max(length - self._last_body.total_bytes, 0)
+
+    def _parse(self, data: bytes) -> None:
+        """Let aiohttp parse bytes, and account for what comes of it."""
         count, body = self._request_count, self._last_body
         was_whole = self._is_body_whole()
         if data and self._is_answered and was_whole and len(self._begun) < LINE_MAX:
             self._begun += data[:LINE_MAX]
         super().data_received(data)
+        if self._upgraded and self._is_answered and self._parser is not None:
+            # Declined before the body had arrived, which is when aiohttp would go on.
+            self._parser.set_upgraded(False)
+            self._upgraded = False
         if self._request_count > count and body is not None and not body.is_eof():
             self._on_bad_chunks(body)
         elif self._request_count > count:
             if self._messages:
-                self._last_body = self._messages[-1][1]
+                head, self._last_body = self._messages[-1]
+                self._last_head = head if isinstance(head, RawRequestMessage) else None
+                self._may_upgrade = self._last_head is not None and bool(self._last_head.upgrade)
             self._is_new = False
             self._head_size = self._head_age_s = 0
             self._release()
@@ -239,9 +296,10 @@ class ConnectionHandler(RequestHandler):
 
     def take_tail(self) -> bytes:
         """Return the bytes that followed an upgrade's head, and forget them."""
-        tail, self._message_tail = self._message_tail, b""
-        if self._buffer_paused:
-            self._resume_reading_for_buffer()
+        tail = b"".join(self._ahead)
+        self._ahead.clear()
+        self._release()
+        self._resume_transport_reading()
         return tail
 
     async def finish_response(
@@ -326,7 +384,7 @@ class ConnectionHandler(RequestHandler):
 
     def _is_ahead(self) -> bool:
         """Return whether bytes received now belong to a request after the one being answered."""
-        return not self._is_answered and not self._upgraded and self._is_body_whole()
+        return not self._is_answered and self._is_body_whole()
 
     def _read_ahead(self, data: bytes) -> None:
         if self._close or self._force_close or self._is_ended:
