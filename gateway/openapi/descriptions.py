@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 EXAMPLE_ITEMS_MAX: Final = 256
 """Max items of a tensor that an example shows as JSON; a larger one is shown as its type."""
+EXAMPLE_CHARS_MAX: Final = 4096
+"""The same for a value of a sample: max characters of its JSON."""
 RANGES_MAX: Final = 32
 """Max media ranges of a header Accept that are read."""
 
@@ -88,8 +90,8 @@ def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[
 
 
 def example(deployed: Deployed, origin: str) -> str:
-    """Return a curl command that calls the function, with zeros for numbers; for a server its first
-    sample."""
+    """Return a curl command that calls the function, with the inputs of `example_inputs`; for a
+    server with its first sample."""
     if deployed.revision.server is not None:
         return server_example(deployed, origin)
     url = f"{origin}/fn/{deployed.function.name}"
@@ -101,18 +103,40 @@ def example(deployed: Deployed, origin: str) -> str:
         if rule.kind == "bytes":
             kind = "application/octet-stream"
             return f"curl {url} -H 'Content-Type: {kind}' --data-binary @file"
-    inputs = {tensor.name: _example_value(tensor) for tensor in deployed.revision.signature.inputs}
-    body = json.dumps({"inputs": inputs})
-    return f"curl {url} -H 'Content-Type: application/json' -d '{body}'"
+    known, specs = example_inputs(deployed), deployed.revision.signature.inputs
+    types = {one.name: f"<{one.dtype} {smallest_shape(one)}>" for one in specs}
+    body = json.dumps({"inputs": {**types, **known}})
+    return shlex.join(["curl", url, "-H", "Content-Type: application/json", "-d", body])
+
+
+def example_inputs(deployed: Deployed) -> dict[str, Any]:
+    """Return inputs of a call as JSON values: those of the sample, otherwise zeros.
+
+    Inputs are missing that are too large to be shown, that have no JSON form and that are files of
+    the sample; and all, if a run of zeros is known to fail.
+    """
+    revision, profile = deployed.revision, deployed.profile
+    if revision.sample:
+        given = revision.sample.items()
+        return {name: value for name, value in given if _is_shown(value)}
+    if profile is not None and not profile.profiled:
+        return {}
+    found = {one.name: zeros(one, EXAMPLE_ITEMS_MAX) for one in revision.signature.inputs}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _is_shown(value: object) -> bool:
+    is_file = isinstance(value, str) and value.startswith("@")
+    return not is_file and len(json.dumps(value)) <= EXAMPLE_CHARS_MAX
 
 
 def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
     """Return the smallest JSON value that fits: dynamic dimensions are 1, numbers 0.
 
-    None if it has more than `items_max` items.
+    None if it has more than `items_max` items, and for BF16, which has no JSON form.
     """
     shape = smallest_shape(tensor)
-    if math.prod(shape) > items_max:
+    if math.prod(shape) > items_max or tensor.dtype == "BF16":
         return None
     value: Any = 0.0 if tensor.dtype in FLOATS else 0
     if tensor.dtype in (BYTES, "BOOL"):
@@ -120,11 +144,6 @@ def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
     for size in reversed(shape):
         value = [value] * size
     return value
-
-
-def _example_value(tensor: TensorSpec) -> Any:
-    value = zeros(tensor, EXAMPLE_ITEMS_MAX)
-    return f"<{tensor.dtype} {smallest_shape(tensor)}>" if value is None else value
 
 
 def smallest_shape(tensor: TensorSpec) -> list[int]:

@@ -21,7 +21,7 @@ from gateway.openapi.call_routes import (
     SENT,
     UNKNOWN,
 )
-from gateway.openapi.descriptions import EXAMPLE_ITEMS_MAX, zeros
+from gateway.openapi.descriptions import example_inputs
 from gateway.openapi.document import make_document
 from gateway.openapi.routes import JSON, OCTETS, WORDS, Answer, Content, Route
 from gateway.problems import OK
@@ -62,7 +62,10 @@ def function_document(deployed: Deployed) -> dict[str, Any]:
     info = {"title": function.name, "version": revision.ref, "description": about}
     document = make_document(info, [call])
     operation = document["paths"][path]["post"]
-    operation["requestBody"]["content"] = _requests(revision)
+    operation["requestBody"]["content"] = content = _requests(revision)
+    inputs = example_inputs(deployed)
+    if signature.kind != "bytes" and inputs.keys() >= {one.name for one in signature.inputs}:
+        content[JSON]["example"] = {"inputs": inputs}
     operation["responses"][str(OK)]["content"] = _answers(revision)
     return document
 
@@ -96,14 +99,10 @@ def _requests(revision: Revision) -> dict[str, Any]:
 def _json_request(signature: Signature, rules: Mapping[str, InputRule]) -> dict[str, Any]:
     if signature.kind == "json":
         inputs: dict[str, Any] = {"type": "object"}
-        return {"schema": _object({"inputs": inputs}), "example": {"inputs": {}}}
+        return {"schema": _object({"inputs": inputs})}
     values = {one.name: _nested(one, rules) for one in signature.inputs}
     short = _object({"inputs": _object(values)})
-    found: dict[str, Any] = {"schema": {"anyOf": [short, _oip_request(signature, rules)]}}
-    example = {one.name: zeros(one, EXAMPLE_ITEMS_MAX) for one in signature.inputs}
-    if None not in example.values():
-        found["example"] = {"inputs": example}
-    return found
+    return {"schema": {"anyOf": [short, _oip_request(signature, rules)]}}
 
 
 def _nested(spec: TensorSpec, rules: Mapping[str, InputRule]) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,8 +12,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
+from gateway.openapi.descriptions import example, smallest_shape
 from gateway.openapi.function_document import function_document
 from registry.catalog import Deployed
+from registry.model import Profile
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule, OutputRule
@@ -116,11 +121,35 @@ def test_the_example_fits() -> None:
         Draft202012Validator(content["schema"]).validate(content["example"])
 
 
-def test_a_large_input_has_no_example() -> None:
-    """An input with many elements is described by its schema alone."""
-    large = Signature("tensors", (TensorSpec("x", "FP32", (1000,)),), ())
+@pytest.mark.parametrize(
+    ("spec", "sample", "profiled", "shown"),
+    [
+        (TensorSpec("x", "FP32", (2,)), {}, True, [0.0, 0.0]),
+        (TensorSpec("x", "FP32", (1000,)), {}, True, None),
+        (TensorSpec("x", "BF16", (2,)), {}, True, None),
+        (TensorSpec("x", "INT64", (-1,)), {}, False, None),
+        (TensorSpec("x", "INT64", (-1,)), {"x": [7, 3]}, False, [7, 3]),
+        (TensorSpec("x", "BYTES", (1,)), {"x": ["it's"]}, True, ["it's"]),
+        (TensorSpec("x", "FP32", (1000,)), {"x": [0.5] * 1000}, True, None),
+        (TensorSpec("x", "FP32", (2,)), {"x": "@x.json"}, True, None),
+    ],
+)
+def test_an_example_is_a_call_that_a_trial_ran(
+    spec: TensorSpec, sample: dict[str, Any], profiled: bool, shown: Any
+) -> None:
+    """It has the sample, or zeros where a run of them did not fail; an input whose values are not
+    known, are a file or do not fit on a line is shown as its type, in the command alone."""
+    one = deployed(Signature("tensors", (spec,), ()))
+    profile = Profile("b", "onnx", "cpu", 1.0, 1.0, {}, batchable=False, profiled=profiled)
+    one = replace(one, revision=replace(one.revision, sample=sample), profile=profile)
 
-    assert "example" not in operation(deployed(large))["requestBody"]["content"][JSON]
+    words = shlex.split(example(one, "http://h"))
+    content = operation(one)["requestBody"]["content"][JSON]
+
+    assert words[:2] == ["curl", "http://h/fn/digits"]
+    value = json.loads(words[-1])["inputs"]["x"]
+    assert value == (shown if shown is not None else f"<{spec.dtype} {smallest_shape(spec)}>")
+    assert content.get("example") == (None if shown is None else {"inputs": {"x": shown}})
 
 
 def test_media_types_follow_the_signature() -> None:
