@@ -32,6 +32,16 @@ BODY: Final = "body"
 _WAV_MIN: Final = 44
 """Bytes of the smallest WAV header: RIFF, format and data chunk heads."""
 _MAGIC: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
+_MEDIA: Final = (
+    (b"\x89PNG", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"BM", "image/bmp"),
+    (b"fLaC", "audio/flac"),
+    (b"OggS", "audio/ogg"),
+)
+_WITHOUT_LINE_ENDS: Final = b"\x89PNG\x1a"
+"""First bytes of a PNG file that `curl -d @FILE` has sent."""
 PICTURES: Final = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
 """Supported picture formats, by Pillow's names."""
 
@@ -48,6 +58,14 @@ def declared(signature: Signature, rules: dict[str, InputRule], kind: InputKind)
     return names[0] if len(names) == 1 else ""
 
 
+def media_of(body: memoryview) -> str:
+    """Return the content type of a picture or sound by its first bytes, "" for anything else."""
+    head = bytes(body[:12])
+    if head[:4] == b"RIFF":
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(head[8:], "")
+    return next((kind for magic, kind in _MEDIA if head.startswith(magic)), "")
+
+
 def read_body(body: memoryview, signature: Signature) -> dict[str, RawInput]:
     """Return the only input of a function that accepts one raw body, which may be empty."""
     name = signature.inputs[0].name if signature.inputs else BODY
@@ -60,7 +78,10 @@ def read_image(body: memoryview, signature: Signature, name: str) -> dict[str, R
     head = bytes(body[:12])
     is_webp = head[:4] == b"RIFF" and head[8:] == b"WEBP"
     if not is_webp and not head.startswith(_MAGIC):
-        raise bad_input(name, f"a picture: {', '.join(PICTURES)}", f"bytes {head.hex() or 'none'}")
+        got = f"bytes {head.hex() or 'none'}"
+        if head.startswith(_WITHOUT_LINE_ENDS):
+            got = "a PNG file without its line ends: curl needs --data-binary @FILE, not -d"
+        raise bad_input(name, f"a picture: {', '.join(PICTURES)}", got)
     return {name: RawInput("image", spec.dtype, (), body)}
 
 

@@ -119,7 +119,7 @@ def parse(
         media = JSON
     if signature.kind == "json":
         if media != JSON:
-            raise _unsupported(head, signature, rules)
+            raise _unsupported(head, signature, rules, memoryview(body))
         values = read_values(_whole(body))
         return Parsed("short", values, choose(head.accept, SHORT, signature))
     if media == OIP or (head.json_length is not None and media in (JSON, OCTETS, "")):
@@ -184,7 +184,7 @@ def _parse_body(
     head: RequestHead, media: str, body: bytes | memoryview, signature: Signature
 ) -> Parsed:
     if media in ("", _URLENCODED):
-        raise _unsupported(head, signature, {})
+        raise _unsupported(head, signature, {}, memoryview(body))
     answer = choose(head.accept, SHORT, signature)
     return Parsed("raw", raw.read_body(memoryview(body), signature), answer)
 
@@ -200,7 +200,7 @@ def _parse_raw(
     elif media in raw.AUDIO_TYPES and (name := raw.declared(signature, rules, "audio")):
         inputs = raw.read_audio(body, signature, name)
     else:
-        raise _unsupported(head, signature, rules)
+        raise _unsupported(head, signature, rules, body)
     return Parsed("raw", inputs, choose(head.accept, SHORT, signature))
 
 
@@ -225,19 +225,31 @@ def _whole(body: bytes | memoryview) -> bytes:
 
 
 def _unsupported(
-    head: RequestHead, signature: Signature, rules: dict[str, InputRule]
+    head: RequestHead, signature: Signature, rules: dict[str, InputRule], body: memoryview
 ) -> RequestError:
     types = content_types(signature, rules)
     expected = "one of: " + ", ".join(types)
     media, _ = media_type(head.content_type)
     got = shorten(head.content_type) if media else "no Content-Type"
-    hint = f"; send Content-Type: {types[0]}" if media in ("", _URLENCODED) else ""
+    hint = _hint(media, types, body) if media in ("", _URLENCODED) else ""
     return RequestError(
         UNSUPPORTED_TYPE,
         f"content type: expected {expected}, got {got}{hint}",
         expected=expected,
         got=got,
     )
+
+
+def _hint(media: str, types: list[str], body: memoryview) -> str:
+    """Return which of the accepted `types` a body without a type of its own needs."""
+    kind = NPY if bytes(body[: len(_MAGIC)]) == _MAGIC else raw.media_of(body)
+    family = kind.partition("/")[0]
+    is_sound = family == "audio" and raw.AUDIO_TYPES[0] in types
+    if not kind or not (kind in types or f"{family}/*" in types or is_sound):
+        return f"; send Content-Type: {types[0]}"
+    if media == _URLENCODED:
+        return f"; with curl: -H 'Content-Type: {kind}' --data-binary @FILE"
+    return f"; send Content-Type: {kind}"
 
 
 def check_finite(parsed: Parsed, rules: dict[str, InputRule]) -> None:

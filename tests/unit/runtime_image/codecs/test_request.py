@@ -127,6 +127,48 @@ def test_declared_kinds_take_raw_bodies_and_plain_tensors(
     assert content_types(SIGNATURE, rules)[-1].split("/")[0] == content_type.split("/")[0]
 
 
+PNG = b"\x89PNG\r\n\x1a\n"
+IMAGE = InputRule("image", image=ImageForm((1, 1)))
+AUDIO = InputRule("audio", audio=AudioForm())
+
+
+@pytest.mark.parametrize(
+    ("rule", "body", "kind"),
+    [
+        (IMAGE, PNG, "image/png"),
+        (IMAGE, b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (IMAGE, b"GIF89a", "image/gif"),
+        (IMAGE, b"BM\0\0", "image/bmp"),
+        (IMAGE, b"RIFF\0\0\0\0WEBP", "image/webp"),
+        (AUDIO, b"RIFF\0\0\0\0WAVE", "audio/wav"),
+        (AUDIO, b"fLaC", "audio/flac"),
+        (AUDIO, b"OggS", "audio/ogg"),
+        (IMAGE, b"\x93NUMPY\x01\0", "application/x-npy"),
+        (IMAGE, b"fLaC", "application/json"),
+        (AUDIO, PNG, "application/json"),
+        (IMAGE, b"", "application/json"),
+        (InputRule(), PNG, "application/json"),
+    ],
+)
+def test_a_body_without_a_type_is_told_its_own(rule: InputRule, body: bytes, kind: str) -> None:
+    """The refusal of no type, and of the one that curl sends, names that of the body's first bytes
+    if the function takes it, and curl's options."""
+    for content_type in ("", "application/x-www-form-urlencoded"):
+        with pytest.raises(RequestError) as caught:
+            parse(RequestHead(content_type), body, SIGNATURE, {"x": rule})
+        assert caught.value.code == UNSUPPORTED_TYPE
+        hint = f"; send Content-Type: {kind}"
+        if content_type and kind != "application/json":
+            hint = f"; with curl: -H 'Content-Type: {kind}' --data-binary @FILE"
+        assert caught.value.message.endswith(hint)
+
+
+def test_a_picture_that_lost_its_line_ends_is_told_why() -> None:
+    """`curl -d @FILE` removes them."""
+    with pytest.raises(RequestError, match="needs --data-binary @FILE, not -d"):
+        parse(RequestHead("image/png"), b"\x89PNG\x1a\0", SIGNATURE, {"x": IMAGE})
+
+
 def test_a_bytes_function_takes_any_named_type() -> None:
     """A bytes function accepts one raw body of any content type except none and curl's default."""
     parsed = parse(RequestHead("text/plain"), memoryview(b"abc"), ANY_BYTES, {})
