@@ -12,7 +12,7 @@ from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.dtypes import BYTES, FLOATS
 from runtime_image.contract.server import SampleRequest
-from runtime_image.contract.signature import DYNAMIC, TensorSpec
+from runtime_image.contract.signature import TensorSpec
 
 if TYPE_CHECKING:
     from registry.catalog import Deployed
@@ -107,11 +107,11 @@ def example(deployed: Deployed, origin: str) -> str:
 
 
 def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
-    """Return the smallest JSON value that fits: dynamic dimensions are 1, numbers 0.
+    """Return the JSON value of the `smallest_shape`, with numbers of 0.
 
     None if it has more than `items_max` items.
     """
-    shape = smallest_shape(tensor)
+    shape = tensor.smallest_shape
     if math.prod(shape) > items_max:
         return None
     value: Any = 0.0 if tensor.dtype in FLOATS else 0
@@ -124,8 +124,4 @@ def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
 
 def _example_value(tensor: TensorSpec) -> Any:
     value = zeros(tensor, EXAMPLE_ITEMS_MAX)
-    return f"<{tensor.dtype} {smallest_shape(tensor)}>" if value is None else value
-
-
-def smallest_shape(tensor: TensorSpec) -> list[int]:
-    return [1 if size == DYNAMIC else size for size in tensor.shape]
+    return f"<{tensor.dtype} {list(tensor.smallest_shape)}>" if value is None else value

@@ -21,7 +21,7 @@ from runtime_image.contract.dtypes import BYTES
 from runtime_image.contract.errors import LoadError, NeverAnswers, RequestError
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.rows import PROOF, RowVerdict
-from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.failures import reason_of
 from runtime_image.engines.upgrade import resident_mib
@@ -215,7 +215,7 @@ def _sample_body(sample: dict[str, Any], folder: Path) -> tuple[RequestHead, byt
 
 
 def _zeros(tensor: TensorSpec) -> Any:
-    shape = tuple(1 if size == DYNAMIC else size for size in tensor.shape)
+    shape = tensor.smallest_shape
     if tensor.dtype == BYTES:
         return np.full(shape, "", dtype=object)
     if tensor.dtype == bfloat16.NAME:
