@@ -29,7 +29,7 @@ from runtime_image.codecs import raw
 from runtime_image.codecs.tensors import has_null, nested_type
 from runtime_image.contract.dtypes import BYTES, FLOATS
 from runtime_image.contract.model import InputRule
-from runtime_image.contract.signature import DYNAMIC, RANK_MAX, Signature, TensorSpec
+from runtime_image.contract.signature import DYNAMIC, UNKNOWN_RANK_MAX, Signature, TensorSpec
 
 if TYPE_CHECKING:
     from registry.catalog import Deployed
@@ -153,7 +153,7 @@ def _oip_input(spec: TensorSpec, rules: Mapping[str, InputRule]) -> dict[str, An
 
 def _shape(spec: TensorSpec) -> dict[str, Any]:
     if spec.shape is None:
-        return {"type": "array", "items": _SIZE, "maxItems": RANK_MAX}
+        return {"type": "array", "items": _SIZE, "maxItems": UNKNOWN_RANK_MAX}
     sizes = [_SIZE if size == DYNAMIC else {"const": size} for size in spec.shape]
     if not sizes:
         return {"type": "array", "maxItems": 0}

@@ -22,7 +22,7 @@ from msgspec import Meta
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import BAD_INPUT, RequestError, bad_input
 from runtime_image.contract.model import InputRule
-from runtime_image.contract.signature import DYNAMIC, RANK_MAX, Signature, TensorSpec
+from runtime_image.contract.signature import DYNAMIC, UNKNOWN_RANK_MAX, Signature, TensorSpec
 
 Encoding = Literal["binary", "json", "image", "audio", "bytes", "object"]
 TEXT_MAX: Final = 80
@@ -88,8 +88,8 @@ def check_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
     An empty tensor costs its client no bytes, but a model may compute with its other axes: those
     without a declared size have at most BESIDE_EMPTY_MAX places.
     """
-    if spec.shape is None and len(shape) > RANK_MAX:
-        raise bad_input(spec.name, f"at most {RANK_MAX} axes", f"{len(shape)} axes")
+    if spec.shape is None and len(shape) > UNKNOWN_RANK_MAX:
+        raise bad_input(spec.name, f"at most {UNKNOWN_RANK_MAX} axes", f"{len(shape)} axes")
     if not spec.accepts(shape):
         raise bad_input(spec.name, describe(spec), f"shape {shorten(str(list(shape)))}")
     if 0 not in shape:
@@ -272,11 +272,11 @@ def _element(dtype: str) -> Any:
 
 def _ranked(spec: TensorSpec, raw: msgspec.Raw) -> TensorSpec:
     """Return the spec of an unknown rank with the rank of a value: as many axes as lists begin
-    before its first element. Raises BAD_INPUT beyond RANK_MAX."""
+    before its first element. Raises BAD_INPUT beyond UNKNOWN_RANK_MAX."""
     lists = _LISTS.match(memoryview(raw))
     rank = lists[0].count(b"[") if lists is not None else 0
-    if rank > RANK_MAX:
-        raise bad_input(spec.name, f"at most {RANK_MAX} axes", f"{rank} axes")
+    if rank > UNKNOWN_RANK_MAX:
+        raise bad_input(spec.name, f"at most {UNKNOWN_RANK_MAX} axes", f"{rank} axes")
     return TensorSpec(spec.name, spec.dtype, (DYNAMIC,) * rank)
 
 

@@ -10,7 +10,7 @@ from runtime_image.contract import dtypes
 DYNAMIC = -1
 """A dimension whose size may differ between requests."""
 
-RANK_MAX = 32
+UNKNOWN_RANK_MAX = 32
 """Max axes of a tensor for an input of unknown rank, as in NumPy 1."""
 
 Kind = Literal["tensors", "json", "bytes", "http"]
@@ -43,9 +43,9 @@ class TensorSpec:
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of `shape` fits: same rank, every fixed dimension equal. Axes may be
-        empty. An unknown rank takes up to RANK_MAX axes."""
+        empty. An unknown rank takes up to UNKNOWN_RANK_MAX axes."""
         if self.shape is None:
-            return len(shape) <= RANK_MAX and all(size >= 0 for size in shape)
+            return len(shape) <= UNKNOWN_RANK_MAX and all(size >= 0 for size in shape)
         return len(shape) == len(self.shape) and all(
             got >= 0 and want in (DYNAMIC, got) for want, got in zip(self.shape, shape, strict=True)
         )

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
-from runtime_image.contract.signature import RANK_MAX
+from runtime_image.contract.signature import UNKNOWN_RANK_MAX
 from tests.support import oip_grpc
 from tests.support.doses import amount
 from tests.support.oip_forms import (
@@ -190,7 +190,7 @@ async def test_an_unknown_rank_is_described(session: ClientSession) -> None:
 
     sides = ("inputs", "outputs")
     assert {one["shape"] for side in sides for one in signature[side]} == {None}
-    assert json.dumps(RANK_MAX) in document
+    assert json.dumps(UNKNOWN_RANK_MAX) in document
     assert all(one["shape"] == [-1] for side in sides for one in metadata[side])
 
 

@@ -59,9 +59,7 @@ def graph(nodes: str, inputs: str, weights: str = "", functions: str = "") -> by
         <ir_version: 10, opset_import: [{domains}]>
         main ({inputs}) => (float[] y) <{weights}> {{ {nodes} }} {functions}
     """
-    model = onnx.parser.parse_model(text)
-    model.graph.output[0].type.tensor_type.ClearField("shape")
-    return model.SerializeToString()
+    return onnx.parser.parse_model(text).SerializeToString()
 
 
 def written(folder: Path, content: bytes) -> Path:
