@@ -12,8 +12,10 @@ import onnx
 import pytest
 
 from runtime_image.contract.errors import BAD_INPUT, UnfitInput
+from runtime_image.contract.model import ModelSpec
 from runtime_image.engines import empty_axes
 from runtime_image.engines.empty_axes import UNREAD, EmptyAxes
+from runtime_image.engines.loading import load_engine
 from runtime_image.engines.onnx import OnnxEngine
 
 OPSET: Final = 24
@@ -27,7 +29,9 @@ from runtime_image.contract.errors import UnfitInput
 from runtime_image.engines.onnx import OnnxEngine
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 engine = OnnxEngine(Path(sys.argv[1]), device_kind="cpu", threads=1)
-inputs = {name: np.ones(shape, np.float32) for name, shape in json.loads(sys.argv[2]).items()}
+kinds = {one.name: np.uint8 if one.dtype == "UINT8" else np.float32
+         for one in engine.signature.inputs}
+inputs = {name: np.ones(shape, kinds[name]) for name, shape in json.loads(sys.argv[2]).items()}
 if sys.argv[3] == "unchecked":
     engine._empty_axes.check = lambda inputs: None
 try:
@@ -127,6 +131,35 @@ CRASHES: Final = {
         "float[b, s, h] x, float[b, l, h] k, float[b, l, h] v",
         "",
         '{"x": [2, 3, 8], "k": [2, 4, 8], "v": [2, 4, 0]}',
+        KILLED,
+    ),
+    "MoE": (
+        "y = com.microsoft.MoE <k = 1> (x, p, w, , w)",
+        "float[n, h] x, float[n, 1] p",
+        "float[1, 2, 2] w = {1, 1, 1, 1}",
+        '{"x": [4, 0], "p": [4, 1]}',
+        REFUSED,
+    ),
+    "QAttention": (
+        "y = com.microsoft.QAttention <num_heads = 1> (x, w, b, s, s, , z, z)",
+        "uint8[n, t, 2] x",
+        "uint8[2, 6] w = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, float[6] b = {1, 1, 1, 1, 1, 1},"
+        "float s = {1}, uint8 z = {0}",
+        '{"x": [0, 3, 2]}',
+        KILLED,
+    ),
+    "RotaryEmbedding": (
+        "y = com.microsoft.RotaryEmbedding <num_heads = 1> (x, p, c, c)",
+        "float[b, s, h] x",
+        "int64[1] p = {0}, float[2, 1] c = {1, 1}",
+        '{"x": [2, 2, 0]}',
+        REFUSED,
+    ),
+    "SkipSimplifiedLayerNormalization": (
+        "y = com.microsoft.SkipSimplifiedLayerNormalization (x, s, g)",
+        "float[n, t, 4] x, float[m, t, 4] s",
+        "float[4] g = {1, 1, 1, 1}",
+        '{"x": [2, 3, 4], "s": [0, 3, 4]}',
         KILLED,
     ),
     "SkipLayerNormalization": (
@@ -287,6 +320,21 @@ def test_the_graph_is_read_once_and_only_when_asked(tmp_path: Path) -> None:
 
     assert (caught.value.code, caught.value.input) == (BAD_INPUT, "x")
     assert caught.value.got == "shape [1, 0, 3]"
+
+
+def test_a_handler_that_runs_the_model_is_held_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal passes through the handler as it is; what else a handler runs is its own."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    written(tmp_path, graph(GRU, SEQUENCE, _weights(3)))
+    (tmp_path / "handler.py").write_text("def predict(inputs, ctx): return ctx.run(inputs)\n")
+    spec = ModelSpec("f@1", model="model.onnx", handler="handler.py")
+    engine = load_engine(spec, tmp_path, device_kind="cpu", threads=1)
+
+    with pytest.raises(UnfitInput, match="the operator GRU takes no empty one"):
+        engine.run({"x": np.ones((0, 1, 3), np.float32)}, engine.ticket())
+    sys.modules.pop("handler", None)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, None])
