@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -69,20 +70,33 @@ class GraphSignature:
 def graph_signature(model: Path, fields_max: int = FIELDS_MAX) -> GraphSignature:
     """Return what an ONNX file declares. Raises ValueError for other bytes, and OSError. Blocking;
     skips the weights."""
-    if model.stat().st_size == 0:
-        raise ValueError("the file is empty")
-    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return GraphReader(data, fields_max).signature()
+    with graph_reader(model, fields_max) as reader:
+        return reader.signature()
 
 
 def unshaped(model: Path) -> frozenset[str] | None:
     """Return the names of the inputs and outputs without a declared shape, None if the file cannot
     be read. Blocking; skips nodes and weights."""
     try:
-        found = graph_signature(model)
+        with graph_reader(model) as reader:
+            found = [
+                reader.tensor(first, last)
+                for graph in reader.parts(0, reader.size, _GRAPH)
+                for number, first, last, _ in reader.fields(*graph)
+                if number in (_INPUT, _OUTPUT)
+            ]
     except (OSError, ValueError):
         return None
-    return frozenset(one.name for one in (*found.inputs, *found.outputs) if one.shape is None)
+    return frozenset(one.name for one in found if one.shape is None)
+
+
+@contextmanager
+def graph_reader(model: Path, fields_max: int = FIELDS_MAX) -> Iterator[GraphReader]:
+    """Open a file. Raises ValueError for an empty one, and OSError."""
+    if model.stat().st_size == 0:
+        raise ValueError("the file is empty")
+    with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        yield GraphReader(data, fields_max)
 
 
 class GraphReader:
@@ -90,6 +104,8 @@ class GraphReader:
 
     def __init__(self, data: mmap.mmap, fields_max: int) -> None:
         self._data = data
+        self.size = len(data)
+        """Bytes of the file."""
         self.fields = WireReader(data, fields_max).fields
 
     def signature(self) -> GraphSignature:
@@ -97,7 +113,7 @@ class GraphReader:
         found: dict[int, list[GraphTensor]] = {_INPUT: [], _OUTPUT: []}
         defaults: set[str] = set()
         has_graph = False
-        for graph in self.parts(0, len(self._data), _GRAPH):
+        for graph in self.parts(0, self.size, _GRAPH):
             has_graph = True
             for number, first, last, _ in self.fields(*graph):
                 if number in found:

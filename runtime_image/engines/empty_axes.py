@@ -10,7 +10,6 @@ in a process of its own. What raises an error, as most kernels do, is not in it.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from runtime_image.contract.errors import BAD_INPUT, UnfitInput
-from runtime_image.contract.onnx_signature import GraphReader
+from runtime_image.contract.onnx_signature import GraphReader, graph_reader
 
 OPERATORS: Final = frozenset(
     {
@@ -178,10 +177,8 @@ def _refusal(operator: str, place: _Place, shapes: Mapping[str, tuple[int, ...]]
 def _operators_of(model: Path) -> Operators:
     empty = rows = names = ""
     try:
-        if model.stat().st_size == 0:
-            return Operators(UNREAD)
-        with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for operator in _Search(data).found():
+        with graph_reader(model, FIELDS_MAX) as reader:
+            for operator in _Search(reader).found():
                 if operator in SUMS:
                     rows = operator
                 elif operator in SUMMED:
@@ -197,13 +194,12 @@ def _operators_of(model: Path) -> Operators:
 class _Search:
     """Search of one file."""
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._end = len(data)
-        self._read = GraphReader(data, FIELDS_MAX)
+    def __init__(self, reader: GraphReader) -> None:
+        self._read = reader
 
     def found(self) -> Iterator[str]:
         """Yield the operators of every list that do not take every empty axis."""
-        for number, first, last, _ in self._read.fields(0, self._end):
+        for number, first, last, _ in self._read.fields(0, self._read.size):
             if number == _GRAPH:
                 yield from self._graph(first, last, set(), {}, 0)
             elif number == _FUNCTION:

@@ -178,7 +178,8 @@ class OnnxEngine:
         """Set up this engine with its first session, of the file `model`."""
         self._sessions = sessions
         self.signature = _signature(sessions.main, model)
-        axes = {node.name: node.shape for node in sessions.main.get_inputs()}
+        named = sessions.ordinary or sessions.main
+        axes = {node.name: node.shape for node in named.get_inputs()}
         self._empty_axes = EmptyAxes(model, axes)
         self.session: SessionName = name
         self.upgrade: SessionUpgrade | None = None
