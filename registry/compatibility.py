@@ -82,8 +82,10 @@ def _same(old: TensorSpec, new: TensorSpec) -> bool:
 
 def _takes(old: TensorSpec, new: TensorSpec) -> bool:
     """Return whether every tensor that fits `old` fits `new`."""
+    if old.dtype != new.dtype or new.shape is None:
+        return old.dtype == new.dtype
     return (
-        old.dtype == new.dtype
+        old.shape is not None
         and len(old.shape) == len(new.shape)
         and all(n in (DYNAMIC, o) for o, n in zip(old.shape, new.shape, strict=True))
     )
@@ -91,13 +93,15 @@ def _takes(old: TensorSpec, new: TensorSpec) -> bool:
 
 def _resembles(old: TensorSpec, new: TensorSpec) -> bool:
     """Return whether an output is unchanged, except for dimensions that follow from the input's."""
-    return (
-        old.dtype == new.dtype
-        and len(old.shape) == len(new.shape)
-        and all(o == n or DYNAMIC in (o, n) for o, n in zip(old.shape, new.shape, strict=True))
+    if old.dtype != new.dtype or old.shape is None or new.shape is None:
+        return old.dtype == new.dtype
+    return len(old.shape) == len(new.shape) and all(
+        o == n or DYNAMIC in (o, n) for o, n in zip(old.shape, new.shape, strict=True)
     )
 
 
 def _shown(spec: TensorSpec) -> str:
+    if spec.shape is None:
+        return f"{spec.dtype} of any shape"
     dimensions = ", ".join("any" if size == DYNAMIC else str(size) for size in spec.shape)
     return f"{spec.dtype} [{dimensions}]"

@@ -133,13 +133,18 @@ def _range(tensor: TensorSpec, given: ShapeRange | None, rows: int) -> ShapeRang
     for sizes in (given.smallest, given.usual, given.largest):
         if not tensor.accepts(sizes):
             raise ValueError(
-                f"runtime.shapes.{tensor.name}: expected sizes that fit the model's"
-                f" {list(tensor.shape)}, where {DYNAMIC} takes any; got {list(sizes)}"
+                f"runtime.shapes.{tensor.name}: expected sizes that fit the model's tensor"
+                f" {tensor.shape_text}, where {DYNAMIC} takes any; got {list(sizes)}"
             )
     return given
 
 
 def _own_range(tensor: TensorSpec, rows: int) -> ShapeRange:
+    if tensor.shape is None:
+        raise ValueError(
+            f"runtime.shapes.{tensor.name}: expected smallest, usual and largest sizes, as the"
+            " model declares no shape; got nothing"
+        )
     dynamic = [axis for axis, size in enumerate(tensor.shape) if size == DYNAMIC]
     if any(axis > 0 for axis in dynamic):
         axes = ", ".join(str(axis) for axis in dynamic if axis > 0)

@@ -25,7 +25,6 @@ from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.foreign_formats import by_suffix, not_onnx
 from registry.bundles.onnx_apart import read_apart
-from registry.bundles.wire_format import TooManyFields
 from registry.catalog import Deployed
 from registry.compilation import ranges_of
 from registry.errors import (
@@ -45,6 +44,7 @@ from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import WEIGHTS_FILE
 from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import Signature
+from runtime_image.contract.wire_format import TooManyFields
 
 log = structlog.get_logger()
 
@@ -380,7 +380,7 @@ def _zeros(signature: Signature) -> dict[str, object]:
         value = zeros(tensor, ITEMS_MAX)
         if value is None:
             raise Unknown(
-                f"no sample: input {tensor.name!r} {tensor.dtype} {list(tensor.shape)} has more"
+                f"no sample: input {tensor.name!r} {tensor.dtype} {tensor.shape_text} has more"
                 f" than {ITEMS_MAX} items"
             )
         inputs[tensor.name] = value

@@ -135,11 +135,19 @@ def _platform(revision: Revision) -> str:
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.dtype, "shape": list(spec.shape)}
+    return {"name": spec.name, "datatype": spec.dtype, "shape": list(_shape(spec))}
+
+
+def _shape(spec: TensorSpec) -> tuple[int, ...]:
+    """Return the shape as the protocol has it, one dynamic axis for an unknown rank: it has no
+    word for that, and an empty list is a scalar."""
+    return (DYNAMIC,) if spec.shape is None else spec.shape
 
 
 def _config_tensor(spec: TensorSpec, *, is_batched: bool) -> dict[str, Any]:
     # Rows are the first axis of every tensor of a model whose requests are joined.
-    dims = spec.shape[1:] if is_batched and spec.shape[:1] == (DYNAMIC,) else spec.shape
+    dims = _shape(spec)
+    if is_batched and spec.has_dynamic_rows:
+        dims = dims[1:]
     data_type = _STRING.get(spec.dtype, f"TYPE_{spec.dtype}")
     return {"name": spec.name, "data_type": data_type, "dims": list(dims)}

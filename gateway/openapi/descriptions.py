@@ -12,7 +12,7 @@ from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.dtypes import BYTES, FLOATS
 from runtime_image.contract.server import SampleRequest
-from runtime_image.contract.signature import DYNAMIC, TensorSpec
+from runtime_image.contract.signature import TensorSpec
 
 if TYPE_CHECKING:
     from registry.catalog import Deployed
@@ -104,7 +104,7 @@ def example(deployed: Deployed, origin: str) -> str:
             kind = "application/octet-stream"
             return f"curl {url} -H 'Content-Type: {kind}' --data-binary @file"
     known, specs = example_inputs(deployed), deployed.revision.signature.inputs
-    types = {one.name: f"<{one.dtype} {smallest_shape(one)}>" for one in specs}
+    types = {one.name: f"<{one.dtype} {list(one.smallest_shape)}>" for one in specs}
     body = json.dumps({"inputs": {**types, **known}})
     return shlex.join(["curl", url, "-H", "Content-Type: application/json", "-d", body])
 
@@ -131,11 +131,11 @@ def _is_shown(value: object) -> bool:
 
 
 def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
-    """Return the smallest JSON value that fits: dynamic dimensions are 1, numbers 0.
+    """Return the JSON value of the `smallest_shape`, with numbers of 0.
 
     None if it has more than `items_max` items, and for BF16, which has no JSON form.
     """
-    shape = smallest_shape(tensor)
+    shape = tensor.smallest_shape
     if math.prod(shape) > items_max or tensor.dtype == "BF16":
         return None
     value: Any = 0.0 if tensor.dtype in FLOATS else 0
@@ -144,7 +144,3 @@ def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
     for size in reversed(shape):
         value = [value] * size
     return value
-
-
-def smallest_shape(tensor: TensorSpec) -> list[int]:
-    return [1 if size == DYNAMIC else size for size in tensor.shape]

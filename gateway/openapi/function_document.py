@@ -29,7 +29,7 @@ from runtime_image.codecs import raw
 from runtime_image.codecs.tensors import has_null, nested_type
 from runtime_image.contract.dtypes import BYTES, FLOATS
 from runtime_image.contract.model import InputRule
-from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.contract.signature import DYNAMIC, UNKNOWN_RANK_MAX, Signature, TensorSpec
 
 if TYPE_CHECKING:
     from registry.catalog import Deployed
@@ -39,6 +39,7 @@ BINARY_ONLY: Final = frozenset({"FP16", "BF16"})
 """Element types that the Open Inference Protocol's JSON cannot carry."""
 _ANYTHING: Final[dict[str, Any]] = {}
 _NUMBER: Final = {"type": "number"}
+_SIZE: Final = {"type": "integer", "minimum": 0}
 
 
 def function_document(deployed: Deployed) -> dict[str, Any]:
@@ -144,15 +145,15 @@ def _oip_input(spec: TensorSpec, rules: Mapping[str, InputRule]) -> dict[str, An
     }
     if spec.dtype in BINARY_ONLY:
         return _object(named, left_out=("parameters",), is_closed=False)
-    named["data"] = {"anyOf": [flat, _nested(spec, rules)]} if len(spec.shape) > 1 else flat
+    is_flat = spec.shape is not None and len(spec.shape) < 2
+    named["data"] = flat if is_flat else {"anyOf": [flat, _nested(spec, rules)]}
     return _object(named, left_out=("parameters", "data"), is_closed=False)
 
 
 def _shape(spec: TensorSpec) -> dict[str, Any]:
-    sizes = [
-        {"type": "integer", "minimum": 0} if size == DYNAMIC else {"const": size}
-        for size in spec.shape
-    ]
+    if spec.shape is None:
+        return {"type": "array", "items": _SIZE, "maxItems": UNKNOWN_RANK_MAX}
+    sizes = [_SIZE if size == DYNAMIC else {"const": size} for size in spec.shape]
     if not sizes:
         return {"type": "array", "maxItems": 0}
     count = len(sizes)
@@ -196,6 +197,8 @@ def _nested_answer(spec: TensorSpec) -> dict[str, Any]:
         element = {"type": ["number", "null"]}
     elif spec.dtype in (BYTES, "BOOL"):
         element = {"type": "string" if spec.dtype == BYTES else "boolean"}
+    if spec.shape is None:
+        return {"anyOf": [element, {"type": "array"}]}
     for size in reversed(spec.shape):
         element = {"type": "array", "items": element}
         if size != DYNAMIC:
@@ -209,7 +212,7 @@ def _oip_output(signature: Signature) -> dict[str, Any]:
         "type": "object",
         "properties": {
             "name": {"enum": names} if names else {"type": "string"},
-            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+            "shape": {"type": "array", "items": _SIZE},
             "datatype": {"type": "string"},
             "parameters": {"type": "object"},
             "data": {"type": "array"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from registry.bundles.wire_format import BeyondLimit
+from runtime_image.contract.wire_format import BeyondLimit
 
 HEAD_BYTES: Final = 512
 """Bytes at the beginning of a file that `by_content` examines."""

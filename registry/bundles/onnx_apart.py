@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from registry.bundles.onnx_files import OnnxContents, OnnxReader
-from registry.bundles.wire_format import BeyondLimit, TooManyFields
+from runtime_image.contract.wire_format import BeyondLimit, TooManyFields
 
 MODULE: Final = "registry.bundles.onnx_apart"
 CPU_S: Final = 30

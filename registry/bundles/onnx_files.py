@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from registry.bundles.paths import FILES_MAX, check_path
-from registry.bundles.wire_format import (
+from registry.errors import BadBundle, ModelRefused
+from runtime_image.contract.compiled import NODE
+from runtime_image.contract.wire_format import (
     FIELDS_MAX,
     BeyondLimit,
     Field,
     TooManyFields,
     WireReader,
 )
-from registry.errors import BadBundle, ModelRefused
-from runtime_image.contract.compiled import NODE
 
 LOCATIONS_MAX: Final = FILES_MAX
 DEPTH_MAX: Final = 100

@@ -21,8 +21,15 @@ from registry.manifest.runtime import DIMENSION_MAX, RANK_MAX, RuntimeTable
 from registry.manifest.server import ServerTable
 from registry.names import NAME_RULE, check_labels, is_name
 from runtime_image.contract import dtypes
-from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule
-from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.contract.model import (
+    CHANNELS,
+    AudioForm,
+    BytesForm,
+    ImageForm,
+    InputRule,
+    form_shape,
+)
+from runtime_image.contract.signature import Signature, TensorSpec
 
 RESERVED_ENGINES: Final = ("genai", "container")
 LABELS_MAX: Final = 32
@@ -250,7 +257,6 @@ _KEYS_OF: Final[dict[str, frozenset[str]]] = {
     "tensor": frozenset({"dtype", "shape"}),
     "json": frozenset(),
 }
-_CHANNELS: Final = {"L": 1, "RGB": 3}
 _PIXELS_MAX: Final = 50_000_000
 
 
@@ -381,8 +387,8 @@ def _per_channel(
 ) -> tuple[float, ...]:
     if value is None:
         return (default,)
-    if len(value) not in (1, _CHANNELS[mode]):
-        raise refused(key, f"1 or {_CHANNELS[mode]} numbers for mode {mode}", value)
+    if len(value) not in (1, CHANNELS[mode]):
+        raise refused(key, f"1 or {CHANNELS[mode]} numbers for mode {mode}", value)
     return tuple(value)
 
 
@@ -399,17 +405,7 @@ def _is_raw(rule: InputRule) -> bool:
 
 
 def _with_tensor(rule: InputRule) -> InputRule:
-    if rule.image is not None:
-        return replace(rule, dtype="FP32", shape=(DYNAMIC, *_pixels(rule.image)))
-    if rule.audio is not None:
-        return replace(rule, dtype="FP32", shape=(DYNAMIC, rule.audio.samples or DYNAMIC))
-    if rule.bytes is not None:
-        return replace(rule, dtype="UINT8", shape=(DYNAMIC, rule.bytes.length or DYNAMIC))
-    return rule
-
-
-def _pixels(form: ImageForm) -> tuple[int, ...]:
-    channels = _CHANNELS[form.mode]
-    if form.layout == "HW":
-        return form.size
-    return (*form.size, channels) if form.layout == "HWC" else (channels, *form.size)
+    shape = form_shape(rule)
+    if shape is None:
+        return rule
+    return replace(rule, dtype="UINT8" if rule.kind == "bytes" else "FP32", shape=shape)

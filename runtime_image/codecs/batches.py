@@ -24,7 +24,7 @@ from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.model import InputRule
-from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec, from_json
+from runtime_image.contract.signature import Signature, TensorSpec, from_json
 
 BODY_MAX: Final = 256 * 2**20
 """Max bytes of one made body; no server can be configured to accept more."""
@@ -73,17 +73,17 @@ def bodies(job: Job, body: bytes) -> Iterator[tuple[dict[str, str], bytes, int]]
 
 def rows_of(arrays: Arrays, signature: Signature) -> int:
     """Return the rows of the inputs with a dynamic first axis, else 1."""
-    batched = (len(arrays[one.name]) for one in signature.inputs if one.shape[:1] == (DYNAMIC,))
+    batched = (len(arrays[one.name]) for one in signature.inputs if one.has_dynamic_rows)
     return next(batched, 1)
 
 
 def tiled(arrays: Arrays, signature: Signature, rows: int) -> dict[str, NDArray[Any]]:
     """Return the inputs with `rows` rows each, those with a fixed first axis unchanged. Raises
     Refused if no input has a dynamic first axis, or the result is too large."""
-    batched = [spec.name for spec in signature.inputs if spec.shape[:1] == (DYNAMIC,)]
+    batched = [spec.name for spec in signature.inputs if spec.has_dynamic_rows]
     own = next(iter(arrays.values())).shape[:1] if arrays else ()
     if not batched and own != (rows,):
-        shapes = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in signature.inputs)
+        shapes = ", ".join(f"{spec.name} {spec.shape_text}" for spec in signature.inputs)
         raise Refused(f"no input has a batch axis, which is a first axis of any size: {shapes}")
     if not all(len(arrays[name]) for name in batched):
         raise Refused("an input has no rows to repeat")
@@ -97,9 +97,9 @@ def tiled(arrays: Arrays, signature: Signature, rows: int) -> dict[str, NDArray[
 
 
 def _zeros(spec: TensorSpec) -> NDArray[Any]:
-    shape = tuple(1 if size == DYNAMIC else size for size in spec.shape)
+    shape = spec.smallest_shape
     if math.prod(shape) * dtypes.ITEM_SIZE.get(spec.dtype, 1) > BODY_MAX:
-        raise Refused(f"input {spec.name} {list(spec.shape)}: expected at most {BODY_MAX} bytes")
+        raise Refused(f"input {spec.name} {spec.shape_text}: expected at most {BODY_MAX} bytes")
     if spec.dtype == dtypes.BYTES:
         return np.full(shape, "", object)
     if spec.dtype == bfloat16.NAME:

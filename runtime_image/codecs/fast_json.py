@@ -16,7 +16,7 @@ from runtime_image.codecs.answer import best_places
 from runtime_image.codecs.arrays import DTYPES
 from runtime_image.codecs.tensors import nested_type
 from runtime_image.contract.model import OutputRule
-from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.contract.signature import Signature, TensorSpec
 
 _FORMATS: Final = {
     "BOOL": "?",
@@ -58,7 +58,7 @@ def plain_reader(signature: Signature) -> PlainReader | None:
 
 
 def _is_readable(spec: TensorSpec) -> bool:
-    if spec.dtype not in _FORMATS or not spec.shape or spec.shape[0] != DYNAMIC:
+    if spec.dtype not in _FORMATS or spec.shape is None or not spec.has_dynamic_rows:
         return False
     return all(size > 0 for size in spec.shape[1:])
 
@@ -104,6 +104,7 @@ class PlainReader:
 
 def _joined(spec: TensorSpec, parts: list[list[Any]]) -> Any:
     elements: Iterable[Any] = parts
+    assert spec.shape is not None, "inputs of unknown rank are not readable"
     for _ in spec.shape:
         elements = chain.from_iterable(elements)
     rows = sum(map(len, parts))

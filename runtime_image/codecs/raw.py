@@ -8,7 +8,7 @@ from runtime_image.codecs.tensors import RawInput, bad_body, check_names, check_
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import bad_input
 from runtime_image.contract.model import BytesForm, InputKind, InputRule
-from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.contract.signature import Signature, TensorSpec
 
 AUDIO_TYPES: Final = (
     "audio/wav",
@@ -126,10 +126,10 @@ def _only(signature: Signature, name: str) -> TensorSpec:
 
 
 def _text(spec: TensorSpec, body: memoryview) -> RawInput:
-    if any(size not in (DYNAMIC, 1) for size in spec.shape):
+    if spec.smallest_shape.count(1) < len(spec.smallest_shape):
         raise bad_body(f"{describe(spec)} for input {spec.name!r}", "one element, the body")
     try:
         text = str(body, "utf-8")
     except UnicodeDecodeError as error:
         raise bad_input(spec.name, "UTF-8 text", f"other bytes at {error.start}") from None
-    return RawInput("json", spec.dtype, (1,) * len(spec.shape), [text])
+    return RawInput("json", spec.dtype, spec.smallest_shape, [text])

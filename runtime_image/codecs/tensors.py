@@ -8,6 +8,7 @@ find the wrong element.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,11 +22,13 @@ from msgspec import Meta
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import BAD_INPUT, RequestError, bad_input
 from runtime_image.contract.model import InputRule
-from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.contract.signature import DYNAMIC, UNKNOWN_RANK_MAX, Signature, TensorSpec
 
 Encoding = Literal["binary", "json", "image", "audio", "bytes", "object"]
 TEXT_MAX: Final = 80
 """Max characters of client text in an error message."""
+BESIDE_EMPTY_MAX: Final = 2**24
+"""Max product of the sizes beside an empty axis; past keys of a language model have some 2**17."""
 _LENGTH: Final = Struct("<I")
 
 
@@ -53,7 +56,7 @@ def shorten(text: str) -> str:
 
 def describe(spec: TensorSpec) -> str:
     """Return the spec as errors show it: FP32 of shape [-1, 3]."""
-    return f"{spec.dtype} of shape {list(spec.shape)}"
+    return f"{spec.dtype} {spec.shape_text}"
 
 
 def bad_body(expected: str, got: str) -> RequestError:
@@ -80,9 +83,25 @@ def check_names(names: Iterable[str], signature: Signature) -> None:
 
 
 def check_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
-    """Raise BAD_INPUT if a tensor of `shape` does not fit `spec`."""
+    """Raise BAD_INPUT if a tensor of `shape` does not fit `spec`.
+
+    An empty tensor costs its client no bytes, but a model may compute with its other axes: those
+    without a declared size have at most BESIDE_EMPTY_MAX places.
+    """
+    if spec.shape is None and len(shape) > UNKNOWN_RANK_MAX:
+        raise bad_input(spec.name, f"at most {UNKNOWN_RANK_MAX} axes", f"{len(shape)} axes")
     if not spec.accepts(shape):
         raise bad_input(spec.name, describe(spec), f"shape {shorten(str(list(shape)))}")
+    if 0 not in shape:
+        return
+    declared = spec.shape or (DYNAMIC,) * len(shape)
+    own = (got for got, want in zip(shape, declared, strict=True) if got and want == DYNAMIC)
+    if math.prod(own) > BESIDE_EMPTY_MAX:
+        raise bad_input(
+            spec.name,
+            f"at most {BESIDE_EMPTY_MAX} places beside an empty axis",
+            f"shape {shorten(str(list(shape)))}",
+        )
 
 
 def unequal_rows(shapes: Mapping[str, Sequence[int]], signature: Signature) -> RequestError | None:
@@ -159,6 +178,8 @@ BINARY_FORM: Final = (
 )
 EXPLAINED_MAX: Final = 1024 * 1024
 """Bytes. In a longer value, a wrong element is described as the decoder does it."""
+_LISTS: Final = re.compile(rb"[\[\s]++")
+"""The lists that begin before the first element of a JSON value."""
 _CACHED: Final = 1024
 _UINT64_MAX: Final = dtypes.INTEGER_RANGE["UINT64"][1]
 _NAMES: Final[dict[type, str]] = {
@@ -184,6 +205,8 @@ def read(spec: TensorSpec, raw: msgspec.Raw, *, null: bool = False) -> tuple[Any
     fit. `null`: elements may be null."""
     if spec.dtype == "BF16":
         raise bad_input(spec.name, BINARY_FORM % spec.dtype, "JSON")
+    if spec.shape is None:
+        spec = _ranked(spec, raw)
     try:
         value = _nested(spec, null).decode(raw)
     except (ValueError, RecursionError) as error:
@@ -215,11 +238,13 @@ def read_flat(
 
 
 def nested_type(spec: TensorSpec, *, null: bool = False) -> Any:
-    """Return the msgspec type of a tensor: nested lists, fixed axes with their length. `null`:
-    elements may be null."""
+    """Return the msgspec type of a tensor: nested lists, fixed axes with their length; for an
+    unknown rank an element or any list. `null`: elements may be null."""
     kind = _element(spec.dtype)
     if null:
         kind = kind | None
+    if spec.shape is None:
+        return kind | list[Any]
     for size in reversed(spec.shape):
         kind = list[kind]  # type: ignore[valid-type]  # built at run time
         if size != DYNAMIC:
@@ -245,9 +270,20 @@ def _element(dtype: str) -> Any:
     return Annotated[int, Meta(ge=low, le=None if dtype == "UINT64" else high)]
 
 
+def _ranked(spec: TensorSpec, raw: msgspec.Raw) -> TensorSpec:
+    """Return the spec of an unknown rank with the rank of a value: as many axes as lists begin
+    before its first element. Raises BAD_INPUT beyond UNKNOWN_RANK_MAX."""
+    lists = _LISTS.match(memoryview(raw))
+    rank = lists[0].count(b"[") if lists is not None else 0
+    if rank > UNKNOWN_RANK_MAX:
+        raise bad_input(spec.name, f"at most {UNKNOWN_RANK_MAX} axes", f"{rank} axes")
+    return TensorSpec(spec.name, spec.dtype, (DYNAMIC,) * rank)
+
+
 def _measure(spec: TensorSpec, value: Any) -> tuple[int, ...]:
     """Return the shape of decoded lists. Fixed axes are checked already; dynamic ones may be
     ragged, which raises BAD_INPUT. Dynamic axes inside an empty one have the size 0."""
+    assert spec.shape is not None, "an unknown rank is replaced by the value's"
     shape = list(spec.shape)
     level = [value]
     last = max((axis for axis, size in enumerate(shape) if size == DYNAMIC), default=-1)
@@ -299,6 +335,7 @@ def _fault(
 ) -> tuple[str, str] | None:
     """Return expected and actual value of the first wrong element under `path`, or None."""
     where = f" at index {list(path)}" if path else ""
+    assert spec.shape is not None, "an unknown rank is replaced by the value's"
     if len(path) == len(spec.shape):
         if value is None and spec.dtype in dtypes.FLOATS:
             got = f"null, which stands for NaN,{where}"

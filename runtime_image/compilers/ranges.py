@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from runtime_image.contract.compiled import ShapeRange
-from runtime_image.contract.errors import BAD_INPUT, RequestError
+from runtime_image.contract.errors import BAD_INPUT, UnfitInput
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
 UNBOUNDED: Final = 2**31
 """Limit of rows without ranges."""
 
 
-class OutsideRanges(RequestError):
+class OutsideRanges(UnfitInput):
     """The shape of one input is outside the ranges."""
 
 
@@ -72,14 +72,17 @@ def problem(signature: Signature, ranges: tuple[ShapeRange, ...]) -> str:
 
 
 def _unranged(tensor: TensorSpec) -> str:
+    if tensor.shape is None:
+        return "the model declares no shape, and there is no range"
     return "an axis is dynamic and has no range" if DYNAMIC in tensor.shape else ""
 
 
 def _unfit(tensor: TensorSpec, one: ShapeRange) -> str:
     ends = (one.smallest, one.usual, one.largest)
-    if any(len(end) != len(tensor.shape) for end in ends):
-        return f"expected {len(tensor.shape)} axes, got {' '.join(map(_text, ends))}"
-    for axis, (size, least, usual, most) in enumerate(zip(tensor.shape, *ends, strict=True)):
+    declared = (DYNAMIC,) * len(one.smallest) if tensor.shape is None else tensor.shape
+    if any(len(end) != len(declared) for end in ends):
+        return f"expected {len(declared)} axes, got {' '.join(map(_text, ends))}"
+    for axis, (size, least, usual, most) in enumerate(zip(declared, *ends, strict=True)):
         if not 0 < least <= usual <= most:
             return f"axis {axis}: expected 1 <= smallest <= usual <= largest"
         if size != DYNAMIC and (least, most) != (size, size):

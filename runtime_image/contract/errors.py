@@ -87,6 +87,10 @@ def bad_input(name: str, expected: str, got: str) -> RequestError:
     )
 
 
+class UnfitInput(RequestError):
+    """An engine does not run a request with these inputs. Passes through a handler as it is."""
+
+
 class LoadError(Exception):
     """A bundle cannot be loaded or its sample cannot be run; the text is the engine's reason."""
 

@@ -20,8 +20,11 @@ from runtime_image.contract.compiled import (
     order_from_json,
 )
 from runtime_image.contract.precision import Optimisation, optimisation_from_json
+from runtime_image.contract.signature import DYNAMIC
 
 InputKind = Literal["tensor", "image", "audio", "bytes", "json"]
+CHANNELS: Final = {"L": 1, "RGB": 3}
+"""Channels of a picture by mode."""
 EqualAxes = tuple[tuple[tuple[str, int], ...], ...]
 """Groups of (input name, axis) whose sizes must be equal, as in `RowVerdict`."""
 
@@ -94,6 +97,22 @@ class InputRule:
     image: ImageForm | None = None
     audio: AudioForm | None = None
     bytes: BytesForm | None = None
+
+
+def form_shape(rule: InputRule) -> tuple[int, ...] | None:
+    """Return the shape of the tensors that a form makes, with a dynamic first axis; None without a
+    form."""
+    if (picture := rule.image) is not None:
+        if picture.layout == "HW":
+            return (DYNAMIC, *picture.size)
+        channels = CHANNELS[picture.mode]
+        is_last = picture.layout == "HWC"
+        return (DYNAMIC, *picture.size, channels) if is_last else (DYNAMIC, channels, *picture.size)
+    if rule.audio is not None:
+        return DYNAMIC, rule.audio.samples or DYNAMIC
+    if rule.bytes is not None:
+        return DYNAMIC, rule.bytes.length or DYNAMIC
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ MIB: Final = 2**20
 class CompiledEngine(OnnxEngine):
     """An engine whose first session is a compiled one."""
 
-    def __init__(self, sessions: Sessions, device_kind: str) -> None:
-        self._use(sessions, device_kind, COMPILED)
+    def __init__(self, sessions: Sessions, device_kind: str, model: Path) -> None:
+        """`model` is the file that was compiled."""
+        self._use(sessions, device_kind, COMPILED, model)
 
 
 COMPILED: Final[SessionName] = "compiled"
@@ -106,7 +107,8 @@ def compiled_or_ordinary(
         main = place.open(spec.compiled)
         keeps = spec.compiled.keeps_ordinary
         ordinary = _ordinary_session(place) if keeps else None
-        return CompiledEngine(Sessions(main, spec.compiled.ranges, ordinary), device_kind)
+        sessions = Sessions(main, spec.compiled.ranges, ordinary)
+        return CompiledEngine(sessions, device_kind, place.model)
     except (LoadError, OSError) as error:
         reason = str(error)[:REASON_MAX]
     not_compiled(reason)
@@ -136,7 +138,8 @@ def compiled_upgrade(
         ordinary = None
         if compiled.keeps_ordinary:
             ordinary = serving.ordinary or _ordinary_session(place)
-        built = CompiledEngine(Sessions(main, compiled.ranges, ordinary), place.device_kind)
+        sessions = Sessions(main, compiled.ranges, ordinary)
+        built = CompiledEngine(sessions, place.device_kind, place.model)
         before()
         return built
 

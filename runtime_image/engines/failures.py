@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from runtime_image.compilers.ranges import OutsideRanges
-from runtime_image.contract.errors import HandlerFailed, describe
+from runtime_image.contract.errors import HandlerFailed, UnfitInput, describe
 from runtime_image.engines.base import Stopped
 
 TEXT_MAX: Final = 1000
@@ -126,7 +125,7 @@ def reason_of(error: BaseException) -> str:
 
 def is_own(error: BaseException) -> bool:
     """Return whether an error in a handler is one of ours, which passes through it."""
-    return isinstance(error, Stopped | OutsideRanges)
+    return isinstance(error, Stopped | UnfitInput)
 
 
 def _words(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,8 +24,10 @@ from runtime_image.contract.compiled import ShapeRange
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.model import ModelSpec, Preparation, SessionPlan
+from runtime_image.contract.onnx_signature import unshaped
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 from runtime_image.engines.base import Stopped
+from runtime_image.engines.empty_axes import EmptyAxes
 from runtime_image.engines.upgrade import SessionUpgrade, log_line
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -170,16 +172,15 @@ class OnnxEngine:
             # Remove this replica's folder from the engine's message.
             reason = str(error).replace(f"{path.parent}/", "")
             raise LoadError(explained(reason, ort.__version__)) from error.__cause__
-        self._use(Sessions(session), device_kind, "original")
+        self._use(Sessions(session), device_kind, "original", path)
 
-    def _use(self, sessions: Sessions, device_kind: str, name: SessionName) -> None:
-        """Set up this engine with its first session."""
+    def _use(self, sessions: Sessions, device_kind: str, name: SessionName, model: Path) -> None:
+        """Set up this engine with its first session, of the file `model`."""
         self._sessions = sessions
-        self.signature = Signature(
-            "tensors",
-            tuple(_spec("input", node) for node in sessions.main.get_inputs()),
-            tuple(_spec("output", node) for node in sessions.main.get_outputs()),
-        )
+        self.signature = _signature(sessions.main, model)
+        named = sessions.ordinary or sessions.main
+        axes = {node.name: node.shape for node in named.get_inputs()}
+        self._empty_axes = EmptyAxes(model, axes)
         self.session: SessionName = name
         self.upgrade: SessionUpgrade | None = None
         self.has_run = False
@@ -199,7 +200,9 @@ class OnnxEngine:
         return ort.RunOptions()
 
     def run(self, inputs: dict[str, Any], ticket: Any) -> dict[str, Any]:
-        """Return arrays by output name. Raises Stopped, OutsideRanges, or ONNX Runtime's error."""
+        """Return arrays by output name. Raises Stopped, UnfitInput, or ONNX Runtime's error."""
+        if not all(map(np.size, inputs.values())):
+            self._empty_axes.check(inputs)
         session = self._in_use = self._sessions.of(inputs)
         try:
             if self._has_bf16:
@@ -231,6 +234,7 @@ class OnnxEngine:
         """
         if _names(better.signature) != _names(self.signature):
             raise LoadError("its inputs and outputs are not those of the serving model")
+        self._empty_axes = better._empty_axes
         old, self._sessions = self._sessions.main, better._sessions
         self.session = "compiled" if better.session == "compiled" else "fast"
         while self._in_use is old and old is not self._sessions.ordinary:
@@ -247,12 +251,33 @@ def _names(signature: Signature) -> list[tuple[str, str]]:
     return [(tensor.name, tensor.dtype) for tensor in (*signature.inputs, *signature.outputs)]
 
 
-def _spec(role: str, node: Any) -> TensorSpec:
+def _signature(session: Any, model: Path) -> Signature:
+    """Return the inputs and outputs of a session of the file `model`.
+
+    ONNX Runtime gives [] for a scalar and for a tensor without a declared shape: the file says
+    which. If it cannot be read, the rank counts as unknown, for then the runtime checks it.
+    """
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    bare = {node.name for node in (*inputs, *outputs) if not node.shape}
+    if bare:
+        found = unshaped(model)
+        bare = bare if found is None else bare & found
+    return Signature(
+        "tensors",
+        tuple(_spec("input", node, bare) for node in inputs),
+        tuple(_spec("output", node, bare) for node in outputs),
+    )
+
+
+def _spec(role: str, node: Any, unknown: Container[str]) -> TensorSpec:
+    """Return the spec of an input or output; the rank of those in `unknown` is not known."""
     dtype = dtypes.FROM_ONNX.get(node.type)
     if dtype is None:
         from runtime_image.engines.advice import unservable
 
         raise LoadError(unservable(role, node.name, node.type))
+    if node.name in unknown:
+        return TensorSpec(node.name, dtype, None)
     shape = tuple(size if isinstance(size, int) else DYNAMIC for size in node.shape)
     return TensorSpec(node.name, dtype, shape)
 

@@ -114,16 +114,20 @@ class HandlerEngine:
 
 def declared_signature(rules: dict[str, InputRule]) -> Signature | None:
     """Return the inputs that the manifest declares for a handler, None if the model defines
-    them."""
-    kinds = {rule.kind for rule in rules.values()}
-    if kinds == {"json"}:
+    them. A lone input of raw bytes is the body itself, unless it has a length."""
+    if {rule.kind for rule in rules.values()} == {"json"}:
         return Signature("json", (), ())
-    if kinds == {"bytes"} and not any(rule.dtype for rule in rules.values()):
+    if len(rules) == 1 and all(map(_is_raw, rules.values())):
         return Signature("bytes", tuple(TensorSpec(name, BYTES, (1,)) for name in rules), ())
     if not rules or not all(rule.dtype for rule in rules.values()):
         return None
     inputs = tuple(TensorSpec(name, rule.dtype, rule.shape) for name, rule in rules.items())
     return Signature("tensors", inputs, ())
+
+
+def _is_raw(rule: InputRule) -> bool:
+    has_length = rule.bytes is not None and rule.bytes.length is not None
+    return rule.kind == "bytes" and not rule.dtype and not has_length
 
 
 def _import(path: Path, failures: Failures) -> ModuleType:

@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from runtime_image.codecs.tensors import unequal_rows
-from runtime_image.compilers.ranges import OutsideRanges
-from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError
+from runtime_image.contract.errors import (
+    EXECUTION_TIMEOUT,
+    FUNCTION_FAILED,
+    RequestError,
+    UnfitInput,
+)
 from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine, Stopped
@@ -278,6 +282,6 @@ def _failure(error: BaseException, run: Run) -> Outcome:
     if run.why_stopped or isinstance(error, Stopped):
         text = f"the run was stopped after its timeout of {run.timeout_s:g} s"
         return RequestError(EXECUTION_TIMEOUT, text)
-    if isinstance(error, OutsideRanges):
+    if isinstance(error, UnfitInput):
         return error
     return RequestError(FUNCTION_FAILED, reason_of(error))

@@ -74,13 +74,13 @@ class Decoder:
         self._last_meta: tuple[RequestMeta | None, bool] = None, False
         # Equal to the result of `_shape` for arrays with these specs.
         self._plain_shape = tuple(
-            (tensor.name, DTYPES.get(tensor.dtype), tensor.shape[1:])
+            (tensor.name, DTYPES.get(tensor.dtype), (tensor.shape or ())[1:])
             for tensor in (signature.inputs if self._is_batched else ())
         )
 
     def _plain_reader(self) -> PlainReader | None:
         """Return None also if fixed axes violate the proof: then every request runs alone."""
-        shapes = {tensor.name: tensor.shape for tensor in self._signature.inputs}
+        shapes = {tensor.name: tensor.shape or () for tensor in self._signature.inputs}
         if self._is_batched and violates(shapes, self._equal_axes):
             return None
         return plain_reader(self._signature)

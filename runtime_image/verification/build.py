@@ -124,9 +124,8 @@ def build(
         order.keeps_ordinary,
     )
     began = clock()
-    engine = CompiledEngine(
-        Sessions(replace(place, files=scratch).open(compiled), order.ranges), place.device_kind
-    )
+    sessions = Sessions(replace(place, files=scratch).open(compiled), order.ranges)
+    engine = CompiledEngine(sessions, place.device_kind, place.model)
     load_ms = (clock() - began) * 1e3
     parity = Parity()
     # The first run is not compared: of a model with random outputs, both sessions would otherwise

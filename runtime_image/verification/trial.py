@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from runtime_image.contract import signature as signatures
 from runtime_image.contract.control import Report
 from runtime_image.contract.dtypes import BYTES
 from runtime_image.contract.errors import LoadError, NeverAnswers, RequestError
-from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.model import InputRule, ModelSpec, form_shape
 from runtime_image.contract.rows import PROOF, RowVerdict
-from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
+from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.failures import reason_of
 from runtime_image.engines.upgrade import resident_mib
@@ -193,7 +194,10 @@ def example(signature: Signature, spec: ModelSpec, folder: Path) -> tuple[dict[s
     if not spec.sample:
         if signature.kind == "bytes":
             return {signature.inputs[0].name: b""}, False
-        return {tensor.name: _zeros(tensor) for tensor in signature.inputs}, False
+        return {
+            tensor.name: _zeros(_formed(tensor, spec.inputs.get(tensor.name)))
+            for tensor in signature.inputs
+        }, False
     try:
         head, body = _sample_body(spec.sample, folder)
         parsed = parse(head, body, signature, spec.inputs)
@@ -214,8 +218,16 @@ def _sample_body(sample: dict[str, Any], folder: Path) -> tuple[RequestHead, byt
     return RequestHead(model.content_type(file)), (folder / file).read_bytes()
 
 
+def _formed(tensor: TensorSpec, rule: InputRule | None) -> TensorSpec:
+    """Return the tensor, if its rank is unknown with the shape that a picture, sound or body gives
+    it."""
+    if tensor.shape is not None or rule is None:
+        return tensor
+    return replace(tensor, shape=form_shape(rule))
+
+
 def _zeros(tensor: TensorSpec) -> Any:
-    shape = tuple(1 if size == DYNAMIC else size for size in tensor.shape)
+    shape = tensor.smallest_shape
     if tensor.dtype == BYTES:
         return np.full(shape, "", dtype=object)
     if tensor.dtype == bfloat16.NAME:

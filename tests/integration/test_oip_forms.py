@@ -19,12 +19,14 @@ import numpy as np
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
+from runtime_image.contract.signature import UNKNOWN_RANK_MAX
 from tests.support import oip_grpc
 from tests.support.doses import amount
 from tests.support.oip_forms import (
     HALVES,
     LENGTH,
     WHOLES,
+    WIDTH,
     Form,
     Tensors,
     Wire,
@@ -32,8 +34,10 @@ from tests.support.oip_forms import (
     decoded,
     echo,
     forms_of,
+    recurrent,
     same,
     tensors,
+    unranked,
 )
 from tests.support.oip_mutants import mutants
 from tests.support.process_server import ServerProcess, server_process
@@ -42,6 +46,10 @@ pytestmark = pytest.mark.timeout(600)
 
 FUNCTIONS = {"wholes": WHOLES, "halves": ("INT64", *HALVES), "floats": ("FP32",)}
 """Datatypes by function; the last one has a fast path in replicas."""
+UNRANKED = "unranked"
+"""A function that declares no shapes."""
+RECURRENT = "recurrent"
+"""A function with an operator on which an empty axis ends the process."""
 PLAIN = "schema = 1\n"
 LABELLED = """schema = 1
 
@@ -68,7 +76,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, grpc_port: int) -> Iterator
     folder = tmp_path_factory.mktemp("forms")
     with server_process(folder / "data", "--grpc-port", str(grpc_port)) as server:
         with ThreadPoolExecutor(len(FUNCTIONS)) as threads:
-            list(threads.map(partial(deploy, server, folder), FUNCTIONS))
+            names = (*FUNCTIONS, UNRANKED, RECURRENT)
+            list(threads.map(partial(deploy, server, folder), names))
         yield server
 
 
@@ -76,7 +85,12 @@ def deploy(server: ServerProcess, parent: Path, name: str) -> None:
     """Deploy one of the functions."""
     folder = parent / name
     folder.mkdir()
-    echo(folder, name, FUNCTIONS[name])
+    if name == UNRANKED:
+        unranked(folder, name, WHOLES)
+    elif name == RECURRENT:
+        recurrent(folder, name)
+    else:
+        echo(folder, name, FUNCTIONS[name])
     (folder / "function.toml").write_text(LABELLED if name == "floats" else PLAIN)
     server.fnctl_json("deploy", str(folder), "--name", name)
 
@@ -147,6 +161,82 @@ async def _echoed(session: ClientSession, form: Form, name: str, given: Tensors)
 
 async def _called(channel: grpc.aio.Channel, form: str, name: str, given: Tensors) -> None:
     assert same(await oip_grpc.infer(channel, form, name, given), given), form
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0,), (2, 0), (2, 3, 1, 2)])
+async def test_an_unknown_rank_takes_every_shape(
+    session: ClientSession, channel: grpc.aio.Channel, shape: tuple[int, ...]
+) -> None:
+    """Tensors of any rank come back from a model that declares no shapes, in every form."""
+    row = tensors(np.random.default_rng(6), WHOLES, finite=True)
+    given = {one: np.resize(array, shape) for one, array in row.items()}
+    for form in forms_of(given):
+        if shape or form.name != "nested JSON":  # data are always a list
+            await _echoed(session, form, UNRANKED, given)
+    for call in oip_grpc.forms_of(given):
+        if given["BYTES"].size or call != oip_grpc.FORMS[0]:
+            await _called(channel, call, UNRANKED, given)
+
+
+async def test_an_unknown_rank_is_described(session: ClientSession) -> None:
+    """It is null here, a list of any items in OpenAPI, and one dynamic axis in the protocol, which
+    has no word for it."""
+    async with session.get(f"/fn/{UNRANKED}") as answer:
+        signature = (await answer.json())["signature"]
+    async with session.get(f"/fn/{UNRANKED}/openapi.json") as answer:
+        document = await answer.text()
+    async with session.get(f"/v2/models/{UNRANKED}") as answer:
+        metadata = await answer.json()
+
+    sides = ("inputs", "outputs")
+    assert {one["shape"] for side in sides for one in signature[side]} == {None}
+    assert json.dumps(UNKNOWN_RANK_MAX) in document
+    assert all(one["shape"] == [-1] for side in sides for one in metadata[side])
+
+
+@pytest.mark.parametrize("shape", [(0, 2, WIDTH), (2, 0, WIDTH), (0, 0, WIDTH)])
+async def test_an_empty_axis_does_not_end_a_replica(
+    session: ClientSession, channel: grpc.aio.Channel, shape: tuple[int, ...]
+) -> None:
+    """Where the model has an operator that would end the process, a request with an empty axis is
+    refused in every form, and calls beside it are answered by the same replica."""
+    good = {"FP32": np.ones((2, 4, WIDTH), np.float32)}
+    empty = {"FP32": np.ones(shape, np.float32)}
+    status, answer = await post(session, binary(RECURRENT, good))
+    assert status == 200, answer.body
+    replica = replica_of(answer)
+
+    async def is_refused(form: Form) -> None:
+        status, answer = await post(session, form.write(RECURRENT, empty))
+        assert status == 400, (form.name, answer.body)
+        text = decoded(answer).body.decode()
+        assert "in_fp32" in text, form.name
+        assert "the operator GRU takes no empty one" in text, form.name
+
+    async def is_answered() -> None:
+        status, answer = await post(session, binary(RECURRENT, good))
+        assert (status, replica_of(answer)) == (200, replica)
+
+    async with asyncio.TaskGroup() as group:
+        for form in forms_of(empty):
+            group.create_task(is_refused(form))
+            group.create_task(is_answered())
+    for call in oip_grpc.forms_of(empty):
+        code, text = await _refusal(channel, call, RECURRENT, empty)
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        assert "the operator GRU takes no empty one" in text
+    await is_answered()
+
+
+async def _refusal(
+    channel: grpc.aio.Channel, form: str, name: str, given: Tensors
+) -> tuple[grpc.StatusCode, str]:
+    """Return code and text; the error itself would keep the channel open."""
+    try:
+        await oip_grpc.infer(channel, form, name, given)
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
 
 
 async def test_outputs_are_classified(session: ClientSession) -> None:

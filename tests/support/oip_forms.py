@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from tests.support.models import ONNX_TYPES, written
@@ -49,6 +50,33 @@ def echo(folder: Path, name: str, datatypes: tuple[str, ...]) -> Path:
     outputs = ", ".join(f"{kind}[n,{WIDTH}] out_{one}" for one, kind in kinds)
     nodes = "\n".join(f"out_{one} = Identity(in_{one})" for one, _ in kinds)
     return written(folder, name, f"({inputs}) => ({outputs})", nodes)
+
+
+def unranked(folder: Path, name: str, datatypes: tuple[str, ...]) -> Path:
+    """Write the model that returns an input of each datatype, and declares no shape."""
+    path = echo(folder, name, datatypes)
+    model = onnx.load(path)
+    for one in (*model.graph.input, *model.graph.output):
+        one.type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+    return path
+
+
+def recurrent(folder: Path, name: str) -> Path:
+    """Write a model of a GRU over rows of steps, whose rows are independent."""
+    random = np.random.default_rng(5)
+    nodes = """
+        steps = Transpose <perm = [1, 0, 2]> (in_fp32)
+        all, last = GRU <hidden_size = 2> (steps, w, r)
+        axis = Constant <value = int64[1] {0}> ()
+        out_fp32 = Squeeze(last, axis)
+    """
+    weights = {
+        "w": random.normal(size=(1, 6, WIDTH)).astype(np.float32),
+        "r": random.normal(size=(1, 6, 2)).astype(np.float32),
+    }
+    values = f"(float[n,steps,{WIDTH}] in_fp32) => (float[n,2] out_fp32)"
+    return written(folder, name, values, nodes, weights)
 
 
 def tensors(random: np.random.Generator, datatypes: tuple[str, ...], *, finite: bool) -> Tensors:

@@ -17,9 +17,9 @@ from admin.cli.repository.sample import sample
 from admin.cli.repository.tensors import check_tensors
 from admin.cli.repository.text_format import TEXT_MAX
 from registry.bundles.foreign_formats import by_suffix, not_onnx
-from registry.bundles.onnx_signature import graph_signature
 from registry.errors import BadBundle, BadManifest, BadRequest
 from registry.names import OIP_NAME_RULE, check_name, is_oip_name, name_from_file
+from runtime_image.contract.onnx_signature import graph_signature
 
 SHOWN_FILES: Final = 5
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from admin.cli.repository.config import ModelConfig, TensorConfig
 from admin.cli.repository.fields import Findings
-from registry.bundles.onnx_signature import GraphSignature, GraphTensor
+from runtime_image.contract.onnx_signature import GraphSignature, GraphTensor
 from runtime_image.contract.signature import DYNAMIC
 
 _NAMES_MAX: Final = 20

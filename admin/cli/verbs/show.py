@@ -196,14 +196,17 @@ def _tensors(signature: dict[str, Any]) -> str:
     if kind and kind != "tensors":
         return f"takes {kind}"
     rows = [
-        (side, get(spec, "name"), get(spec, "dtype"), _shape(spec.get("shape") or []))
+        (side, get(spec, "name"), get(spec, "dtype"), _shape(spec.get("shape")))
         for side, key in (("in", "inputs"), ("out", "outputs"))
         for spec in signature.get(key) or []
     ]
     return table(("", "TENSOR", "DTYPE", "SHAPE"), rows) if rows else ""
 
 
-def _shape(shape: list[int]) -> str:
+def _shape(shape: list[int] | None) -> str:
+    """Render a shape; None is one that the model does not declare."""
+    if shape is None:
+        return "any"
     return "[" + ", ".join("any" if length < 0 else str(length) for length in shape) + "]"
 
 

@@ -179,7 +179,7 @@ def _agreement(engine: Engine, samples: Samples, order: Order) -> Agreement:
     assert order.signature is not None
     outputs = order.signature.outputs
     names = [output.name for output in outputs]
-    shapes = {output.name: output.shape for output in outputs}
+    shapes = {one.name: one.shape for one in outputs if one.shape is not None}
     comparison = Comparison(order.spec.optimise.labels, shapes)
     pairs = zip(order.judged, _kept(Path(order.outputs), names), strict=False)
     for count, (number, wanted) in enumerate(pairs):

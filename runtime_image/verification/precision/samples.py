@@ -78,7 +78,10 @@ def split(count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def synthetic(signature: Signature, example: Mapping[str, Any]) -> Samples:
     """Return the example and random variants of its first row, which only judge. Scalars, such as a
     sample rate, stay as they are."""
-    units = {tensor.name: _unit(tensor) for tensor in signature.inputs}
+    units = {
+        tensor.name: _unit(tensor) if np.ndim(example[tensor.name]) else 0
+        for tensor in signature.inputs
+    }
     first = {
         name: value[: units[name]] if units[name] else value for name, value in example.items()
     }
@@ -175,7 +178,10 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, tensor: TensorSpec
 
 def _check(tensor: TensorSpec, shape: tuple[int, ...], dtype: Any) -> None:
     axes = tensor.shape or (DYNAMIC,)
-    expected = f"input {tensor.name}: expected {tensor.dtype} {_shown(axes)}"
+    shown = _shown(axes)
+    if tensor.shape is None:
+        axes, shown = (DYNAMIC,) * max(1, len(shape)), "of any shape"
+    expected = f"input {tensor.name}: expected {tensor.dtype} {shown}"
     is_text = tensor.dtype == BYTES and dtype.kind in "US"
     if not is_text and FROM_NPY.get(dtype.str) != tensor.dtype:
         raise ValueError(f"{expected}, got {dtype}")
@@ -195,6 +201,9 @@ def _texts(array: Any) -> Any:
 
 
 def _unit(tensor: TensorSpec) -> int:
+    """Return how many places of the first axis are one sample, 0 for a scalar."""
+    if tensor.shape is None:
+        return 1
     if not tensor.shape:
         return 0
     return 1 if tensor.shape[0] == DYNAMIC else max(1, tensor.shape[0])

@@ -14,14 +14,15 @@ from gateway.grpc.fields import PARSED_MAX, check_fields
 from gateway.grpc.messages import METHODS, message, parse
 from gateway.grpc.request import NESTED, REQUEST
 from gateway.grpc.wire import NotPlain, split
-from registry.bundles import onnx_files, onnx_signature
-from registry.bundles.wire_format import WireReader
+from registry.bundles import onnx_files
 from registry.errors import BadRequest, FnError
 from runtime_image.codecs import sounds
 from runtime_image.codecs.media import decode_image
 from runtime_image.codecs.raw import AUDIO_MAGIC
+from runtime_image.contract import onnx_signature
 from runtime_image.contract.errors import RequestError, bad_input
 from runtime_image.contract.model import AudioForm, ImageForm
+from runtime_image.contract.wire_format import WireReader
 from tests.fuzz.subject import FNCTL_S, KIB, Bound, Subject
 from tests.fuzz.subjects.builders import INFERENCES
 
@@ -149,7 +150,7 @@ def _onnx(data: bytes) -> Any:
         raise ValueError("empty")
     with mmap.mmap(-1, len(data)) as mapped:
         mapped[:] = data
-        signature = onnx_signature._Reader(mapped, FIELDS_MAX).signature()
+        signature = onnx_signature.GraphReader(mapped, FIELDS_MAX).signature()
         locations = onnx_files._Walk(mapped, WireReader(mapped, FIELDS_MAX)).contents().locations
     return signature, onnx_files.external_paths("a/m.onnx", locations)
 

@@ -38,6 +38,9 @@ def spec(name: str, *shape: int, dtype: str = "FP32") -> TensorSpec:
         (revision(), revision(x="image")),
         (revision((X, spec("z", 2))), revision((spec("z", 2), X))),
         (revision(), revision(outputs=())),
+        (revision(), revision((TensorSpec("x", "FP32", None),))),
+        (revision(), revision(outputs=(TensorSpec("y", "FP32", None),))),
+        (revision(outputs=(TensorSpec("y", "FP32", None),)), revision()),
         (
             nouns.revision(signature=Signature("json", (), ())),
             nouns.revision(signature=Signature("json", (), ())),
@@ -62,6 +65,11 @@ def test_compatible_changes(old: Revision, new: Revision) -> None:
             revision(),
             revision((spec("x", 1, 4),)),
             "input 'x' was FP32 [any, 4] and is FP32 [1, 4]",
+        ),
+        (
+            revision((TensorSpec("x", "FP32", None),)),
+            revision(),
+            "input 'x' was FP32 of any shape and is FP32 [any, 4]",
         ),
         (revision(), revision((spec("x", -1),)), "input 'x' was FP32 [any, 4] and is FP32 [any]"),
         (

@@ -114,6 +114,16 @@ def test_the_manifest_names_other_axes() -> None:
     assert ranges_of(Compilation("auto", (given,)), signature((-1, -1)), 8) == (given,)
 
 
+def test_an_unknown_rank_needs_given_shapes() -> None:
+    """The model declares no shape, so the manifest must say it."""
+    unknown = Signature("tensors", (TensorSpec("x0", "FP32", None),), ())
+    given = ShapeRange("x0", (1, 16), (4, 64), (8, 512))
+
+    assert ranges_of(Compilation("auto", (given,)), unknown, 8) == (given,)
+    with pytest.raises(ValueError, match="as the model declares no shape; got nothing"):
+        ranges_of(AUTO, unknown, 8)
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

@@ -5,8 +5,8 @@ import type { BuildLine, FunctionLine, Phase } from "./types.ts";
 export interface TensorSpec {
   name: string;
   dtype: string;
-  /** -1 is a dynamic dimension. */
-  shape: number[];
+  /** -1 is a dynamic dimension, null a shape that the model does not declare. */
+  shape: number[] | null;
 }
 
 export interface Signature {

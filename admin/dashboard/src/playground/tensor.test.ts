@@ -34,6 +34,16 @@ test.each([
   expect(got(text, wanted)).toBe(told);
 });
 
+test.each([
+  ["1", []],
+  ["[1, 2]", [2]],
+  ["[[1], [2]]", [2, 1]],
+  ["[[1], 2]", "a list at [1] for FP32 of any shape | 2"],
+  ["[1, [2]]", "a number for FP32 at [1] | a list"],
+])("%s has its own rank where the model declares no shape", (text, told) => {
+  expect(got(text, { name: "x", dtype: "FP32", shape: null })).toEqual(told);
+});
+
 test("text that is not JSON is reported", () => {
   expect(got("[1,", spec("FP32", -1))).toMatch(/^FP32 of shape \[-1\] \| invalid JSON: /);
 });

@@ -20,6 +20,7 @@ const SHOWN_MAX = 60;
 
 /** "FP32 of shape [-1, 3]". */
 export function described(spec: TensorSpec): string {
+  if (spec.shape === null) return `${spec.dtype} of any shape`;
   return `${spec.dtype} of shape [${spec.shape.join(", ")}]`;
 }
 
@@ -38,7 +39,7 @@ export function checkText(text: string, spec: TensorSpec): Checked {
 /** Validate `value` against `spec`. Lists along a dynamic axis must have equal lengths. */
 export function checkValue(value: unknown, spec: TensorSpec): Checked {
   const shape: number[] = [];
-  const found = walk(value, spec, 0, [], shape);
+  const found = walk(value, spec, spec.shape ?? dynamic(value), 0, [], shape);
   return found ? { fault: found } : { shape };
 }
 
@@ -47,7 +48,7 @@ export function checkRows(shapes: Map<string, number[]>, specs: TensorSpec[]): [
   let first: [string, number] | null = null;
   for (const spec of specs) {
     const rows = shapes.get(spec.name)?.[0];
-    if (spec.shape[0] !== -1 || rows === undefined) continue;
+    if (spec.shape?.[0] !== -1 || rows === undefined) continue;
     if (first === null) first = [spec.name, rows];
     else if (rows !== first[1]) {
       return [spec.name, { expected: `${first[1]} rows like input '${first[0]}'`, got: `${rows} rows` }];
@@ -56,9 +57,23 @@ export function checkRows(shapes: Map<string, number[]>, specs: TensorSpec[]): [
   return null;
 }
 
-function walk(value: unknown, spec: TensorSpec, axis: number, at: number[], shape: number[]): Fault | null {
-  if (axis === spec.shape.length) return element(value, spec.dtype, at);
-  const wanted = spec.shape[axis] as number;
+/** The shape of a tensor whose rank is that of `value`: as many axes as lists begin before its first element. */
+function dynamic(value: unknown): number[] {
+  const axes: number[] = [];
+  for (let first = value; Array.isArray(first); first = first[0]) axes.push(-1);
+  return axes;
+}
+
+function walk(
+  value: unknown,
+  spec: TensorSpec,
+  declared: number[],
+  axis: number,
+  at: number[],
+  shape: number[],
+): Fault | null {
+  if (axis === declared.length) return element(value, spec.dtype, at);
+  const wanted = declared[axis] as number;
   if (!Array.isArray(value)) return { expected: `a list${place(at)} for ${described(spec)}`, got: kind(value) };
   if (value.length === 0) return { expected: `at least one item${place(at)}`, got: "an empty list" };
   if (wanted !== -1 && value.length !== wanted) {
@@ -71,7 +86,7 @@ function walk(value: unknown, spec: TensorSpec, axis: number, at: number[], shap
   shape[axis] = value.length;
   for (let index = 0; index < value.length; index += 1) {
     at.push(index);
-    const found = walk(value[index], spec, axis + 1, at, shape);
+    const found = walk(value[index], spec, declared, axis + 1, at, shape);
     if (found) return found;
     at.pop();
   }

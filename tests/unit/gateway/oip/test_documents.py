@@ -103,6 +103,15 @@ def test_only_rows_are_left_out_of_dims() -> None:
     assert [each["dims"] for each in model_config(one, [one])["input"]] == [[], [2, 3]]
 
 
+def test_an_unknown_rank_is_one_dynamic_axis() -> None:
+    """The protocol has no word for it, and an empty list is a scalar."""
+    tensors = (TensorSpec("a", "INT64", None), TensorSpec("b", "INT64", ()))
+    one = made(signature=Signature("tensors", tensors, tensors))
+
+    assert [each["shape"] for each in model_metadata(one, [one])["inputs"]] == [[-1], []]
+    assert [each["dims"] for each in model_config(one, [one])["output"]] == [[-1], []]
+
+
 def test_every_datatype_has_a_name_in_the_configuration() -> None:
     """Names are those of Triton's `DataType`; only BYTES is called otherwise."""
     tensors = tuple(TensorSpec(dtype, dtype, (1,)) for dtype in sorted(dtypes.ALL))

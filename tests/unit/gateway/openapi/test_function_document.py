@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from gateway.openapi.descriptions import example, smallest_shape
+from gateway.openapi.descriptions import example
 from gateway.openapi.function_document import function_document
 from registry.catalog import Deployed
 from registry.model import Profile
@@ -26,9 +27,11 @@ JSON = "application/json"
 X, Y = TensorSpec("x", "FP32", (-1, 2)), TensorSpec("y", "FP32", (-1,))
 TEXT, FLAG = TensorSpec("t", "BYTES", (-1,)), TensorSpec("b", "BOOL", ())
 HALF, BYTE = TensorSpec("h", "FP16", (2,)), TensorSpec("u", "UINT8", (1, 1))
+ANY, WORDS = TensorSpec("x", "FP32", None), TensorSpec("w", "BYTES", None)
 SIGNATURES = {
     "one": Signature("tensors", (X,), (Y,)),
     "several": Signature("tensors", (TEXT, FLAG, HALF, BYTE), (Y, TEXT)),
+    "unknown": Signature("tensors", (ANY, WORDS), (ANY,)),
     "json": Signature("json", (), ()),
     "bytes": Signature("bytes", (), ()),
 }
@@ -114,11 +117,27 @@ def test_the_schema_allows_what_the_codec_takes(body: Any) -> None:
 
 def test_the_example_fits() -> None:
     """The example of a call is a body that the codec takes and the schema allows."""
-    for kind in ("one", "several"):
+    for kind in ("one", "several", "unknown"):
         content = operation(deployed(SIGNATURES[kind]))["requestBody"]["content"][JSON]
 
         assert is_taken(content["example"], SIGNATURES[kind])
         Draft202012Validator(content["schema"]).validate(content["example"])
+
+
+@pytest.mark.parametrize("value", [1, None, [], [1, 2], [[1], [2]], [[[None]]]])
+def test_an_unknown_rank_allows_lists_in_lists(value: Any) -> None:
+    """What the codec takes fits the schema, in both protocols."""
+    signature = Signature("tensors", (ANY,), (ANY,))
+    schema = operation(deployed(signature))["requestBody"]["content"][JSON]["schema"]
+    body = {"inputs": {"x": value}}
+    shape = list(np.shape(value))
+    data = value if isinstance(value, list) else [value]
+    oip = {"inputs": [{"name": "x", "shape": shape, "datatype": "FP32", "data": data}]}
+
+    for one in (body, oip):
+        assert is_taken(one, signature)
+        Draft202012Validator(schema).validate(one)
+    assert not Draft202012Validator(schema).is_valid({"inputs": {"x": "a"}})
 
 
 @pytest.mark.parametrize(
@@ -148,7 +167,7 @@ def test_an_example_is_a_call_that_a_trial_ran(
 
     assert words[:2] == ["curl", "http://h/fn/digits"]
     value = json.loads(words[-1])["inputs"]["x"]
-    assert value == (shown if shown is not None else f"<{spec.dtype} {smallest_shape(spec)}>")
+    assert value == (shown if shown is not None else f"<{spec.dtype} {list(spec.smallest_shape)}>")
     assert content.get("example") == (None if shown is None else {"inputs": {"x": shown}})
 
 

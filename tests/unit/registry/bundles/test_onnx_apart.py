@@ -9,7 +9,7 @@ import pytest
 from registry.bundles import onnx_apart
 from registry.bundles.onnx_apart import read_apart
 from registry.bundles.onnx_files import FEW, OnnxContents, OnnxReader
-from registry.bundles.wire_format import TooManyFields
+from runtime_image.contract.wire_format import TooManyFields
 from tests.support import models
 
 

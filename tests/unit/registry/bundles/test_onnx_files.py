@@ -19,8 +19,8 @@ from registry.bundles.onnx_files import (
     external_locations,
     external_paths,
 )
-from registry.bundles.wire_format import BeyondLimit, TooManyFields
 from registry.errors import BadBundle, ModelRefused
+from runtime_image.contract.wire_format import BeyondLimit, TooManyFields
 from tests.support import models
 
 

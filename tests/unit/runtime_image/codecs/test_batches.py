@@ -75,7 +75,7 @@ def test_zeros_fit_every_type() -> None:
 @pytest.mark.parametrize(
     ("made", "text"),
     [
-        (job(FIXED, 2, is_zeros=True), r"no input has a batch axis.*x \[1, 2\]"),
+        (job(FIXED, 2, is_zeros=True), r"no input has a batch axis.*x of shape \[1, 2\]"),
         (job(Signature("json", (), ()), 1), "kind json"),
         (job(MIXED, 1, is_zeros=True, form="json"), "JSON has no form"),
         (job(BATCHED, BODY_MAX, is_zeros=True), f"at most {BODY_MAX}"),

@@ -52,6 +52,76 @@ def test_wrong_shapes_are_refused(shape: tuple[int, ...]) -> None:
         tensors.check_shape(X, shape)
 
 
+ANY = TensorSpec("x", "FP32", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("1.5", ()),
+        (" [ ] ", (0,)),
+        ("[1, 2]", (2,)),
+        ("[[], []]", (2, 0)),
+        (" [\n[ [1]],[[2]] ]", (2, 1, 1)),
+        ("[" * 32 + "1" + "]" * 32, (1,) * 32),
+    ],
+)
+def test_an_unknown_rank_is_that_of_the_value(text: str, shape: tuple[int, ...]) -> None:
+    """As many axes as lists begin before the first element."""
+    assert tensors.read(ANY, msgspec.Raw(text.encode()))[1] == shape
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[1], 2]", "expected FP32 of shape [-1, -1], got an integer instead of a list"),
+        ("[1, [2]]", "expected FP32 of shape [-1], got a list at index [1]"),
+        ("[[1], [2, 3]]", "lists of one length on axis 1"),
+        ('"a"', "got a string"),
+        ("{}", "got an object"),
+        ("[" * 33 + "1" + "]" * 33, "expected at most 32 axes, got 33 axes"),
+        ("[" * 100_000, "expected at most 32 axes, got 100000 axes"),
+    ],
+)
+def test_ragged_and_deep_values_of_an_unknown_rank_are_refused(text: str, told: str) -> None:
+    """The error names what the value's first element lets expect."""
+    with pytest.raises(RequestError) as caught:
+        tensors.read(ANY, msgspec.Raw(text.encode()))
+    assert told in caught.value.message
+
+
+def test_a_rank_has_a_limit_in_bytes_too() -> None:
+    """Shapes of binary tensors have at most as many axes as lists in JSON."""
+    with pytest.raises(RequestError, match="expected at most 32 axes, got 33 axes"):
+        tensors.from_binary(ANY, "FP32", (1,) * 33, memoryview(bytes(4)))
+    with pytest.raises(RequestError, match=r"expected FP32 of any shape, got shape \[-1\]"):
+        tensors.check_shape(ANY, (-1,))
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape", "fits"),
+    [
+        ((-1, -1), (0, 2**24), True),
+        ((-1, -1), (0, 2**24 + 1), False),
+        ((-1, -1), (0, 0), True),
+        ((-1, 2**30), (0, 2**30), True),
+        (None, (2**62, 0, 2**62), False),
+        (None, (2**24, 0), True),
+    ],
+)
+def test_axes_beside_an_empty_one_have_a_limit(
+    declared: tuple[int, ...] | None, shape: tuple[int, ...], fits: bool
+) -> None:
+    """An empty tensor has no bytes, but a model may compute with its other axes. Sizes that the
+    model declares do not count."""
+    spec = TensorSpec("x", "FP32", declared)
+    if fits:
+        tensors.check_shape(spec, shape)
+        return
+    with pytest.raises(RequestError, match="at most 16777216 places beside an empty axis"):
+        tensors.check_shape(spec, shape)
+
+
 def test_rows_that_differ_are_found() -> None:
     """Inputs with a dynamic first axis that differ in rows are named; fixed axes do not count."""
     assert tensors.unequal_rows({"x": (2, 2), "y": (2,)}, SIGNATURE) is None

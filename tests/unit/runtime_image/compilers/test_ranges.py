@@ -76,6 +76,16 @@ def test_joined_rows_end_with_the_smallest_range() -> None:
     assert rows_max(()) > 10**6
 
 
+def test_an_unknown_rank_has_the_axes_of_its_range() -> None:
+    """A range is needed, and says how many axes there are."""
+    unknown = Signature("tensors", (TensorSpec("x", "FP32", None),), ())
+    uneven = ShapeRange("x", (1, 2), (1, 2), (1,))
+
+    assert problem(unknown, (ShapeRange("x", (1, 2), (1, 2), (1, 4)),)) == ""
+    assert "the model declares no shape" in problem(unknown, ())
+    assert "expected 2 axes" in problem(unknown, (uneven,))
+
+
 def test_ranges_that_cover_a_model_have_no_problem() -> None:
     """Fixed axes need no range, and may have one of exactly their size."""
     scale = ShapeRange("scale", (1,), (1,), (1,))

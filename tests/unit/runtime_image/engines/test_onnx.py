@@ -26,6 +26,7 @@ from runtime_image.engines.base import Stopped
 from runtime_image.engines.onnx import (
     IDENTITY,
     OnnxEngine,
+    _signature,
     check_driver,
     driver_version,
     environment_key,
@@ -40,11 +41,31 @@ from runtime_image.engines.onnx import (
 from runtime_image.verification.prepare import write_prepared
 from tests.support import models, prepared
 
+MIXED = "y = Add(x, s)  z = Neg(s)"
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def load(path: Path) -> OnnxEngine:
     return OnnxEngine(path, device_kind="cpu", threads=1)
+
+
+def test_an_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
+    """ONNX Runtime shows both as []; the file says which is which, also that of a prepared graph,
+    and without it the rank is unknown."""
+    path = models.written(
+        tmp_path, "mixed", "(float[n] x, float s) => (float[n] y, float z)", MIXED
+    )
+    model = onnx.load(path)
+    for one in (model.graph.input[0], model.graph.output[0]):
+        one.type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
+    session = open_session(str(path), "cpu", 1)
+
+    found = load(path).signature
+    unread = _signature(session, tmp_path / "missing.onnx")
+
+    assert [one.shape for one in (*found.inputs, *found.outputs)] == [None, (), None, ()]
+    assert {one.shape for one in (*unread.inputs, *unread.outputs)} == {None}
 
 
 def test_a_model_tells_its_signature(tmp_path: Path) -> None:

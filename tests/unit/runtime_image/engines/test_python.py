@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from runtime_image.contract.errors import HandlerFailed, LoadError, NeverAnswers
-from runtime_image.contract.model import InputRule
+from runtime_image.contract.model import BytesForm, InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Stopped
 from runtime_image.engines.onnx import OnnxEngine, load_model
@@ -223,6 +223,8 @@ def test_inputs_must_be_known(tmp_path: Path) -> None:
             Signature("tensors", (TensorSpec("x", "FP32", (-1, 2)),), ()),
         ),
         ({"x": InputRule("tensor")}, None),
+        ({"x": InputRule("bytes", bytes=BytesForm(length=4))}, None),
+        ({"x": InputRule("bytes"), "y": InputRule("bytes")}, None),
         ({}, None),
     ],
 )

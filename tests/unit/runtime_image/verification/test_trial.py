@@ -9,6 +9,7 @@ from pathlib import Path
 from sys import modules, path
 from typing import Any
 
+import onnx
 import pytest
 
 from runtime_image.contract.control import Report
@@ -41,6 +42,17 @@ def modules_of_one_replica() -> Iterator[None]:
 def folder(tmp_path: Path) -> Path:
     models.add_one(tmp_path)
     return tmp_path
+
+
+PICTURE = "(float[n,3,h,w] x) => (float[n,3,1,1] y)"
+
+
+def unshaped(path: Path, *, inputs: bool = True) -> None:
+    """Remove the shapes that a model declares."""
+    model = onnx.load(path)
+    for one in (*(model.graph.input if inputs else ()), *model.graph.output):
+        one.type.tensor_type.ClearField("shape")
+    onnx.save(model, path)
 
 
 PROVEN = RowVerdict(analysed=True, proven=True)
@@ -276,6 +288,27 @@ def test_a_picture_needs_numbers(tmp_path: Path) -> None:
 
     with pytest.raises(LoadError, match="a picture cannot become BOOL"):
         report(tmp_path, model="every_dtype_bool.onnx", inputs=rules)
+
+
+def test_an_input_of_unknown_rank_is_tried_as_its_picture(tmp_path: Path) -> None:
+    """A model that needs four axes is measured, as the picture's form has them."""
+    unshaped(models.written(tmp_path, "pool", PICTURE, "y = GlobalMaxPool(x)"))
+    rules = {"x": InputRule("image", image=ImageForm((2, 4)))}
+
+    found = report(tmp_path, model="pool.onnx", inputs=rules)
+
+    assert found.profiled
+    assert found.why_not == "the model declares no shape for x"
+    assert not report(tmp_path, model="pool.onnx").profiled
+
+
+def test_an_output_of_unknown_rank_is_left_to_the_proof(tmp_path: Path) -> None:
+    """Rows that are proven are joined, although the file does not declare the output's axes."""
+    unshaped(models.add_one(tmp_path), inputs=False)
+
+    found = report(tmp_path, model="add_one.onnx")
+
+    assert (found.batchable, found.why_not) == (True, "")
 
 
 def test_a_sample_whose_outputs_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -58,10 +58,15 @@ function Row({ spec, way, kind }: { spec: TensorSpec; way: "in" | "out"; kind: s
         <span className="tag">{way}</span> <span className="mono">{spec.name}</span>
       </th>
       <td className="mono">{spec.dtype}</td>
-      <td className="mono">[{spec.shape.map((size) => (size === -1 ? "?" : size)).join(", ")}]</td>
+      <td className="mono">{shown(spec.shape)}</td>
       <td className="muted">{kind}</td>
     </tr>
   );
+}
+
+/** "[?, 3]", or "any" for a shape that the model does not declare. */
+function shown(shape: number[] | null): string {
+  return shape === null ? "any" : `[${shape.map((size) => (size === -1 ? "?" : size)).join(", ")}]`;
 }
 
 /** "image 8 × 8 L", "audio 16 kHz", "bytes", "tensor". */

@@ -107,6 +107,19 @@ def test_a_fixed_batch_is_one_sample(tmp_path: Path) -> None:
     assert len(found.calibration) + len(found.judged) == 50
 
 
+def test_a_sample_of_an_unknown_rank_is_a_row(tmp_path: Path) -> None:
+    """The first axis has the samples, as for a dynamic one; a scalar example stays as it is."""
+    unknown = signature(TensorSpec("x", "FP32", None))
+
+    found = read(saved(tmp_path, x=ROWS), unknown)
+    made = synthetic(unknown, {"x": np.float32(3)})
+
+    assert found.feed(1)["x"].tolist() == [[2.0, 3.0]]
+    assert [float(one["x"]) for one in made.feeds(made.judged)] == [3.0] * len(made.judged)
+    with pytest.raises(SamplesError, match=r"expected FP32 of any shape with samples"):
+        read(saved(tmp_path, x=np.float32(3)), unknown)
+
+
 @pytest.mark.parametrize("texts", [["a", "ü"], [b"a", "ü".encode()]])
 def test_strings_become_objects(tmp_path: Path, texts: list[Any]) -> None:
     """An .npz without pickles holds strings of one width; ONNX Runtime takes objects."""

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from registry.bundles.onnx_signature import GraphSignature, GraphTensor, graph_signature
 from runtime_image.contract import dtypes
+from runtime_image.contract.onnx_signature import GraphSignature, GraphTensor, graph_signature
 from tests.support import models
 
 

@@ -1,19 +1,21 @@
 """Inputs and outputs that an ONNX file declares, read without the package onnx and without weights.
 
-For checks before an upload: a trial finds the same later, from the session. Source: onnx.proto.
+For checks before an upload: a trial finds the same later, from the session. An engine reads here
+whether a shape is declared at all. Source: onnx.proto.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from registry.bundles.wire_format import FIELDS_MAX, BeyondLimit, WireReader
 from runtime_image.contract import dtypes
 from runtime_image.contract.signature import DYNAMIC
+from runtime_image.contract.wire_format import FIELDS_MAX, BeyondLimit, WireReader
 
 TENSORS_MAX: Final = 100_000
 """Max inputs, outputs and initializers, whose names are kept."""
@@ -68,30 +70,56 @@ class GraphSignature:
 def graph_signature(model: Path, fields_max: int = FIELDS_MAX) -> GraphSignature:
     """Return what an ONNX file declares. Raises ValueError for other bytes, and OSError. Blocking;
     skips the weights."""
+    with graph_reader(model, fields_max) as reader:
+        return reader.signature()
+
+
+def unshaped(model: Path) -> frozenset[str] | None:
+    """Return the names of the inputs and outputs without a declared shape, None if the file cannot
+    be read. Blocking; skips nodes and weights."""
+    try:
+        with graph_reader(model) as reader:
+            found = [
+                reader.tensor(first, last)
+                for graph in reader.parts(0, reader.size, _GRAPH)
+                for number, first, last, _ in reader.fields(*graph)
+                if number in (_INPUT, _OUTPUT)
+            ]
+    except (OSError, ValueError):
+        return None
+    return frozenset(one.name for one in found if one.shape is None)
+
+
+@contextmanager
+def graph_reader(model: Path, fields_max: int = FIELDS_MAX) -> Iterator[GraphReader]:
+    """Open a file. Raises ValueError for an empty one, and OSError."""
     if model.stat().st_size == 0:
         raise ValueError("the file is empty")
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _Reader(data, fields_max).signature()
+        yield GraphReader(data, fields_max)
 
 
-class _Reader:
-    """Reader of one file; every message is visited once, so its fields bound the time."""
+class GraphReader:
+    """Reader of the messages of one file; `fields_max` bounds its time. Raises as `WireReader`."""
 
     def __init__(self, data: mmap.mmap, fields_max: int) -> None:
         self._data = data
-        self._fields = WireReader(data, fields_max).fields
+        self.size = len(data)
+        """Bytes of the file."""
+        self.fields = WireReader(data, fields_max).fields
 
     def signature(self) -> GraphSignature:
+        """Return what the file declares."""
         found: dict[int, list[GraphTensor]] = {_INPUT: [], _OUTPUT: []}
         defaults: set[str] = set()
         has_graph = False
-        for graph in self._parts(0, len(self._data), _GRAPH):
+        for graph in self.parts(0, self.size, _GRAPH):
             has_graph = True
-            for number, first, last, _ in self._fields(*graph):
+            for number, first, last, _ in self.fields(*graph):
                 if number in found:
-                    found[number].append(self._tensor(first, last))
+                    found[number].append(self.tensor(first, last))
                 elif number == _INITIALIZER:
-                    defaults.add(self._text(first, last, _TENSOR_NAME))
+                    defaults.update(self.texts(first, last, _TENSOR_NAME))
                 if len(defaults) > TENSORS_MAX or len(found.get(number, ())) > TENSORS_MAX:
                     raise BeyondLimit(f"expected at most {TENSORS_MAX} tensors, got more")
         if not has_graph:
@@ -99,22 +127,24 @@ class _Reader:
         inputs = tuple(one for one in found[_INPUT] if one.name not in defaults)
         return GraphSignature(inputs, tuple(found[_OUTPUT]))
 
-    def _tensor(self, start: int, end: int) -> GraphTensor:
+    def tensor(self, start: int, end: int) -> GraphTensor:
+        """Return the input or output (ValueInfoProto) at a span."""
         element, shape = 0, None
-        for type_at in self._parts(start, end, _TYPE):
-            for tensor_at in self._parts(*type_at, _TENSOR_TYPE):
-                for number, first, last, value in self._fields(*tensor_at):
+        for type_at in self.parts(start, end, _TYPE):
+            for tensor_at in self.parts(*type_at, _TENSOR_TYPE):
+                for number, first, last, value in self.fields(*tensor_at):
                     if number == _ELEMENT:
                         element = value
                     elif number == _SHAPE:
                         shape = self._shape(first, last)
-        return GraphTensor(self._text(start, end, _NAME), _ELEMENTS.get(element, ""), shape)
+        names = self.texts(start, end, _NAME) or [""]
+        return GraphTensor(names[-1], _ELEMENTS.get(element, ""), shape)
 
     def _shape(self, start: int, end: int) -> tuple[int, ...]:
         sizes = []
-        for first, last in self._parts(start, end, _DIMENSION):
+        for first, last in self.parts(start, end, _DIMENSION):
             size = DYNAMIC
-            for number, _, _, value in self._fields(first, last):
+            for number, _, _, value in self.fields(first, last):
                 # 0 is what some exporters write for an unknown size; negative ones are varints of
                 # 64 bits.
                 if number == _DIMENSION_VALUE and 0 < value < 2**63:
@@ -124,17 +154,19 @@ class _Reader:
                 raise BeyondLimit(f"expected at most {RANK_MAX} dimensions, got more")
         return tuple(sizes)
 
-    def _text(self, start: int, end: int, field: int) -> str:
-        text = ""
-        for first, last in self._parts(start, end, field):
-            if last - first > NAME_MAX:
-                raise BeyondLimit(f"expected names of at most {NAME_MAX} bytes, got {last - first}")
-            text = self._data[first:last].decode("utf-8", "replace")
-        return text
+    def texts(self, start: int, end: int, field: int) -> list[str]:
+        """Return the texts of a message's fields of one number."""
+        return [self.text(*part) for part in self.parts(start, end, field)]
 
-    def _parts(self, start: int, end: int, field: int) -> Iterator[tuple[int, int]]:
+    def text(self, first: int, last: int) -> str:
+        """Return the text at a span."""
+        if last - first > NAME_MAX:
+            raise BeyondLimit(f"expected names of at most {NAME_MAX} bytes, got {last - first}")
+        return self._data[first:last].decode("utf-8", "replace")
+
+    def parts(self, start: int, end: int, field: int) -> Iterator[tuple[int, int]]:
         """Yield the spans of a message's length-delimited fields of one number."""
-        for number, first, last, _ in self._fields(start, end):
+        for number, first, last, _ in self.fields(start, end):
             # 0 for fields of other types. An empty message counts: it is an unknown dimension.
             if number == field and first:
                 yield first, last
