@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gateway.v1.endpoints import BodyForm, Endpoint, UsageForm
-from gateway.v1.scanning import Scanned, Span
+from gateway.v1.scanning import VALUE_MAX, Scanned, Span
 from registry.model import ModelApi
 
 _ASKED: Final = b'{"include_usage":true}'
@@ -39,12 +39,20 @@ def upstream_body(body: bytes, scanned: Scanned, endpoint: Endpoint, api: ModelA
 
 
 def _options(body: bytes, scanned: Scanned) -> tuple[Span, bytes] | None:
-    """Return the edit that asks for the usage, None if the client asks for it."""
+    """Return the edit that asks for the usage.
+
+    None if the client asks for it, or if its options are none that can be read: the server decides.
+    """
     span = scanned.values.get("stream_options")
     if span is None:
         return Span(scanned.first, scanned.first), b'"stream_options":' + _ASKED + b","
+    if span.end - span.begin > VALUE_MAX:
+        return None
     value = body[span.begin : span.end]
-    options = {} if value == _NULL else msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    try:
+        options = {} if value == _NULL else msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return None
     if bytes(options.get(_OPTION, b"")).strip() == b"true":
         return None
     options[_OPTION] = msgspec.Raw(b"true")
