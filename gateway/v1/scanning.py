@@ -18,6 +18,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
+from gateway.v1.endpoints import BodyForm
 from registry.errors import BadRequest
 
 T = TypeVar("T")
@@ -93,13 +94,16 @@ class Scanned(NamedTuple):
     """What the gateway reads of a request.
 
     `values`: spans of the values of the members in `_READ` that exist. `first`: index behind the
-    opening brace, where a member can be inserted. `is_stream`: the client wants events.
+    opening brace, where a member can be inserted. `is_stream`: the client wants events. `form`: how
+    the body is written. `is_ascii`: the model's name is in a charset other than UTF-8.
     """
 
     model: str
     is_stream: bool
     values: dict[str, Span]
     first: int
+    form: BodyForm = BodyForm.JSON
+    is_ascii: bool = False
 
 
 class _Object(msgspec.Struct):
@@ -147,10 +151,15 @@ def check_name(name: str) -> None:
     Go's decoder ignores case, parsers in C end a text at a NUL, others read `model[]` as a list or
     leave out what is no character.
     """
-    plain = name.replace(_REPLACED, "").partition("\0")[0].partition("[")[0].strip().casefold()
-    if plain == "model" and name != "model":
+    if name != "model" and is_like_model(name):
         text = f"expected no member like `model` but itself, got {name[:40]!r}"
         raise BadRequest(text, detail={"param": "model"})
+
+
+def is_like_model(name: str) -> bool:
+    """Return whether some servers take a name for `model`."""
+    plain = name.replace(_REPLACED, "").partition("\0")[0].partition("[")[0]
+    return plain.strip().casefold() == "model"
 
 
 def check_query(query: bytes) -> None:

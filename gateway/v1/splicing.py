@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.v1.endpoints import BodyForm, Endpoint, UsageForm
 from gateway.v1.scanning import VALUE_MAX, Scanned, Span
+from registry.errors import BadRequest
 from registry.model import ModelApi
 
 _ASKED: Final = b'{"include_usage":true}'
@@ -25,10 +26,16 @@ class UpstreamBody(NamedTuple):
 
 def upstream_body(body: bytes, scanned: Scanned, endpoint: Endpoint, api: ModelApi) -> UpstreamBody:
     """Return the body with the server's name of the model, and with `stream_options` where the
-    usage of a stream is sent on request only (OpenAI API reference, "stream_options")."""
+    usage of a stream is sent on request only (OpenAI API reference, "stream_options").
+
+    Raises BadRequest for a form whose charset lacks characters of the server's name.
+    """
     edits: list[tuple[Span, bytes]] = []
     if api.served_model and api.served_model != scanned.model:
-        is_json = endpoint.body is BodyForm.JSON
+        if scanned.is_ascii and not api.served_model.isascii():
+            text = "model: expected a field in UTF-8, as the server's name of it is not ASCII"
+            raise BadRequest(text, detail={"param": "model"})
+        is_json = scanned.form is BodyForm.JSON
         name = msgspec.json.encode(api.served_model) if is_json else api.served_model.encode()
         edits.append((scanned.values["model"], name))
     asks = api.usage == "ask" and endpoint.usage is UsageForm.CHUNKS and scanned.is_stream
