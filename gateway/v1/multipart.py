@@ -56,6 +56,8 @@ _FILE: Final = re.compile(
     rb'(?i)form-data[ \t]*+;[ \t]*+name="([^"\\]*+)"[ \t]*+;[ \t]*+filename\*?="', re.DOTALL
 )
 """A file whose own name is in no form: some clients escape no quotes in it."""
+_PLAIN_NAME: Final = re.compile(r"[0-9A-Za-z_.\[\]-]+")
+"""A name that nobody decodes."""
 _NAMES: Final = re.compile(rb"(?i);[ \t]*+name[ \t]*+[*=]")
 """What some parser takes for a field's name, be it in quotes."""
 _FIELD: Final = re.compile(rb"(" + _TOKEN + rb"):[ \t]*+([\t\x20-\x7e\x80-\xff]*+)")
@@ -93,7 +95,10 @@ class _Part(NamedTuple):
 
 def form_type(content_type: bytes) -> FormType:
     """Return what a Content-Type says of a form. Raises BadRequest."""
-    kind, parameters = _parameters(_BARE_BOUNDARY.sub(rb'\1"\2"', content_type))
+    try:
+        kind, parameters = _parameters(content_type)
+    except BadRequest:
+        kind, parameters = _parameters(_BARE_BOUNDARY.sub(rb'\1"\2"', content_type))
     boundary = parameters.get(b"boundary", b"")
     if kind != b"multipart/form-data":
         raise BadRequest(f"Content-Type: expected multipart/form-data, got {_shown(kind)}")
@@ -206,8 +211,8 @@ def _read_disposition(value: bytes) -> tuple[str, bool]:
             raise
         kind, parameters = b"form-data", {b"name": file[1], b"filename": b""}
     name = parameters.get(b"name", b"").decode("latin-1")
-    is_coded = any(one.startswith(b"name*") for one in parameters)  # RFC 2231
-    is_odd = is_coded or (name == "model" and b"\\" in value)
+    is_odd = b"*" in value and any(one.startswith(b"name*") for one in parameters)  # RFC 2231
+    is_odd |= name == "model" and b"\\" in value
     if kind != b"form-data" or is_odd or len(_NAMES.findall(value)) != 1:
         text = f"expected form-data with one plain name, got {_shown(value)}"
         raise BadRequest(f"Content-Disposition: {text}")
@@ -224,6 +229,8 @@ def _check_field_name(name: str) -> None:
     Browsers write a quote as %22, others with a backslash; parsers decode one, both or none.
     """
     check_name(name)
+    if _PLAIN_NAME.fullmatch(name) and not name.startswith("_"):
+        return
     for one in (unquote(name, "latin-1"), unquote(name.replace("\\", ""), "latin-1")):
         if one != name and is_like_model(re.split(r'[\\"]', one)[0]):
             text = f"expected no member like `model` but itself, got {name[:40]!r}"
@@ -272,8 +279,7 @@ def _parameters(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
             text = f"expected parameters as in RFC 9110, each of them once, got {_shown(value)}"
             raise BadRequest(text)
         if found[1]:
-            texts = (one for one in found.group(2, 3, 4) if one is not None)
-            parameters[found[1].lower()] = next(texts)
+            parameters[found[1].lower()] = found[found.lastindex or 1]
         at = found.end()
         if not value[at:].strip():
             break
@@ -286,12 +292,14 @@ def _model(body: bytes, span: Span, *, is_ascii: bool) -> str:
     if end - begin > VALUE_MAX:
         text = f"model: expected at most {MODEL_MAX} characters, got {end - begin} bytes"
         raise BadRequest(text, detail={"param": "model"})
-    coding = "ascii" if is_ascii else "utf-8"
+    value = body[begin:end]
     try:
-        model = body[begin:end].decode(coding)
+        model = value.decode()
     except UnicodeDecodeError:
-        text = f"model: expected {coding.upper()}, got {_shown(body[begin:end])}"
-        raise BadRequest(text, detail={"param": "model"}) from None
+        model = ""
+    if (value and not model) or (is_ascii and not model.isascii()):
+        text = f"model: expected {'ASCII' if is_ascii else 'UTF-8'}, got {_shown(value)}"
+        raise BadRequest(text, detail={"param": "model"})
     check_model(model)
     return model
 
