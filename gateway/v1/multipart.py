@@ -22,6 +22,7 @@ from gateway.v1.scanning import (
     Span,
     check_model,
     check_name,
+    is_bare,
     is_like_model,
 )
 from registry.errors import BadRequest
@@ -86,11 +87,11 @@ class FormType(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Name of a field, where its value stands, and whether that is ASCII in another charset."""
+    """Name of a field, where its value stands, and of `model`, whether it is coded."""
 
     name: str
     value: Span
-    is_ascii: bool
+    is_coded: bool
 
 
 def form_type(content_type: bytes) -> FormType:
@@ -141,9 +142,9 @@ def scan_multipart(body: bytes, content_type: bytes) -> Generator[None, None, Sc
     values = {name: part.value for name, part in found.items()}
     begin, end = values.get("stream", Span(0, 0))
     is_stream = _is_true(body[begin : min(end, begin + VALUE_MAX)])
-    is_ascii = "model" in found and found["model"].is_ascii
-    model = _model(body, values.get("model", Span(0, 0)), is_ascii=is_ascii)
-    return Scanned(model, is_stream, values, 0, BodyForm.MULTIPART, is_ascii)
+    is_coded = "model" in found and found["model"].is_coded
+    model = _model(body, values.get("model", Span(0, 0)), is_coded=is_coded)
+    return Scanned(model, is_stream, values, 0, BodyForm.MULTIPART, is_coded)
 
 
 def _first(body: bytes, delimiter: bytes) -> int:
@@ -183,8 +184,8 @@ def _read_part(body: bytes, begin: int, end: int, kind: FormType) -> _Part:
     head = _read_head(body[begin:head_end])
     disposition = head.get(b"content-disposition", b"")
     name, is_file = _read_disposition(disposition)
-    is_ascii = name == "model" and _is_ascii_text(head, kind, is_file=is_file)
-    return _Part(name, Span(head_end + len(_HEAD_END), end), is_ascii)
+    is_coded = name == "model" and _is_coded_text(head, kind, is_file=is_file)
+    return _Part(name, Span(head_end + len(_HEAD_END), end), is_coded)
 
 
 def _read_head(head: bytes) -> dict[bytes, bytes]:
@@ -239,10 +240,10 @@ def _check_field_name(name: str) -> None:
             raise BadRequest("_charset_: expected no such field, but a charset in the Content-Type")
 
 
-def _is_ascii_text(head: dict[bytes, bytes], kind: FormType, *, is_file: bool) -> bool:
-    """Return whether the field `model` has another charset than UTF-8, so that it must be ASCII.
+def _is_coded_text(head: dict[bytes, bytes], kind: FormType, *, is_file: bool) -> bool:
+    """Return whether the field `model` has another charset than UTF-8, or a transfer encoding.
 
-    Raises BadRequest unless it is plain text, as all servers read it.
+    Raises BadRequest unless it is plain text that may read alike with and without them.
     """
     media, options = _parameters(head.get(b"content-type", b"text/plain"))
     if is_file or media != b"text/plain":
@@ -250,12 +251,13 @@ def _is_ascii_text(head: dict[bytes, bytes], kind: FormType, *, is_file: bool) -
         text = f"model: expected a field of plain text, got {got}"
         raise BadRequest(text, detail={"param": "model"})
     coding = head.get(b"content-transfer-encoding", b"binary").lower()
-    if coding not in _PLAIN_CODINGS:
+    if coding not in _PLAIN_CODINGS and coding != b"quoted-printable":
         text = f"Content-Transfer-Encoding of model: expected binary, got {_shown(coding)}"
         raise BadRequest(text, detail={"param": "model"})
+    is_other = bool(kind.charset)
     if b"charset" in options:
-        return _charset(options, "Content-Type of model") not in _UTF8
-    return bool(kind.charset)
+        is_other = _charset(options, "Content-Type of model") not in _UTF8
+    return is_other or coding not in _PLAIN_CODINGS
 
 
 def _charset(parameters: dict[bytes, bytes], where: str) -> bytes:
@@ -286,8 +288,11 @@ def _parameters(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     return kind.strip().lower(), parameters
 
 
-def _model(body: bytes, span: Span, *, is_ascii: bool) -> str:
-    """Return the model's name, which must be ASCII or else UTF-8. Raises BadRequest."""
+def _model(body: bytes, span: Span, *, is_coded: bool) -> str:
+    """Return the model's name, in UTF-8; if that is coded, it must be `is_bare`.
+
+    Raises BadRequest.
+    """
     begin, end = span
     if end - begin > VALUE_MAX:
         text = f"model: expected at most {MODEL_MAX} characters, got {end - begin} bytes"
@@ -297,8 +302,9 @@ def _model(body: bytes, span: Span, *, is_ascii: bool) -> str:
         model = value.decode()
     except UnicodeDecodeError:
         model = ""
-    if (value and not model) or (is_ascii and not model.isascii()):
-        text = f"model: expected {'ASCII' if is_ascii else 'UTF-8'}, got {_shown(value)}"
+    if (value and not model) or (is_coded and not is_bare(model)):
+        expected = "ASCII without `=`" if is_coded else "UTF-8"
+        text = f"model: expected {expected}, got {_shown(value)}"
         raise BadRequest(text, detail={"param": "model"})
     check_model(model)
     return model

@@ -95,7 +95,8 @@ class Scanned(NamedTuple):
 
     `values`: spans of the values of the members in `_READ` that exist. `first`: index behind the
     opening brace, where a member can be inserted. `is_stream`: the client wants events. `form`: how
-    the body is written. `is_ascii`: the model's name is in a charset other than UTF-8.
+    the body is written. `is_coded`: the model's name is in a charset other than UTF-8 or has a
+    transfer encoding, so that only an `is_bare` name means the same to all.
     """
 
     model: str
@@ -103,7 +104,7 @@ class Scanned(NamedTuple):
     values: dict[str, Span]
     first: int
     form: BodyForm = BodyForm.JSON
-    is_ascii: bool = False
+    is_coded: bool = False
 
 
 class _Object(msgspec.Struct):
@@ -143,6 +144,11 @@ def check_model(model: str) -> None:
     """Raise BadRequest unless a text may be a model's name."""
     if not 1 <= len(model) <= MODEL_MAX or not model.isprintable():
         raise _no_model(repr(model[:40]))
+
+
+def is_bare(name: str) -> bool:
+    """Return whether a name is the same in all charsets with ASCII and in quoted-printable."""
+    return name.isascii() and "=" not in name and name == name.strip()
 
 
 def check_name(name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gateway.v1.endpoints import BodyForm, Endpoint, UsageForm
-from gateway.v1.scanning import VALUE_MAX, Scanned, Span
+from gateway.v1.scanning import VALUE_MAX, Scanned, Span, is_bare
 from registry.errors import BadRequest
 from registry.model import ModelApi
 
@@ -28,12 +28,12 @@ def upstream_body(body: bytes, scanned: Scanned, endpoint: Endpoint, api: ModelA
     """Return the body with the server's name of the model, and with `stream_options` where the
     usage of a stream is sent on request only (OpenAI API reference, "stream_options").
 
-    Raises BadRequest for a form whose charset lacks characters of the server's name.
+    Raises BadRequest for a form whose coding of the name does not fit the server's.
     """
     edits: list[tuple[Span, bytes]] = []
     if api.served_model and api.served_model != scanned.model:
-        if scanned.is_ascii and not api.served_model.isascii():
-            text = "model: expected a field in UTF-8, as the server's name of it is not ASCII"
+        if scanned.is_coded and not is_bare(api.served_model):
+            text = "model: expected a field in UTF-8 and binary, as the server's name needs that"
             raise BadRequest(text, detail={"param": "model"})
         is_json = scanned.form is BodyForm.JSON
         name = msgspec.json.encode(api.served_model) if is_json else api.served_model.encode()

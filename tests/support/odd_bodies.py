@@ -240,6 +240,7 @@ TEXT_TYPES = (
     *(b"", b"", b"\r\nContent-Type: text/plain", b"\r\nContent-Type: text/plain; charset=UTF-8"),
     b"\r\nContent-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit",
     *(b'\r\nContent-Type: text/plain;charset="us-ascii"', b"\r\nContent-Length: 5"),
+    b"\r\nContent-Transfer-Encoding: quoted-printable",
 )
 
 

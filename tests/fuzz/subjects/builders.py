@@ -223,6 +223,13 @@ def _check_model_call(data: bytes, found: Any) -> None:
         assert before[name] == after[name], f"{name} is another"
 
 
+CLIENTS_FORM = (
+    b'text\r\n--b\r\nContent-Disposition: form-data; name="file"; filename="12\\" a"b.wav"\r\n'
+    b"Content-Transfer-Encoding: base64\r\n\r\nUklGRg==\r\n--b\r\n"
+    b'Content-Disposition: form-data; name="a\\"b%22"\r\n\r\n\r\n--b\r\n'
+    b"Content-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: quoted-printable"
+    b"\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--b-- \r\ntext"
+)
 FORM_TYPE: Final = b"multipart/form-data; boundary=b"
 
 
@@ -290,7 +297,7 @@ BUILDERS = (
     ),
     Subject("parameters", lambda data: requested_scheduling(data, -1), (OIP,), 64 * KIB),
     Subject("v1", _model_call, (CHAT, LENIENT_CHAT), 1024 * KIB, check=_check_model_call),
-    Subject("form", _model_form, (FORM,), 1024 * KIB, check=_check_model_form),
+    Subject("form", _model_form, (FORM, CLIENTS_FORM), 1024 * KIB, check=_check_model_form),
     Subject(
         "answer",
         _model_answer,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import tracemalloc
 
 import pytest
 
@@ -171,7 +172,9 @@ OTHER = b'Content-Disposition: form-data; name="x"'
             "model: expected ASCII",
         ),
         (form(coded(b"base64", b"d2hpc3Blcg==")), "Encoding of model: expected binary"),
-        (form(coded(b"quoted-printable", b"whisper")), "Encoding of model: expected binary"),
+        (form(coded(b"quoted-printable", b"wh=69sper")), "model: expected ASCII without `=`"),
+        (form(coded(b"quoted-printable", b"whisper ")), "model: expected ASCII without `=`"),
+        (form(coded(b"x-uuencode", b"whisper")), "Encoding of model: expected binary"),
         (form(named(b"model", b"")), "model: expected a name"),
         (form(named(b"model", b"a\n")), "model: expected a name"),
         (form(named(b"model", b"a\r\nb")), "model: expected a name"),
@@ -273,6 +276,7 @@ TYPED = b"\r\nContent-Type: text/plain; charset="
         field(DISPOSITION + TYPED + b"ISO-8859-1\r\nContent-Transfer-Encoding: 8bit"),
         field(DISPOSITION + TYPED + b'"windows-1252"'),
         field(DISPOSITION + TYPED + b"GBK"),
+        coded(b"quoted-printable", b"whisper"),
         field(b"content-type:text/plain\r\nContent-Transfer-Encoding: binary\r\n" + DISPOSITION),
         field(b"Content-Disposition: Form-Data; name=model"),
         field(b"Content-Disposition:form-data ;\tname=model ; "),
@@ -350,6 +354,20 @@ def test_a_form_may_have_many_fields() -> None:
     assert scanned(form(*parts, MODEL)).model == "whisper"
 
 
+def test_a_scan_takes_no_memory_for_values() -> None:
+    """What is kept of 16 MiB in a thousand fields is two spans."""
+    parts = [named(b"image[]", b"x" * 16_384, b'; filename="a.png"') for _ in range(999)]
+    body = form(*parts, MODEL)
+    tracemalloc.start()
+    try:
+        assert scanned(body).model == "whisper"
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(body) > 15 * SLICE
+    assert most < 64 * 1024
+
+
 def test_a_charset_of_the_whole_form_is_kept() -> None:
     """Apache's client names one; the model is ASCII then, and so is what replaces it."""
     kind = TYPE + b"; charset=ISO-8859-1"
@@ -358,8 +376,9 @@ def test_a_charset_of_the_whole_form_is_kept() -> None:
     assert "model: expected ASCII" in refusal(form(named(b"model", b"\xc3\xa9")), kind)
     found = scanned(form(MODEL, named(b"prompt", b"\xe9")), kind)
     endpoint = ENDPOINTS[b"/audio/transcriptions"]
-    with pytest.raises(BadRequest, match="expected a field in UTF-8"):
-        upstream_body(form(MODEL), found, endpoint, ModelApi(served_model="é"))
+    for served in ("é", "a=41", "a "):
+        with pytest.raises(BadRequest, match="expected a field in UTF-8 and binary"):
+            upstream_body(form(MODEL), found, endpoint, ModelApi(served_model=served))
     own = scanned(form(field(DISPOSITION + TYPED + b"UTF-8", b"\xc3\xa9")), kind)
     assert own.model == "é"
 
