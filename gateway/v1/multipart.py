@@ -30,14 +30,18 @@ from registry.errors import BadRequest
 FIELDS_MAX: Final = 1000
 HEAD_MAX: Final = 8 * 1024
 """Max bytes of a field's head."""
+LINES_MAX: Final = 20
+"""Max lines of a field's head."""
+PARAMETERS_MAX: Final = 20
+"""Max parameters of a line."""
 PREAMBLE_MAX: Final = 8 * 1024
 """Max bytes before the first boundary."""
 NAME_MAX: Final = 200
 """Max bytes of a field's name."""
 BOUNDARY_MAX: Final = 70
 """Max characters of a boundary (RFC 2046 section 5.1.1)."""
-TURN: Final = 50
-"""Fields that are read between two turns of the loop, at most about 1 ms."""
+TURN: Final = 20
+"""Fields that are read between two turns of the loop, at most about 2 ms."""
 _READ: Final = frozenset({"model", "stream"})
 _LINE: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
@@ -191,7 +195,9 @@ def _read_part(body: bytes, begin: int, end: int, kind: FormType) -> _Part:
 def _read_head(head: bytes) -> dict[bytes, bytes]:
     """Return the lines of a field's head by their lower-case names. Raises BadRequest."""
     lines: dict[bytes, bytes] = {}
-    for line in head.split(_LINE):
+    for number, line in enumerate(head.split(_LINE), 1):
+        if number > LINES_MAX:
+            raise BadRequest(f"the body: expected a field's head of at most {LINES_MAX} lines")
         found = _FIELD.fullmatch(line)
         if found is None:
             text = "expected the head of a field to have lines such as `Name: value`"
@@ -275,7 +281,11 @@ def _parameters(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     """
     kind, semicolon, _ = value.partition(b";")
     at, parameters = len(kind), {}
+    count = 0
     while semicolon and at < len(value):
+        count += 1
+        if count > PARAMETERS_MAX:
+            raise BadRequest(f"expected at most {PARAMETERS_MAX} parameters, got {_shown(value)}")
         found = _PARAMETER.match(value, at)
         if found is None or (found[1] and found[1].lower() in parameters):
             text = f"expected parameters as in RFC 9110, each of them once, got {_shown(value)}"

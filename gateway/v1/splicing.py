@@ -58,7 +58,7 @@ def _options(body: bytes, scanned: Scanned) -> tuple[Span, bytes] | None:
     value = body[span.begin : span.end]
     try:
         options = {} if value == _NULL else msgspec.json.decode(value, type=dict[str, msgspec.Raw])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     if bytes(options.get(_OPTION, b"")).strip() == b"true":
         return None

@@ -233,6 +233,9 @@ OTHER = b'Content-Disposition: form-data; name="x"'
         (form(DISPOSITION + b"\r\nwhisper"), "a head of at most"),
         (form(field(DISPOSITION + b"\r\nX: " + b"y" * HEAD_MAX)), "a head of at most"),
         # how many
+        (form(field(DISPOSITION + b"".join(b"\r\nX%d: y" % one for one in range(20)))), "20 lines"),
+        (form(MODEL, named(b"x", more=b";" * 20)), "at most 20 parameters"),
+        (form(MODEL, named(b"x", more=b"".join(b"; p%d=" % n for n in range(20)))), PARAMETERS),
         (form(*[named(b"x%d" % one) for one in range(FIELDS_MAX)], MODEL), "at most 1000 fields"),
         (b"--B1\r\n" * 100_000 + b"--B1--\r\n", "a head of at most"),
         (form(*[OTHER + b"\r\n\r\n"] * 100_000), "at most 1000 fields"),
