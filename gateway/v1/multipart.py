@@ -233,13 +233,16 @@ def _read_disposition(value: bytes) -> tuple[str, bool]:
 def _check_field_name(name: str) -> None:
     """Raise BadRequest for a name that some servers take for `model`, or for that of a charset.
 
-    Browsers write a quote as %22, others with a backslash; parsers decode one, both or none.
+    Browsers write a quote as %22, others with a backslash; parsers decode one, both or none, and
+    some end a name at a quote, a backslash or a semicolon.
     """
+    if name == "model":
+        return
     check_name(name)
     if _PLAIN_NAME.fullmatch(name) and not name.startswith("_"):
         return
     for one in (unquote(name, "latin-1"), unquote(name.replace("\\", ""), "latin-1")):
-        if one != name and is_like_model(re.split(r'[\\"]', one)[0]):
+        if is_like_model(re.split(r'[\\";]', one)[0]):
             text = f"expected no member like `model` but itself, got {name[:40]!r}"
             raise BadRequest(text, detail={"param": "model"})
         if one.strip().casefold() == "_charset_":

@@ -74,6 +74,10 @@ _ESCAPE: Final = re.compile(rb"\\(?:(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTA
 """An escape, and what follows its backslash if it is a surrogate."""
 _REPLACED: Final = "\ufffd"
 """What stands for a surrogate without its other half."""
+_LIKE_MODEL: Final = re.compile(
+    r"[\s\ufffd]*+m\ufffd*+o\ufffd*+d\ufffd*+e\ufffd*+l[\s\ufffd]*+(?:[\0\[]|\Z)", re.IGNORECASE
+)
+"""A name that some parser takes for `model`; see `check_name`."""
 DEPTH: Final = 900
 """Levels of objects and arrays that are read; msgspec reads a few more, as many as Python's stack
 has room for."""
@@ -157,15 +161,14 @@ def check_name(name: str) -> None:
     Go's decoder ignores case, parsers in C end a text at a NUL, others read `model[]` as a list or
     leave out what is no character.
     """
-    if name != "model" and is_like_model(name):
+    if name != "model" and _LIKE_MODEL.match(name):
         text = f"expected no member like `model` but itself, got {name[:40]!r}"
         raise BadRequest(text, detail={"param": "model"})
 
 
 def is_like_model(name: str) -> bool:
     """Return whether some servers take a name for `model`."""
-    plain = name.replace(_REPLACED, "").partition("\0")[0].partition("[")[0]
-    return plain.strip().casefold() == "model"
+    return _LIKE_MODEL.match(name) is not None
 
 
 def check_query(query: bytes) -> None:

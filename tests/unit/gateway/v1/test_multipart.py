@@ -191,6 +191,8 @@ OTHER = b'Content-Disposition: form-data; name="x"'
         (form(MODEL, named(b"mod%65l")), LIKE),
         (form(MODEL, named(b"model%00x")), LIKE),
         (form(MODEL, named(b"model%22x")), LIKE),
+        (form(MODEL, named(b"model;x")), LIKE),
+        (form(MODEL, named(b" MODEL ; x")), LIKE),
         (form(MODEL, named(b"mod\\el")), LIKE),
         (form(MODEL, named(b"mod\\%65l")), LIKE),
         (form(MODEL, named(b'model\\"x')), LIKE),
