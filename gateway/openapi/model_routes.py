@@ -70,10 +70,11 @@ def _route(method: str, path: str, summary: str, answer: Answer) -> Route:
 
 def _endpoint(one: Endpoint) -> Route:
     path = (PREFIX + one.path).decode()
-    is_json = one.body is BodyForm.JSON
-    kind = dict[str, Any]
     example = _MODEL if one.path in (b"/chat/completions", b"/messages") else None
-    request = Content(JSON, kind, example) if is_json else Content("multipart/form-data", kind)
+    requests = {
+        BodyForm.JSON: Content(JSON, dict[str, Any], example),
+        BodyForm.MULTIPART: Content("multipart/form-data", dict[str, Any]),
+    }
     contents = [Content(JSON), Content("*/*")]
     if one.streams:
         contents.insert(1, Content(EVENTS))
@@ -83,7 +84,7 @@ def _endpoint(one: Endpoint) -> Route:
         *("POST", path, GROUP, f"Send a request to a model, in {vendor}'s form."),
         "invoke",
         (Answer(0, "What the server of the model answers.", tuple(contents)),),
-        (request,),
+        tuple(requests[form] for form in one.forms),
         (_VERSION,) if not is_openai else (),
         (errors.UnknownModel, errors.Unknown, *FORWARDED, errors.UnsupportedEncoding),
         "`model` names the function, or an alias. The rest is its server's.",

@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
+from registry.errors import BadRequest
+
 PREFIX: Final = b"/v1"
 
 
@@ -42,19 +44,33 @@ class UsageForm(Enum):
 
 
 class Endpoint(NamedTuple):
-    """One endpoint. `path` is below PREFIX. `has_effects`: a second run may do harm or cost, so it
-    is only resent as a function's `limits.retry` says. `streams`: `"stream": true` is possible."""
+    """One endpoint. `path` is below PREFIX. `forms`: of the body; where there are several, its
+    Content-Type says which. `has_effects`: a second run may do harm or cost, so it is only resent
+    as a function's `limits.retry` says. `streams`: `"stream": true` is possible."""
 
     path: bytes
     protocol: Protocol = Protocol.OPENAI
-    body: BodyForm = BodyForm.JSON
+    forms: tuple[BodyForm, ...] = (BodyForm.JSON,)
     has_effects: bool = True
     streams: bool = False
     usage: UsageForm = UsageForm.NONE
 
+    def form_of(self, content_type: bytes) -> BodyForm:
+        """Return the form of a body. Raises BadRequest for a type that may be none of several."""
+        if len(self.forms) == 1:
+            return self.forms[0]
+        media = content_type.partition(b";")[0].strip().lower()
+        if media in _FORMS:
+            return _FORMS[media]
+        got = repr(media[:40].decode("latin-1"))
+        expected = b" or ".join(_FORMS).decode()
+        raise BadRequest(f"Content-Type: expected {expected}, got {got}")
 
+
+_FORMS: Final = {b"multipart/form-data": BodyForm.MULTIPART, b"application/json": BodyForm.JSON}
 _OPENAI, _ANTHROPIC = Protocol.OPENAI, Protocol.ANTHROPIC
-_JSON, _MULTIPART = BodyForm.JSON, BodyForm.MULTIPART
+_JSON, _MULTIPART = (BodyForm.JSON,), (BodyForm.MULTIPART,)
+_BOTH = (BodyForm.MULTIPART, BodyForm.JSON)
 
 ENDPOINTS: Final = {
     endpoint.path: endpoint
@@ -69,7 +85,7 @@ ENDPOINTS: Final = {
         Endpoint(b"/audio/transcriptions", _OPENAI, _MULTIPART, True, True, UsageForm.PLAIN),
         Endpoint(b"/audio/translations", _OPENAI, _MULTIPART, True, False, UsageForm.PLAIN),
         Endpoint(b"/images/generations", _OPENAI, _JSON, True, True, UsageForm.PLAIN),
-        Endpoint(b"/images/edits", _OPENAI, _MULTIPART, True, True, UsageForm.PLAIN),
+        Endpoint(b"/images/edits", _OPENAI, _BOTH, True, True, UsageForm.PLAIN),
         Endpoint(b"/messages", _ANTHROPIC, _JSON, False, True, UsageForm.MESSAGE),
         Endpoint(b"/messages/count_tokens", _ANTHROPIC, _JSON, False),
     )

@@ -4,7 +4,8 @@ RFC 8259. The body is not built as objects: msgspec checks its syntax, and a wal
 of the top level jumps from bracket to bracket. Both hold the loop, so the walk yields now and then,
 and what takes long per byte has a limit.
 
-A body that two parsers could read as requests for different models is refused.
+A body that two parsers could read as requests for different models is refused. One that is odd in
+another way is not: its server may read it. `tests/data/model_bodies.toml` says which is which.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
+from gateway.v1.endpoints import BodyForm
 from registry.errors import BadRequest
 
 T = TypeVar("T")
@@ -52,6 +54,33 @@ _JUMP: Final = re.compile(rb'(?:[^"\[\]{}]{1,4096}+|' + _STRING + rb"){0,%d}+" %
 """Everything up to the next bracket or long string, but not too much at once."""
 _NEXT: Final = re.compile(_SPACE + rb"([,}])")
 _END: Final = re.compile(_SPACE + b"}")
+_MARK: Final = b"\xef\xbb\xbf"
+"""Byte order mark, which RFC 8259 section 8.1 lets parsers ignore."""
+_LENIENT: Final = (
+    (b"\\\\", b".."),
+    (b"\\ud", b"\\u0"),
+    (b"\\uD", b"\\u0"),
+    (b"-Infinity", b"[1111111]"),
+    (b"Infinity", b"[111111]"),
+    (b"NaN", b"[0]"),
+)
+"""What msgspec refuses and other parsers read, and texts of the same length that it reads.
+
+Surrogates without their other half (RFC 8259 section 8.2): once pairs of backslashes are gone, each
+backslash begins an escape. NaN and the infinities of Python's and JavaScript's writers: an array
+may stand wherever they may, and as part of a number or a name is as wrong as they are.
+"""
+_ESCAPE: Final = re.compile(rb"\\(?:(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
+"""An escape, and what follows its backslash if it is a surrogate."""
+_REPLACED: Final = "\ufffd"
+"""What stands for a surrogate without its other half."""
+_LIKE_MODEL: Final = re.compile(
+    r"[\s\ufffd]*+m\ufffd*+o\ufffd*+d\ufffd*+e\ufffd*+l[\s\ufffd]*+(?:[\0\[]|\Z)", re.IGNORECASE
+)
+"""A name that some parser takes for `model`; see `check_name`."""
+DEPTH: Final = 900
+"""Levels of objects and arrays that are read; msgspec reads a few more, as many as Python's stack
+has room for."""
 _READ: Final = frozenset(
     {"model", "stream", "stream_options", "background", "previous_response_id", "conversation"}
 )
@@ -69,13 +98,17 @@ class Scanned(NamedTuple):
     """What the gateway reads of a request.
 
     `values`: spans of the values of the members in `_READ` that exist. `first`: index behind the
-    opening brace, where a member can be inserted. `is_stream`: the client wants events.
+    opening brace, where a member can be inserted. `is_stream`: the client wants events. `form`: how
+    the body is written. `is_coded`: the model's name is in a charset other than UTF-8 or has a
+    transfer encoding, so that only an `is_bare` name means the same to all.
     """
 
     model: str
     is_stream: bool
     values: dict[str, Span]
     first: int
+    form: BodyForm = BodyForm.JSON
+    is_coded: bool = False
 
 
 class _Object(msgspec.Struct):
@@ -91,18 +124,14 @@ def scan(body: bytes) -> Generator[None, None, Scanned]:
     Raises BadRequest unless the body is a JSON object with a model.
     """
     yield from _check_text(body)
-    _check_syntax(body)
+    yield from _check_syntax(body)
     if len(body) > SLICE:
         yield
     first = body.index(b"{") + 1
     values = yield from _walk(body, first)
-    options = _value(body, values, "stream_options")
-    if options[:1] not in (b"n", b"{"):
-        raise _unexpected("stream_options", "an object", options)
-    stream = _value(body, values, "stream")
-    if stream not in (b"true", b"false", b"null"):
-        raise _unexpected("stream", "true or false", stream)
-    return Scanned(_model(_value(body, values, "model")), stream == b"true", values, first)
+    stream = values.get("stream", Span(0, 0))
+    is_stream = body[stream.begin : min(stream.end, stream.begin + 5)] == b"true"
+    return Scanned(_model(_value(body, values, "model")), is_stream, values, first)
 
 
 def run(scanning: Generator[None, None, T]) -> T:
@@ -121,15 +150,25 @@ def check_model(model: str) -> None:
         raise _no_model(repr(model[:40]))
 
 
+def is_bare(name: str) -> bool:
+    """Return whether a name is the same in all charsets with ASCII and in quoted-printable."""
+    return name.isascii() and "=" not in name and name == name.strip()
+
+
 def check_name(name: str) -> None:
     """Raise BadRequest for a name that some servers take for `model`.
 
-    Go's decoder ignores case, parsers in C end a text at a NUL, others read `model[]` as a list.
+    Go's decoder ignores case, parsers in C end a text at a NUL, others read `model[]` as a list or
+    leave out what is no character.
     """
-    plain = name.partition("\0")[0].partition("[")[0].strip().casefold()
-    if plain == "model" and name != "model":
+    if name != "model" and _LIKE_MODEL.match(name):
         text = f"expected no member like `model` but itself, got {name[:40]!r}"
         raise BadRequest(text, detail={"param": "model"})
+
+
+def is_like_model(name: str) -> bool:
+    """Return whether some servers take a name for `model`."""
+    return _LIKE_MODEL.match(name) is not None
 
 
 def check_query(query: bytes) -> None:
@@ -157,16 +196,31 @@ def _check_text(body: bytes) -> Generator[None, None, None]:
             raise BadRequest(f"the body: expected UTF-8, got byte {place} as it is") from None
 
 
-def _check_syntax(body: bytes) -> None:
+def _check_syntax(body: bytes) -> Generator[None, None, None]:
     """Raise BadRequest unless the body is a JSON object."""
     try:
         _decode(body)
     except RecursionError:
-        raise BadRequest("the body is nested too deeply") from None
+        text = f"expected at most {DEPTH} levels of objects and arrays, got more"
+        raise BadRequest(f"the body: {text}") from None
     except msgspec.ValidationError as error:
         raise BadRequest(f"the body: {error}") from None
     except msgspec.DecodeError as error:
-        raise BadRequest(f"the body: expected a JSON object: {error}") from None
+        other = yield from _strict(body)
+        if other == body:
+            raise BadRequest(f"the body: expected a JSON object: {error}") from None
+        yield from _check_syntax(other)
+
+
+def _strict(body: bytes) -> Generator[None, None, bytes]:
+    """Return a text of the same length that msgspec reads if a lenient parser reads the body."""
+    if body.startswith(_MARK):
+        body = body.replace(_MARK, b"   ", 1)
+    for lenient, strict in _LENIENT:
+        if len(body) > SLICE:
+            yield
+        body = body.replace(lenient, strict)
+    return body
 
 
 def _value(body: bytes, values: dict[str, Span], name: str) -> bytes:
@@ -184,7 +238,9 @@ def _model(value: bytes) -> str:
     """Return the model's name. Raises BadRequest."""
     if value[:1] != b'"':
         raise _no_model("none" if value == b"null" else _shown(value))
-    model = msgspec.json.decode(value, type=str)
+    model = _text(value)
+    if _REPLACED in model:
+        raise _no_model(_shown(value))
     check_model(model)
     return model
 
@@ -194,8 +250,17 @@ def _no_model(got: str) -> BadRequest:
     return BadRequest(text, detail={"param": "model"})
 
 
-def _unexpected(name: str, expected: str, got: bytes) -> BadRequest:
-    return BadRequest(f"{name}: expected {expected}, got {_shown(got)}", detail={"param": name})
+def _text(value: bytes) -> str:
+    """Return a text that stands in quotes, with U+FFFD for surrogates if one is unpaired."""
+    try:
+        text: str = msgspec.json.decode(value, type=str)
+    except msgspec.DecodeError:
+        text = msgspec.json.decode(_ESCAPE.sub(_without_surrogate, value), type=str)
+    return text
+
+
+def _without_surrogate(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape[1] else escape[0]
 
 
 def _shown(value: bytes) -> str:
@@ -242,7 +307,7 @@ def _key(name: bytes) -> str:
     """Return the name of a member, which stands in quotes. Raises BadRequest."""
     if len(name) > NAME_MAX:
         raise _long_name()
-    key: str = msgspec.json.decode(name, type=str)
+    key = _text(name)
     check_name(key)
     return key
 

@@ -121,8 +121,9 @@ class Request(NamedTuple):
 def make_request(random: Random) -> Request:
     """Return a request that is odd in some way, or in none."""
     endpoint = random.choice(PATHS)
-    made = _make_body(random, endpoint.body)
-    is_valid = _may_be_valid(made, endpoint.body)
+    form = random.choice(endpoint.forms)
+    made = _make_body(random, form)
+    is_valid = _may_be_valid(made, form)
     body = made.body.replace(MODEL.encode(), b"awake" if is_valid else b"asleep")
     path, protocol = endpoint.path, endpoint.protocol
     if random.random() < 0.02:
@@ -141,7 +142,7 @@ def make_request(random: Random) -> Request:
     framed, fields = _framed(random, framing, body)
     data = b"\r\n".join([*lines, *fields, b"", b""]) + framed
     is_right = framing in ("length", "chunked")
-    return Request(data, body, protocol, endpoint.body, is_right, is_valid)
+    return Request(data, body, protocol, form, is_right, is_valid)
 
 
 def _make_body(random: Random, form: BodyForm) -> OddBody:

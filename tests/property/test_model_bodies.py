@@ -13,13 +13,23 @@ from random import Random
 import pytest
 
 from gateway.v1.endpoints import ENDPOINTS
-from gateway.v1.multipart import scan_multipart
+from gateway.v1.multipart import form_type, scan_multipart
 from gateway.v1.scanning import run, scan
 from gateway.v1.splicing import upstream_body
 from registry.errors import BadRequest
 from registry.model import ModelApi
 from tests.support.doses import amount
-from tests.support.odd_bodies import form_models_of, models_of, odd_form, odd_json
+from tests.support.form_readers import fields_of, is_like_model, names_of
+from tests.support.odd_bodies import (
+    MODEL,
+    OddBody,
+    client_form,
+    form_models_of,
+    models_of,
+    mutated,
+    odd_form,
+    odd_json,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -49,12 +59,12 @@ def test_json_bodies() -> None:
         sent = upstream_body(body, scanned, CHAT, SERVED).body
         assert models_of(body) == {scanned.model}, number
         assert models_of(sent) == {SERVED.served_model}, number
-        was, given = (json.loads(one, parse_int=len) for one in (body, sent))
+        was, given = (json.loads(one, parse_int=len, parse_constant=str) for one in (body, sent))
         assert given.pop("model") == SERVED.served_model, number
         assert was.pop("model") == scanned.model, number
-        if scanned.is_stream:
-            options = was.get("stream_options") or {}
-            was["stream_options"] = {**options, "include_usage": True}
+        options = was.get("stream_options")
+        if scanned.is_stream and (options is None or isinstance(options, dict)):
+            was["stream_options"] = {**(options or {}), "include_usage": True}
         assert given == was, number
     assert told["passed"] > told.total() / 8
     assert len(told) > 8
@@ -78,3 +88,56 @@ def test_forms() -> None:
         assert form_models_of(sent, kind) == [SERVED.served_model], number
     assert told["passed"] > told.total() / 8
     assert len(told) > 8
+
+
+def _read_alike(form: OddBody) -> str:
+    """Return the model that the gateway finds in a form, and check that no other reader finds
+    another one. Raises BadRequest for a form that the gateway refuses."""
+    body, kind = form
+    scanned = run(scan_multipart(body, kind))
+    sent_type = form_type(kind)
+    named = []
+    for field in fields_of(body, sent_type.boundary):
+        names = names_of(field.disposition)
+        if names == {"model"}:
+            named.append(field.value)
+        else:
+            assert not any(map(is_like_model, names)), field
+    begin, end = scanned.values["model"]
+    assert named == [body[begin:end]] == [scanned.model.encode()]
+    assert form_models_of(body, sent_type.field()) == [scanned.model]
+    return scanned.model
+
+
+def test_forms_of_clients() -> None:
+    """What clients write passes, and each reader finds the model that the gateway has found."""
+    for number in range(amount(1_500, 50_000)):
+        assert _read_alike(client_form(Random(f"client/{number}"))) == MODEL, number
+
+
+REASONS = (
+    *("Content-Type: expected", "Content-Type of model: expected", "Content-Disposition: expected"),
+    *("Content-Transfer-Encoding of model: expected", "_charset_: expected", "model: expected"),
+    *(
+        "expected no member like `model`",
+        "expected parameters as in RFC 9110",
+        "the body: expected",
+    ),
+)
+"""How refusals begin."""
+
+
+def test_mutated_forms_of_clients() -> None:
+    """A form that is spoilt is read alike by all readers, or refused for a stated reason."""
+    told: Counter[str] = Counter()
+    for number in range(amount(1_500, 50_000)):
+        random = Random(f"mutated/{number}")
+        form = mutated(random, client_form(random))
+        try:
+            _read_alike(form)
+        except BadRequest as error:
+            told[next(one for one in REASONS if error.message.startswith(one))] += 1
+        else:
+            told["passed"] += 1
+    assert told["passed"] > told.total() / 8
+    assert len(told) > 5

@@ -9,6 +9,7 @@ from __future__ import annotations
 import email.parser
 import email.policy
 import json
+import re
 from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
@@ -218,6 +219,72 @@ def odd_form(random: Random) -> OddBody:
         parts *= random.choice((2, 8, 25))
     body = b"".join(parts) + b"--" + boundary + one_of((b"--" + line,), (b"", b"--x", b"-- \r\n"))
     return OddBody(_spoilt(random, body, rate / 2), kind)
+
+
+FILE_NAMES = (
+    *(
+        b"a.wav",
+        b'12\\" remix.wav',
+        b"12%22.wav",
+        b"C:\\dir\\a.wav",
+        b"a;b=c.wav",
+        b"na\xc3\xafve.wav",
+    ),
+    *(b"", b"a\\", b"a\\\\", b"name=model", b"a; filename=b", b'a"b.wav', b"a%0D%0Ab"),
+)
+FIELD_NAMES = (
+    *(b"prompt", b"image[]", b"metadata[model]", b"a%22b", b"a%0D%0Ab", b'a\\"b', b"a\\\\b"),
+    *(b"\xc3\xb6", b"x" * 200, b"my model", b"models"),
+)
+TEXT_TYPES = (
+    *(b"", b"", b"\r\nContent-Type: text/plain", b"\r\nContent-Type: text/plain; charset=UTF-8"),
+    b"\r\nContent-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit",
+    *(b'\r\nContent-Type: text/plain;charset="us-ascii"', b"\r\nContent-Length: 5"),
+    b"\r\nContent-Transfer-Encoding: quoted-printable",
+)
+
+
+def client_form(random: Random) -> OddBody:
+    """Return a form as some client may write it, with MODEL as its model, and its Content-Type."""
+    boundary = random.choice((b"----x1Y2", b"===17===", b"a'()+_,-./:=?", b"b" * 70, b"a b"))
+    is_bare = not re.search(rb"[ ,]", boundary) and random.random() < 0.5
+    kind = b"multipart/form-data; boundary=" + (boundary if is_bare else b'"%b"' % boundary)
+    kind += random.choice((b"", b"; charset=UTF-8", b";charset=iso-8859-1"))
+
+    def part(name: bytes, value: bytes, more: bytes = b"", kinds: bytes = b"") -> bytes:
+        lines = [b'Content-Disposition: form-data; name="%b"%b' % (name, more)]
+        lines += [line for line in kinds.split(b"\r\n") if line]
+        random.shuffle(lines)
+        return b"--%b\r\n%b\r\n\r\n%b\r\n" % (boundary, b"\r\n".join(lines), value)
+
+    values = (b"", b"\r\n", b"RIFF\0--" + boundary[:-1], b"--", b"OTHER", random.randbytes(40))
+    parts = [part(b"model", MODEL.encode(), kinds=random.choice(TEXT_TYPES))]
+    for _ in range(random.choice((0, 1, 2, 5, 30))):
+        name, value = random.choice(FIELD_NAMES), random.choice(values)
+        more, kinds = b"", random.choice(TEXT_TYPES)
+        if random.random() < 0.5:
+            more = b'; filename="%b"' % random.choice(FILE_NAMES)
+            if b"\\" in name and b'"' in more[12:-1]:
+                continue  # no client escapes one of both names alone
+            kinds = random.choice((b"", b"\r\nContent-Type: audio/wav"))
+        parts.insert(random.randint(0, len(parts)), part(name, value, more, kinds))
+    before = random.choice((b"", b"", b"\r\n", b"preamble\r\n"))
+    behind = random.choice((b"", b"\r\n", b"\r\n\r\n", b"\r\nepilogue\r\n--\r\n"))
+    return OddBody(before + b"".join(parts) + b"--%b--" % boundary + behind, kind)
+
+
+def mutated(random: Random, form: OddBody) -> OddBody:
+    """Return a form with some pieces of it, or of the grammar, in other places."""
+    body, pieces = (
+        form.body,
+        (b"\r\n", b'"', b"\\", b";", b"--", b"name=", b"model", b"\n", b"=", b""),
+    )
+    for _ in range(random.choice((1, 1, 2, 4))):
+        at, end = sorted((random.randint(0, len(body)), random.randint(0, len(body))))
+        piece = random.choice((*pieces, body[at : min(end, at + 80)]))
+        place = random.randint(0, len(body))
+        body = body[:place] + piece + body[place + random.choice((0, 0, 1, len(piece))) :]
+    return OddBody(body, form.content_type)
 
 
 def _spoilt(random: Random, body: bytes, rate: float) -> bytes:

@@ -30,7 +30,7 @@ from gateway.v1.endpoints import (
     UsageForm,
     is_model_request,
 )
-from gateway.v1.multipart import boundary_of, content_type, scan_multipart
+from gateway.v1.multipart import form_type, scan_multipart
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, check_query, scan
 from gateway.v1.splicing import upstream_body
@@ -190,9 +190,10 @@ class _Router:
 
     def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
         """Implement `Router.scan`."""
-        if self._endpoint.body is BodyForm.JSON:
+        kind = request.head.fields.get(b"content-type")
+        if self._endpoint.form_of(kind) is BodyForm.JSON:
             return scan(body)
-        return scan_multipart(body, request.head.fields.get(b"content-type"))
+        return scan_multipart(body, kind)
 
     def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
         """Implement `Router.route`."""
@@ -215,7 +216,7 @@ class _Router:
             says_usage=endpoint.usage is not UsageForm.NONE,
         )
         target = self._target(deployed, scanned.model, api)
-        head = self._head_for_server(request.head)
+        head = _head_for_server(request.head, scanned.form)
         plan = self._exchanges.plan(head, target, deployed, journal, caller)
         is_free_of_effects = not endpoint.has_effects and plan.retry == "auto"
         retry = "always" if is_free_of_effects else plan.retry
@@ -277,18 +278,6 @@ class _Router:
         )
         raise UnknownModel(text)
 
-    def _head_for_server(self, head: RequestHead) -> RequestHead:
-        """Return the head with the fields that its server gets.
-
-        Its Content-Type is that of the body that was scanned: a server that took it for something
-        else might find another model there.
-        """
-        kind = shapes.JSON.encode()
-        if self._endpoint.body is BodyForm.MULTIPART:
-            kind = content_type(boundary_of(head.fields.get(b"content-type")))
-        fields = _without(head.fields, _UNSENT, (_IDENTITY, (_CONTENT_TYPE, kind)))
-        return head._replace(fields=fields, options=head.options - _UNSENT)
-
     def _target(self, deployed: Deployed, model: str, api: ModelApi) -> FunctionTarget:
         """Return the target of the exchange. A model that names a revision stays with it."""
         is_pinned = model == deployed.revision.ref
@@ -296,6 +285,19 @@ class _Router:
         path = api.base.encode() + self._endpoint.path
         ref = deployed.revision.ref if is_pinned else name
         return FunctionTarget(name, ref, PREFIX, path, self._query or None)
+
+
+def _head_for_server(head: RequestHead, form: BodyForm) -> RequestHead:
+    """Return the head with the fields that its server gets.
+
+    Its Content-Type is that of the body that was scanned: a server that took it for something else
+    might find another model there.
+    """
+    kind = shapes.JSON.encode()
+    if form is BodyForm.MULTIPART:
+        kind = form_type(head.fields.get(b"content-type")).field()
+    fields = _without(head.fields, _UNSENT, (_IDENTITY, (_CONTENT_TYPE, kind)))
+    return head._replace(fields=fields, options=head.options - _UNSENT)
 
 
 def check_model_caller(

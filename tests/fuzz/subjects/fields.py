@@ -24,7 +24,7 @@ from gateway.proxy.own_keys import find_keys
 from gateway.proxy.request_head import parse_request_head
 from gateway.proxy.targets import claimed_methods, claimed_paths, split_target
 from gateway.proxy.trusted import TrustedProxies
-from gateway.v1.multipart import boundary_of
+from gateway.v1.multipart import form_type
 from gateway.v1.scanning import check_query
 from registry.errors import FnError
 from registry.field_classes import CREDENTIALS, fold
@@ -96,7 +96,7 @@ def _asked(data: bytes) -> dict[str, Any]:
         "page": lambda: prefers_page(value("Accept") or ""),
         "format": lambda: negotiate_format(value("Accept") or ""),
         "correlation": lambda: correlate(value),
-        "boundary": lambda: boundary_of((value("Content-Type") or "").encode("latin-1")),
+        "boundary": lambda: form_type((value("Content-Type") or "").encode("latin-1")),
         "cookies": lambda: kept_cookies(cookies, frozenset({KEY.encode()})),
         "sent": lambda: find_values(cookies),
         "set-cookie": lambda: scope_cookie(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tracemalloc
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
@@ -31,6 +32,7 @@ from tests.support.proxied import until
 
 BODY = {"model": "web", "x": 1}
 AUDIO = "/v1/audio/transcriptions"
+EDITS = "/v1/images/edits"
 FORM = (
     b'--B\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nRIFF\r\n'
     b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nweb\r\n--B--\r\n'
@@ -81,6 +83,31 @@ async def test_a_form_keeps_its_boundary(tmp_path: Path, is_fast: bool) -> None:
         [asked] = server.asked
         assert asked.fields["content-type"] == "multipart/form-data; boundary=B"
         assert asked.body == FORM.replace(b"\r\nweb\r\n", b"\r\nanother/model\r\n")
+        await one.settled()
+
+
+async def test_an_edit_of_images_is_a_form_or_json(tmp_path: Path, is_fast: bool) -> None:
+    """The Content-Type says which; the server gets the body as that and with its own name."""
+    server = ModelServer(document())
+    api = ModelApi(served_model="another/model")
+    body = {"model": "web", "images": [{"image_url": "data:image/png;base64,AA=="}]}
+    async with models(tmp_path, server, is_fast=is_fast, api=api) as one:
+        for kind, sent in (("application/json", body), ("Application/JSON; charset=utf-8", body)):
+            assert (await asks(one, post(EDITS, sent, f"Content-Type: {kind}"))).status == 200
+        kind = 'multipart/form-data; boundary="B"'
+        assert (await asks(one, post(EDITS, FORM, f"Content-Type: {kind}"))).status == 200
+        changed = json.dumps({**body, "model": "another/model"}).encode()
+        assert [asked.body for asked in server.asked[:2]] == [changed] * 2
+        assert server.asked[2].body == FORM.replace(b"\r\nweb\r\n", b"\r\nanother/model\r\n")
+        types = [asked.fields["content-type"] for asked in server.asked]
+        json_type = "application/json"
+        assert types == [json_type, json_type, "multipart/form-data; boundary=B"]
+        for kind in ("Content-Type: text/plain", "X: y"):
+            answer = await asks(one, post(EDITS, sent, kind))
+            text = "Content-Type: expected multipart/form-data or application/json, got"
+            assert text in answer.json["error"]["message"]
+            assert answer.status == 400
+        assert len(server.asked) == 3
         await one.settled()
 
 
