@@ -11,6 +11,7 @@ import numpy as np
 
 from runtime_image.codecs.tensors import unequal_rows
 from runtime_image.contract.errors import (
+    BAD_INPUT,
     EXECUTION_TIMEOUT,
     FUNCTION_FAILED,
     RequestError,
@@ -20,6 +21,7 @@ from runtime_image.contract.link import NotStarted
 from runtime_image.contract.model import ModelSpec
 from runtime_image.engines.base import Engine, Stopped
 from runtime_image.engines.failures import reason_of
+from runtime_image.engines.refused_values import refused_values
 from runtime_image.replica.intake import Job
 from runtime_image.replica.stages import (
     Answerer,
@@ -212,7 +214,9 @@ class Runner:
         signature, arrays = self._engine.signature, members[0].arrays
         if len(members) > 1 or arrays is None or signature.kind != "tensors":
             return failure
-        if not isinstance(failure, RequestError) or failure.code != FUNCTION_FAILED:
+        if not isinstance(failure, RequestError) or isinstance(failure, UnfitInput):
+            return failure
+        if failure.code not in (BAD_INPUT, FUNCTION_FAILED):
             return failure
         refused = unequal_rows(shapes_of(arrays), signature)
         if refused is None:
@@ -284,4 +288,6 @@ def _failure(error: BaseException, run: Run) -> Outcome:
         return RequestError(EXECUTION_TIMEOUT, text)
     if isinstance(error, UnfitInput):
         return error
+    if refused := refused_values(error):
+        return RequestError(BAD_INPUT, refused)
     return RequestError(FUNCTION_FAILED, reason_of(error))

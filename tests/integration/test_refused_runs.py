@@ -74,15 +74,16 @@ async def test_a_handler_that_raises_fails_one_request_only(server: ServingServe
     assert [replica.id for replica in server.bound()] == replicas
 
 
-async def test_a_model_that_raises_fails_one_request_only(tmp_path: Path) -> None:
-    """A model's error is 500 with ONNX Runtime's reason; the same replica answers the next
-    request."""
+async def test_a_model_that_refuses_values_fails_one_request_only(tmp_path: Path) -> None:
+    """An index out of range is 400 with the operator and ONNX Runtime's reason; the same replica
+    answers the next request."""
     async with serving(tmp_path) as server:
         await server.deploy(models.fails_on_negative(tmp_path), name="f")
         bad = await server.call("f", {"inputs": {"x": [[-1, 0, 0, 0]]}})
         good = await server.call("f", {"inputs": {"x": [[1, 0, 0, 0]]}})
 
-    assert (bad.status, bad.problem["code"]) == (500, "function_failed")
+    assert (bad.status, bad.problem["code"]) == (400, "bad_input")
+    assert "the model's Gather" in bad.problem["detail"]
     assert "indices element out of data bounds" in bad.problem["detail"]
     assert good.status == 200
 

@@ -151,7 +151,7 @@ def test_a_failed_batch_is_repeated_one_by_one(tmp_path: Path) -> None:
     )
 
     assert [len(run.jobs) for run in results.runs] == [3, 1, 1, 1]
-    assert results.error(2)[0] == "function_failed"
+    assert results.error(2)[0] == "bad_input"
     assert "out of data bounds" in results.error(2)[1]
     assert (results.output(1), results.output(3)) == ({"y": [[2] * 4]}, {"y": [[4] * 4]})
 

@@ -1,0 +1,45 @@
+"""Errors of ONNX Runtime that a request's inputs have caused: their values, or their shapes."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+TEXT_MAX: Final = 500
+"""Max characters of a reason."""
+_RUN: Final = re.compile(
+    r"\[ONNXRuntimeError\] : (?P<code>\d+) : \w+ : Non-zero status code returned while running"
+    r" (?P<operator>\S+) node\. Name:'(?P<node>[^']*)' Status Message: (?P<reason>.*)",
+    re.DOTALL,
+)
+_INVALID_ARGUMENT: Final = "2"
+"""ORT_INVALID_ARGUMENT (onnxruntime_c_api.h, OrtErrorCode). Operators check most of what they get
+with it, and the rest by conditions, whose errors have the code of any other failure."""
+_CONDITION: Final = re.compile(
+    r" was false|mismatch|must (?:match|not be)|should (?:not )?be"
+    r"|[Oo]ut of (?:range|(?:data )?bounds)|not in valid range|is not equal to|division by zero|Integer overflow|shape\.Size\(\) must"
+)
+_RESOURCE: Final = re.compile(r"alloc|memory|cuda|cublas|cudnn|\bfile\b", re.IGNORECASE)
+_PLACE: Final = re.compile(
+    r".*(?: was false\.?|\w+\.(?:h|cc):\d+ \w+|\[with [^]]*\])\s+(?=\S)", re.DOTALL
+)
+"""Where ONNX Runtime's source has the condition, if words follow."""
+
+
+def refused_values(error: BaseException) -> str:
+    """Return which operator did not take a run's inputs, and why; "" for any other error.
+
+    Only for a model that runs alone: what a handler passes to it is the handler's own.
+    """
+    if not type(error).__module__.startswith("onnxruntime"):
+        return ""
+    found = _RUN.match(str(error))
+    if found is None or _RESOURCE.search(found["reason"]):
+        return ""
+    if found["code"] != _INVALID_ARGUMENT and not _CONDITION.search(found["reason"]):
+        return ""
+    reason = _PLACE.sub("", found["reason"], count=1).strip() or found["reason"].strip()
+    node = f" ({found['node'][:100]})" if found["node"] else ""
+    return f"the model's {found['operator'][:100]}{node} does not take these inputs: {reason}"[
+        :TEXT_MAX
+    ]
