@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import stat
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -13,9 +12,9 @@ from typing import Any, BinaryIO, Final
 
 from admin.cli import ignoring
 from admin.cli.links import leads_out, real_path
-from admin.text import size
+from admin.text import command, size
 from registry.bounded_text import TOML_MAX
-from registry.bundles.foreign_formats import by_suffix, not_onnx
+from registry.bundles.foreign_formats import by_suffix, is_onnx, not_onnx
 from registry.bundles.onnx_files import OnnxReader, check_original, external_paths
 from registry.bundles.paths import FILES_MAX, check_path, make_bundle
 from registry.errors import BadBundle, BadRequest
@@ -29,7 +28,6 @@ MANY: Final = 500
 """Files above which a program's folder may not be meant to be sent."""
 _SHOWN: Final = 5
 _CHUNK: Final = 1024 * 1024
-_MODEL_SUFFIX: Final = ".onnx"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ def collect(path: Path | None, name: str | None = None, built: str = "") -> Coll
         return _folder(path, name, built)
     if built:
         raise BadBundle(f"a server: expected a folder, got {path}")
-    if path.suffix.lower() != _MODEL_SUFFIX:
+    if not is_onnx(path.name):
         advice = by_suffix(path.name)
         raise BadBundle(
             f"expected a folder with {MANIFEST_FILE} or an .onnx file, got {path}"
@@ -160,23 +158,23 @@ def _folder(root: Path, name: str | None, built: str) -> Collected:
     has_manifest = (root / MANIFEST_FILE).is_file()
     if not has_manifest and not built:
         error = BadBundle(f"expected {MANIFEST_FILE} in {root}, got none")
-        if model := next(iter(sorted(root.glob(f"*{_MODEL_SUFFIX}"))), None):
-            error.add_note(f"fnctl deploy {shlex.quote(str(model))}")
+        if models := sorted(each for each in root.iterdir() if is_onnx(each.name)):
+            error.add_note(command("fnctl", "deploy", str(models[0])))
         else:
-            folder = shlex.quote(str(root))
-            error.add_note(f"for an HTTP server: fnctl deploy {folder} --command '...' --trust")
+            line = command("fnctl", "deploy", str(root))
+            error.add_note(f"for an HTTP server: {line} --command '...' --trust")
         raise error
     text = _text(root, MANIFEST_FILE) if has_manifest else built
     there = _there(root)
     manifest = parse_manifest(text, there)
     named = {*([MANIFEST_FILE] if has_manifest else []), *manifest.files}
-    if manifest.model.lower().endswith(_MODEL_SUFFIX):
+    if is_onnx(manifest.model):
         named.update(_external(root, manifest.model))
     # Only a program can read files that nothing names; beside a model they may be many GiB.
     is_program = manifest.server is not None or manifest.handler
     unnamed = frozenset(there) - named if is_program else frozenset()
     chosen = name or manifest.name
-    derived = chosen or name_from_file(manifest.model or f"{root.resolve().name}{_MODEL_SUFFIX}")
+    derived = chosen or name_from_file(manifest.model or f"{root.resolve().name}.onnx")
     return Collected(
         derived,
         not chosen,

@@ -66,6 +66,11 @@ _BY_CONTENT: Final = (
 """Lower-case beginnings of files; a pickle begins with its protocol number."""
 
 
+def is_onnx(path: str) -> bool:
+    """Return whether a file is an ONNX model by its suffix, in capitals as well."""
+    return PurePosixPath(path).suffix.lower() == ".onnx"
+
+
 def by_suffix(path: str) -> str:
     """Return how to convert a file named `path` to ONNX; "" for an unknown suffix."""
     return _BY_SUFFIX.get(PurePosixPath(path).suffix.lower(), "")

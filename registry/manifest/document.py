@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from registry.bounded_text import read_toml
 from registry.builds import Compilation
-from registry.bundles.foreign_formats import by_suffix
+from registry.bundles.foreign_formats import by_suffix, is_onnx
 from registry.errors import BadManifest, BadRequest
 from registry.manifest.checks import NOTHING, refused, validate
 from registry.manifest.oip import oip_identity
@@ -313,7 +313,7 @@ def _model(document: Document, files: Collection[str]) -> str:
         return document.model
     if document.runtime.engine == "python":
         return ""
-    found = sorted(path for path in files if path.endswith(".onnx"))
+    found = sorted(filter(is_onnx, files))
     if len(found) != 1:
         raise refused("model", "the path of the model file", found or NOTHING)
     return found[0]

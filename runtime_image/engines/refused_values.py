@@ -17,7 +17,8 @@ _INVALID_ARGUMENT: Final = "2"
 with it, and the rest by conditions, whose errors have the code of any other failure."""
 _CONDITION: Final = re.compile(
     r" was false|mismatch|must (?:match|not be)|should (?:not )?be"
-    r"|[Oo]ut of (?:range|(?:data )?bounds)|not in valid range|is not equal to|division by zero|Integer overflow|shape\.Size\(\) must"
+    r"|[Oo]ut of (?:range|(?:data )?bounds)|not in valid range|is not equal to"
+    r"|division by zero|Integer overflow|shape\.Size\(\) must"
 )
 _RESOURCE: Final = re.compile(r"alloc|memory|cuda|cublas|cudnn|\bfile\b", re.IGNORECASE)
 _PLACE: Final = re.compile(

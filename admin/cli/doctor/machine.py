@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from admin.cli.options import TOKEN_FILE
-from admin.text import get, size
+from admin.text import command, get, size
 from registry.model import LOCAL_HOST
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def token(data: Path) -> Check:
         return Check("fail", "admin token", f"{path} is empty", "remove it and restart the server")
     if mode & PRIVATE:
         found = f"{path} has mode {mode:04o}, expected 0600: others can read it"
-        return Check("fail", "admin token", found, f"chmod 600 {path}")
+        return Check("fail", "admin token", found, command("chmod", "600", str(path)))
     return Check("ok", "admin token", f"{path} is readable only by you")
 
 
@@ -137,7 +137,7 @@ def secret_key(path: Path) -> list[Check]:
         return [Check("fail", "secrets' key", f"{path}: {error.strerror}")]
     if mode & PRIVATE:
         found = f"{path} has mode {mode:04o}, expected 0600: others can read it"
-        return [Check("warn", "secrets' key", found, f"chmod 600 {path}")]
+        return [Check("warn", "secrets' key", found, command("chmod", "600", str(path)))]
     return [Check("ok", "secrets' key", f"{path} is readable only by you")]
 
 

@@ -16,7 +16,7 @@ from admin.cli.repository.manifest import manifest_text, read_labels
 from admin.cli.repository.sample import sample
 from admin.cli.repository.tensors import check_tensors
 from admin.cli.repository.text_format import TEXT_MAX
-from registry.bundles.foreign_formats import by_suffix, not_onnx
+from registry.bundles.foreign_formats import by_suffix, is_onnx, not_onnx
 from registry.errors import BadBundle, BadManifest, BadRequest
 from registry.names import OIP_NAME_RULE, check_name, is_oip_name, name_from_file
 from runtime_image.contract.onnx_signature import graph_signature
@@ -169,7 +169,7 @@ def _model_path(folder: Path, name: str) -> tuple[Path, str]:
     if (folder / name).is_dir():
         folder, name = folder / name, "model.onnx"
     if (folder / name).is_file():
-        if not name.endswith(".onnx"):
+        if not is_onnx(name):
             advice = by_suffix(name)
             text = f"expected a file {name!r} that ends with .onnx"
             raise BadBundle(f"{text}; {advice}" if advice else text)

@@ -353,7 +353,7 @@ def _deploy(
     from admin.cli.operations import bar, finish, upload
     from admin.cli.render import example, render_summary
     from admin.client.client import ApiError
-    from admin.text import size
+    from admin.text import command, size
 
     client = session.client
     count, sent = upload(client, collected, partial(bar, quiet=session.as_json))
@@ -363,7 +363,9 @@ def _deploy(
         operation = client.create_revision(collected.name, request)
     except ApiError as error:
         if collected.is_derived and error.code == "conflict":
-            error.add_note(f"fnctl deploy {collected.path} --name {collected.name}")
+            error.add_note(
+                command("fnctl", "deploy", str(collected.path), "--name", collected.name)
+            )
         raise
     if no_wait:
         session.answer(operation, lambda: f"operation {operation['id']} is running")

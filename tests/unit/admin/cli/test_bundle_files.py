@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from hashlib import sha256
 from pathlib import Path
 
@@ -209,12 +210,21 @@ def test_models_of_others_are_told_how_to_become_onnx(
         collect(tmp_path)
 
 
-def test_a_folder_with_a_model_only_names_the_command(tmp_path: Path) -> None:
-    """A folder with a model but no manifest is refused with the command that deploys the model."""
-    path = models.add_one(tmp_path)
+@pytest.mark.parametrize("suffix", ["onnx", "ONNX", "Onnx"])
+def test_a_folder_with_a_model_only_names_the_command(tmp_path: Path, suffix: str) -> None:
+    """A folder with a model but no manifest is refused with the command that deploys the model, as
+    a shell takes it; a suffix in capitals is no other one, also in a manifest's folder."""
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    path = models.add_one(folder).rename(folder / f"it's.{suffix}")
     with pytest.raises(BadBundle, match=r"expected function\.toml") as caught:
-        collect(tmp_path)
-    assert caught.value.__notes__ == [f"fnctl deploy {path}"]
+        collect(folder)
+    [note] = caught.value.__notes__
+    assert shlex.split(note) == ["fnctl", "deploy", str(path)]
+    assert collect(Path(shlex.split(note)[2])).name == "it-s"
+
+    (folder / "function.toml").write_text(TOML)
+    assert collect(folder).bundle.files[-1].path == path.name
 
 
 @pytest.fixture
