@@ -40,6 +40,8 @@ _MEDIA: Final = (
     (b"fLaC", "audio/flac"),
     (b"OggS", "audio/ogg"),
 )
+_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+"""Content types by the form of a RIFF file, which follows its size."""
 _WITHOUT_LINE_ENDS: Final = b"\x89PNG\x1a"
 """First bytes of a PNG file that `curl -d @FILE` has sent."""
 PICTURES: Final = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
@@ -59,10 +61,14 @@ def declared(signature: Signature, rules: dict[str, InputRule], kind: InputKind)
 
 
 def media_of(body: memoryview) -> str:
-    """Return the content type of a picture or sound by its first bytes, "" for anything else."""
+    """Return the content type of a picture or sound by its first bytes, "" for anything else.
+
+    `curl -d @FILE` has removed line ends and zero bytes, so a RIFF file's size may be shorter.
+    """
     head = bytes(body[:12])
     if head[:4] == b"RIFF":
-        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(head[8:], "")
+        forms = (_RIFF.get(head[at : at + 4]) for at in range(8, 3, -1))
+        return next(filter(None, forms), "")
     return next((kind for magic, kind in _MEDIA if head.startswith(magic)), "")
 
 

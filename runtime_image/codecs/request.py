@@ -245,8 +245,12 @@ def _hint(media: str, types: list[str], body: memoryview) -> str:
     kind = NPY if bytes(body[: len(_MAGIC)]) == _MAGIC else raw.media_of(body)
     family = kind.partition("/")[0]
     is_sound = family == "audio" and raw.AUDIO_TYPES[0] in types
-    if not kind or not (kind in types or f"{family}/*" in types or is_sound):
-        return f"; send Content-Type: {types[0]}"
+    if not (kind in types or f"{family}/*" in types or is_sound):
+        is_raw = OCTETS in types and not _JSON_START.match(bytes(body[:64]))
+        what = f"the body is {kind}, which this function does not take: " if kind else ""
+        if not is_raw:
+            return f"; {what}send Content-Type: {types[0]}"
+        kind = OCTETS
     if media == _URLENCODED:
         return f"; with curl: -H 'Content-Type: {kind}' --data-binary @FILE"
     return f"; send Content-Type: {kind}"

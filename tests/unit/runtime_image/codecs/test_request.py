@@ -157,7 +157,7 @@ def test_a_body_without_a_type_is_told_its_own(rule: InputRule, body: bytes, kin
         with pytest.raises(RequestError) as caught:
             parse(RequestHead(content_type), body, SIGNATURE, {"x": rule})
         assert caught.value.code == UNSUPPORTED_TYPE
-        hint = f"; send Content-Type: {kind}"
+        hint = f"send Content-Type: {kind}"
         if content_type and kind != "application/json":
             hint = f"; with curl: -H 'Content-Type: {kind}' --data-binary @FILE"
         assert caught.value.message.endswith(hint)
@@ -174,7 +174,7 @@ def test_a_bytes_function_takes_any_named_type() -> None:
     parsed = parse(RequestHead("text/plain"), memoryview(b"abc"), ANY_BYTES, {})
     assert parsed.inputs["body"].payload == b"abc"
     for content_type in ("", "application/x-www-form-urlencoded"):
-        with pytest.raises(RequestError, match="send Content-Type: application/octet-stream"):
+        with pytest.raises(RequestError, match="Content-Type: application/octet-stream"):
             parse(RequestHead(content_type), b"abc", ANY_BYTES, {})
 
 
@@ -390,3 +390,50 @@ def test_values_need_an_object(body: bytes) -> None:
     """A json function refuses a body without an object under "inputs", or nested too deeply."""
     with pytest.raises(RequestError, match="expected a JSON object"):
         request.read_values(body)
+
+
+FILES = {
+    "image/png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "image/jpeg": b"\xff\xd8\xff\xe0\0\x10JFIF\0",
+    "image/gif": b"GIF89a\1\0\1\0",
+    "image/bmp": b"BM\x10\0\0\0\0\0\0\0",
+    "image/webp": b"RIFF\x10\0\0\0WEBPVP8 ",
+    "audio/wav": b"RIFF\xec\0\0\0WAVEfmt ",
+    "audio/flac": b"fLaC\0\0\0\x22",
+    "audio/ogg": b"OggS\0\2",
+}
+"""First bytes of files, by their content type."""
+TAKES = {
+    "image": InputRule("image", image=ImageForm((1, 1))),
+    "audio": InputRule("audio", audio=AudioForm()),
+    "bytes": InputRule("bytes"),
+}
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("takes", TAKES)
+def test_a_file_sent_as_a_form_is_told_how_to_send_it(takes: str, kind: str, is_cut: bool) -> None:
+    """A function that takes the file names its type, one of raw bytes theirs, another none.
+
+    `curl -d` has cut line ends and zero bytes.
+    """
+    body = FILES[kind].translate(None, b"\r\n\0") if is_cut else FILES[kind]
+    with pytest.raises(RequestError) as caught:
+        parse(RequestHead(FORM), body, SIGNATURE, {"x": TAKES[takes]})
+    said = caught.value.message
+    if takes == "bytes" or kind.startswith(takes):
+        sent = "application/octet-stream" if takes == "bytes" else kind
+        assert said.endswith(f"; with curl: -H 'Content-Type: {sent}' --data-binary @FILE")
+    else:
+        assert f"; the body is {kind}, which this function does not take: send" in said
+
+
+@pytest.mark.parametrize("body", [b"hello", bytes(40), b"\xff" * 40])
+def test_a_function_of_raw_bytes_proposes_them(body: bytes) -> None:
+    """Bytes that are no JSON and no known file go to it as raw bytes."""
+    with pytest.raises(RequestError, match="Content-Type: application/octet-stream' --data-binary"):
+        parse(RequestHead(FORM), body, SIGNATURE, {"x": TAKES["bytes"]})
+    with pytest.raises(RequestError, match="send Content-Type: application/json"):
+        parse(RequestHead(FORM), SHORT, SIGNATURE, {"x": TAKES["bytes"]})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
@@ -114,3 +116,39 @@ def test_other_errors_are_not_read() -> None:
 
     assert refused_values(ValueError(said)) == ""
     assert refused_values(RuntimeError("CUDA failure 2: out of memory")) == ""
+
+
+def test_text_that_is_no_number_is_the_callers() -> None:
+    """A Cast of text names only a function of C++ ("stod"), which is enough to know the cause."""
+    text = "(string[n] s) => (float[n] y) { y = Cast <to = 1> (s) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    with pytest.raises(Exception, match="stod") as caught:  # any error of ONNX Runtime
+        session.run(None, {"s": np.array(["abc"], dtype=object)})
+
+    assert refused_values(caught.value).startswith("the model's Cast")
+
+
+def refused(node: str, reason: str) -> str:
+    """Return what is said of an error of ONNX Runtime with these words."""
+    kind = type("InvalidArgument", (Exception,), {"__module__": "onnxruntime.capi.x"})
+    status = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Non-zero status code returned while"
+    said = f"{status} running Gather node. Name:'{node}' Status Message: {reason}"
+    return refused_values(kind(said))
+
+
+@pytest.mark.parametrize("part", ["x", "x.", "a.cc:3 x ", " was false ", "[with ", "mismatch "])
+def test_long_texts_are_read_in_no_time(part: str) -> None:
+    """However long a text is, and whatever repeats in it: the time is bounded, and the answer."""
+    began_s = time.process_time()
+    text = refused("n", part * 20_000)
+    assert time.process_time() - began_s < 1
+    assert len(text) <= TEXT_MAX
+
+
+def test_a_nodes_name_may_have_any_characters() -> None:
+    """Names are the model's; one with a quote is no reason for a 500."""
+    text = refused("it's", "no index")
+    assert text == "the model's Gather (it's) does not take these inputs: no index"
