@@ -405,6 +405,8 @@ class EventBody:
         """Return what can pass with the end of an event, which goes with all that was in it."""
         passed = self._joined() if self._is_joining else self._flushed()
         is_dropped = self._has_dropped and not self._has_content
+        if self._has_dropped and line == b"\n":
+            line = b"\n\n"  # the line before may have ended with CR, as that left out did not
         self._has_content = self._has_dropped = self._is_as_is = False
         if is_dropped:
             self._place = _Place.DROPPED
@@ -465,8 +467,8 @@ class EventBody:
                 return self._flushed()
             edited = self._edits.edit(text, at)
             if edited != text:
-                end = first[len(first.rstrip(_ENDS)) :] or b"\n"
-                written = [b"data: %b%b" % (one, end) for one in edited.split(b"\n")]
+                # An LF is an end of its own before each of the others, as a CR is not.
+                written = [b"data: %b\n" % one for one in edited.split(b"\n")]
                 self._lines[at_data[0]] = b"".join(written)
                 for at in reversed(at_data[1:]):
                     del self._lines[at]

@@ -101,4 +101,4 @@ def _without_usage(text: bytes, at: int) -> bytes:
     if not others and _NO_CHOICES.fullmatch(said.get(_CHOICES, b"")):
         return b""
     parts = [text[one.whole.begin : one.whole.end] for one in kept]
-    return text[: at + 1] + b",".join(parts) + text[end:]
+    return text[: at + 1] + b",".join(parts) + text[members[-1].whole.end :]

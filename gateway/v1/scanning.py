@@ -357,8 +357,8 @@ def find_members(body: bytes, at: int, wanted: tuple[bytes, ...]) -> dict[bytes,
 
 
 class Member(NamedTuple):
-    """One member of an object: its name in quotes as it stands there, and its value. `whole`: also
-    the white space around both, without a comma."""
+    """One member of an object: its name in quotes as it stands there, and its value. `whole`: both
+    with the white space around, up to a comma; behind the last member, that is the object's."""
 
     name: bytes
     value: Span
@@ -386,8 +386,10 @@ def split_members(body: bytes, at: int) -> tuple[list[Member], int]:
         after = _NEXT.match(body, end)
         if after is None:
             break
-        members.append(Member(name[1], Span(begin, end), Span(first, after.start(1))))
-        if after[1] == b"}":
+        is_last = after[1] == b"}"
+        whole = Span(first, end if is_last else after.start(1))
+        members.append(Member(name[1], Span(begin, end), whole))
+        if is_last:
             return members, after.start(1)
         first = after.end()
         name = _NAME.match(body, first)
