@@ -200,6 +200,8 @@ class ExchangeData(ABC):
         self.state = State.OVER
         self._open.discard(self)
         self._kept.drop()
+        if self._filter is not None:
+            self._filter.close()
         return self._request_bytes, self._bytes_out
 
     def _leave_upstream(self) -> None:

@@ -134,6 +134,9 @@ class AnswerFilter(Protocol):
     def failed(self, error: FnError) -> bytes:
         """Return the last bytes for the client of an answer that stays incomplete."""
 
+    def close(self) -> None:
+        """Give back the memory: the exchange has ended; idempotent."""
+
 
 class ExchangeDelivery(Protocol):
     """The part of `gateway.delivery.Delivery` that an exchange uses."""

@@ -356,6 +356,60 @@ def find_members(body: bytes, at: int, wanted: tuple[bytes, ...]) -> dict[bytes,
     return found
 
 
+class Member(NamedTuple):
+    """One member of an object: its name in quotes as it stands there, and its value. `whole`: both
+    with the white space around, up to a comma; behind the last member, that is the object's."""
+
+    name: bytes
+    value: Span
+    whole: Span
+
+
+def split_members(body: bytes, at: int) -> tuple[list[Member], int]:
+    """Return all members of the object that begins at `at`, and the index of its closing brace.
+
+    None and -1 for an object that is cut or empty, that has more than MEMBERS_MAX members or
+    FOUND_BRACKETS_MAX objects and arrays, or no object.
+    """
+    members: list[Member] = []
+    left, first = FOUND_BRACKETS_MAX, at + 1
+    name = _NAME.match(body, first) if body[at : at + 1] == b"{" else None
+    while name is not None and len(members) < MEMBERS_MAX:
+        begin = name.end()
+        if (plain := _PLAIN.match(body, begin)) is not None:
+            end = plain.end()
+        else:
+            try:
+                end, left = run(_end_of_counted(body, begin, left))
+            except ValueError:
+                break
+        after = _NEXT.match(body, end)
+        if after is None:
+            break
+        is_last = after[1] == b"}"
+        whole = Span(first, end if is_last else after.start(1))
+        members.append(Member(name[1], Span(begin, end), whole))
+        if is_last:
+            return members, after.start(1)
+        first = after.end()
+        name = _NAME.match(body, first)
+    return [], -1
+
+
+def is_object(body: bytes, at: int) -> bool:
+    """Return whether an object begins at `at`, ends, and nothing but white space follows.
+
+    Not for one with more than FOUND_BRACKETS_MAX objects and arrays.
+    """
+    if body[at : at + 1] != b"{" or not body.rstrip().endswith(b"}"):
+        return False
+    try:
+        end, _ = run(_end_of_counted(body, at, FOUND_BRACKETS_MAX))
+    except ValueError:
+        return False
+    return not body[end:].strip()
+
+
 def end_of_value(body: bytes, at: int) -> Generator[None, None, int]:
     """Return the index behind an object, an array or a string that begins at `at`.
 

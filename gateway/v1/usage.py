@@ -70,11 +70,6 @@ class Ends:
             del last[:-KEPT]
 
     @property
-    def are_between_events(self) -> bool:
-        """Whether the bytes so far end with a complete event of a stream."""
-        return not self._last or self._last.endswith((b"\n\n", b"\r\n\r\n"))
-
-    @property
     def have_last_event(self) -> bool:
         """Whether the last event of a protocol is among the last bytes."""
         return _LAST_EVENT.search(self._last) is not None

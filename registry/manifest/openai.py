@@ -21,13 +21,14 @@ class OpenAITable(Section):
 
     served_model: Text = _DEFAULTS.served_model
     """Name of the model at the server. Requests get it in place of the function's name, and answers
-    the other way round. Empty to leave both as they are."""
+    the other way round, except in an event, a line or an answer of more than 1 MiB. Empty to leave
+    both as they are."""
     base: Text = _DEFAULTS.base
     """Path below which the server has the endpoints, such as `/v1` or `/api/v1`."""
     usage: Literal["ask", "as_sent"] = _DEFAULTS.usage
     """How the tokens of streams are known. `ask` adds `stream_options.include_usage` to chat and
-    completion streams, and takes the event out again that only fngate has asked for. `as_sent`
-    changes nothing."""
+    completion streams, and takes the usage out again that only fngate has asked for: the whole
+    event, unless it has more than the usage. `as_sent` changes nothing."""
     body_mib: int = Field(default=_DEFAULTS.body_mib, ge=1, le=256)
     """Maximum size of a request's body in MiB: it is read before the function is known."""
     comment_after_s: float = Field(default=_DEFAULTS.comment_after_s, ge=0, le=3600)

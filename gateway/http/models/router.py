@@ -249,6 +249,7 @@ class _Router:
             is_nested=self._endpoint.usage is not UsageForm.CHUNKS,
             protocol=self._endpoint.protocol,
             shape=journal.shape or partial(_shaped, self._endpoint.protocol, journal.request_id),
+            memory=self._invoker.body_budget,
         )
 
     def _upstream_key(self, deployed: Deployed, api: ModelApi) -> UpstreamKey | None:

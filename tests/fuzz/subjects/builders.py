@@ -27,9 +27,9 @@ from gateway.oip.parameters import requested_scheduling
 from gateway.oip.repository import check_load, check_unload, read_index, read_settings
 from gateway.shared_memory import _accepts_slabs
 from gateway.v1 import scanning
+from gateway.v1.answer_edits import AnswerEdits
 from gateway.v1.endpoints import ENDPOINTS
 from gateway.v1.multipart import scan_multipart
-from gateway.v1.rewriting import _is_usage
 from gateway.v1.splicing import upstream_body
 from gateway.v1.usage import TOKENS_MAX, Ends, TokenUsage
 from registry.bounded_text import read_json
@@ -250,7 +250,7 @@ def _check_model_form(data: bytes, found: Any) -> None:
 
 
 def _model_answer(data: bytes) -> TokenUsage | None:
-    _is_usage(data)
+    AnswerEdits("", asks_usage=True, is_nested=False).edit(data, 0)
     ends = Ends()
     ends.add(data)
     return ends.usage()

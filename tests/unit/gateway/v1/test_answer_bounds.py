@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.v1.rewriting import HELD_MAX, ModelAnswer
+from gateway.v1.answer_bodies import HELD_MAX
+from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import FOUND_BRACKETS_MAX
 from gateway.v1.usage import KEPT, Ends, TokenUsage
 from tests.fuzz.oracles import measured
