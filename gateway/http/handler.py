@@ -7,6 +7,7 @@ a problem document, and answers clients that have closed their sending side.
 from __future__ import annotations
 
 import asyncio
+import re
 from time import monotonic
 from typing import Any, Final, Protocol, cast
 
@@ -39,7 +40,8 @@ READS_MAX: Final = 64
 AHEAD_MAX: Final = 1024 * 1024
 """Max reads, and max bytes, of later requests. At either limit reading stops until the current
 answer is sent; meanwhile a client that disconnects is not detected."""
-_UPGRADE: Final = b"\nupgrade"
+_UPGRADE: Final = re.compile(rb"\n[Uu][Pp][Gg][Rr][Aa][Dd][Ee]")
+_UPGRADE_BYTES: Final = 8
 _END: Final = b"\r\n\r\n"
 """End of a head, and of a body in chunks (RFC 9112, sections 2.1 and 7.1)."""
 READ_SIZE: Final = 64 * 1024
@@ -215,16 +217,26 @@ class ConnectionHandler(RequestHandler):
         left, edge = self._body_left(), self._edge
         if left >= len(data) - at:
             return len(data)
+        end, whole = len(data), 0
         if not self._may_upgrade:
-            self._may_upgrade = _UPGRADE in (edge + data[at:]).lower()
-        end = len(data)
-        if self._may_upgrade and left:
+            across = _UPGRADE.search(edge + data[at : at + _UPGRADE_BYTES])
+            found = across or _UPGRADE.search(data, at)
+            self._may_upgrade = found is not None
+            # What ends before the head with the offer is parsed as ever.
+            whole = 0 if across or not found else data.rfind(_END, at, found.start() + 1) + 1
+        if whole:
+            end = whole - 1 + len(_END)
+        elif self._may_upgrade and left:
             end = at + left
         elif self._may_upgrade:
-            across = (edge[-3:] + data[at : at + 3]).find(_END)
-            found = data.find(_END, at) if across < 0 else at - len(edge[-3:]) + across
-            end = end if across < 0 and found < 0 else found + len(_END)
-        self._edge = (edge + data[at:end])[-len(_UPGRADE) :]
+            begun = edge[-len(_END) + 1 :]
+            across_at = (begun + data[at : at + len(_END) - 1]).find(_END)
+            found_at = data.find(_END, at)
+            if across_at >= 0:
+                end = at + across_at - len(begun) + len(_END)
+            elif found_at >= 0:
+                end = found_at + len(_END)
+        self._edge = (edge + data[max(at, end - _UPGRADE_BYTES) : end])[-_UPGRADE_BYTES:]
         return end
 
     def _body_left(self) -> int:
