@@ -51,7 +51,7 @@ def summary(revision: Revision, profile: Profile | None) -> str:
     if profile is None:
         return f"off: {NOT_ANALYSED}"
     if why := _why_off(revision, profile):
-        why += _contention(profile)
+        why += _contention(profile) if why == profile.why_not else ""
         return f"off: {why}" if profile.profiled else f"off (unprofiled): {why}"
     if profile.batch_max == 1:
         return f"off: possible, but several rows in one run are no faster{_contention(profile)}"

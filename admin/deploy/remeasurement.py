@@ -43,6 +43,8 @@ def is_due(revision: Revision, profile: Profile | None, now_s: float) -> bool:
     """Return whether a revision is measured again as soon as the machine is idle."""
     if profile is None or revision.server or revision.batching.mode == "off":
         return False
+    if profile.refuted_at_runtime:
+        return False
     again_s = profile.contention.again_s
     return profile.contention.state == "busy" and 0 < again_s <= now_s
 

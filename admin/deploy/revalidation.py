@@ -195,15 +195,13 @@ class Revalidation:
         try:
             while not (await asyncio.wait({work}, timeout=GIVE_WAY_S))[0]:
                 if self._is_waking():
-                    await self._changes.keep_profile(
-                        revision, remeasurement.given_way(begun, self._wall())
-                    )
-                    self._manager.note(key, "the new measurement ended for a call")
-                    return
-            found = self._store.catalog.find(revision.ref, revision.namespace)
-            if found is None or found.profile != begun:
-                return  # removed, or a deploy measured it meanwhile
-            new = remeasurement.remeasured(begun, work.result().profile, self._wall())
+                    break
+            if work.done():
+                new = remeasurement.remeasured(begun, work.result().profile, self._wall())
+                text = f"measured again: {summary(revision, new)}"
+            else:
+                new = remeasurement.given_way(begun, self._wall())
+                text = "the new measurement ended for a call"
         except FnError as error:
             self._manager.note(key, f"it could not be measured again: {error.message}")
             return
@@ -211,8 +209,11 @@ class Revalidation:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
+        found = self._store.catalog.find(revision.ref, revision.namespace)
+        if found is None or found.profile != begun:
+            return  # removed, or a deploy measured it meanwhile
         await self._changes.keep_profile(revision, new)
-        self._manager.note(key, f"measured again: {summary(revision, new)}")
+        self._manager.note(key, text)
 
 
 def _is_stale(deployed: Deployed) -> bool:
