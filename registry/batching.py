@@ -7,10 +7,12 @@ rules were weaker, and a bundle may contain several models.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from registry.model import Profile, Revision
 from runtime_image.contract.rows import PROOF
 
+BUSY = "measured on a busy machine"
 NOT_ANALYSED = "not analysed yet"
 HANDLER = 'a handler may mix rows: [batching] mode = "always" in function.toml joins them'
 
@@ -49,14 +51,15 @@ def summary(revision: Revision, profile: Profile | None) -> str:
     if profile is None:
         return f"off: {NOT_ANALYSED}"
     if why := _why_off(revision, profile):
+        why += _contention(profile) if why == profile.why_not else ""
         return f"off: {why}" if profile.profiled else f"off (unprofiled): {why}"
     if profile.batch_max == 1:
-        return "off: possible, but several rows in one run are no faster"
+        return f"off: possible, but several rows in one run are no faster{_contention(profile)}"
     rows = rows_of(revision, profile)
     if rows == 1:
         return "off, as requested: max_size is 1"
     unproven = "" if profile.batchable else ", on by function.toml, not proven"
-    return f"up to {rows} rows{unproven}"
+    return f"up to {rows} rows{unproven}{_contention(profile)}"
 
 
 def with_refutation(profile: Profile, earlier: Profile | None) -> Profile:
@@ -64,6 +67,17 @@ def with_refutation(profile: Profile, earlier: Profile | None) -> Profile:
     if earlier is None or earlier.model != profile.model or not earlier.refuted_at_runtime:
         return profile
     return replace(profile, refuted_at_runtime=earlier.refuted_at_runtime)
+
+
+def _contention(profile: Profile) -> str:
+    """Return whether the times behind a verdict were measured on a busy machine, and when they are
+    measured again; "" if they were not, or if the verdict does not depend on them."""
+    if profile.contention.state != "busy":
+        return ""
+    if not profile.contention.again_s:
+        return f"; {BUSY}, as often as it was measured: fnctl deploy --measure repeats it"
+    at = datetime.fromtimestamp(profile.contention.again_s, UTC)
+    return f"; {BUSY}, again once it is idle, from {at:%Y-%m-%d %H:%M} UTC"
 
 
 def _why_off(revision: Revision, profile: Profile) -> str:

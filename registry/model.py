@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from registry.builds import Compilation
 from registry.key_form import KeyPriority
+from runtime_image.contract.contention import ContentionState
 from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
 from runtime_image.contract.precision import Optimisation, PrecisionReport
 from runtime_image.contract.server import Network, SampleRequest
@@ -348,6 +349,17 @@ class Optimised:
 
 
 @dataclass(frozen=True, slots=True)
+class Contention:
+    """Whether other work had the CPUs while a profile was measured."""
+
+    state: ContentionState = "unknown"
+    attempts: int = 0
+    """Measurements since the deploy's, which repeat it."""
+    again_s: float = 0.0
+    """Unix time from which an idle machine measures again; 0 if it does not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Measurements of a deploy for (bundle, engine, device kind). Milliseconds and MiB.
 
@@ -382,6 +394,7 @@ class Profile:
     compared: bool = False
     refuted_at_runtime: str = ""
     optimised: Optimised | None = None
+    contention: Contention = Contention()
 
 
 @dataclass(frozen=True, slots=True)

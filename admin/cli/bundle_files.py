@@ -71,7 +71,7 @@ class Collected:
             lines.append(f"the folder has {len(self.unnamed)} files")
         return lines
 
-    def request(
+    def request(  # noqa: PLR0913 - the fields of the request
         self,
         trust: bool,
         breaking: bool,
@@ -79,12 +79,14 @@ class Collected:
         *,
         now: bool = False,
         pull: bool = False,
+        measure: bool = False,
         traffic: bool = True,
     ) -> dict[str, Any]:
         """Return the body of `POST /admin/v1/functions/{name}/revisions`."""
         return {
             **({"now": True} if now else {}),
             **({"pull": True} if pull else {}),
+            **({"measure": True} if measure else {}),
             **({} if traffic else {"traffic": False}),
             "files": [
                 {"path": file.path, "size": file.size, "sha256": file.sha256}

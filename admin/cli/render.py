@@ -176,6 +176,8 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
                 if is_bound
                 else text
             )
+        if batching := get(result, "batching"):
+            return f"same bundle and settings as {revision}, measured again: {batching}"
         return f"same bundle and settings as {revision}: nothing changed"
     profile = result.get("profile") or {}
     sample = result.get("sample") or {}

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from admin.deploy import remeasurement
 from admin.deploy.changes import Changes, Removal, changed_settings
 from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.image_rules import ImageRules
@@ -42,7 +43,7 @@ from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.errors import Conflict
 from registry.media_values import media_values
-from registry.model import Function, Operation
+from registry.model import Contention, Function, Operation
 from registry.names import check_name
 from registry.shares import Shares
 from registry.spec import settings_equal
@@ -101,11 +102,15 @@ class Deploys:
         self._needs = HostNeeds(store, mounts or MountRules())
         self._driver = driver
         self.pins = ImagePins(store, manager.images, rules)
-        self._verification = Verification(store, manager, prepare=prepare, compiler=models.compiler)
+        self._verification = Verification(
+            store, manager, prepare=prepare, compiler=models.compiler, wall=wall
+        )
         self.upstream_keys = UpstreamKeyReader(store)
         self._changes = Changes(store, self.upstream_keys)
         self._rollout = Rollout(store, manager, self._changes, compiled_of=models.of)
-        self._revalidation = Revalidation(store, manager, self._changes, self._verification, pause)
+        self._revalidation = Revalidation(
+            store, manager, self._changes, self._verification, pause, wall=wall
+        )
         self.runner = OperationRunner(
             store.operations,
             {"deploy": self._known(self._deploy), "rollback": self._known(self._roll_back)},
@@ -270,17 +275,23 @@ class Deploys:
         # Read before the trial: the trial may evict the function's idle replica.
         was_awake = self._rollout.is_awake(operation.name)
         if current is not None and not request.traffic:
-            return await self._aside(draft, operation, phase)
+            return await self._aside(draft, operation, phase, measure=request.measure)
         is_same = current is not None and settings_equal(current.revision, draft.revision)
         if current is not None and is_same and self._verification.has_candidate(current):
-            await phase(SWITCH)
-            return await self._keep(current, with_wait(draft, current.profile))
+            if not request.measure:
+                await phase(SWITCH)
+                return await self._keep(current, with_wait(draft, current.profile))
+            measured = await self._measured(current, operation, phase)
+            kept = await self._keep(measured, with_wait(draft, measured.profile))
+            return kept | {"batching": summary(measured.revision, measured.profile)}
         if current is not None and request.derived_name and not draft.is_meant:
             raise derived_name_taken(operation.name)
         staged = await self._changes.staged(operation.id, operation.name)
         sample: dict[str, Any] = {}
         if staged is None:
-            verified = await self._verification.verify(draft, operation.id, operation.party, phase)
+            verified = await self._verification.verify(
+                draft, operation.id, operation.party, phase, measure=request.measure
+            )
             sample = verified.sample
             if current is None:
                 return await self._first(with_wait(draft, verified.profile), verified, phase)
@@ -292,7 +303,27 @@ class Deploys:
         serving = replace(staged, function=function)
         return self._result(serving, sample, how) | self._compiled(serving)
 
-    async def _aside(self, draft: Plan, operation: Operation, phase: Phase) -> dict[str, Any]:
+    async def _measured(self, current: Deployed, operation: Operation, phase: Phase) -> Deployed:
+        """Measure a revision again for a deploy of the same; return it with its new profile."""
+        found = current.revision
+        old = Plan(current.function, found, self._store.bundles[found.bundle])
+        verified = await self._verification.verify(
+            old, operation.id, operation.party, phase, measure=True
+        )
+        profile, now_s = verified.profile, self._wall()
+        if current.profile is not None:
+            # An operator's measurement begins the attempts anew.
+            before = replace(
+                current.profile, contention=Contention(current.profile.contention.state)
+            )
+            profile = remeasurement.remeasured(before, profile, now_s)
+        await phase(SWITCH)
+        await self._changes.keep_profile(found, profile)
+        return replace(current, profile=profile)
+
+    async def _aside(
+        self, draft: Plan, operation: Operation, phase: Phase, *, measure: bool
+    ) -> dict[str, Any]:
         """Add a revision that plain calls do not go to, unless the newest one of its version is the
         same."""
         name = operation.name
@@ -306,7 +337,9 @@ class Deploys:
                 "profile": profile_json(same.profile),
                 "switch": f"the same bundle and settings as {ref}",
             }
-        verified = await self._verification.verify(draft, operation.id, operation.party, phase)
+        verified = await self._verification.verify(
+            draft, operation.id, operation.party, phase, measure=measure
+        )
         await phase(SWITCH)
         added = await self._changes.add(draft, verified)
         current = f"{name}@{added.function.revision}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, get_args
 
 import msgspec
 
@@ -22,6 +22,7 @@ from registry.model import (
     LOCAL_HOST,
     Bundle,
     BundleFile,
+    Contention,
     Function,
     Optimised,
     PathRules,
@@ -34,6 +35,7 @@ from registry.names import HOST_LABEL, check_name
 from registry.spec import is_outdated, model_spec, profile_engine, server_spec, wanted_precision
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.compiled import CompilerName
+from runtime_image.contract.contention import ContentionState
 from runtime_image.contract.model import EqualAxes, ModelSpec, equal_axes_from_json
 from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
@@ -66,7 +68,8 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     `derived_name`: the client derived the name from the file's name. `breaking`: the change may
     break callers of the current revision. `now`: where both revisions of a server function do not
     fit, the old one does not wait for the end of its open exchanges. `pull`: a server's image is
-    pulled also if the engine has it. Without `traffic` plain calls go on to the revision that has
+    pulled also if the engine has it. `measure`: a trial runs although an earlier one measured these
+    files. Without `traffic` plain calls go on to the revision that has
     them, unless this is the function's first; the function's settings stay as they are.
     """
 
@@ -78,6 +81,7 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     breaking: bool = False
     now: bool = False
     pull: bool = False
+    measure: bool = False
     traffic: bool = True
     overrides: dict[str, Setting] = {}
 
@@ -426,9 +430,16 @@ def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
             equal_axes=_equal_axes(report.get("equal_axes", ())),
             compared=bool(report.get("compared", False)),
             optimised=optimised if isinstance(optimised, Optimised) else None,
+            contention=_contention(report.get("contention", "unknown")),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's report is invalid: {error!r}") from error
+
+
+def _contention(state: object) -> Contention:
+    if state not in get_args(ContentionState):
+        raise ValueError(f"contention: expected one of {get_args(ContentionState)}")
+    return Contention(cast(ContentionState, state))
 
 
 def _equal_axes(data: Any) -> EqualAxes:

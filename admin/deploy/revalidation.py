@@ -4,6 +4,9 @@ A profile of an earlier release is not trusted: neither its proof that rows may 
 choice of a candidate. Once its function has been called, its model is tried again in a trial
 replica as for a deploy, because the rules need runs of every session that will serve. One trial
 runs at a time, and only on a free device.
+
+A profile that was measured on a busy machine is measured again in the same way, once this machine
+has been idle for IDLE_S; the trial ends if a call needs a cold start meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from admin.deploy import remeasurement
 from admin.deploy.changes import Changes
 from admin.deploy.plan import Plan
 from admin.deploy.verify import Verification
@@ -23,13 +27,20 @@ from pool_manager.manager import Manager
 from registry.batching import is_stale, summary
 from registry.catalog import Deployed
 from registry.errors import FnError, StoreUnavailable
+from registry.model import Profile
 from registry.spec import is_outdated
 from registry.tasks import Tasks
+from runtime_image.verification import contention
 
 log = structlog.get_logger()
 
 LOOK_S: Final = 5.0
 """Seconds between two checks for a stale function with calls, and between two store attempts."""
+IDLE_S: Final = 30.0
+"""Seconds for which the machine was idle before a model is measured again."""
+GIVE_WAY_S: Final = 0.5
+"""Seconds between two checks whether a function is waking while a model is measured again: the most
+that a cold start waits for it, beside the end of its process."""
 
 
 class Revalidation:
@@ -42,7 +53,13 @@ class Revalidation:
         changes: Changes,
         verification: Verification,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        *,
+        wall: Callable[[], float],
     ) -> None:
+        """`wall` returns Unix time."""
+        self._wall = wall
+        self._idle = remeasurement.IdleMachine(IDLE_S)
+        self._cpus = contention.read()
         self._store = store
         self._manager = manager
         self._changes = changes
@@ -62,6 +79,7 @@ class Revalidation:
         self._stale = {one.revision.key for one in every if _is_stale(one)}
         if self._stale:
             self._tasks.spawn("retry stale profiles", self._retry_stale())
+        self._tasks.root("measure again", self._measure_for_ever())
 
     async def close(self) -> None:
         """Stop. The next server finds the stale functions again."""
@@ -124,6 +142,78 @@ class Revalidation:
         self._manager.note(key, f"batching by current rules: {summary(revision, verified.profile)}")
         if found := verified.profile.optimised:
             self._manager.note(key, f"precision by current rules: {found.table['chosen']}")
+
+    async def _measure_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._measure_next()
+
+    async def _measure_next(self) -> None:
+        """Measure the next model again if one is due and the machine has been idle for IDLE_S: all
+        its CPUs were free but for a quarter, and no function was waking."""
+        found = self._next_due()
+        before, self._cpus = self._cpus, contention.read()
+        has_cpus = contention.is_free(before, self._cpus, self._cpus.cpus)
+        is_idle = found is not None and has_cpus is True and not self._is_waking()
+        if not self._idle.look(self._cpus.wall_s, is_idle=is_idle) or found is None:
+            return
+        assert found.profile is not None
+        try:
+            await self._measure(found, found.profile)
+        except StoreUnavailable as error:
+            log.error("a measurement cannot be stored yet", reason=error.message)
+        self._cpus = contention.read()
+
+    def _next_due(self) -> Deployed | None:
+        """Return the revision with traffic whose measurement has been due for longest, whose pool
+        is idle and that fits a free device, if any."""
+        now_s = self._wall()
+        free = {one.device.kind for one in self._manager.occupancies() if one.state == "free"}
+        due = [
+            (one.profile.contention.again_s, one.revision.key, one)
+            for one in self._store.catalog.all()
+            if one.profile is not None
+            and remeasurement.is_due(one.revision, one.profile, now_s)
+            and free
+            and one.revision.device.kind in {"any", *free}
+        ]
+        return min(due, key=lambda entry: entry[:2])[-1] if due else None
+
+    def _is_waking(self) -> bool:
+        """Return whether a function waits for a cold start."""
+        pools = (self._manager.pool(one.revision.key) for one in self._store.catalog.every())
+        return any(pool[0].state == "waking" for pool in pools if pool is not None)
+
+    async def _measure(self, old: Deployed, profile: Profile) -> None:
+        """Measure a model once more; store the attempt before, and the outcome after it."""
+        key, revision = old.revision.key, old.revision
+        begun = remeasurement.begun(profile, self._wall())
+        await self._changes.keep_profile(revision, begun)
+        plan = Plan(old.function, revision, self._store.bundles[revision.bundle])
+        trial = f"measure-{next(self._numbers)}"
+        work = self._tasks.spawn(trial, self._verification.verify(plan, trial, measure=True))
+        try:
+            while not (await asyncio.wait({work}, timeout=GIVE_WAY_S))[0]:
+                if self._is_waking():
+                    break
+            if work.done():
+                new = remeasurement.remeasured(begun, work.result().profile, self._wall())
+                text = f"measured again: {summary(revision, new)}"
+            else:
+                new = remeasurement.given_way(begun, self._wall())
+                text = "the new measurement ended for a call"
+        except FnError as error:
+            self._manager.note(key, f"it could not be measured again: {error.message}")
+            return
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+        found = self._store.catalog.find(revision.ref, revision.namespace)
+        if found is None or found.profile != begun:
+            return  # removed, or a deploy measured it meanwhile
+        await self._changes.keep_profile(revision, new)
+        self._manager.note(key, text)
 
 
 def _is_stale(deployed: Deployed) -> bool:

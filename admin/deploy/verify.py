@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from admin.deploy import remeasurement
 from admin.deploy.operations import Phase
 from admin.deploy.plan import Plan, profile_from_report, signature_from_report, verified_before
 from admin.deploy.turns import Turns
@@ -110,9 +111,11 @@ class Verification:
         *,
         prepare: bool = True,
         compiler: CompilerName = "tensorrt",
+        wall: Callable[[], float],
     ) -> None:
         """With `prepare`, trials prepare models for later cold starts. `compiler` is the server's,
-        for models whose manifest demands one."""
+        for models whose manifest demands one. `wall` returns Unix time."""
+        self._wall = wall
         self._compiler: CompilerName = compiler
         self._store = store
         self._manager = manager
@@ -160,16 +163,27 @@ class Verification:
         return file is None or self._store.blobs.claim(file.sha256, file.size)
 
     async def verify(
-        self, draft: Plan, trial: str, party: str = "", phase: Phase | None = None
+        self,
+        draft: Plan,
+        trial: str,
+        party: str = "",
+        phase: Phase | None = None,
+        *,
+        measure: bool = False,
     ) -> Verified:
-        """Load, try, prove and measure the model, unless an earlier trial did so. `trial` is a
+        """Load, try, prove and measure the model, unless an earlier trial did so; with `measure`
+        in any case. `trial` is a
         unique name, `party` the key whose turn it takes. `phase` gets the progress.
 
         A trial that is killed from outside is repeated once. Raises ModelRefused or ServerRefused
         with the reason, or TrialKilled.
         """
         kind = draft.revision.device.kind
-        known = verified_before(draft, self._store.catalog, self._expected_kind(kind))
+        known = (
+            None
+            if measure
+            else verified_before(draft, self._store.catalog, self._expected_kind(kind))
+        )
         if known is not None and known.profile is not None and self.has_candidate(known):
             revision = replace(draft.revision, signature=known.revision.signature)
             check_shapes(revision, known.profile)
@@ -183,6 +197,8 @@ class Verification:
                 log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
                 report = await self._second_report(draft, trial)
         profile = profile_from_report(report, draft)
+        contention = remeasurement.measured(profile.contention.state, self._wall())
+        profile = replace(profile, contention=contention)
         measured = (profile.bundle, profile.engine, profile.device_kind)
         profile = with_refutation(profile, await self._store.functions.find_profile(*measured))
         for other in self._store.catalog.every():

@@ -281,6 +281,7 @@ class FakeReplica:
             profiled=True,
             proof=PROOF,
             compared=script.batch > 1,
+            contention=script.contention,
         )
 
     def _readable(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, get_args
 
+from runtime_image.contract.contention import ContentionState
 from runtime_image.contract.errors import FUNCTION_FAILED, RequestError
 from runtime_image.contract.link import VERSION, Flag, Kind, NotStarted
 from runtime_image.contract.signature import Signature
@@ -45,7 +46,8 @@ class Script:
     and `fail_run` are reasons with which the load, or every request, fails; "" for none.
     `refuse_build` is the reason why a build has no result, `refuse_compiled` the one why compiled
     models are not used. `signature` is what a trial reports, `batch` the number of requests that
-    run together. Raises ValueError if a field is out of range.
+    run together, `contention` that of a trial's measurement. Raises ValueError if a field is out
+    of range.
     """
 
     start_s: float = 0.0
@@ -61,6 +63,7 @@ class Script:
     refuse_compiled: str = ""
     signature: Signature = ANY_JSON
     batch: int = 1
+    contention: ContentionState = "unknown"
 
     def __post_init__(self) -> None:
         for name in ("crash_at", "hang_at"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, NotRequired, TypedDict
 
+from runtime_image.contract.contention import ContentionState
+
 RECORD_FILE = "replica.json"
 """File of the `ReplicaRecord` in a replica's run folder, written before the launch."""
 CONTROL_SOCKET = "ctl.sock"
@@ -140,7 +142,7 @@ class Report:
     runs refuted it. Otherwise `why_not` is the reason, and `operator` the operator that mixes rows
     ("" if no single operator is the cause). `compared`: the comparison ran and refuted nothing.
     `equal_axes` as in `RowVerdict`; `proof` is the version of the rules. `profiled` is false if a
-    synthetic input could not be run.
+    synthetic input could not be run. `contention` is that of the runs behind `latency_ms`.
     """
 
     signature: dict[str, Any]
@@ -157,3 +159,4 @@ class Report:
     operator: str = ""
     equal_axes: list[list[list[Any]]] = field(default_factory=list)
     compared: bool = False
+    contention: ContentionState = "unknown"

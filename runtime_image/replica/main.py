@@ -271,7 +271,9 @@ class Replica:
         if not_compiled:
             loaded["not_compiled"] = not_compiled[0]
         if subject is not None:
-            loaded["report"] = report_of(engine, subject, folder, load_ms, kind)
+            loaded["report"] = report_of(
+                engine, subject, folder, load_ms, kind, self._record.threads
+            )
         elif self._record.role == "build":
             loaded["report"] = {PREPARES: True}
         return engine, spec, loaded

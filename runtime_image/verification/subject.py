@@ -44,12 +44,20 @@ def begin(spec: ModelSpec, record: ReplicaRecord) -> Subject:
 
 
 def report_of(
-    engine: Engine, subject: Subject, folder: Path, load_ms: float, device_kind: str
+    engine: Engine, subject: Subject, folder: Path, load_ms: float, device_kind: str, threads: int
 ) -> dict[str, Any]:
     """Return the report of `examine` as JSON, the table of candidates, and whether the trial sends
     files next: a chosen candidate, or prepared ones."""
     spec = subject.spec
-    report = examine(engine, spec, folder, load_ms, subject.verdict, device_kind=device_kind)
+    report = examine(
+        engine,
+        spec,
+        folder,
+        load_ms,
+        subject.verdict,
+        device_kind=device_kind,
+        threads=threads,
+    )
     prepares = spec.prepare and bool(spec.model) and report.profiled
     found = {**asdict(report), PREPARES: prepares or bool(spec.optimised)}
     return {**found, "precision": subject.precision} if subject.precision else found

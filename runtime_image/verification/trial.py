@@ -27,6 +27,7 @@ from runtime_image.engines.base import Engine
 from runtime_image.engines.failures import reason_of
 from runtime_image.engines.upgrade import resident_mib
 from runtime_image.verification import proof
+from runtime_image.verification.contention import Contention
 from runtime_image.verification.swap import BUDGET_S, NeighbourSwap
 
 ALWAYS = '[batching] mode = "always"'
@@ -66,11 +67,12 @@ def examine(  # noqa: PLR0913 - everything known about a model before it is run
     verdict: RowVerdict = UNANALYSED,
     *,
     device_kind: str = "cpu",
+    threads: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Report:
     """Return the report for the deploy. Raises LoadError if the bundle must be refused.
 
-    `verdict` is the static one of the model file.
+    `verdict` is the static one of the model file. `threads` are those of the engine.
     """
     check_rules(engine.signature, spec)
     inputs, given = example(engine.signature, spec, folder)
@@ -94,7 +96,8 @@ def examine(  # noqa: PLR0913 - everything known about a model before it is run
     if not why_not or (spec.batch_unproven and not _is_slow(run_ms)):
         refuted = refutation(engine, spec, inputs, outputs, device_kind)
         why_not, compared = why_not or refuted, not refuted
-    latency_ms = proof.latencies(engine, inputs, batchable=compared, clock=clock)
+    with Contention(threads) as contention:
+        latency_ms = proof.latencies(engine, inputs, batchable=compared, clock=clock)
     return Report(
         signature=signatures.to_json(engine.signature),
         load_ms=load_ms,
@@ -109,6 +112,7 @@ def examine(  # noqa: PLR0913 - everything known about a model before it is run
         operator=verdict.operator,
         equal_axes=[[list(place) for place in group] for group in verdict.equal_axes],
         compared=compared,
+        contention=contention.state if compared or _is_slow(run_ms) else "unknown",
     )
 
 

@@ -133,6 +133,12 @@ Batch = Annotated[
 Timeout = Annotated[
     float | None, typer.Option(min=0, metavar="SECONDS", help="Time limit of one request's run.")
 ]
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure", help="Run the trial and measure, although an earlier deploy measured it."
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option(
@@ -158,6 +164,7 @@ class Flags:
     breaking: bool
     now: bool
     pull: bool
+    measure: bool
     no_wait: bool
     list_only: bool
     yes: bool
@@ -190,6 +197,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     trust: Trust = False,
     breaking: Breaking = False,
     now: Now = False,
+    measure: Measure = False,
     no_wait: NoWait = False,
     list_only: ListOnly = False,
     yes: Yes = False,
@@ -236,7 +244,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         network=network and network.value,
         concurrency=concurrency,
     )
-    flags = Flags(trust, breaking, now, pull, no_wait, list_only, yes)
+    flags = Flags(trust, breaking, now, pull, measure, no_wait, list_only, yes)
     _deploy_path(session, path, name, server, overrides, flags)
 
 
@@ -256,6 +264,11 @@ def _deploy_path(
             raise typer.BadParameter(
                 "expected the folder of one function, got a model repository", param_hint="--list"
             )
+        if flags.measure:
+            raise typer.BadParameter(
+                "expected the folder of one function, got a model repository",
+                param_hint="--measure",
+            )
         deploy_repository(session, path, name, Options(overrides, flags.breaking, flags.no_wait))
         return
     collected = collect_files(path, name, built)
@@ -267,7 +280,12 @@ def _deploy_path(
     if collected.manifest != built or not built:
         overrides |= server.overrides()
     request = collected.request(
-        flags.trust, flags.breaking, overrides, now=flags.now, pull=flags.pull
+        flags.trust,
+        flags.breaking,
+        overrides,
+        now=flags.now,
+        pull=flags.pull,
+        measure=flags.measure,
     )
     _deploy(session, collected, request, flags.no_wait)
 

@@ -9,7 +9,7 @@ import pytest
 
 from registry.batching import HANDLER, is_stale, rows_of, summary, with_refutation
 from registry.catalog import Deployed
-from registry.model import Batching, Limits, Profile, Revision
+from registry.model import Batching, Contention, Limits, Profile, Revision
 from registry.spec import model_spec
 from registry.store.records import decode_record, encode_record
 from runtime_image.contract.rows import PROOF
@@ -154,3 +154,14 @@ def test_nothing_is_said_about_servers(is_tried: bool) -> None:
 
     assert (rows_of(one, measured), summary(one, measured)) == (1, "")
     assert not is_stale(one, measured)
+
+
+def test_a_busy_measurement_is_named() -> None:
+    """A verdict that depends on times says that the machine was busy, others do not."""
+    busy = profile(contention=Contention("busy", 0, 1e9))
+    again = "; measured on a busy machine, again once it is idle, from 2001-09-09 01:46 UTC"
+    assert summary(revision(), busy) == f"up to 32 rows{again}"
+    assert summary(revision(), replace(busy, batch_max=1)).endswith(again)
+    assert summary(revision(batching=Batching("off")), busy) == "off: as set in function.toml"
+    assert "as often" in summary(revision(), replace(busy, contention=Contention("busy", 4)))
+    assert summary(revision(), profile(contention=Contention("none"))) == "up to 32 rows"

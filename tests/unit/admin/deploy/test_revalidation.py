@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from admin.deploy import revalidation
 from pool_manager.core import events
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.model import Profile
@@ -18,6 +19,8 @@ from registry.spec import candidate_of, profile_engine
 from registry.store.functions import Functions
 from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.rows import PROOF
+from runtime_image.verification import contention
+from runtime_image.verification.contention import CpuReading
 from tests.support.nouns import optimised
 from tests.support.operator import Operator, locked, operating, until
 
@@ -158,3 +161,71 @@ async def test_a_candidate_of_weaker_rules_is_judged_again(
         await until(lambda: is_noted() or not is_tried)
         assert is_noted() is is_tried
         assert candidate_of(operator.store.catalog.resolve("digits@2")) is not None
+
+
+def make_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a machine whose two CPUs are idle, and is looked at without a pause."""
+    readings = (CpuReading(60.0 * n, 0.0, 0.0, 120.0 * n, 2) for n in range(1_000_000))
+    monkeypatch.setattr(contention, "read", lambda: next(readings))
+    monkeypatch.setattr(revalidation, "LOOK_S", 0.01)
+
+
+async def make_due(operator: Operator) -> None:
+    """Have the pause before the next measurement be over."""
+    found = profile(operator)
+    due = replace(found, contention=replace(found.contention, again_s=1.0))
+    await operator.store.functions.put_profile(due)
+
+
+async def test_a_busy_measurement_is_repeated_on_an_idle_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next server measures the function again without a call, and its revision stays."""
+    busy = FakeDriver(Script(batch=2, contention="busy"))
+    async with operating(tmp_path, busy) as operator:
+        await operator.deploy("digits")
+        assert profile(operator).contention.again_s > 0
+        await make_due(operator)
+
+    make_idle(monkeypatch)
+    async with operating(tmp_path, FakeDriver(Script(batch=8, contention="none"))) as operator:
+        await until(lambda: profile(operator).contention.state == "none")
+        assert profile(operator).batch_max == 8
+        assert profile(operator).contention.again_s == 0
+        assert operator.store.catalog.resolve("digits").revision.number == 1
+        said = [one.text for one in operator.manager.decisions(KEY)]
+        assert "measured again: up to 8 rows" in said
+
+
+async def test_a_measurement_gives_way_to_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cold start ends the trial; the attempt does not count and gets a time of its own."""
+    async with operating(tmp_path, FakeDriver(Script(batch=2, contention="busy"))) as operator:
+        await operator.deploy("digits")
+        await make_due(operator)
+
+    make_idle(monkeypatch)
+    monkeypatch.setattr(revalidation, "GIVE_WAY_S", 0.01)
+    driver = FakeDriver(Script(batch=8, load_s=0.5))
+    async with operating(tmp_path, driver) as operator:
+        await until(lambda: profile(operator).contention.attempts == 1)
+        await operator.manager.warm(KEY)
+        await until(lambda: profile(operator).contention.attempts == 0)
+        assert profile(operator).batch_max == 2
+        assert profile(operator).contention.again_s > 1
+        assert not [one for one in operator.manager.replicas() if one.role == "trial"]
+
+
+async def test_a_deploy_measures_again_on_request(tmp_path: Path) -> None:
+    """With `measure` the same files and settings are measured anew; without it they are not."""
+    async with operating(tmp_path, FakeDriver(Script(batch=2, contention="busy"))) as operator:
+        await operator.deploy("digits")
+
+    async with operating(tmp_path, FakeDriver(Script(batch=8, contention="none"))) as operator:
+        await operator.deploy("digits")
+        assert profile(operator).batch_max == 2
+        done = await operator.deploy("digits", measure=True)
+        assert done.result["batching"] == "up to 8 rows"
+        assert not done.result["created"]
+        assert profile(operator).batch_max == 8

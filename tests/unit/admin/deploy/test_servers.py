@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -214,7 +215,7 @@ async def test_a_trial_runs_the_server_as_it_is(tmp_path: Path) -> None:
         draft = planned(request(MANIFEST + "start_s = 9\n"))
         trials = Trials(operator, REPORT)
 
-        verified = await Verification(operator.store, trials).verify(draft, "1")  # type: ignore[arg-type]
+        verified = await Verification(operator.store, trials, wall=time.time).verify(draft, "1")  # type: ignore[arg-type]
 
     ((spec, bound),) = trials.asked
     assert (spec.role, spec.is_server, spec.start_s) == ("trial", True, 9.0)
@@ -233,7 +234,9 @@ async def test_a_refused_server_is_told_with_stage_and_log(tmp_path: Path) -> No
     async with operating(tmp_path) as operator:
         trials = Trials(operator, refusal)
         with pytest.raises(ServerRefused) as caught:
-            await Verification(operator.store, trials).verify(planned(request()), "1")  # type: ignore[arg-type]
+            await Verification(operator.store, trials, wall=time.time).verify(
+                planned(request()), "1"
+            )  # type: ignore[arg-type]
 
     error = caught.value
     assert (error.code, error.message) == ("server_refused", "exited with code 0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,9 @@ async def test_files_must_be_here(tmp_path: Path) -> None:
         request.files[0].sha256 = "0" * 64
 
         with pytest.raises(BadBundle, match="1 files were not uploaded, first 0000"):
-            Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+            Verification(operator.store, operator.manager, wall=time.time).check_files(
+                drafted(operator, request)
+            )
 
 
 async def test_a_file_that_is_not_onnx_needs_no_replica(tmp_path: Path) -> None:
@@ -53,7 +56,9 @@ async def test_a_file_that_is_not_onnx_needs_no_replica(tmp_path: Path) -> None:
         request = await operator.request({"m.onnx": b"not a model"})
 
         with pytest.raises(ModelRefused, match=r"m\.onnx is not an ONNX model"):
-            Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+            Verification(operator.store, operator.manager, wall=time.time).check_files(
+                drafted(operator, request)
+            )
         assert operator.manager.replicas() == []
 
 
@@ -64,7 +69,9 @@ async def test_data_outside_the_bundle_is_refused(tmp_path: Path) -> None:
         request = await operator.request({"m.onnx": model.read_bytes()})
 
         with pytest.raises(BadBundle, match=r"external\.bin"):
-            Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+            Verification(operator.store, operator.manager, wall=time.time).check_files(
+                drafted(operator, request)
+            )
 
 
 HANDLER = b"def predict(inputs, ctx): return inputs\n"
@@ -91,7 +98,9 @@ async def test_a_compiled_part_is_refused_in_every_file(
         request = await operator.request({path: part, **others}, **fields)
 
         with pytest.raises(ModelRefused, match=rf"^{path}: expected .* the node 'engine'") as found:
-            Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+            Verification(operator.store, operator.manager, wall=time.time).check_files(
+                drafted(operator, request)
+            )
         assert found.value.detail == {"path": path, "node": "engine"}
 
 
@@ -104,14 +113,16 @@ async def test_a_servers_files_are_its_own(tmp_path: Path) -> None:
             {"a.onnx": part}, manifest=manifest, trust=True, model=None
         )
 
-        Verification(operator.store, operator.manager).check_files(drafted(operator, request))
+        Verification(operator.store, operator.manager, wall=time.time).check_files(
+            drafted(operator, request)
+        )
 
 
 async def test_the_model_is_checked_whatever_it_is_called(tmp_path: Path) -> None:
     """ONNX Runtime opens a model by content: one of another name has its data in the bundle, too.
     Its own format, which it opens by name, is refused."""
     async with operating(tmp_path) as operator:
-        verification = Verification(operator.store, operator.manager)
+        verification = Verification(operator.store, operator.manager, wall=time.time)
         content = models.external(tmp_path, 1).read_bytes()
         manifest = 'schema = 1\nmodel = "m.bin"\n'
         request = await operator.request({"m.bin": content}, manifest=manifest, model=None)
@@ -131,7 +142,9 @@ async def test_the_same_is_not_verified_twice(tmp_path: Path) -> None:
         off = replace(draft.revision.batching, mode="off")
         draft = replace(draft, revision=replace(draft.revision, batching=off))
 
-        verified = await Verification(operator.store, operator.manager).verify(draft, "again")
+        verified = await Verification(operator.store, operator.manager, wall=time.time).verify(
+            draft, "again"
+        )
 
         assert verified.profile == operator.store.catalog.resolve("digits").profile
         assert operator.manager.decisions("default/digits@trial-again") == []
@@ -188,7 +201,7 @@ async def test_a_lost_candidate_is_made_again(tmp_path: Path) -> None:
             await upload.write(candidate)
         made = optimised(candidate, draft.revision.model)
         manager = Reporting(operator, {**REPORT, "optimised": made, "proof": PROOF})
-        verification = Verification(operator.store, manager)  # type: ignore[arg-type]
+        verification = Verification(operator.store, manager, wall=time.time)  # type: ignore[arg-type]
         first = await verification.verify(draft, "a")
         known = Deployed(draft.function, replace(first.revision, number=1), first.profile)
         operator.store.bundles[draft.bundle.digest] = draft.bundle
@@ -223,7 +236,7 @@ async def test_a_candidate_has_its_weights_in_itself(tmp_path: Path) -> None:
             async with operator.store.blobs.take(len(content)) as upload:
                 await upload.write(content)
             manager = Reporting(operator, {**REPORT, "optimised": optimised(content)})
-            verification = Verification(operator.store, manager)  # type: ignore[arg-type]
+            verification = Verification(operator.store, manager, wall=time.time)  # type: ignore[arg-type]
             with pytest.raises(ModelRefused, match=reason):
                 await verification.verify(draft, "a")
 
@@ -240,7 +253,7 @@ async def test_a_refutation_holds_in_every_precision(tmp_path: Path) -> None:
         draft = drafted(operator, await operator.request(manifest=wanted))
         manager = Reporting(operator, {**REPORT, "optimised": optimised(original=True)})
 
-        verified = await Verification(operator.store, manager).verify(draft, "a")  # type: ignore[arg-type]
+        verified = await Verification(operator.store, manager, wall=time.time).verify(draft, "a")  # type: ignore[arg-type]
 
         assert verified.profile.engine != found.profile.engine
         assert verified.profile.refuted_at_runtime == "rows differ"
@@ -261,7 +274,9 @@ async def test_a_prepared_graph_may_name_its_weights_only(tmp_path: Path) -> Non
         profiles = []
         for graph in graphs:
             manager: Any = Reporting(operator, await offered(operator, graph))
-            verified = await Verification(operator.store, manager).verify(draft, "one")
+            verified = await Verification(operator.store, manager, wall=time.time).verify(
+                draft, "one"
+            )
             profiles.append(verified.profile)
 
     reasons = [profile.why_not_prepared for profile in profiles]
@@ -277,7 +292,7 @@ async def test_a_server_may_be_told_not_to_prepare(tmp_path: Path) -> None:
         draft = drafted(operator, await operator.request())
         managers: list[Any] = [Reporting(operator, REPORT), Reporting(operator, REPORT)]
         for manager, prepare in zip(managers, (True, False), strict=True):
-            verification = Verification(operator.store, manager, prepare=prepare)
+            verification = Verification(operator.store, manager, prepare=prepare, wall=time.time)
             await verification.verify(draft, "one")
 
     assert [manager.asked[0].prepare for manager in managers] == [True, False]
@@ -291,7 +306,7 @@ async def test_a_trial_that_was_killed_is_tried_once_more(
     """A killed trial is repeated once and the second report counts; if both are killed, the error
     does not blame the model."""
     async with operating(tmp_path) as operator:
-        verification = Verification(operator.store, operator.manager)
+        verification = Verification(operator.store, operator.manager, wall=time.time)
         draft = drafted(operator, await operator.request())
         real, keys = operator.manager.trial, list[str]()
 
