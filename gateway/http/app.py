@@ -92,7 +92,8 @@ class Gateway:
     def connections(self, namespace: str, name: str) -> Connections:
         """Return the open exchanges of a function in this process."""
         epoch_s = self.invoker.wall() - monotonic()
-        return connections_of(self.parts.exchanges.all(), namespace, name, epoch_s)
+        exchanges, closed = self.parts.exchanges.all(), self.invoker.closed_websockets
+        return connections_of(exchanges, namespace, name, epoch_s, closed)
 
     async def close(self, _app: web.Application) -> None:
         """Stop the threads that the routes use (aiohttp clean-up signal)."""
