@@ -17,8 +17,8 @@ Data = bytes | bytearray | memoryview
 TRAILERS_MAX: Final = 16 * 1024
 TRAILER_FIELDS_MAX: Final = 100
 EXTENSIONS_MAX: Final = 256
-"""Max bytes of a chunk's extensions. White space, quoted values (RFC 9112 section 7.1.1) and leading
-zeros are accepted in answers alone: in a request, what parsers disagree about is dangerous."""
+"""Max bytes of a chunk's extensions. White space, quoted values (RFC 9112 section 7.1.1) and more
+leading zeros are accepted in answers alone: what parsers disagree about is no request."""
 ALL_EXTENSIONS_MAX: Final = 16 * 1024
 """Max bytes by which the extensions of a body may exceed its content and EXTENSION_SPARE bytes for
 each chunk."""
