@@ -29,7 +29,7 @@ from pool_manager.image_names import check_pattern
 from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest
-from registry.manifest.container import is_origin
+from registry.manifest.container import origin_fault
 from registry.settings import DAY_S, StoreSettings
 from registry.store.hosts import check_own_labels
 from runtime_image.contract.compiled import CompilerName
@@ -49,10 +49,9 @@ def _checked_network(value: str) -> str:
 
 
 def _checked_origin(value: str) -> str:
-    if value != ANY_ORIGIN and not is_origin(value):
-        raise ValueError(
-            "expected an origin as browsers send it, such as https://app.example, or *"
-        )
+    if value != ANY_ORIGIN and (fault := origin_fault(value)):
+        expected = "an origin as browsers send it, such as https://app.example, or *"
+        raise ValueError(f"expected {expected}: {fault}")
     return value
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
 from admin.rates import ResponseRate
-from gateway.http.connected import Connections
+from gateway.http.connected import Connected, Connections
 from pool_manager.builds import SUFFIX
 from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Replica
@@ -247,21 +247,22 @@ def key_json(key: Key) -> dict[str, Any]:
 
 def connections_json(found: Connections, ring: KeyRing) -> dict[str, Any]:
     """Return who is connected to a server function, and in words whether that keeps it awake."""
-    items = [
-        {
-            "key": one.key_id,
-            "note": note_of(one.key_id, ring),
-            "kind": one.kind,
-            "since_s": one.since_s,
-            "path": one.path,
-            "counts": one.counts,
-        }
-        for one in found.items
-    ]
     return {
-        "connected": items,
+        "connected": [_connected_json(one, ring) for one in found.items],
+        "closed": [_connected_json(one, ring) for one in found.closed],
         "connections": {"counting": found.counting, "free": found.free},
         "awake": _awake(found),
+    }
+
+
+def _connected_json(one: Connected, ring: KeyRing) -> dict[str, Any]:
+    return {
+        "key": one.key_id,
+        "note": note_of(one.key_id, ring),
+        "kind": one.kind,
+        "since_s": one.since_s,
+        "path": one.path,
+        "counts": one.counts,
     }
 
 

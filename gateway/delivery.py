@@ -27,6 +27,7 @@ from gateway.dispatch.call import (
     Recall,
     Send,
     Stage,
+    TellTunnel,
 )
 from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
@@ -237,6 +238,15 @@ class Delivery:
         else:
             call.done(error)
 
+    def tell_tunnel(self, call: ExchangeCall, *, is_quiet: bool) -> None:
+        """Note that an opened exchange is a WebSocket, which is quiet or in use."""
+        self._perform(self._dispatcher.exchanges.on_tunnel(call, monotonic(), is_quiet=is_quiet))
+        self._report_soon(call.pool)
+
+    def is_stopping(self, call: ExchangeCall) -> bool:
+        """Return whether the replica of an opened exchange is to stop, or was when it ended."""
+        return self._dispatcher.exchanges.is_stopping(call)
+
     def limit_connections(self, most: int) -> None:
         """Set the max connections to functions' servers, idle ones included."""
         self._servers.connections_max = most
@@ -361,11 +371,13 @@ class Delivery:
         else:
             self._execute_rare(command)
 
-    def _execute_rare(self, command: CloseIdle | Decline | Quiesced) -> None:
+    def _execute_rare(self, command: CloseIdle | Decline | Quiesced | TellTunnel) -> None:
         if isinstance(command, CloseIdle):
             self._servers.close_idle(command.link)
         elif isinstance(command, Decline):
             self._servers.decline(command.link)
+        elif isinstance(command, TellTunnel):
+            self._servers.tell_tunnel(command.link, command.id, is_quiet=command.is_quiet)
         else:
             self._servers.quiesced(command.link, command.count)
 

@@ -135,6 +135,11 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         assert peer.side is not None
         peer.side.end(id, kept=kept)
 
+    def tell_tunnel(self, link: str, id: int, *, is_quiet: bool) -> None:
+        """Tell the sidecar that exchange `id` is a WebSocket, quiet or in use."""
+        self._peers[link].idle_frames = 0
+        self._sockets(link).tell_tunnel(id, is_quiet=is_quiet)
+
     def ask(self, link: str, answered: Callable[[bool], None]) -> None:
         """Ask whether the server of a link listens: `answered(listens)`, at once or later."""
         known = self._dispatcher.links.get(link)

@@ -178,6 +178,12 @@ class ServerSockets:
             connection.handler = None
             connection.abort()
 
+    def tell_tunnel(self, id: int, *, is_quiet: bool) -> None:
+        """Tell the sidecar that exchange `id`, if it is not over, is a WebSocket."""
+        connection = self._live.get(id)
+        if connection is not None:
+            self._tell(Kind.TUNNEL, connection.known_id, Flag.FREE if is_quiet else 0, 0)
+
     def _tell_ends(self) -> None:
         """Tell the sidecar of ends that are due."""
         now = monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ NAMESPACE = "default"
 """The only namespace at present; nevertheless part of every key."""
 LOCAL_HOST = "local"
 """Name of the machine that the server runs on."""
+EXCHANGE_MAX_S = 600.0
+"""Max seconds of an exchange where a function sets none; WebSockets then have no limit."""
 HOSTS_MAX = 100
 """Max hosts beside the local one."""
 
@@ -68,16 +71,22 @@ class ExchangeLimits:
 
     `concurrency`: exchanges at once per replica, over all gateways. `first_byte_s` counts from the
     request's sending to the answer's first byte, `stall_s` between two bytes (0 = no limit),
-    `max_s` the whole exchange. `drain_s`: time that open exchanges have when their replica stops.
+    `max_s` the whole exchange; of WebSockets only if it is not the default. `drain_s`: time that
+    open exchanges have when their replica stops.
     `websockets`: "ignore" lets WebSockets take no slot and keep no replica awake.
     """
 
     concurrency: int = 32
     first_byte_s: float = 300.0
     stall_s: float = 0.0
-    max_s: float = 600.0
-    drain_s: float = 600.0
+    max_s: float = EXCHANGE_MAX_S
+    drain_s: float = EXCHANGE_MAX_S
     websockets: Literal["count", "ignore"] = "count"
+
+    @property
+    def websocket_max_s(self) -> float:
+        """Max seconds of a WebSocket, infinity for no limit."""
+        return math.inf if self.max_s == EXCHANGE_MAX_S else self.max_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,11 +87,21 @@ def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
 
 
 def render_connected(answer: dict[str, Any], now_s: float) -> str:
-    """Render who is connected to a server function; "" for nobody. `now_s` in Unix seconds."""
+    """Render who is connected to a server function, and whose WebSockets were closed when it went
+    to sleep; "" for nobody. `now_s` in Unix seconds."""
     items, numbers = answer.get("connected") or [], answer.get("connections") or {}
-    if not items:
-        return ""
-    head = f"connected: {one_line(get(answer, 'awake'))}"
+    closed = _client_lines(answer.get("closed") or [], now_s)
+    parts = ["\n".join(["closed: no data passed, and the function went to sleep", *closed])]
+    parts = parts if closed else []
+    if items:
+        lines = _client_lines(items, now_s)
+        count = sum(int(numbers.get(one) or 0) for one in ("counting", "free"))
+        more = [f"  and {count - len(lines)} more"] if count > len(lines) else []
+        parts.insert(0, "\n".join([f"connected: {one_line(get(answer, 'awake'))}", *lines, *more]))
+    return "\n".join(parts)
+
+
+def _client_lines(items: list[dict[str, Any]], now_s: float) -> list[str]:
     rows = [
         (
             ago(float(item.get("since_s") or 0), now_s),
@@ -101,15 +111,11 @@ def render_connected(answer: dict[str, Any], now_s: float) -> str:
         )
         for item in items[:CONNECTED_MAX]
     ]
-    widths = [max(len(row[at]) for row in rows) for at in range(3)]
-    lines = [
+    widths = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
+    return [
         "  " + "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]])
         for row in rows
     ]
-    count = sum(int(numbers.get(one) or 0) for one in ("counting", "free"))
-    if count > len(rows):
-        lines.append(f"  and {count - len(rows)} more")
-    return "\n".join([head, *lines])
 
 
 def render_errors(items: list[dict[str, Any]], now_s: float, most: int) -> str:

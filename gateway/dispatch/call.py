@@ -59,8 +59,8 @@ class Call:
     calls, which orders queues. `overdue_s`: deadline for its replica to release it after a recall,
     0 while unknown. `attempts`: the last sends without an answer, oldest first. `is_exchange`: an
     exchange with a function's server; it starts when its connection arrives, and the proxy ends it.
-    `is_free`: an exchange that takes no slot. `may_poison`: its body is refused after it has killed
-    replicas.
+    `is_free`: an exchange that takes no slot, such as a WebSocket while it is quiet. `may_poison`:
+    its body is refused after it has killed replicas.
     """
 
     pool: str
@@ -180,7 +180,16 @@ class Quiesced:
     count: int
 
 
-Command = Send | Recall | Fail | GiveUp | End | CloseIdle | Decline | Quiesced
+@dataclass(frozen=True, slots=True)
+class TellTunnel:
+    """Command: tell the sidecar that exchange `id` is a WebSocket, quiet or in use."""
+
+    link: str
+    id: int
+    is_quiet: bool
+
+
+Command = Send | Recall | Fail | GiveUp | End | CloseIdle | Decline | Quiesced | TellTunnel
 
 
 @dataclass(slots=True, eq=False)
@@ -243,7 +252,8 @@ class Link:
 class ServerLink(Link):
     """The link of a sidecar: exchanges with a function's server.
 
-    `in_flight` has the exchanges that take a slot, `free` the others. `is_waiting`: the link waits
+    `in_flight` has the exchanges that take a slot, `free` the others; `quiet` of these are
+    WebSockets without data. `is_waiting`: the link waits
     in the sidecar's rotation and sends OPEN only for offered slots. `retry_s`: nothing is sent
     before that time, because the server refused a connection; `free_retry_s`: the same for free
     exchanges; 0 = no wait. `full` is set while the link waits for either. `recalled`: connections
@@ -253,6 +263,7 @@ class ServerLink(Link):
     is_server: ClassVar[bool] = True
 
     free: dict[int, Call] = field(default_factory=dict)
+    quiet: set[int] = field(default_factory=set)
     is_waiting: bool = False
     retry_s: float = 0.0
     free_retry_s: float = 0.0
@@ -286,7 +297,18 @@ class ServerLink(Link):
         exchanges[id] = call
         return Send(self.id, id, call)
 
+    def set_quiet(self, call: Call, *, is_quiet: bool) -> None:
+        """Note that a WebSocket takes no slot, or takes one again."""
+        self.release(call)
+        call.is_free = is_quiet
+        if is_quiet:
+            self.quiet.add(call.id)
+            self.free[call.id] = call
+        else:
+            self.in_flight[call.id] = call
+
     def release(self, call: Call) -> None:
         """Remove an exchange that has ended or returns to its queue."""
         exchanges = self.free if call.is_free else self.in_flight
         del exchanges[call.id]
+        self.quiet.discard(call.id)

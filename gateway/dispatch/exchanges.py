@@ -24,6 +24,7 @@ from gateway.dispatch.call import (
     Quiesced,
     ServerLink,
     Stage,
+    TellTunnel,
 )
 from gateway.dispatch.failures import CallFailures
 from gateway.dispatch.pool import Pool
@@ -33,6 +34,10 @@ from runtime_image.contract.link import NotStarted
 REFUSED_S: Final = 0.05
 """Seconds for which a link is not used after its server refused a connection. They end at a sweep,
 so that a server that refuses all connections costs each link at most ten requests a second."""
+
+
+QUIET_MAX: Final = 1000
+"""Max quiet WebSockets of a link that take no slot. Others count as open exchanges."""
 
 
 class Exchanges:
@@ -117,6 +122,36 @@ class Exchanges:
         else:  # 4
             self._failures.requeue(call, pool, now, commands, has_died=has_died)
         return commands + self._serve(pool, now)
+
+    def on_tunnel(self, call: Call, now: float, *, is_quiet: bool) -> list[Command]:
+        """Note that an exchange is a WebSocket, which is quiet or in use.
+
+        1. It has ended, or lost its link: nothing to do.
+        2. It takes no slot in any case, or there are too many quiet ones: only the sidecar learns
+           that the exchange has no limit of time.
+        3. Its slot is free for others while it is quiet.
+        """
+        pool = self._pool(call.pool)
+        if call.stage is not Stage.STARTED or call in pool.detached:  # 1
+            return []
+        link = self._link(call.link)
+        was_quiet = call.id in link.quiet
+        if call.is_free and not was_quiet:  # 2
+            return [TellTunnel(link.id, call.id, is_quiet=False)]
+        is_quiet = is_quiet and (was_quiet or len(link.quiet) < QUIET_MAX)
+        if is_quiet is not was_quiet:  # 3
+            link.set_quiet(call, is_quiet=is_quiet)
+        commands: list[Command] = [TellTunnel(link.id, call.id, is_quiet=is_quiet)]
+        if is_quiet and pool.queue:
+            commands += self._serve(pool, now)
+        return commands
+
+    def is_stopping(self, call: Call) -> bool:
+        """Return whether the replica of an opened exchange is to stop, or was when it ended."""
+        detached = self._pool(call.pool).detached
+        if call in detached:
+            return detached[call]
+        return call.stage is Stage.STARTED and self._link(call.link).closing
 
     # Events of sidecars
 
@@ -213,7 +248,7 @@ class Exchanges:
             if call.stage is Stage.SENT:
                 self._failures.requeue(call, pool, now, commands, has_died=True)
             else:
-                pool.detached[call] = None
+                pool.detached[call] = link.closing
 
     def sweep(self, now: float) -> list[Command]:
         """Use links again whose server refused connections REFUSED_S ago."""

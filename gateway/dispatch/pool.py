@@ -53,7 +53,7 @@ class Pool:
     wake_until_s: float = 0.0
     has_manager: bool = True
     free_queue: dict[Call, None] = field(default_factory=dict)
-    detached: dict[Call, None] = field(default_factory=dict)
+    detached: dict[Call, bool] = field(default_factory=dict)
     answer_bytes: int = 0
 
     @property
@@ -106,12 +106,13 @@ class Pool:
         Such exchanges may be sent to a link that is full.
         """
         best: ServerLink | None = None
+        fewest = 0
         for link in self.links.values():
             if not isinstance(link, ServerLink) or link.closing or now < link.free_retry_s:
                 continue
-            count = len(link.free)
-            if count < FREE_MAX and (best is None or count < len(best.free)):
-                best = link
+            count = len(link.free) - len(link.quiet)
+            if count < FREE_MAX and (best is None or count < fewest):
+                best, fewest = link, count
         return best
 
     def queue_size(self, call: Call) -> int:

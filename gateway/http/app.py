@@ -26,7 +26,7 @@ from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
 from gateway.http.context import Invoker
 from gateway.http.exchange_client import make_parts
-from gateway.http.exchange_route import proxy
+from gateway.http.exchange_route import asks_for_websocket, proxy
 from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.http.models.lists import ModelRoutes
@@ -92,7 +92,8 @@ class Gateway:
     def connections(self, namespace: str, name: str) -> Connections:
         """Return the open exchanges of a function in this process."""
         epoch_s = self.invoker.wall() - monotonic()
-        return connections_of(self.parts.exchanges.all(), namespace, name, epoch_s)
+        exchanges, closed = self.parts.exchanges.all(), self.invoker.closed_websockets
+        return connections_of(exchanges, namespace, name, epoch_s, closed)
 
     async def close(self, _app: web.Application) -> None:
         """Stop the threads that the routes use (aiohttp clean-up signal)."""
@@ -119,7 +120,8 @@ class Gateway:
 
     async def _function(self, request: web.Request) -> web.StreamResponse:
         is_server = self.parts.exchanges.is_server(request.match_info["ref"])
-        if is_server and request.method not in ("GET", "HEAD"):
+        is_read = request.method in ("GET", "HEAD")
+        if is_server and (not is_read or asks_for_websocket(request)):
             return await self._proxy(request)
         if request.method == "POST":
             answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -157,7 +159,9 @@ class Gateway:
         deployed = self._resolve(request)
         if deployed.revision.server is not None and prefers_page(request.headers.get("Accept", "")):
             # Relative: a proxy before this server may offer it below a path of its own.
-            location = {"Location": f"{request.rel_url.raw_path.rpartition('/')[2]}/"}
+            url = request.rel_url
+            query = f"?{url.raw_query_string}" if url.raw_query_string else ""
+            location = {"Location": f"{url.raw_path.rpartition('/')[2]}/{query}"}
             return web.Response(status=problems.MOVED, headers=location)
         endpoints = self.invoker.delivery.endpoints(deployed.revision.key)
         origin = f"{request.scheme}://{request.host}"

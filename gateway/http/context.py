@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +16,7 @@ from gateway.access import Access
 from gateway.cold_checks.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admission import Admissions
+from gateway.http.connected import SHOWN_MAX, Connected
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
 from gateway.metrics.counters import CounterStore
@@ -50,6 +52,7 @@ class Invoker(NamedTuple):
     the requests to /v1 whose bodies arrive, `scan_turns`: of their scans. `enter` exchanges the
     ticket of a request for a cookie; without it there are no tickets. `model_control` loads and
     unloads models; without it no request can. `statistics`: those of all gateway processes.
+    `closed_websockets`: the last ones that were closed when their functions went to sleep.
     """
 
     settings: GatewaySettings
@@ -73,6 +76,7 @@ class Invoker(NamedTuple):
     scan_turns: ScanTurns
     upstream_keys: UpstreamKeys
     key_times: KeyTimes
+    closed_websockets: deque[tuple[str, Connected]]
     enter: Enter | None = None
     model_control: ModelControl | None = None
     statistics: ModelStatistics = NoStatistics()
@@ -138,6 +142,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         ScanTurns(),
         upstream_keys or UpstreamKeys(),
         KeyTimes(history.used, wall, loop.call_later),
+        deque(maxlen=SHOWN_MAX),
         enter,
         model_control,
         statistics or NoStatistics(),

@@ -9,6 +9,7 @@ import structlog
 
 from gateway import problems
 from gateway.http.admission import REQUEST_ID, Correlation
+from gateway.http.connected import closed_websocket
 from gateway.metrics.counters import exemplar_of
 from gateway.metrics.key_times import KeyTime
 from gateway.observing import records
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.http.models.usage import UsageMeter
     from gateway.metrics.exchanges import ExchangeNumbers
     from gateway.proxy.fields import Field
+    from gateway.proxy.plan import ExchangePlan
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
     from registry.catalog import Deployed
@@ -211,6 +213,11 @@ class ExchangeJournal:
             if error is not None:
                 self._invoker.failures.count(self._deployed, error, call, self.request_id)
         self._end("ok" if error is None else error.code, call, sizes)
+
+    def slept(self, plan: ExchangePlan) -> None:
+        """Implement `gateway.proxy.ports.Journal.slept`."""
+        invoker = self._invoker
+        invoker.closed_websockets.append(closed_websocket(plan, invoker.wall()))
 
     def left(self, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
         """Record an exchange whose client has left."""

@@ -17,12 +17,21 @@ from gateway.http.exchange_client import begins_answer, cut, reply_pieces
 from gateway.http.handler import ConnectionHandler
 from gateway.proxy.framing import LAST_CHUNK, BodyKind, encode_chunk
 from gateway.proxy.request_head import RequestHead, parse_request_head
+from gateway.proxy.websocket import is_handshake
 from registry.errors import BadRequest, FnError
 
 if TYPE_CHECKING:
     from gateway.http.exchange_client import ExchangeParts
     from gateway.proxy.ports import ClientExchange
     from gateway.replies import Reply, Writer
+
+
+def asks_for_websocket(request: web.BaseRequest) -> bool:
+    """Return whether a request is the opening handshake of a WebSocket."""
+    try:
+        return is_handshake(_read_head(request))
+    except FnError:
+        return False  # whoever answers it says why
 
 
 async def proxy(parts: ExchangeParts, request: web.BaseRequest) -> web.StreamResponse:

@@ -362,6 +362,7 @@ class Exchanges:
             function.limits.retry,
             wakes,
             key_id=caller.id,
+            idle_s=function.scaling.idle_s,
         )
 
 

@@ -17,8 +17,10 @@ from registry.errors import UpstreamFailed
 from registry.field_classes import Direction
 
 CONTINUE: Final = 100
-INTERIM_MAX: Final = 32
+INTERIM_MAX: Final = 1000
 """Max interim heads (1xx) of one answer."""
+INTERIM_BYTES_MAX: Final = 256 * 1024
+"""Max bytes of all of them."""
 _BEGINNING: Final = b"HTTP/1."
 _NO_BODY: Final = NoBody()
 
@@ -29,6 +31,7 @@ class AnswerReader:
     __slots__ = (
         "_body",
         "_head",
+        "_interim_bytes",
         "_interims",
         "_method",
         "_searched",
@@ -41,7 +44,7 @@ class AnswerReader:
         self._method = method
         self._head = bytearray()
         self._searched = 0
-        self._interims = 0
+        self._interims = self._interim_bytes = 0
         self._body: BodyFramer = _NO_BODY
         self.continues = 0
         """How many of the heads were "100 Continue"."""
@@ -79,8 +82,10 @@ class AnswerReader:
         if head.is_interim:
             self._interims += 1
             self.continues += head.status == CONTINUE
-            if self._interims > INTERIM_MAX:
-                raise UpstreamError(f"expected at most {INTERIM_MAX} interim heads")
+            self._interim_bytes += end
+            if self._interims > INTERIM_MAX or self._interim_bytes > INTERIM_BYTES_MAX:
+                limits = f"{INTERIM_MAX} interim heads of {INTERIM_BYTES_MAX} bytes in all"
+                raise UpstreamError(f"expected at most {limits}")
         else:
             self.begin(head)
         return head

@@ -15,10 +15,11 @@ class Deadlines:
     monotonic seconds.
     """
 
-    __slots__ = ("_began_s", "_body_s", "_limits", "_moved", "_moved_s")
+    __slots__ = ("_began_s", "_body_s", "_limits", "_max_s", "_moved", "_moved_s")
 
     def __init__(self, limits: ExchangeLimits, body_s: float) -> None:
         self._limits = limits
+        self._max_s = limits.max_s
         self._body_s = body_s
         self._began_s = self._moved_s = 0.0
         self._moved = 0
@@ -27,6 +28,10 @@ class Deadlines:
         """Start the clocks: the request is sent. A second try does not extend `max_s`."""
         self._began_s = self._began_s or now
         self._moved_s = now
+
+    def begin_tunnel(self) -> None:
+        """Apply the limit of WebSockets: the exchange is one."""
+        self._max_s = self._limits.websocket_max_s
 
     def check(
         self, now: float, moved: int, waits_for_body: bool, *, is_answered: bool
@@ -40,8 +45,8 @@ class Deadlines:
         if moved != self._moved:
             self._moved, self._moved_s = moved, now
         quiet_s = now - self._moved_s
-        if now - self._began_s >= limits.max_s:
-            return UpstreamTimeout(f"the exchange did not end within {limits.max_s:g} s")
+        if now - self._began_s >= self._max_s:
+            return UpstreamTimeout(f"the exchange did not end within {self._max_s:g} s")
         if not is_answered and waits_for_body:
             if quiet_s >= self._body_s:
                 return BodyTimeout(f"no byte of the body arrived for {self._body_s:g} s")

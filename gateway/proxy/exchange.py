@@ -22,10 +22,10 @@ from gateway.proxy.kept_prefix import may_resend
 from gateway.proxy.known_answers import is_repeatable, make_template
 from gateway.proxy.plan import State
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
-from gateway.proxy.websocket import is_switched
+from gateway.proxy.websocket import POLICY_VIOLATION, is_switched
 from gateway.replies import CLOSE
 from gateway.upstream import HostLost
-from registry.errors import FnError, UpstreamFailed
+from registry.errors import FnError, NoKey, UpstreamFailed
 
 if TYPE_CHECKING:
     from gateway.proxy.known_answers import AnswerTemplate
@@ -66,6 +66,9 @@ class Exchange(ExchangeData):
         if state is State.OVER:
             return
         self._request_bytes += len(data)
+        if self._tunnel is not None:
+            self._tunnel.from_client.feed(data)
+            self._note_use(self._tunnel)
         if self._kept.is_whole and state in (State.HELD, State.OPEN) and not self._keep(data):
             return
         if upstream is not None:
@@ -184,6 +187,9 @@ class Exchange(ExchangeData):
     def upstream_eof(self) -> None:
         """Handle the end of the server's bytes."""
         if self.state is State.TUNNEL:
+            if self._say_stopped():
+                self._complete()
+                return
             self._upstream_ended = True
             self._client.write_eof()
             if self._client_ended:
@@ -193,7 +199,8 @@ class Exchange(ExchangeData):
 
     def upstream_lost(self, exc: Exception | None) -> None:
         """Handle the loss of the connection."""
-        if self.state is State.TUNNEL and exc is None and self._upstream_ended:
+        is_over = exc is None and self._upstream_ended
+        if self.state is State.TUNNEL and (is_over or self._say_stopped()):
             self._complete()
         else:
             self._on_upstream_end(exc)
@@ -228,6 +235,8 @@ class Exchange(ExchangeData):
         if not self._request_bytes and self._plan.head.expects_continue:
             waits_for_body = False
         is_answered = self._answer is not None
+        if self._tunnel is not None and self.state is State.TUNNEL:
+            self._check_quiet(self._tunnel, now)
         error = self._deadlines.check(now, moved, waits_for_body, is_answered=is_answered)
         if error is not None:
             self.fail(error)
@@ -336,7 +345,7 @@ class Exchange(ExchangeData):
             self.state = State.ANSWERING
             self._relay(rest, head)
             return
-        self._begin_tunnel(head)
+        self._begin_tunnel(head, monotonic())
         if rest:
             self.upstream_data(rest)
 
@@ -488,7 +497,7 @@ class Exchange(ExchangeData):
             self._client.write(self._encoded(last))
         resets = self._reader.ends_with_connection or self._reader.unchunks
         resets = resets and not self._is_encoding  # without its last chunk, it is incomplete
-        is_told = self._say_closed(error)
+        is_told = isinstance(error, NoKey) and self._say_closed(POLICY_VIOLATION, error.message)
         self._journal.ended(error, call, self._close())
         self._client.cut(resets=(resets or answer.status == SWITCHING) and not is_told)
 

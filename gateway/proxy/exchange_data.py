@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.proxy import retries
 from gateway.proxy.answer_reader import AnswerReader
@@ -14,8 +14,8 @@ from gateway.proxy.kept_prefix import KeptPrefix, Memory
 from gateway.proxy.plan import State
 from gateway.proxy.ports import FilterMode
 from gateway.proxy.retries import Loss
-from gateway.proxy.websocket import POLICY_VIOLATION, FrameFollower, close_frame
-from registry.errors import NoKey
+from gateway.proxy.tunnel import Tunnel
+from gateway.proxy.websocket import GOING_AWAY, close_frame
 
 if TYPE_CHECKING:
     from gateway.proxy.plan import ExchangePlan
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
     from registry.errors import FnError
+
+
+ASLEEP: Final = "the function went to sleep: no data had passed here"
+"""Why a quiet WebSocket was closed."""
+STOPPED: Final = "the function's replica was stopped"
+"""Why another one was."""
 
 
 class ExchangeData(ABC):
@@ -38,7 +44,6 @@ class ExchangeData(ABC):
         "_deadlines",
         "_delivery",
         "_filter",
-        "_frames",
         "_is_client_full",
         "_is_encoding",
         "_is_reused",
@@ -53,6 +58,7 @@ class ExchangeData(ABC):
         "_request",
         "_request_bytes",
         "_sends",
+        "_tunnel",
         "_unsent",
         "_upstream",
         "_upstream_ended",
@@ -89,7 +95,8 @@ class ExchangeData(ABC):
         self._sends = self._unsent = 0
         self._keeps = plan.keeps
         self._filter: AnswerFilter | None = None
-        self._frames: FrameFollower | None = None
+        is_handshake = plan.websocket_key is not None
+        self._tunnel = Tunnel(plan.idle_s) if is_handshake else None
         self._is_rewriting = self._is_encoding = False
         self.is_request_whole = plan.head.framing.is_empty
         """Whether the client has sent the whole request."""
@@ -115,27 +122,56 @@ class ExchangeData(ABC):
         """Whether the exchange has ended."""
         return self.state is State.OVER
 
-    def _begin_tunnel(self, head: bytes) -> None:
+    def _begin_tunnel(self, head: bytes, now: float) -> None:
         """Send the head that opens a WebSocket; bytes of both sides follow."""
+        assert self._tunnel is not None
+        assert self._call is not None
         self.state = State.TUNNEL
-        self._frames = FrameFollower()
+        self._tunnel.begin(now)
+        self._deadlines.begin_tunnel()
+        self._delivery.tell_tunnel(self._call, is_quiet=False)
         self._client.write(head)
         self._client.begin_tunnel()
 
     def _pass_frames(self, data: bytes) -> None:
         """Pass on bytes of the server of a WebSocket."""
-        assert self._frames is not None
-        self._frames.feed(data)
+        assert self._tunnel is not None
+        self._tunnel.from_server.feed(data)
+        self._note_use(self._tunnel)
         self._bytes_out += len(data)
         self._client.write(data)
 
-    def _say_closed(self, error: FnError) -> bool:
+    def _note_use(self, tunnel: Tunnel) -> None:
+        """Have a quiet WebSocket count as an exchange again, once data has passed."""
+        if tunnel.is_quiet and tunnel.has_moved:
+            self._check_quiet(tunnel, monotonic())
+
+    def _check_quiet(self, tunnel: Tunnel, now: float) -> None:
+        """Tell the delivery if a WebSocket has become quiet, or is in use again."""
+        was_quiet, call = tunnel.is_quiet, self._call
+        if tunnel.check(now) is not was_quiet and call is not None:
+            self._delivery.tell_tunnel(call, is_quiet=tunnel.is_quiet)
+
+    def _say_closed(self, code: int, reason: str) -> bool:
         """Send the client of a WebSocket the frame that says why it ends; return whether it could
-        be sent: not in the middle of another frame."""
-        if self._frames is None or not isinstance(error, NoKey) or not self._frames.is_between:
+        be sent: neither in the middle of another frame nor after the server's own."""
+        tunnel = self._tunnel
+        if tunnel is None or self.state is not State.TUNNEL:
             return False
-        self._client.write(close_frame(POLICY_VIOLATION, error.message))
+        if tunnel.from_server.is_closed or not tunnel.from_server.is_between:
+            return False
+        self._client.write(close_frame(code, reason))
         return True
+
+    def _say_stopped(self) -> bool:
+        """Tell the client of a WebSocket whose replica stops; return whether that could be told."""
+        call, tunnel = self._call, self._tunnel
+        if call is None or tunnel is None or not self._delivery.is_stopping(call):
+            return False
+        is_told = self._say_closed(GOING_AWAY, ASLEEP if tunnel.is_quiet else STOPPED)
+        if is_told and tunnel.is_quiet:
+            self._journal.slept(self._plan)
+        return is_told
 
     @abstractmethod
     def _on_evicted(self, error: FnError) -> None:

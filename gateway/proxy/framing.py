@@ -17,9 +17,14 @@ Data = bytes | bytearray | memoryview
 TRAILERS_MAX: Final = 16 * 1024
 TRAILER_FIELDS_MAX: Final = 100
 EXTENSIONS_MAX: Final = 256
-"""Max bytes of a chunk's extensions. Quoted values are refused: parsers disagree about them."""
+"""Max bytes of a chunk's extensions. White space, quoted values (RFC 9112 section 7.1.1) and more
+leading zeros are accepted in answers alone: what parsers disagree about is no request."""
+ALL_EXTENSIONS_MAX: Final = 16 * 1024
+"""Max bytes by which the extensions of a body may exceed its content and EXTENSION_SPARE bytes for
+each chunk."""
+EXTENSION_SPARE: Final = 16
 LAST_CHUNK: Final = b"0\r\n\r\n"
-_SIZE_LINE_MAX: Final = 15 + 1 + EXTENSIONS_MAX + 2
+_SIZE_LINE_MAX: Final = 16 + 15 + 1 + EXTENSIONS_MAX + 2
 _SIZE_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]{1,15})((?:;" + TOKEN + rb"+(?:=" + TOKEN + rb"+)?+)*+)\r\n"
 )
@@ -27,6 +32,18 @@ _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 # Any beginning of a size line, and a little more: the whole line is checked once it is there.
 _SIZE_LINE_BEGUN: Final = re.compile(
     rb"(?:[0-9A-Fa-f]{1,15}(?:;[!#$%%&'*+.^_`|~0-9A-Za-z;=-]{0,%d})?\r?)?" % EXTENSIONS_MAX
+)
+_QUOTED: Final = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*+"'
+_VALUE: Final = rb"(?:" + TOKEN + rb"+|" + _QUOTED + rb")"
+_ANSWER_LINE: Final = re.compile(
+    rb"(0{0,16}[0-9A-Fa-f]{1,15})([ \t]*+(?:;[ \t]*+"
+    + TOKEN
+    + rb"+[ \t]*+(?:=[ \t]*+"
+    + _VALUE
+    + rb"[ \t]*+)?+)*+)\r\n"
+)
+_ANSWER_LINE_BEGUN: Final = re.compile(
+    rb"(?:0{0,16}[0-9A-Fa-f]{1,15}(?:[ \t;][\t -~\x80-\xff]{0,%d})?\r?)?" % EXTENSIONS_MAX
 )
 
 
@@ -137,13 +154,13 @@ class _Part(Enum):
 class ChunkedBody:
     """Chunked body: its chunks, the last chunk and its trailer section."""
 
-    __slots__ = ("_direction", "_line", "_missing", "_part", "is_complete")
+    __slots__ = ("_direction", "_excess", "_line", "_missing", "_part", "is_complete")
 
     def __init__(self, direction: Direction = Direction.REQUEST) -> None:
         self.is_complete = False
         self._direction = direction
         self._part = _Part.SIZE
-        self._missing = 0
+        self._missing = self._excess = 0
         self._line = b""
 
     def feed(self, data: Data, into: list[Data] | None = None) -> int:
@@ -188,15 +205,20 @@ class ChunkedBody:
         if begun:
             data, at = self._line + bytes(data[at : at + _SIZE_LINE_MAX]), at - begun
         start = 0 if begun else at
-        found = _SIZE_LINE.match(data, start)
+        is_answer = self._direction is Direction.ANSWER
+        found = (_ANSWER_LINE if is_answer else _SIZE_LINE).match(data, start)
         if found is None or len(found[2]) > EXTENSIONS_MAX + 1:
             rest = bytes(data[start : start + _SIZE_LINE_MAX])
-            if not _SIZE_LINE_BEGUN.fullmatch(rest):
+            if not (_ANSWER_LINE_BEGUN if is_answer else _SIZE_LINE_BEGUN).fullmatch(rest):
                 raise Malformed("expected a chunk's size in hexadecimal digits and CRLF")
             self._line = rest
             return at + len(rest)
         self._line = b""
         self._missing = int(found[1], 16)
+        excess = self._excess + len(found[2]) - EXTENSION_SPARE - self._missing
+        self._excess = max(excess, 0)
+        if excess > ALL_EXTENSIONS_MAX:
+            raise Malformed("expected less extensions of chunks than content")
         if self._missing:
             self._part = _Part.DATA
             self._missing += 2  # its CRLF

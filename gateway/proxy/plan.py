@@ -45,6 +45,7 @@ class ExchangePlan(NamedTuple):
     `public_host`: what a trusted proxy says, see `gateway.proxy.answering`. `key_id`: of the key
     that the request was sent with. `filter`: of the answer. `dropped`: fields of the answer that
     the client does not get. `may_poison`: the body is refused after it has killed replicas.
+    `idle_s`: time without data after which a WebSocket is quiet.
     """
 
     pool: str
@@ -68,6 +69,7 @@ class ExchangePlan(NamedTuple):
     filter: AnswerFilter | None = None
     dropped: frozenset[bytes] = frozenset()
     may_poison: bool = False
+    idle_s: float = 300.0
 
     def call(
         self,
@@ -91,7 +93,8 @@ class ExchangePlan(NamedTuple):
             is_free=self.is_free,
             opened=opened,
             done=done,
-            wants_fresh=self.retry == "never",
+            # What the sidecar knows of a WebSocket belongs to an id of its own.
+            wants_fresh=self.retry == "never" or self.websocket_key is not None,
             pieces=pieces,
         )
 

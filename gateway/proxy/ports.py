@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.proxy.fields import Field
+    from gateway.proxy.plan import ExchangePlan
     from gateway.proxy.response_head import ResponseHead
     from gateway.replies import Reply
     from gateway.server_links import ExchangeCall
@@ -153,6 +154,12 @@ class ExchangeDelivery(Protocol):
     def has_lost_link(self, call: ExchangeCall) -> bool:
         """Return whether an opened call has lost the link to its replica."""
 
+    def tell_tunnel(self, call: ExchangeCall, *, is_quiet: bool) -> None:
+        """Note that an opened call is a WebSocket, which is quiet or in use."""
+
+    def is_stopping(self, call: ExchangeCall) -> bool:
+        """Return whether the replica of an opened call is to stop, or was when it ended."""
+
     def ask_server(self, call: ExchangeCall, answered: Callable[[bool], None]) -> None:
         """Ask whether the server of an opened call still listens: `answered(listens)`."""
 
@@ -208,6 +215,9 @@ class Journal(Protocol):
         `error`: why the answer is incomplete, None if it is complete. `sizes`: bytes of the
         request's and of the answer's body.
         """
+
+    def slept(self, plan: ExchangePlan) -> None:
+        """Note that a WebSocket without data is closed, because its function goes to sleep."""
 
     def left(self, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
         """Record an exchange whose client has left."""

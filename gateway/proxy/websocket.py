@@ -20,6 +20,8 @@ _KEY: Final = re.compile(rb"[A-Za-z0-9+/]{21}[AQgw]==")
 """base64 of 16 bytes: the last digit has four unused bits."""
 POLICY_VIOLATION: Final = 1008
 """Code of a close frame: the endpoint received what violates its policy (section 7.4.1)."""
+GOING_AWAY: Final = 1001
+"""Code of a close frame: the endpoint goes away."""
 _CLOSE: Final = 0x88
 """First byte of a close frame: the last fragment, opcode 8."""
 _MASKED: Final = 0x80
@@ -27,8 +29,15 @@ _LENGTH_16, _LENGTH_64 = 126, 127
 """Lengths that say that the real one follows, in 16 or 64 bits."""
 _CONTROL_MAX: Final = 125
 """Max bytes of the content of a control frame."""
-_AT_ONCE: Final = 256
-"""Max frames that are followed in one piece of data: more would take too long."""
+_HEAD_MAX: Final = 14
+"""Max bytes of a frame's head: two, 64 bits of length, 32 of mask."""
+_LENGTH_END: Final = 1 << 63
+"""First length that no frame has: the most significant bit must be 0 (section 5.2)."""
+_FINAL: Final = 0x80
+_OPCODES: Final = 0x0F
+_CLOSING, _PING, _PONG = 8, 9, 10
+_CONTROL: Final = 8
+"""First opcode of control frames."""
 
 
 def is_handshake(head: RequestHead) -> bool:
@@ -78,14 +87,25 @@ def is_switched(head: ResponseHead, key: bytes | None) -> bool:
 
 
 class FrameFollower:
-    """Follows the borders of a server's frames, whose content it does not read."""
+    """Follows the frames of one direction by their heads, incrementally: content is not read.
 
-    __slots__ = ("_begun", "_is_lost", "_left")
+    Keeps at most one incomplete head (section 5.2). Fragments, and control frames between them, are
+    frames like others. Bytes that are no frames are opaque: an over-long or fragmented control
+    frame, or a length of 64 bits or more; all that follows counts as data then.
+    """
+
+    __slots__ = ("_begun", "_is_data", "_is_lost", "_left", "data_moved", "is_closed")
 
     def __init__(self) -> None:
         self._left = 0
         self._begun = b""
-        self._is_lost = False
+        self._is_data = self._is_lost = False
+        self.data_moved = 0
+        """Grows with the head of each data frame, and with each piece of its content. Pings, pongs
+        and close frames are no data; other opcodes are, also those that no standard gives a
+        meaning."""
+        self.is_closed = False
+        """Whether a close frame has begun."""
 
     @property
     def is_between(self) -> bool:
@@ -93,44 +113,50 @@ class FrameFollower:
         return not (self._left or self._begun or self._is_lost)
 
     def feed(self, data: bytes) -> None:
-        """Follow the next bytes."""
+        """Follow the next bytes. Takes time in proportion to the number of frames."""
         at, size = self._left, len(data)
-        if at >= size:
-            self._left = at - size
+        if at and self._is_data:
+            self.data_moved += min(at, size)
+        if at >= size or self._is_lost:
+            self._left = at - size if at else 0
+            self.data_moved += size if self._is_lost else 0
             return
-        if self._is_lost:
-            return
-        if self._begun:
-            data = self._begun + data
-            size = len(data)
-        self._left, self._begun = 0, b""
-        for _ in range(_AT_ONCE):
-            length = _frame_size(data, at)
-            if not length:
+        if begun := self._begun:
+            head = begun + data[: _HEAD_MAX - len(begun)]
+            end = self._begin(head, 0)
+            at = end - len(begun) if end else size
+            self._begun = b"" if end else head
+        while at < size and not self._is_lost:
+            end = self._begin(data, at)
+            if not end:
                 self._begun = data[at:]
-                return
-            at += length
-            if at >= size:
-                self._left = at - size
-                return
-        self._is_lost = True
+            at = end or size
+        self._left = 0 if self._is_lost else at - size
 
-
-def _frame_size(data: bytes, at: int) -> int:
-    """Return the bytes of the frame that begins at `at`, with its head; 0 if that is incomplete."""
-    if len(data) < at + 2:
-        return 0
-    second = data[at + 1]
-    length, head = second & ~_MASKED, 6 if second & _MASKED else 2
-    if length == _LENGTH_16:
-        more = 2
-    elif length == _LENGTH_64:
-        more = 8
-    else:
-        return head + length
-    if len(data) < at + 2 + more:
-        return 0
-    return head + more + int.from_bytes(data[at + 2 : at + 2 + more])
+    def _begin(self, data: bytes, at: int) -> int:
+        """Begin the frame at `at`; return the index of its end, 0 if its head is incomplete."""
+        have = len(data) - at
+        if have < 2:
+            return 0
+        first, second = data[at], data[at + 1]
+        length, head = second & ~_MASKED, 6 if second & _MASKED else 2
+        opcode = first & _OPCODES
+        if length > _CONTROL_MAX:
+            more = 2 if length == _LENGTH_16 else 8
+            head += more
+        else:
+            more = 0
+        if have < head:
+            return 0
+        if more:
+            length = int.from_bytes(data[at + 2 : at + 2 + more])
+        is_broken = opcode >= _CONTROL and (more or not first & _FINAL)
+        if is_broken or length >= _LENGTH_END:
+            self._is_lost = True
+        self._is_data = self._is_lost or opcode not in (_CLOSING, _PING, _PONG)
+        self.data_moved += self._is_data
+        self.is_closed |= opcode == _CLOSING
+        return at + head + length
 
 
 def close_frame(code: int, reason: str) -> bytes:

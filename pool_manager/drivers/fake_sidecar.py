@@ -154,6 +154,9 @@ class FakeSidecar:
             case Kind.END:
                 is_kept = bool(frame.flags & Flag.KEPT)
                 self._perform(self._table.end(link, frame.id, now, is_kept=is_kept))
+            case Kind.TUNNEL:
+                is_quiet = bool(frame.flags & Flag.FREE)
+                self._perform(self._table.tunnel(link, frame.id, now, is_quiet=is_quiet))
             case Kind.QUIESCED:
                 self._perform(self._table.quiesced(link, frame.aux, now))
             case _:

@@ -38,8 +38,12 @@ _IMAGE: Final = re.compile(
 it: registry, repository, tag, digest."""
 _USER: Final = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 _SIGNAL: Final = re.compile(r"SIG[A-Z0-9+-]{2,10}")
-_ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
-"""Serialised origin (RFC 6454, section 6.2): scheme, host in lower case, port unless default."""
+_ORIGIN: Final = re.compile(
+    r"(?:https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])|(?!https?:)[a-z][a-z0-9+.-]*://[A-Za-z0-9._~-]+)"
+    r"(?::[1-9][0-9]{0,4})?"
+)
+"""Serialised origin (RFC 6454, section 6.2): scheme, host in lower case, port unless default. Apps
+and extensions have schemes of their own, whose hosts browsers do not change, such as `app://.`."""
 _MOUNT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 _OWN: Final = ("user", "capabilities", "writable", "shm_mib", "stop_signal", "mounts")
 """Keys that only images have."""
@@ -110,17 +114,30 @@ def container_table(settings: ServerSettings) -> dict[str, Any]:
 _DEFAULTS: Final = container_table(ServerSettings(()))
 
 
-def is_origin(text: str) -> bool:
-    """Return whether a text is an origin as browsers write it."""
-    is_default = text.startswith("http://") and text.endswith(":80")
-    is_default |= text.startswith("https://") and text.endswith(":443")
-    return _ORIGIN.fullmatch(text) is not None and not is_default
+def origin_fault(text: str) -> str:
+    """Return why a text is no origin as browsers write it; "" if it is one."""
+    if text == "null":
+        return "every sandboxed page sends null"
+    if text.startswith("file:"):
+        return "every page from a file has one origin"
+    if "*" in text:
+        return "origins are compared exactly, without wildcards"
+    if text.startswith("http://") and text.endswith(":80"):
+        return "browsers leave out the port 80 of http"
+    if text.startswith("https://") and text.endswith(":443"):
+        return "browsers leave out the port 443 of https"
+    if _ORIGIN.fullmatch(text):
+        return ""
+    if "/" in text.partition("://")[2]:
+        return "an origin has no path, and no slash at its end"
+    return "an origin is SCHEME://HOST or SCHEME://HOST:PORT"
 
 
 def check_origin(origin: str) -> str:
     """Return the origin. Raises BadManifest if it is none, or not as browsers write it."""
-    if not is_origin(origin):
-        raise _bad("origins", "origins as browsers send them, such as https://app.example", origin)
+    if fault := origin_fault(origin):
+        expected = "origins as browsers send them, such as https://app.example or app://name"
+        raise _bad("origins", expected, origin, f"is none: {fault}")
     return origin
 
 

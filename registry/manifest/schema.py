@@ -19,6 +19,7 @@ from registry.manifest.openai import OpenAITable
 from registry.manifest.optimise import OptimiseTable
 from registry.manifest.runtime import DIMENSION_MAX, RANK_MAX, RuntimeTable
 from registry.manifest.server import ServerTable
+from registry.model import EXCHANGE_MAX_S
 from registry.names import NAME_RULE, check_labels, is_name
 from runtime_image.contract import dtypes
 from runtime_image.contract.model import (
@@ -130,8 +131,9 @@ class LimitsTable(Section):
     `[server]`."""
     stall_s: float = Field(default=0.0, ge=0, le=86_400)
     """Maximum seconds between two bytes of an answer; 0 for no limit. Only with `[server]`."""
-    max_s: float = Field(default=600.0, ge=0.1, le=86_400)
-    """Maximum seconds of a whole exchange, such as a stream. Only with `[server]`."""
+    max_s: float = Field(default=EXCHANGE_MAX_S, ge=0.1, le=86_400)
+    """Maximum seconds of a whole exchange, such as a stream. WebSockets have no limit while this is
+    600; another value ends them, too. Only with `[server]`."""
     drain_s: float | None = Field(default=None, ge=0, le=86_400)
     """Seconds that open exchanges have to end when their replica stops; then they are cut. `max_s`
     by default. Only with `[server]`."""

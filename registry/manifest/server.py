@@ -128,7 +128,9 @@ class ServerTable(ContainerTable):
     secrets: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
     """Environment variables whose values are secrets: variable to the secret's name."""
     origins: list[Word] = Field(default=[], max_length=ORIGINS_MAX)
-    """Origins whose pages may call the function from a browser, such as `https://app.example`."""
+    """Origins whose pages may call the function from a browser, such as `https://app.example`, or
+    apps and extensions, such as `app://name` and `chrome-extension://ID`. They are compared exactly
+    with what the browser sends; `null`, which every sandboxed page sends, is refused."""
     fields: list[Word] = Field(default=[], max_length=FIELDS_MAX)
     """Names with `_` of header fields that the server gets, such as `x_api_version`; the others
     with `_` are [dropped](fields.md). The deploy needs a key of scope `admin`."""

@@ -85,6 +85,7 @@ class Kind(IntEnum):
     RESUME = 32  # manager -> sidecar: revoke a soft drain; the sidecar answers NOT_IDLE
     REPORT = 33  # agent -> manager: JSON body, a HostReport
     CONNECT = 34  # gateway -> sidecar, first frame of a channel: body = key, id = exchange
+    TUNNEL = 35  # gateway -> sidecar: exchange `id` is a WebSocket, without a limit of time
 
 
 class Flag(IntEnum):
@@ -97,7 +98,7 @@ class Flag(IntEnum):
     SLAB = 16  # REQUEST, RESPONSE: the frame's body is a SLAB_RANGE that locates the real body
     REUSE = 32  # OPEN: the exchange uses the gateway's idle connection `aux` and needs no answer
     KEPT = 64  # END: the connection stays open, idle for `aux` ms, under the id of the exchange
-    FREE = 128  # OPEN: the exchange takes no slot and does not count as use
+    FREE = 128  # OPEN, TUNNEL: the exchange takes no slot and does not count as use
 
 
 class NotStarted(IntEnum):

@@ -228,6 +228,8 @@ class Links:
         if frame.kind is Kind.END:
             is_kept = bool(frame.flags & Flag.KEPT)
             return table.end(link, frame.id, now, is_kept=is_kept, ago_ms=frame.aux)
+        if frame.kind is Kind.TUNNEL:
+            return table.tunnel(link, frame.id, now, is_quiet=bool(frame.flags & Flag.FREE))
         if frame.kind is Kind.QUIESCED:
             return table.quiesced(link, frame.aux, now)
         raise LinkError(f"unexpected {frame.kind.name} on a data link")

@@ -2,10 +2,11 @@
 
 Events in, commands out; `now` is monotonic seconds. A *slot* is one connection to the server: being
 connected, open (an exchange runs) or idle (kept by its gateway). An *offer* is a slot that a link
-of the rotation may take with its next OPEN. Exchanges with the flag FREE take no slot.
+of the rotation may take with its next OPEN. Exchanges with the flag FREE take no slot, nor do
+WebSockets while they are *quiet*, without data.
 
 Invariants, for any number of links and any order of frames:
-- connecting + open + idle + offered <= limit.
+- connecting + open + idle + offered <= limit, but for WebSockets that are used after being quiet.
 - While a link waits, no slot is free, and of the idle slots one per waiting link without an offer
   is recalled. Links tell late that a connection is idle; RECALL(id 0) has them tell it at once,
   until WINDOW(aux=0). So a slot is idle and not recalled for at most two exchanges of frames.
@@ -113,6 +114,10 @@ class _Slot:
     since_s: float
     is_free: bool
     is_recalled: bool = False
+    is_tunnel: bool = False
+    """Whether it is a WebSocket, whose time only its gateway limits."""
+    is_quiet: bool = False
+    """Whether it is a WebSocket without data, which is open and takes no slot."""
 
 
 @dataclass(slots=True)
@@ -147,6 +152,7 @@ class SlotTable:
         self._recalled = 0
         self._offered = 0
         self._free = 0
+        self._quiet = 0
         self._in_use = 0
         """Slots that are connecting or open."""
         self._last_end_s = now
@@ -156,11 +162,11 @@ class SlotTable:
     @property
     def taken(self) -> int:
         """Slots that are connecting, open, idle or offered."""
-        return len(self._slots) - self._free + self._offered
+        return len(self._slots) - self._free - self._quiet + self._offered
 
     @property
     def in_use(self) -> int:
-        """Exchanges that are connecting or open, without FREE ones."""
+        """Exchanges that are connecting or open, without FREE and quiet ones."""
         return self._in_use
 
     def busy_ms(self, now: float) -> int:
@@ -254,6 +260,29 @@ class SlotTable:
         self._drop(key, now)
         return [Shut(key), *self._settle(now)]
 
+    def tunnel(self, link: int, id: int, now: float, *, is_quiet: bool) -> list[Command]:
+        """Handle TUNNEL: exchange `id` is a WebSocket, which is quiet or in use.
+
+        A quiet one that is used again takes a slot even above the limit, and refuses a drain that
+        may be refused. An exchange that was shut meanwhile is ignored. Raises LinkError if the
+        connection is idle.
+        """
+        slot = self._slots.get(Key(link, id))
+        if slot is None:
+            return []
+        if slot.state is _State.IDLE:
+            raise LinkError(f"expected an open connection for a WebSocket, got an idle one, {id}")
+        slot.is_tunnel = True
+        if slot.is_free or slot.is_quiet is is_quiet:
+            return []
+        slot.is_quiet = is_quiet
+        self._quiet += 1 if is_quiet else -1
+        if is_quiet:
+            self._leave_use(now)
+            return self._settle(now)
+        self._enter_use(now)
+        return self._refuse_drain(0) if self.phase is Phase.ASKED else []
+
     def connected(self, key: Key, now: float) -> list[Command]:
         """Handle a connection that was established and passed to its gateway."""
         slot = self._slots.get(key)
@@ -274,7 +303,7 @@ class SlotTable:
         """Apply the time limits of connections, exchanges, offers and answers to QUIESCE."""
         commands: list[Command] = []
         for key, slot in list(self._slots.items()):
-            if now - slot.since_s < self._limit_s(slot.state):
+            if slot.is_tunnel or now - slot.since_s < self._limit_s(slot.state):
                 continue
             if slot.state is _State.CONNECTING:
                 commands += self.refused(key, now)
@@ -407,9 +436,7 @@ class SlotTable:
         elif slot.state is _State.IDLE:
             self._idle[key] = None
         else:
-            if not self._in_use:
-                self._busy_since_s = now
-            self._in_use += 1
+            self._enter_use(now)
         return key
 
     def _drop(self, key: Key, now: float) -> None:
@@ -421,21 +448,38 @@ class SlotTable:
         elif slot.state is _State.IDLE:
             del self._idle[key]
             self._recalled -= slot.is_recalled
+        elif slot.is_quiet:
+            self._quiet -= 1
         else:
-            self._in_use -= 1
-            # An end that is told late may be earlier than one that was told before.
-            self._last_end_s = max(self._last_end_s, now)
-            if not self._in_use:
-                self._busy_s += max(0.0, self._last_end_s - self._busy_since_s)
+            self._leave_use(now)
+
+    def _enter_use(self, now: float) -> None:
+        if not self._in_use:
+            self._busy_since_s = now
+        self._in_use += 1
+
+    def _leave_use(self, now: float) -> None:
+        self._in_use -= 1
+        # An end that is told late may be earlier than one that was told before.
+        self._last_end_s = max(self._last_end_s, now)
+        if not self._in_use:
+            self._busy_s += max(0.0, self._last_end_s - self._busy_since_s)
 
     def _settle(self, now: float) -> list[Command]:
-        """Offer what is free, recall what is idle, stop when a drain is over."""
+        """Offer what is free, recall what is idle, stop when a drain is over.
+
+        Quiet WebSockets are shut before the server is stopped, so that their gateways can tell the
+        clients why, whatever the server says at its end.
+        """
         if self.phase is Phase.SERVING:
             return [*self._offer(now), *self._hasten(), *self._recall()]
         is_quiesced = not any(link.quiesces for link in self._links.values())
         if self._is_quiescing() and is_quiesced and not self._in_use:
             self.phase = Phase.STOPPED
-            return [Stop()]
+            quiet = [key for key, slot in self._slots.items() if slot.is_quiet]
+            for key in quiet:
+                self._drop(key, now)
+            return [*map(Shut, quiet), Stop()]
         return []
 
     def _offer(self, now: float) -> Iterator[Command]:

@@ -221,7 +221,8 @@ class Decision(msgspec.Struct):
 
 
 class ConnectedClient(msgspec.Struct):
-    """An open exchange. `counts`: it keeps the function awake."""
+    """An open exchange, or a WebSocket that was closed when the function went to sleep, at
+    `since_s`. `counts`: it keeps the function awake."""
 
     key: str
     note: str
@@ -250,6 +251,7 @@ class Why(msgspec.Struct, kw_only=True):
     cold_starts: list[ColdStart]
     intervals: list[StateInterval]
     connected: list[ConnectedClient] | UnsetType = UNSET
+    closed: list[ConnectedClient] | UnsetType = UNSET
     connections: ConnectionCounts | UnsetType = UNSET
     awake: str | UnsetType = UNSET
 

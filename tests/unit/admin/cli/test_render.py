@@ -11,6 +11,7 @@ from admin.cli.render import (
     curl,
     example,
     prepared,
+    render_connected,
     render_errors,
     render_summary,
     render_why,
@@ -239,3 +240,15 @@ def test_why_is_silent_about_nobody() -> None:
     """A model, and a server function without open exchanges."""
     for answer in ({}, {"awake": "", "connected": [], "connections": {"counting": 0, "free": 0}}):
         assert "connected" not in render_why({"state": "cold", "reason": "x", **answer}, 0.0)
+
+
+def test_websockets_that_were_closed_are_named() -> None:
+    """Also while nobody is connected."""
+    closed = {"key": "k1", "note": "the lab", "kind": "websocket", "since_s": 90.0, "path": "/ws"}
+
+    shown = render_connected({"connected": [], "closed": [closed]}, 100.0)
+
+    assert shown.splitlines()[0] == "closed: no data passed, and the function went to sleep"
+    assert "the lab" in shown
+    assert "/ws" in shown
+    assert render_connected({"connected": [], "closed": []}, 100.0) == ""

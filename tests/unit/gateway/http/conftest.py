@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -97,6 +98,7 @@ class Front:
             ScanTurns(),
             UpstreamKeys(),
             KeyTimes(self.past.used, time.time, asyncio.get_running_loop().call_later),
+            deque(),
             model_control=self.models,
         )
         return Gateway(invoker)

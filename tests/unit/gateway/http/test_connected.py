@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.http.connected import SHOWN_MAX, Connected, Connections, joined
+from gateway.http.connected import SHOWN_MAX, Connected, Connections, connections_of, joined
 from registry.model import PathRules
 from tests.support.proxied import Gate, gate, until
 from tests.unit.gateway.http.test_pages import KEYS, OWN, UPGRADE, cookie
@@ -89,3 +89,13 @@ def test_it_goes_over_the_wire() -> None:
     found = Connections([Connected("k", "events", 1.5, "/\xe4", True)], 1, 2)
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=Connections) == found
+
+
+def test_closed_websockets_are_joined_newest_first() -> None:
+    """Those that ended when the function went to sleep; another function's are left out."""
+    at = [("default/web@1", Connected("k", "websocket", float(s), "/", False)) for s in (1, 3)]
+    other = ("default/webs@1", Connected("k", "websocket", 9.0, "/", False))
+
+    found = joined([connections_of((), "default", "web", 0.0, [*at, other]), Connections([], 0, 0)])
+
+    assert [one.since_s for one in found.closed] == [3.0, 1.0]

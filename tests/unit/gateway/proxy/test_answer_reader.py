@@ -67,5 +67,15 @@ def test_interim_heads_are_limited() -> None:
     made = reader(INTERIM * (INTERIM_MAX + 1))
     for _ in range(INTERIM_MAX):
         assert made.next_head() is not None
-    with pytest.raises(UpstreamError, match="at most 32 interim"):
+    with pytest.raises(UpstreamError, match=f"at most {INTERIM_MAX} interim"):
+        made.next_head()
+
+
+def test_interim_heads_are_bounded_in_bytes() -> None:
+    """Large ones are refused before there are as many as small ones may be."""
+    large = b"HTTP/1.1 103 Early Hints\r\nLink: " + b"x" * 8100 + b"\r\n\r\n"
+    made = reader(large * 33)
+    for _ in range(32):
+        assert made.next_head() is not None
+    with pytest.raises(UpstreamError, match="interim"):
         made.next_head()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from gateway.proxy.fields import Malformed
@@ -345,3 +347,57 @@ def test_content_is_encoded_as_chunks() -> None:
     assert chunk_head(1) == b"1\r\n"
     with pytest.raises(ValueError, match="at least one byte"):
         chunk_head(0)
+
+
+LINES = (
+    b"5", b"5  ", b"5\t", b"5 ; a=b", b"5;a", b"5; a = b ;c", b'5;a="b c"', b'5 ; a = "\\"q;" ; z',
+    b"0000000000000005", b'5;a="\xe9"',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("step", [1, 2, 7, 1000])
+def test_an_answers_size_line_has_white_space_and_extensions(line: bytes, step: int) -> None:
+    """Whatever RFC 9112 section 7.1 allows is read, in one piece and in many."""
+    raw = line + b"\r\nhello\r\n0 ;z\r\n\r\n"
+    body, content = ChunkedBody(Direction.ANSWER), []
+    for at in range(0, len(raw), step):
+        piece = raw[at : at + step]
+        assert body.feed(piece, content) == len(piece)
+
+    assert body.is_complete is True
+    assert b"".join(content) == b"hello"
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b" 5", b"\t5", b"+5", b"0x5", b"5 5", b"5 a", b"5;", b"5;a=", b'5;a="b', b"5 ;"),
+        *(b'5;a="\n"', b'5;a="\r"', b'5;a="b\\\n"', b'5;="a"', b'5;a="b"c', b"5\x0b", b"5\0"),
+        *(b"0" * 40 + b"5", b"5" * 16, b"5" + b" " * 300),
+    ],
+)
+def test_what_is_no_size_line_is_refused(line: bytes, direction: Direction) -> None:
+    """White space before a size, line feeds, control characters and open quotes, in pieces too."""
+    with pytest.raises(Malformed):
+        ChunkedBody(direction).feed(line + b"\r\nhello\r\n0\r\n\r\n")
+    body, whole = ChunkedBody(direction), line + b"\r\nhello\r\n0\r\n\r\n"
+    with pytest.raises(Malformed):
+        deque((body.feed(bytes([byte])) for byte in whole), maxlen=0)
+
+
+@pytest.mark.parametrize("line", [one for one in LINES if b" " in one or b'"' in one])
+def test_a_requests_size_line_stays_strict(line: bytes) -> None:
+    """What servers read in different ways never reaches one."""
+    with pytest.raises(Malformed):
+        ChunkedBody().feed(line + b"\r\nhello\r\n0\r\n\r\n")
+
+
+def test_extensions_are_bounded_in_all() -> None:
+    """A stream of small padded chunks goes on for ever; one of extensions alone does not."""
+    padded = ChunkedBody(Direction.ANSWER)
+    for _ in range(20_000):
+        padded.feed(b"5       \r\nhello\r\n")
+    with pytest.raises(Malformed, match="extensions"):
+        ChunkedBody(Direction.ANSWER).feed((b"1;" + b"x" * 250 + b"\r\na\r\n") * 100)

@@ -175,13 +175,33 @@ def test_the_borders_of_frames_are_followed(piece: int) -> None:
         assert follower.is_between is (min(at + piece, len(whole)) in ends), at
 
 
-def test_too_many_frames_at_once_are_not_followed() -> None:
-    """A piece of data costs a bounded time; afterwards no border is known."""
+def test_many_small_frames_in_one_piece_are_followed() -> None:
+    """The border after tens of thousands of frames is known, and each frame of data counts."""
     follower = FrameFollower()
     follower.feed(frame(0) * 30_000)
-    follower.feed(frame(0))
+
+    assert follower.is_between is True
+    assert follower.data_moved == 30_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x89\x7e\x00\x80" + b"x" * 128,
+        b"\x09\x00",
+        b"\x82\x7f" + b"\xff" * 8,
+    ],
+    ids=["long ping", "fragmented ping", "64 bits"],
+)
+def test_what_is_no_frame_counts_as_data(data: bytes) -> None:
+    """After bytes that no endpoint may send no border is known, and everything counts."""
+    follower = FrameFollower()
+    follower.feed(data)
+    before = follower.data_moved
+    follower.feed(b"\x89\x00")
 
     assert follower.is_between is False
+    assert follower.data_moved > before > 0
 
 
 def test_a_close_frame() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from registry.errors import BadManifest
+from registry.manifest.container import check_origin, origin_fault
 from registry.manifest.document import overrides, parse_manifest
 from registry.manifest.server import ServerTable, server_settings, server_table
 from registry.model import Mount, ServerImage
@@ -145,3 +146,36 @@ def _refused(text: str, said: str) -> Any:
     with pytest.raises(BadManifest) as caught:
         parse_manifest(f"schema = 1\n{text}", [])
     assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("app://.", "app://obsidian.md", "tauri://localhost", "capacitor://localhost"),
+        *("chrome-extension://abcdefghijklmnopabcdefghijklmnop", "ionic://localhost:8100"),
+        *("moz-extension://2c127fa4-62c7-7e4f-90e5-472b45eecfdc", "vscode-webview://1a2b"),
+        *("http://[::1]:3000", "https://app.example:8443", "http://a.example:443"),
+    ],
+)
+def test_origins_of_any_scheme(origin: str) -> None:
+    """Apps and extensions have origins as pages have."""
+    assert origin_fault(origin) == ""
+    assert check_origin(origin) == origin
+
+
+@pytest.mark.parametrize(
+    ("origin", "why"),
+    [
+        *(("null", "sandboxed"), ("file://", "file"), ("file://x", "file"), ("*", "wildcards")),
+        *(("chrome-extension://*", "wildcards"), ("https://*.example", "wildcards")),
+        *(("app://name/", "slash"), ("https://a.example/b", "path"), ("app:///x", "path")),
+        *(("https://a.example:443", "443"), ("http://a.example:80", "80"), ("", "SCHEME")),
+        *(("https://A.example", "SCHEME"), ("app:name", "SCHEME"), ("app://", "SCHEME")),
+        *(("App://name", "SCHEME"), ("app://user@name", "SCHEME"), ("app://a\r\nb", "SCHEME")),
+        *(("data:text/html,x", "SCHEME"), ("app://n:0", "SCHEME"), ("https://a b", "SCHEME")),
+    ],
+)
+def test_what_no_browser_sends_is_no_origin(origin: str, why: str) -> None:
+    """The reason is named."""
+    with pytest.raises(BadManifest, match=why):
+        check_origin(origin)

@@ -477,3 +477,62 @@ def test_an_answer_to_nothing_breaks_the_protocol() -> None:
     """QUIESCED follows QUIESCE."""
     with pytest.raises(LinkError, match="unexpected QUIESCED"):
         table().quiesced(A, 0, 0.0)
+
+
+def test_a_quiet_websocket_is_no_use_and_takes_no_slot() -> None:
+    """It does not refuse a drain, is never too old, and is shut before the server is stopped."""
+    slots = table(1, A)
+    opened(slots, A, 1)
+    assert slots.tunnel(A, 1, 5.0, is_quiet=False) == []
+    assert (slots.in_use, slots.taken, slots.idle_ms(9.0)) == (1, 1, 0)
+
+    assert slots.tunnel(A, 1, 10.0, is_quiet=True) == []
+    assert (slots.in_use, slots.taken, slots.idle_ms(12.0)) == (0, 0, 2000)
+    assert slots.busy_ms(20.0) == 10_000
+    assert slots.tick(MAX_S * 100) == []
+
+    assert slots.drain(1000, 4000.0) == [Send(A, Kind.QUIESCE)]
+    assert slots.quiesced(A, 0, 4000.0) == [Shut(Key(A, 1)), Stop()]
+    assert slots.end(A, 1, 4001.0) == []
+
+
+def test_a_websocket_that_is_used_again_refuses_a_drain() -> None:
+    """Its frame may cross the question; an unconditional drain waits for it."""
+    slots = table(1, A)
+    opened(slots, A, 1)
+    slots.tunnel(A, 1, 0.0, is_quiet=True)
+    opened(slots, A, 2)
+    slots.end(A, 2, 1.0)
+    slots.drain(1, 2.0)
+
+    assert slots.tunnel(A, 1, 3.0, is_quiet=False) == [Send(A, Kind.WINDOW), NotIdle(0)]
+    assert (slots.in_use, slots.taken) == (1, 1)
+
+    slots.drain(0, 4.0)
+    assert slots.quiesced(A, 0, 4.0) == []
+    assert slots.quiesced(A, 1, 4.0) == []
+    assert slots.end(A, 1, 5.0) == [Shut(Key(A, 1)), Stop()]
+
+
+def test_a_quiet_websocket_gives_its_slot_to_who_waits() -> None:
+    """And takes one even above the limit when it is used again."""
+    slots = table(1, A, B)
+    opened(slots, A, 1)
+    assert full(B, 1) in slots.open(B, 1, 1.0)
+
+    assert offer(B) in slots.tunnel(A, 1, 2.0, is_quiet=True)
+    assert Connect(Key(B, 2)) in slots.open(B, 2, 2.0)
+    slots.tunnel(A, 1, 3.0, is_quiet=False)
+    assert slots.taken == 2
+    assert full(B, 3) in slots.open(B, 3, 4.0)
+
+
+def test_a_tunnel_of_an_idle_connection_breaks_the_protocol() -> None:
+    """An unknown one was shut meanwhile."""
+    slots = table(1, A)
+    opened(slots, A, 1)
+    slots.end(A, 1, 1.0, is_kept=True)
+
+    with pytest.raises(LinkError, match="idle"):
+        slots.tunnel(A, 1, 2.0, is_quiet=True)
+    assert slots.tunnel(A, 9, 2.0, is_quiet=True) == []
