@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from gateway.pages.cookies import find_values, read_value, renewal
+from gateway.pages.origins import is_own_page
 from registry.errors import ForeignHost, ForeignOrigin, NoKey, WrongScope
 from registry.key_form import KeyPriority
 from registry.model import Key
@@ -183,7 +184,7 @@ class Access:
         """
         if origin is not None and is_shared(path) and self.lists(origin):
             return
-        if origin is not None and origin.partition("://")[2] != host:
+        if origin is not None and not is_own_page(origin, host):
             raise ForeignOrigin(f"a page of {origin[:100]!r} may not call this server")
         if origin is None and fetch_site in ("cross-site", "same-site"):
             raise ForeignOrigin("a page of another site may not call this server")

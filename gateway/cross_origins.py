@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.access import is_shared
-from gateway.pages.origins import Asked, cors_fields, preflight_fields
+from gateway.pages.origins import Asked, cors_fields, is_own_page, preflight_fields
 from registry.errors import ForeignOrigin
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class CrossOrigins:
 
     def may_call(self, origin: str | None, host: str, deployed: Deployed) -> bool:
         """Return whether a page that may ask may call a function with a server of its own."""
-        if origin is None or origin.partition("://")[2] == host or self._access.lists(origin):
+        if origin is None or is_own_page(origin, host) or self._access.lists(origin):
             return True
         server = deployed.revision.server
         return server is not None and origin in server.origins

@@ -69,6 +69,15 @@ class Sender(Enum):
     """A browser that asks whether a listed page may send a request."""
 
 
+def is_own_page(origin: str, host: str) -> bool:
+    """Return whether an origin is that of pages of `host`, by either scheme: a proxy may encrypt.
+
+    Apps have schemes of their own, behind which the host says nothing: tauri://localhost.
+    """
+    scheme, _, rest = origin.lower().partition("://")
+    return scheme in ("http", "https") and bool(rest) and rest == host.lower()
+
+
 def judge(asked: Asked, origins: tuple[str, ...], *, is_linked: bool) -> Sender:
     """Return who sends a request. Raises ForeignOrigin for a page that may not.
 
@@ -84,8 +93,7 @@ def judge(asked: Asked, origins: tuple[str, ...], *, is_linked: bool) -> Sender:
             raise ForeignOrigin("a page of another site may not call this server")
         return Sender.OWN
     # A page of the same host by another scheme is foreign, which only the browser knows here.
-    is_own = asked.host and origin.partition("://")[2].lower() == asked.host.lower()
-    if is_own and asked.site not in _FOREIGN:
+    if is_own_page(origin, asked.host) and asked.site not in _FOREIGN:
         return Sender.OWN
     if origin not in origins:
         raise ForeignOrigin(f"a page of {origin[:100]!r} may not call this server")

@@ -114,12 +114,20 @@ def container_table(settings: ServerSettings) -> dict[str, Any]:
 _DEFAULTS: Final = container_table(ServerSettings(()))
 
 
+ORIGIN_MAX: Final = 300
+"""Max characters of an origin: a host has 253."""
+
+
 def origin_fault(text: str) -> str:
     """Return why a text is no origin as browsers write it; "" if it is one."""
     if text == "null":
         return "every sandboxed page sends null"
     if text.startswith("file:"):
         return "every page from a file has one origin"
+    if text.partition(":")[0] in ("ws", "wss", "javascript", "data", "blob"):
+        return "no page has an origin of this scheme"
+    if len(text) > ORIGIN_MAX:
+        return f"an origin has at most {ORIGIN_MAX} characters"
     if "*" in text:
         return "origins are compared exactly, without wildcards"
     if text.startswith("http://") and text.endswith(":80"):

@@ -10,6 +10,7 @@ from gateway.pages.origins import (
     Sender,
     asked_by,
     cors_fields,
+    is_own_page,
     judge,
     preflight_fields,
 )
@@ -135,6 +136,28 @@ def test_nothing_is_listed_by_default() -> None:
     for asked in (Asked("GET", HOST, APP), Asked("OPTIONS", HOST, APP, wanted="GET")):
         with pytest.raises(ForeignOrigin):
             judge(asked, (), is_linked=True)
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_own"),
+    [
+        ("http://localhost", True),
+        ("https://LOCALHOST", True),
+        ("tauri://localhost", False),
+        ("ws://localhost", False),
+        ("localhost", False),
+        ("://localhost", False),
+        ("http://localhost:80", False),
+        ("null", False),
+        ("", False),
+    ],
+)
+def test_only_pages_of_http_are_own(origin: str, is_own: bool) -> None:
+    """Apps have origins whose host is that of the server, and are foreign."""
+    assert is_own_page(origin, "localhost") is is_own
+    if not is_own:
+        with pytest.raises(ForeignOrigin):
+            judge(Asked("POST", "localhost", origin), (), is_linked=False)
 
 
 def test_a_request_without_a_host_is_nobodys_own() -> None:

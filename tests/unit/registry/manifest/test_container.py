@@ -172,7 +172,9 @@ def test_origins_of_any_scheme(origin: str) -> None:
         *(("https://a.example:443", "443"), ("http://a.example:80", "80"), ("", "SCHEME")),
         *(("https://A.example", "SCHEME"), ("app:name", "SCHEME"), ("app://", "SCHEME")),
         *(("App://name", "SCHEME"), ("app://user@name", "SCHEME"), ("app://a\r\nb", "SCHEME")),
-        *(("data:text/html,x", "SCHEME"), ("app://n:0", "SCHEME"), ("https://a b", "SCHEME")),
+        *(("ws://a.example", "no page"), ("wss://a", "no page"), ("javascript://x", "no page")),
+        ("app://" + "a" * 300, "at most 300"),
+        *(("data:text/html,x", "no page"), ("app://n:0", "SCHEME"), ("https://a b", "SCHEME")),
     ],
 )
 def test_what_no_browser_sends_is_no_origin(origin: str, why: str) -> None:
