@@ -182,7 +182,9 @@ class ServerSockets:
         """Tell the sidecar that exchange `id`, if it is not over, is a WebSocket."""
         connection = self._live.get(id)
         if connection is not None:
-            self._tell(Kind.TUNNEL, connection.known_id, Flag.FREE if is_quiet else 0, 0)
+            # A sidecar that runs since before an upgrade may not know this frame.
+            flags = Flag.OPTIONAL | (Flag.FREE if is_quiet else 0)
+            self._tell(Kind.TUNNEL, connection.known_id, flags, 0)
 
     def _tell_ends(self) -> None:
         """Tell the sidecar of ends that are due."""
