@@ -63,7 +63,8 @@ class ScalingRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PrepareRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a request for a compiled model. `now`: the next build, which waits for a device."""
+    """Body of a request for a compiled model, or for another measurement. `now`: the next build,
+    which waits for a device; a measurement that does not wait until the machine is idle."""
 
     now: bool = False
 
@@ -134,11 +135,15 @@ class OperateRoutes:
         )
 
     async def prepare(self, request: web.Request) -> web.Response:
-        """Ask for the compiled model of a function: 202, and its build as it is then."""
+        """Ask for the compiled model of a function, or for another measurement of a model that is
+        not to be compiled: 202, and its build as it is then."""
         body = await read_body(request, REQUEST_MAX, READ_S)
         wanted = read_json(body or b"{}", PrepareRequest, "the request")
         deployed = self._resolve(request)
-        await self._builds.prepare(deployed.function.name, now=wanted.now)
+        if self._builds.states(deployed) == "" and deployed.revision.model:
+            self._deploys.measure_again(deployed, now=wanted.now)
+        else:
+            await self._builds.prepare(deployed.function.name, now=wanted.now)
         return json_answer(
             {
                 "name": deployed.function.name,

@@ -139,6 +139,10 @@ class Deploys:
         await self.pins.close()
         await self.upstream_keys.close()
 
+    def measure_again(self, deployed: Deployed, *, now: bool) -> None:
+        """Have a model measured again; see `Revalidation.measure_again`."""
+        self._revalidation.measure_again(deployed, now=now)
+
     async def start(self, name: str, request: WireDeploy, caller: Caller) -> Operation:
         """Check and accept a deploy.
 

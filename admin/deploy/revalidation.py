@@ -70,6 +70,8 @@ class Revalidation:
         self._stale: set[str] = set()
         self._called: set[str] = set()
         self._refuted: dict[str, str] = {}
+        self._asked: dict[str, bool] = {}
+        """Pools whose model an operator has had measured again, and whether at once."""
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def start(self) -> None:
@@ -143,6 +145,11 @@ class Revalidation:
         if found := verified.profile.optimised:
             self._manager.note(key, f"precision by current rules: {found.table['chosen']}")
 
+    def measure_again(self, deployed: Deployed, *, now: bool) -> None:
+        """Have a model measured again once the machine is idle; with `now` as busy as it is, as
+        soon as a device is free."""
+        self._asked[deployed.revision.key] = now
+
     async def _measure_for_ever(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
@@ -155,8 +162,12 @@ class Revalidation:
         before, self._cpus = self._cpus, contention.read()
         has_cpus = contention.is_free(before, self._cpus, self._cpus.cpus)
         is_idle = found is not None and has_cpus is True and not self._is_waking()
-        if not self._idle.look(self._cpus.wall_s, is_idle=is_idle) or found is None:
+        has_been_idle = self._idle.look(self._cpus.wall_s, is_idle=is_idle)
+        if found is None:
             return
+        if not (has_been_idle or self._asked.get(found.revision.key)):
+            return
+        self._asked.pop(found.revision.key, None)
         assert found.profile is not None
         try:
             await self._measure(found, found.profile)
@@ -165,19 +176,19 @@ class Revalidation:
         self._cpus = contention.read()
 
     def _next_due(self) -> Deployed | None:
-        """Return the revision with traffic whose measurement has been due for longest, whose pool
-        is idle and that fits a free device, if any."""
+        """Return the revision with traffic that is measured next and fits a free device, if any:
+        one that an operator asked for at once, otherwise the one that has been due for longest."""
         now_s = self._wall()
         free = {one.device.kind for one in self._manager.occupancies() if one.state == "free"}
         due = [
-            (one.profile.contention.again_s, one.revision.key, one)
+            (not self._asked.get(key, False), one.profile.contention.again_s, key, one)
             for one in self._store.catalog.all()
             if one.profile is not None
-            and remeasurement.is_due(one.revision, one.profile, now_s)
+            and ((key := one.revision.key) in self._asked or _is_due(one, now_s))
             and free
             and one.revision.device.kind in {"any", *free}
         ]
-        return min(due, key=lambda entry: entry[:2])[-1] if due else None
+        return min(due, key=lambda entry: entry[:3])[-1] if due else None
 
     def _is_waking(self) -> bool:
         """Return whether a function waits for a cold start."""
@@ -214,6 +225,10 @@ class Revalidation:
             return  # removed, or a deploy measured it meanwhile
         await self._changes.keep_profile(revision, new)
         self._manager.note(key, text)
+
+
+def _is_due(deployed: Deployed, now_s: float) -> bool:
+    return remeasurement.is_due(deployed.revision, deployed.profile, now_s)
 
 
 def _is_stale(deployed: Deployed) -> bool:

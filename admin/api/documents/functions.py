@@ -286,11 +286,12 @@ class Warmed(msgspec.Struct):
 
 
 class Prepares(msgspec.Struct):
-    """Answer to a request for a compiled model."""
+    """Answer to a request for a compiled model. `build` is None for a model that is not compiled,
+    which is measured again."""
 
     name: str
     revision: str
-    build: BuildDetail
+    build: BuildDetail | None
     builds: list[BuildDetail]
 
 

@@ -156,7 +156,10 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
 
 @connected
 def prepare(session: Session, name: Name, now: NowOption = False, wait: BuildWait = 7200) -> None:
-    """Compile a function's model, and follow the build until it ends.
+    """Compile a function's model, and follow the build until it ends; or measure it again.
+
+    A model whose function.toml does not ask for a compiled one is tried and measured again, with
+    --now also while the machine is busy.
 
     The function answers calls meanwhile. A build runs on a spare device, and is given up when a
     call needs the device; after three attempts it waits for this command, which also repeats a
@@ -171,6 +174,11 @@ def prepare(session: Session, name: Name, now: NowOption = False, wait: BuildWai
     from admin.cli.build_lines import build_line
 
     answer = session.client.prepare(name, now=now)
+    if answer.get("build") is None:
+        when = "once a device is free" if now else "when the machine is idle"
+        session.answer(answer, lambda: f"{name} is not compiled; it is measured again {when}")
+        session.next(f"fnctl why {name}")
+        return
 
     def get_build() -> dict[str, Any]:
         return session.client.function(name).get("build") or {}

@@ -212,13 +212,12 @@ async def test_a_compiled_model_can_be_asked_for(tmp_path: Path) -> None:
         assert listed.keys() == {"state", "reason", "began_s", "estimate_s"}
 
 
-async def test_prepare_is_refused_with_the_reason(server: ServingServer) -> None:
-    """A function that does not ask for a compiled model, or a request that cannot be read."""
-    refused = await server.admin("POST", f"{PATH}/prepare")
+async def test_prepare_has_a_model_measured_that_is_not_compiled(server: ServingServer) -> None:
+    """Its function.toml asks for no compiled one; a request that cannot be read is refused."""
+    measured = await server.admin("POST", f"{PATH}/prepare")
     unreadable = await server.admin("POST", f"{PATH}/prepare", {"now": 1})
 
-    assert (refused.status, refused.problem["code"]) == (422, "refused")
-    assert "[runtime]" in refused.problem["detail"]
+    assert (measured.status, measured.json()["build"]) == (202, None)
     assert (unreadable.status, unreadable.problem["code"]) == (400, "bad_request")
     assert (await server.function("digits"))["build"] is None
 

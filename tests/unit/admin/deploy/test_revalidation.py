@@ -229,3 +229,22 @@ async def test_a_deploy_measures_again_on_request(tmp_path: Path) -> None:
         assert done.result["batching"] == "up to 8 rows"
         assert not done.result["created"]
         assert profile(operator).batch_max == 8
+
+
+@pytest.mark.parametrize("now", [True, False])
+async def test_an_operator_has_a_model_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bool
+) -> None:
+    """At once on a machine as busy as it is, or once it is idle; once for each request."""
+    async with operating(tmp_path, FakeDriver(Script(batch=2, contention="none"))) as operator:
+        await operator.deploy("digits")
+
+    make_idle(monkeypatch)
+    monkeypatch.setattr(contention, "is_free", lambda *_: not now)
+    driver = FakeDriver(Script(batch=8, contention="none"))
+    async with operating(tmp_path, driver) as operator:
+        one = operator.store.catalog.resolve("digits")
+        operator.deploys.measure_again(one, now=now)
+        await until(lambda: profile(operator).batch_max == 8)
+        assert profile(operator).contention.attempts == 1
+        assert operator.deploys._revalidation._asked == {}

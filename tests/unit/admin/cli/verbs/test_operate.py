@@ -310,3 +310,17 @@ def test_a_build_that_ends_without_a_model_fails(
     assert (result.exit_code, at_once.exit_code) == (1, 0)
     assert result.stdout == "digits: failed: output y differs by 0.4\n"
     assert json.loads(at_once.stdout)["build"]["state"] == "waiting"
+
+
+@pytest.mark.parametrize(("option", "when"), [("--now", "a device is free"), ("--", "is idle")])
+def test_a_model_that_is_not_compiled_is_measured_again(
+    api: AdminApi, fnctl: Callable[..., Result], option: str, when: str
+) -> None:
+    """prepare says when, and that the function's decisions have the result."""
+    api.on("POST", PREPARE_PATH, Canned({"name": "digits", "build": None, "builds": []}))
+
+    result = fnctl("prepare", option, "digits")
+
+    assert result.exit_code == 0
+    assert when in result.stdout
+    assert "fnctl why digits" in result.stderr + result.stdout
