@@ -18,6 +18,7 @@ from gateway.dispatch.call import (
     Send,
     ServerLink,
     Stage,
+    TellTunnel,
 )
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.exchanges import REFUSED_S
@@ -699,3 +700,69 @@ def test_a_returned_exchange_follows_its_traffic(dispatcher: Dispatcher) -> None
     commands = dispatcher.exchanges.on_not_started("r1", 1, NotStarted.DRAINING, NOW)
 
     assert commands == [Send("r2", 1, each)]
+
+
+# WebSockets
+
+
+def test_a_quiet_websocket_leaves_its_slot_to_others(dispatcher: Dispatcher) -> None:
+    """The next exchange is sent in its place; data makes it an open exchange again, even above the
+    limit, and each change is told once."""
+    link = up(dispatcher, limit=1)
+    each, waiting = opened(dispatcher), exchange()
+    tunnel = dispatcher.exchanges.on_tunnel
+    assert tunnel(each, NOW, is_quiet=False) == [TellTunnel("r1", each.id, is_quiet=False)]
+    assert dispatcher.submit(waiting, NOW) == []
+
+    told = TellTunnel("r1", each.id, is_quiet=True)
+    assert tunnel(each, NOW, is_quiet=True) == [told, Send("r1", waiting.id, waiting)]
+    assert (each.is_free, link.quiet, list(link.in_flight)) == (True, {each.id}, [waiting.id])
+    assert tunnel(each, NOW, is_quiet=True) == [told]
+
+    assert tunnel(each, NOW, is_quiet=False) == [TellTunnel("r1", each.id, is_quiet=False)]
+    assert (each.is_free, link.quiet, len(link.in_flight)) == (False, set(), 2)
+
+
+def test_an_end_of_a_quiet_websocket_leaves_nothing(dispatcher: Dispatcher) -> None:
+    """Its link is as before, and what comes later has no effect."""
+    link = up(dispatcher)
+    each = opened(dispatcher)
+    dispatcher.exchanges.on_tunnel(each, NOW, is_quiet=True)
+
+    dispatcher.exchanges.on_ended(each, NOW, kept=False)
+
+    assert (link.quiet, link.free, link.in_flight) == (set(), {}, {})
+    assert dispatcher.exchanges.on_tunnel(each, NOW, is_quiet=True) == []
+    assert not dispatcher.exchanges.is_stopping(each)
+
+
+def test_quiet_websockets_have_a_limit(
+    dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond it they go on to count as open; those that never take a slot are told as in use."""
+    monkeypatch.setattr("gateway.dispatch.exchanges.QUIET_MAX", 1)
+    link = up(dispatcher)
+    first, second = opened(dispatcher), opened(dispatcher)
+    free = opened(dispatcher, is_free=True)
+    quiet = [
+        dispatcher.exchanges.on_tunnel(each, NOW, is_quiet=True) for each in (first, second, free)
+    ]
+
+    assert quiet == [
+        [TellTunnel("r1", each.id, is_quiet=each is first)] for each in (first, second, free)
+    ]
+    assert (link.quiet, list(link.in_flight)) == ({first.id}, [second.id])
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_websocket_knows_whether_its_replica_stops(dispatcher: Dispatcher, stops: bool) -> None:
+    """Before and after the end of the link, of which it is no part any more then."""
+    link = up(dispatcher)
+    each = opened(dispatcher)
+    link.closing = stops
+    assert dispatcher.exchanges.is_stopping(each) is stops
+
+    dispatcher.on_link_lost("r1", NOW)
+
+    assert dispatcher.exchanges.is_stopping(each) is stops
+    assert dispatcher.exchanges.on_tunnel(each, NOW, is_quiet=True) == []
