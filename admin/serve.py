@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import resource
 import signal
@@ -52,11 +53,21 @@ def serve(settings: Settings, *, may_start_empty: bool = False) -> int:
         print(f"fnctl serve: {error.message}", file=sys.stderr)  # noqa: T201 - to the operator
         return EXIT_REFUSED
     except OSError as error:
-        print(f"fnctl serve: {error}", file=sys.stderr)  # noqa: T201 - to the operator
+        print(f"fnctl serve: {_words(error, settings)}", file=sys.stderr)  # noqa: T201 - as above
         return EXIT_REFUSED
     finally:
         gc.enable()
     return 0
+
+
+def _words(error: OSError, settings: Settings) -> str:
+    """Return an error in words; of a port that is taken with how to choose another one."""
+    if error.errno != errno.EADDRINUSE:
+        return str(error)
+    return (
+        f"another program listens on {settings.listen} port {settings.port} (address already in"
+        " use): choose another port with --port or FN_PORT"
+    )
 
 
 def raise_descriptor_limit() -> int:

@@ -9,6 +9,7 @@ import typer
 
 from admin.cli.errors import EXIT_CODES
 from admin.cli.options import root_options
+from admin.cli.synonyms import WithSynonyms
 from admin.cli.verbs import (
     advise,
     alias,
@@ -35,6 +36,7 @@ from admin.cli.words import WithWords
 
 app = typer.Typer(
     name="fnctl",
+    cls=WithSynonyms,
     help="Deploy models as functions, call them, and see why they are warm or cold.",
     epilog=EXIT_CODES,
     no_args_is_help=True,

@@ -73,7 +73,10 @@ class GrpcServer:
         try:
             bound: int = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise OSError(f"cannot listen for gRPC on {listen} port {port}: {error}") from error
+            raise OSError(
+                f"cannot listen for gRPC on {listen} port {port}, choose another port with"
+                f" --grpc-port or FN_GRPC_PORT: {error}"
+            ) from error
         await self._health.start()
         await self._server.start()
         return bound

@@ -435,8 +435,11 @@ def _asleep(revision: Revision) -> str:
     never = [path.decode() for path in NEVER_WAKING]
     if revision.server.ready not in ("", "/"):
         never.append(revision.server.ready)
-    expected = f"another path than {', '.join(never)}"
+    expected = f"another path than {', '.join(never)}, which only probe it"
     if rules:
         more = ", ..." if len(rules) > RULES_SHOWN else ""
         expected = f"one of {', '.join(rules[:RULES_SHOWN])}{more}"
-    return f"the function is asleep, and this request does not wake it: expected {expected}"
+    return (
+        f"the function is asleep, and this request does not wake it: expected {expected};"
+        f" `fnctl warm {revision.name}` starts it, too"
+    )

@@ -58,6 +58,7 @@ def test_a_server_that_may_not_start_says_why(tmp_path: Path) -> None:
     assert code == 1
     assert text.startswith("fnctl serve: ")
     assert "address already in use" in text
+    assert text.strip().endswith("choose another port with --port or FN_PORT")
 
 
 def test_a_refused_start_leaves_the_collector_on(tmp_path: Path) -> None:

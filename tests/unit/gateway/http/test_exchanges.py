@@ -513,7 +513,10 @@ async def test_paths_that_never_wake_are_named(tmp_path: Path, is_fast: bool) ->
         )
 
         detail = problem(page)["detail"]
-        assert detail.endswith("expected another path than /favicon.ico, /robots.txt")
+        assert detail.endswith(
+            "expected another path than /favicon.ico, /robots.txt, which only probe it;"
+            " `fnctl warm web` starts it, too"
+        )
 
 
 async def test_path_rules(tmp_path: Path, is_fast: bool) -> None:
@@ -528,7 +531,9 @@ async def test_path_rules(tmp_path: Path, is_fast: bool) -> None:
         assert problem(await ask(b"/admin/x"))["code"] == "path_denied"
         asleep = await ask(b"/favicon.ico")
         assert problem(asleep)["code"] == "asleep"
-        assert problem(asleep)["detail"].endswith("does not wake it: expected one of /api/*")
+        assert problem(asleep)["detail"].endswith(
+            "does not wake it: expected one of /api/*; `fnctl warm web` starts it, too"
+        )
         assert b"Retry-After" not in asleep
         assert not one.delivery.loads().get(KEY)
         await warm(one)
