@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 
-from runtime_image.contract.errors import FUNCTION_FAILED
+from runtime_image.contract.errors import BAD_INPUT, FUNCTION_FAILED
 from runtime_image.verification.proof import agree
 from tests.support.row_models import evidence, honest
 from tests.support.row_models.case import Case
@@ -112,7 +112,8 @@ class RowFunction:
         wanted = self.wanted[call.row]
         if wanted is None:
             code = json.loads(body).get("code", "") if body.startswith(b"{") else ""
-            return "" if code == FUNCTION_FAILED else f"expected {FUNCTION_FAILED}, got {status}"
+            is_failure = code in (BAD_INPUT, FUNCTION_FAILED)
+            return "" if is_failure else f"expected {BAD_INPUT} or {FUNCTION_FAILED}, got {status}"
         if status != 200:
             return f"{status} {body[:300].decode('utf-8', 'replace')}"
         try:

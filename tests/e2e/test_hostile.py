@@ -107,6 +107,8 @@ async def test_it_has_no_privileges(besieger: Siege, server: ContainerServer, en
     assert {status[name] for name in status if name.startswith("Cap")} == {"0" * 16}
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     [uid] = set(said["ids"])
+    # A standby gets its name in the background.
+    until(lambda: bool(server.containers("hostile")), "the replica's container has no name")
     [container] = server.containers("hostile").values()
     assert container["Config"]["Labels"][UID] == str(uid)
     assert uid in parse_range(DEFAULT)

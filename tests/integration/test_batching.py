@@ -130,7 +130,7 @@ async def test_the_owners_word_does_not_outweigh_a_comparison(tmp_path: Path) ->
     assert single[0] == 1
     assert '[batching] mode = "always" in function.toml joins them' in single[1]
     assert joined[0] > 1
-    assert joined[1].endswith("on by function.toml, not proven")
+    assert "on by function.toml, not proven" in joined[1]  # perhaps measured on a busy machine
 
 
 def age(database: Path) -> None:

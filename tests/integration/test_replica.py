@@ -177,7 +177,7 @@ async def test_only_the_bad_request_of_a_batch_fails(stage: Stage) -> None:
         link.request(id, body)
     answers = await link.answers(3)
 
-    assert failure(answers[2]) == "function_failed"
+    assert failure(answers[2]) == "bad_input"
     assert [answers[1].kind, answers[3].kind] == [Kind.RESPONSE, Kind.RESPONSE]
     assert json.loads(answers[3].body)["outputs"] == {"y": [[2, 3, 4, 5]]}
     await link.close()

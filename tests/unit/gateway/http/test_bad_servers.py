@@ -42,7 +42,7 @@ BAD_HEADS = {
     "101 unasked": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n",
     "no class": OK.replace(b"200", b"903"),
     "no class, interim": b"HTTP/1.1 100 Continue\r\n\r\n" + OK.replace(b"200", b"600"),
-    "endless interims": b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
+    "endless interims": b"HTTP/1.1 100 Continue\r\n\r\n" * 1001,
     "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
     "nothing": b"",
 }

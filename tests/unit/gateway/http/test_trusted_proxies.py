@@ -117,4 +117,4 @@ async def test_the_page_of_a_name_is_found_below_any_prefix(tmp_path: Path, is_f
             page = b"GET /fn/%b?q HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/html\r\n" % name
             answer = await one.ask(page + b"Connection: close\r\n\r\n")
             assert answer.startswith(b"HTTP/1.1 308 ")
-            assert b"\r\nLocation: %b/\r\n" % name in answer
+            assert b"\r\nLocation: %b/?q\r\n" % name in answer

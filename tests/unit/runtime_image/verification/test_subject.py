@@ -54,7 +54,7 @@ def reported(spec: ModelSpec, record: ReplicaRecord) -> tuple[Subject, dict[str,
     subject = begin(spec, record)
     folder = Path(record.model_dir)
     engine = load_engine(subject.spec, folder, device_kind="cpu", threads=1)
-    return subject, report_of(engine, subject, folder, 5.0, "cpu")
+    return subject, report_of(engine, subject, folder, 5.0, "cpu", 1)
 
 
 @pytest.mark.parametrize("optimise", [None, Optimisation("fp32", 0.01)])
