@@ -75,6 +75,10 @@ def _object_at(event: bytes, line_end: bytes) -> int:
     """Return the index of the object of an event that is `data: {...}`, maybe behind its type; 0
     for another event, or one whose lines do not end with `line_end`."""
     size = len(line_end)
+    if size == 1 and event.startswith(b"event:"):
+        at = event.find(b"\n") + 1
+        is_one = event.startswith(_PLAIN_DATA, at) and event.find(b"\n", at) == len(event) - 2
+        return at + len(_PLAIN_DATA) - 1 if is_one else 0
     first, last = _end_of_line(event, 0, line_end), len(event) - 2 * size
     if event.startswith(_PLAIN_DATA):
         return len(_PLAIN_DATA) - 1 if first == last else 0
@@ -221,7 +225,7 @@ class EventBody:
         self._is_clean = False
         line, self._line = bytes(self._line), bytearray()
         passed = self._whole_line(line, ends=True) if line else b""
-        passed += self._joined() if self._is_joining else self._flushed()
+        passed += self._rest()
         self.held = 0
         return passed
 
@@ -243,10 +247,11 @@ class EventBody:
         is_lf = line_end == b"\n"
         if len(content) > HELD_MAX or (is_lf and b"\r" in content):
             return None
+        if at := _object_at(content, line_end):
+            return self._edits.edit(content, at)
         end = line_end + line_end
         if content.find(end) == len(content) - len(end):
-            at = _object_at(content, line_end)
-            return self._edits.edit(content, at) if at else None
+            return None
         edit, events = self._edits.edit, content.split(end)
         if events.pop():
             return None
@@ -261,10 +266,11 @@ class EventBody:
                 return b"".join(plain)
         found = []
         for event in events:
-            at = _object_at(event + end, line_end)
+            whole = event + end
+            at = _object_at(whole, line_end)
             if not at:
                 return None
-            found.append(edit(event + end, at))
+            found.append(edit(whole, at))
         return b"".join(found)
 
     def _forget_line(self) -> None:
@@ -378,8 +384,7 @@ class EventBody:
         if self._is_joining or (is_type and self._edits.asks_usage and not self._has_content):
             if self._size + len(text) > HELD_MAX:
                 return self.release() + line
-            is_dropped = self._has_dropped and not self._is_joining
-            return self._dropped() if is_dropped else self._held(line, text)
+            return self._held(line, text)
         if field is None or is_type:
             return self._passed(line)
         return self._data_line(line, text, ends=ends)
@@ -403,10 +408,10 @@ class EventBody:
 
     def _event_end(self, line: bytes) -> bytes:
         """Return what can pass with the end of an event, which goes with all that was in it."""
-        passed = self._joined() if self._is_joining else self._flushed()
+        passed = self._rest()
         is_dropped = self._has_dropped and not self._has_content
-        if self._has_dropped and line == b"\n":
-            line = b"\n\n"  # the line before may have ended with CR, as that left out did not
+        if line == b"\n" and (self._has_dropped or passed.endswith(b"\r")):
+            line = b"\n\n"  # the line before may end with CR, as that did not which stood here
         self._has_content = self._has_dropped = self._is_as_is = False
         if is_dropped:
             self._place = _Place.DROPPED
@@ -448,6 +453,14 @@ class EventBody:
         self._size = 0
         return passed
 
+    def _rest(self) -> bytes:
+        """Return the lines that an event held to its end: a type alone goes with data left out."""
+        if self._is_joining:
+            return self._joined()
+        if self._has_dropped and not self._has_content:
+            return self._dropped()
+        return self._flushed()
+
     def _joined(self) -> bytes:
         """Return the held lines, with the edits of the object that they hold."""
         self._is_joining = False
@@ -487,6 +500,7 @@ class JsonBody:
     """
 
     __slots__ = (
+        "_drops_lf",
         "_edits",
         "_has_lines",
         "_is_as_is",
@@ -506,6 +520,8 @@ class JsonBody:
         """Whether the object goes on behind the end of a line."""
         self._is_as_is = False
         """Whether the rest passes as it is: of the line, or of an answer that has none."""
+        self._drops_lf = False
+        """Whether a line that ended with CR was left out: an LF that follows belongs to it."""
         self.held = 0
         self.is_within_event = self.is_within_line = False
 
@@ -513,12 +529,18 @@ class JsonBody:
         """Implement `AnswerBody.feed`."""
         if self._is_as_is and not self._has_lines:
             return content
+        if self._drops_lf and content:
+            self._drops_lf = False
+            content = content.removeprefix(b"\n")
         passed, lines = [], [content]
         if not self._is_joining:
             lines = content.splitlines(keepends=True)
         for line in lines:
             is_whole = line.endswith((b"\n", b"\r")) and not self._is_joining
             passed.append(self._whole_line(line) if is_whole else self._part(line))
+        if lines:
+            is_left_out = not passed[-1] and not self._text
+            self._drops_lf = is_left_out and lines[-1].endswith(b"\r")
         self.held = len(self._text)
         return b"".join(passed)
 

@@ -66,7 +66,11 @@ class AnswerEdits:
             text = _without_usage(text, at)
         if not self._model:
             return text
-        within = [name for name in self._within if name in text] if self._within else ()
+        within: Sequence[bytes] = ()
+        if self._within:
+            if _MODEL not in text:
+                return text
+            within = [name for name in self._within if name in text]
         before, after = self._begun
         if before and not within and text.startswith(before):
             return after + text[len(before) :]

@@ -13,6 +13,7 @@ from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.usage import TokenUsage
 from registry.errors import UpstreamFailed
 from tests.fuzz.oracles import measured
+from tests.support.event_grammar import read
 from tests.unit.gateway.v1.test_rewriting import EVENTS, JSON, USAGE, chunk, head, through
 
 NDJSON = "application/x-ndjson"
@@ -181,6 +182,32 @@ def test_a_dropped_event_leaves_its_id() -> None:
     answer = begun(EVENTS)
     event = b'id: 7\n: c\nevent: x\ndata: {"choices":[],"usage":{}}\n\n'
     assert through(answer, event, b"data: [DONE]\n\n") == b"id: 7\n: c\ndata: [DONE]\n\n"
+
+
+def test_a_type_behind_a_dropped_line_is_that_of_the_data_that_follow() -> None:
+    """A type goes with its event, whichever line of that is left out."""
+    usage = b'data: {"choices":[],"usage":{}}\n'
+    given = through(begun(EVENTS), usage + b'event: m\ndata: {"a":1}\n\n')
+    assert given.startswith(b'event: m\ndata: {"a":1}\n\n')
+    pieces = (usage + b"event: m\n", b"\n", b"data: b\n\n")
+    assert through(begun(EVENTS), *pieces) == b"data: b\n\n"
+
+
+@pytest.mark.parametrize("other", [b": c\r", b"id: 7\r", b"x\r"])
+def test_a_line_that_is_moved_takes_no_end_of_the_event(other: bytes) -> None:
+    """The data of an object on several lines are written anew: behind CR, an LF ends no event."""
+    given = through(begun(EVENTS), b'data: {"model":"s",\n' + other + b'data: "b":1}\n\n')
+    expected = b'data: {"model":"a",\ndata: "b":1}\n' + other + b"\r"
+    assert read(given).events == read(expected).events
+
+
+def test_a_dropped_line_of_json_leaves_no_half_of_its_end() -> None:
+    """A read may end between CR and LF; a further LF is a blank line of the server."""
+    answer = begun(NDJSON)
+    line = b'{"choices":[],"usage":{}}\r'
+    assert [answer.feed(one) for one in (line, b"", b"\n", b"\n")] == [b"", b"", b"", b"\n"]
+    assert answer.feed(line) + answer.feed(b'{"a":1}\r') == b'{"a":1}\r'
+    assert answer.feed(b"\n") == b"\n"
 
 
 @pytest.mark.parametrize(
