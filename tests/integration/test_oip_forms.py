@@ -105,14 +105,18 @@ async def session(server: ServerProcess) -> AsyncIterator[ClientSession]:
 
 @pytest.fixture(scope="module")
 def grpc_threads() -> Iterator[None]:
-    """What gRPC opens once per process, and for as long as a channel needs it."""
+    """What gRPC opens once per process, and its event engine. The last channel's end would end the
+    engine some time later, in a thread of its own; so one channel stays open meanwhile."""
 
     async def begin() -> None:
         grpc.aio.init_grpc_aio()
 
     with asyncio.Runner() as runner:
         runner.run(begin())
+    nobody = grpc.insecure_channel("127.0.0.1:9")
+    nobody.subscribe(lambda _: None, try_to_connect=True)
     yield
+    nobody.close()
     grpc.aio.shutdown_grpc_aio()
 
 

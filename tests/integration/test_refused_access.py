@@ -102,12 +102,12 @@ async def test_the_last_key_that_goes_opens_nothing(server: ServingServer) -> No
 
 async def test_the_admin_token_rotates(server: ServingServer) -> None:
     """The new one is in the file and counts at once; the old one opens nothing any more. Of two
-    rotations at once, one wins and the other says so."""
+    rotations at once, one wins; the other says so, or came with a token that is the old one."""
     data, old = server.server.store.settings.data, server.token
 
     both = await asyncio.gather(*(server.admin("POST", "/access/token") for _ in range(2)))
 
-    assert sorted(answer.status for answer in both) == [200, 409]
+    assert sorted(answer.status for answer in both) in ([200, 409], [200, 401])
     new = (data / "admin.token").read_text().strip()
     assert stat.S_IMODE((data / "admin.token").stat().st_mode) == 0o600
     statuses = [
