@@ -14,8 +14,10 @@ UI := $(BIN)/python -m admin.ui.build
 
 .PHONY: install lock sbom audit run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz attack gpu check bench simulate image fmt docs proto surface clean clean-data
 
-# What a server needs, for ENGINE, without starting one; `make install ENGINE=` for Docker alone.
+# What a server needs, for ENGINE and EXTRAS, and the dashboard, without starting one; `make install
+# ENGINE=` for Docker alone.
 install: $(RUN_READY)
+	@$(UI) --optional
 
 run: $(RUN_READY)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh functions/serve.sh
@@ -34,11 +36,9 @@ test: $(READY)
 # The decision modules are covered to 100 % by their own unit tests. Only these are measured here:
 # the measurement makes Python up to four times slower, and each start of it by a tenth of a second.
 DECISIONS := pool_manager/core gateway/dispatch
-EMPTY :=
-COMMA := ,
 COVERAGE_ALONE := --rcfile=/dev/null --data-file=.coverage
 decisions: $(READY)
-	$(BIN)/coverage run $(COVERAGE_ALONE) --branch --source=$(subst $(EMPTY) ,$(COMMA),$(DECISIONS)) -m pytest -q $(DECISIONS:%=tests/unit/%)
+	$(BIN)/coverage run $(COVERAGE_ALONE) --branch --source=$(subst $(SPACE),$(COMMA),$(DECISIONS)) -m pytest -q $(DECISIONS:%=tests/unit/%)
 	$(BIN)/coverage report $(COVERAGE_ALONE) --fail-under=100 --skip-covered
 
 # The same tests with their full numbers of rounds and examples.
@@ -190,13 +190,28 @@ clean-data:
 # that keeps no compiled files, so its modules are compiled here.
 # cpu, gpu or tensorrt: the ONNX Runtime of replicas that are processes (docs/guides/gpu-box.md).
 ENGINE ?= cpu
+# More extras of pyproject.toml: make install EXTRAS=grpc,traces
+EXTRAS ?=
+EMPTY :=
+COMMA := ,
+SPACE := $(EMPTY) $(EMPTY)
+CHOSEN = $(subst $(SPACE),$(COMMA),$(strip $(ENGINE) $(subst $(COMMA),$(SPACE),$(EXTRAS))))
+# An environment that was made with others gets those that are named now.
+ifneq ($(filter command environment,$(origin ENGINE) $(origin EXTRAS)),)
+ifneq ($(shell cat $(RUN_READY) 2>/dev/null),$(CHOSEN))
+.PHONY: $(RUN_READY)
+endif
+endif
 COMPILE := $(BIN)/python -c "import runtime_image.verification.rows.analysis"
 
 # Packages come with the hashes of the lock and nothing else: pip and uv refuse any other file. Then
 # fngate itself, built by the locked setuptools. $(1): the environment, $(2): what it needs.
 LOCK := requirements.lock runtime_image/lock.py
 INSTALL = $(if $(UV),$(UV) pip install --python $(1)/bin/python,$(1)/bin/python -m pip install \
-	--disable-pip-version-check --no-compile)
+	--disable-pip-version-check --no-compile) $(if $(VERBOSE),,--quiet)
+# Both distributions of ONNX Runtime write the same files: the earlier one goes first.
+NO_ENGINE = $(if $(UV),$(UV) pip uninstall --quiet --python $(1)/bin/python,$(1)/bin/python -m pip uninstall \
+	--quiet --yes --disable-pip-version-check) onnxruntime onnxruntime-gpu 2>/dev/null
 LOCKED = $(1)/bin/python -I runtime_image/lock.py $(2) >$(1)/locked.txt && \
 	$(INSTALL) --require-hashes --no-deps --only-binary :all: -r $(1)/locked.txt
 # TensorRT is on NVIDIA's own index and not in the lock.
@@ -204,14 +219,16 @@ OWN = $(INSTALL) --no-build-isolation --config-settings editable_mode=compat \
 	$(if $(filter tensorrt,$(2)),-e '.[tensorrt]',--no-deps -e .)
 
 $(RUN_READY): pyproject.toml $(LOCK) | $(BIN)/pip
-	@echo "installing what the server needs into $(VENV)"
-	@$(call LOCKED,$(VENV),'fngate[$(ENGINE)]')
+	@echo "installing what the server needs into $(VENV); VERBOSE=1 shows each package"
+	@$(BIN)/python -I runtime_image/lock.py 'fngate[$(CHOSEN)]' >/dev/null
+	@[ ! -f $@ ] || $(call NO_ENGINE,$(VENV)) || true
+	@$(call LOCKED,$(VENV),'fngate[$(CHOSEN)]')
 	@$(call OWN,$(VENV),$(ENGINE))
 	@$(COMPILE)
-	@touch $@
+	@echo '$(CHOSEN)' >$@
 
 $(READY): pyproject.toml $(LOCK) | $(BIN)/pip
-	@echo "installing the server and the development tools into $(VENV)"
+	@echo "installing the server and the development tools into $(VENV); VERBOSE=1 shows each package"
 	@$(call LOCKED,$(VENV),'fngate[dev]')
 	@$(call OWN,$(VENV))
 	@$(COMPILE)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,9 @@ __all__ = [
     "prepare_metadata_for_build_editable",
     "prepare_metadata_for_build_wheel",
 ]
+
+# The Makefile says why it chooses this mode; whoever installs cannot act on the warning.
+warnings.filterwarnings("ignore", message="Compat editable installs")
 
 ROOT: Final = Path(__file__).parent
 IMAGE_FILES: Final = ("Dockerfile.runtime", "requirements.lock")

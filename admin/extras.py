@@ -22,17 +22,17 @@ def has_grpc() -> bool:
 def grpc_refusal() -> str:
     """Return why the installed packages cannot serve gRPC, "" if they can."""
     if not has_grpc():
-        return "gRPC is not installed: pip install 'fngate[grpc]'"
+        return "gRPC is not installed: make install EXTRAS=grpc"
     try:
         found = metadata.version("protobuf")
     except metadata.PackageNotFoundError:
-        return "protobuf is not installed: pip install 'fngate[grpc]'"
+        return "protobuf is not installed: make install EXTRAS=grpc"
     for name in GENERATED:
         for needed in _requirements(name):
             if not fits(found, needed):
                 return (
                     f"{name} needs protobuf {needed}, installed is {found}:"
-                    " pip install --upgrade 'fngate[grpc]'"
+                    " make install EXTRAS=grpc"
                 )
     return ""
 

@@ -82,8 +82,8 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535)
     """TCP port; 0 lets the system choose one."""
     grpc_port: int = Field(0, ge=0, le=65535)
-    """TCP port of the Open Inference Protocol over gRPC; 0 for none. It needs `pip install
-    'fngate[grpc]'`."""
+    """TCP port of the Open Inference Protocol over gRPC; 0 for none. It needs `make
+    install EXTRAS=grpc`."""
     listen: str = "127.0.0.1"
     """Address to listen on. Any address but loopback needs an access key and a public host."""
     public_hosts: Annotated[tuple[str, ...], NoDecode] = ()

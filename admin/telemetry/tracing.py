@@ -19,7 +19,7 @@ _EXPORTER: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http
 def check_traces(settings: GatewaySettings) -> None:
     """Raise BadRequest if traces are enabled and the OpenTelemetry packages are not installed."""
     if settings.traces and not all(_is_there(name) for name in _EXPORTER):
-        raise BadRequest("FN_TRACES needs OpenTelemetry: pip install 'fngate[traces]'")
+        raise BadRequest("FN_TRACES needs OpenTelemetry: make install EXTRAS=traces")
 
 
 def open_tracer(settings: GatewaySettings, name: str) -> Tracer | None:

@@ -100,7 +100,7 @@ def _compressed(body: memoryview, form: AudioForm) -> tuple[NDArray[np.float32],
         import soundfile  # type: ignore[import-untyped]  # it has no annotations
     except (ImportError, OSError) as error:
         raise wav.Unreadable(
-            "FLAC or Ogg, which this replica cannot read: pip install 'fngate[audio]', or derive an"
+            "FLAC or Ogg, which this replica cannot read: make install EXTRAS=audio, or derive an"
             f" image with soundfile ({error})",
             "a WAV file",
         ) from None

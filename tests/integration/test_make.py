@@ -69,15 +69,15 @@ def test_clean_data_leaves_a_running_servers_alone(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "needs", "stamps"),
+    ("target", "needs", "stamp"),
     [
-        ("run", "fngate[cpu]", ".venv/.run-ready"),
-        ("check", "fngate[dev]", ".venv/.run-ready .venv/.ready"),
+        ("run", "fngate[cpu]", "echo 'cpu' >.venv/.run-ready"),
+        ("check", "fngate[dev]", "touch .venv/.run-ready .venv/.ready"),
     ],
 )
 @pytest.mark.parametrize("uv", ["", "/opt/uv"])
 def test_each_target_installs_what_it_needs(
-    project: Path, target: str, needs: str, stamps: str, uv: str
+    project: Path, target: str, needs: str, stamp: str, uv: str
 ) -> None:
     """`make run` installs no development tools, other targets do; with uv if it is present, else
     with pip. Packages need a hash of the lock; fngate itself brings none and is built by a locked
@@ -104,11 +104,31 @@ def test_each_target_installs_what_it_needs(
         for line in lines
         if "pip install" in line and line not in (own, locked) and "--require-hashes" not in line
     ]
-    assert f"touch {stamps}" in lines
+    assert stamp in lines
     (project / ".venv/bin").mkdir()
     for name in ("bin/pip", ".run-ready", ".ready"):
         (project / ".venv" / name).touch()
     assert " -e " not in make(project, "--dry-run", target)[1]
+
+
+def test_an_environment_gets_the_engine_and_the_extras_that_are_named(project: Path) -> None:
+    """Those that were not named before are installed, in place of the earlier engine; without any
+    named, an environment is left as it is."""
+    (project / "runtime_image").mkdir()
+    for name in ("pyproject.toml", "requirements.lock", "runtime_image/lock.py"):
+        (project / name).touch()
+    (project / ".venv/bin").mkdir()
+    (project / ".venv/bin/pip").touch()
+    (project / ".venv/.run-ready").write_text("cpu\n")
+
+    def installed(*words: str) -> str:
+        return make(project, "--dry-run", "install", "UV=", *words)[1]
+
+    text = installed("ENGINE=gpu", "EXTRAS=grpc,audio")
+    assert "fngate[gpu,grpc,audio]" in text
+    assert "pip uninstall" in text
+    assert "fngate[grpc]" in installed("ENGINE=", "EXTRAS=grpc")
+    assert "-e ." not in installed() + installed("ENGINE=cpu")
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def check(path: Path) -> None:
     if path.suffix.lower() != SUFFIX:
         raise BadPlan(OPTION, f"expected a file that ends with {SUFFIX}, got {path}")
     if importlib.util.find_spec(PACKAGE) is None:
-        raise BadPlan(OPTION, "needs a package that is not installed: pip install 'fngate[bench]'")
+        raise BadPlan(OPTION, "needs a package that is not installed: make install EXTRAS=bench")
 
 
 def draw(path: Path, ref: str, requests: Mapping[int, Request], points: Points) -> None:

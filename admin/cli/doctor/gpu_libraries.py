@@ -220,7 +220,7 @@ def _text(part: Part, library: str) -> str:
 
 def process_checks(ask: Callable[[], Answer] = ask_process) -> list[Check]:
     """Return the checks of this machine's Python, which replicas of the process driver use."""
-    return checks(ask(), "", f"{sys.executable} -m pip install 'fngate[gpu]'")
+    return checks(ask(), "", "make install ENGINE=gpu")
 
 
 def container_checks(url: str, image: str) -> list[Check]:

@@ -152,7 +152,7 @@ def sockets(run: Path) -> Check:
 
 def engine(interpreter: str = sys.executable) -> Check:
     """Check that ONNX Runtime can be imported, in a separate process as in replicas."""
-    todo = f"{interpreter} -m pip install 'fngate[cpu]', or 'fngate[gpu]' for NVIDIA GPUs"
+    todo = "make install ENGINE=cpu, or ENGINE=gpu for NVIDIA GPUs"
     try:
         done = subprocess.run(
             [interpreter, "-c", ENGINE],

@@ -32,7 +32,7 @@ def test_the_extra_is_named_where_it_is_not_installed(monkeypatch: pytest.Monkey
     """The error says what to install, and comes only if the port is set."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     check_extras(GatewaySettings())
-    with pytest.raises(BadRequest, match=r"pip install 'fngate\[grpc\]'"):
+    with pytest.raises(BadRequest, match="make install EXTRAS=grpc"):
         check_extras(GatewaySettings(grpc_port=1))
 
 
@@ -70,8 +70,8 @@ def test_another_protobuf_is_named(monkeypatch: pytest.MonkeyPatch, found: str) 
         metadata, "version", lambda name: found if name == "protobuf" else known(name)
     )
     check_extras(GatewaySettings())
-    with pytest.raises(BadRequest, match=rf"needs protobuf .*>=.*, installed is {found}: pip"):
+    with pytest.raises(BadRequest, match=rf"needs protobuf .*>=.*, installed is {found}: make"):
         check_extras(GatewaySettings(grpc_port=1))
 
     (check,) = machine.grpc()
-    assert (check.level, check.todo) == ("warn", "pip install --upgrade 'fngate[grpc]'")
+    assert (check.level, check.todo) == ("warn", "make install EXTRAS=grpc")

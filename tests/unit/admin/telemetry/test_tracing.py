@@ -44,7 +44,7 @@ def test_the_extra_is_named_where_it_is_not_installed(monkeypatch: pytest.Monkey
 
     for find in (lambda _name: None, missing):
         monkeypatch.setattr(importlib.util, "find_spec", find)
-        with pytest.raises(BadRequest, match=r"pip install 'fngate\[traces\]'"):
+        with pytest.raises(BadRequest, match=r"make install EXTRAS=traces"):
             check_traces(WANTED)
 
 

@@ -271,6 +271,6 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without soundfile, FLAC and Ogg are refused with how to get it; WAV is read."""
     monkeypatch.setitem(sys.modules, "soundfile", None)
     for magic in (b"fLaC", b"OggS"):
-        with pytest.raises(RequestError, match=r"WAV file, got FLAC or Ogg.*fngate\[audio\]"):
+        with pytest.raises(RequestError, match=r"WAV file, got FLAC or Ogg.*EXTRAS=audio"):
             decode_audio(memoryview(magic + bytes(60)))
     assert decode_audio(riff(FMT, DATA)) == WANTED

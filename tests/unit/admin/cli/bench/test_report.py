@@ -115,5 +115,5 @@ def test_the_extra_is_named_where_it_is_not_installed(monkeypatch: pytest.Monkey
     with pytest.raises(BadPlan, match=r"ends with \.png, got x\.svg"):
         plot.check(Path("x.svg"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(BadPlan, match=r"pip install 'fngate\[bench\]'"):
+    with pytest.raises(BadPlan, match=r"make install EXTRAS=bench"):
         plot.check(Path("x.png"))
