@@ -92,6 +92,11 @@ class UpstreamConnection(asyncio.Protocol):
         self.opened_s = self.idle_since_s = 0.0
         self.is_told = False
         self.bytes_in = 0
+        self._step_max = 0
+        self._unread = b""
+        """Received bytes that the handler gets in later steps."""
+        self._has_turn = False
+        """Whether the next step is scheduled."""
 
     @property
     def replica(self) -> str:
@@ -118,6 +123,11 @@ class UpstreamConnection(asyncio.Protocol):
         """TCP port of the server, 0 for a Unix socket."""
         peer = self._transport.get_extra_info("peername") if self._transport else None
         return int(peer[1]) if isinstance(peer, tuple) else 0
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether received bytes wait for a later step."""
+        return bool(self._unread)
 
     @property
     def is_flushed(self) -> bool:
@@ -179,13 +189,24 @@ class UpstreamConnection(asyncio.Protocol):
         """Receive no more bytes until `resume_reading`."""
         if self._transport is not None and not self._is_paused:
             self._is_paused = True
-            self._transport.pause_reading()
+            if not self._unread:
+                self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Receive bytes again."""
         if self._transport is not None and self._is_paused:
             self._is_paused = False
-            self._transport.resume_reading()
+            if self._unread:
+                self._take_turn()
+            else:
+                self._transport.resume_reading()
+
+    def read_in_steps(self, size: int, received: bytes = b"") -> None:
+        """Hand on `received`, and what follows in this exchange, in parts of at most `size` bytes:
+        one in each turn of the event loop, where the handler's work on them takes long."""
+        self._step_max = size
+        if received:
+            self._unread_more(received)
 
     def abort(self, error: Exception | None = None) -> None:
         """Close the connection at once; unsent bytes are dropped. The handler gets `error`."""
@@ -222,7 +243,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.id = id
         self.is_idle = False
         self.is_reused = self._was_silent = is_reused
-        self.bytes_in = 0
+        self.bytes_in = self._step_max = 0
 
     def rest(self) -> None:
         """Become idle."""
@@ -261,6 +282,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._owner.on_idle_ended(self)
             return
         self.bytes_in += len(data)
+        if self._step_max and (self._unread or len(data) > self._step_max):
+            self._unread_more(data)
+            return
         handler.upstream_data(data)
         if self.bytes_in <= ACKNOWLEDGED_MAX and self.handler is handler:
             self.acknowledge()
@@ -290,11 +314,44 @@ class UpstreamConnection(asyncio.Protocol):
         if exc is not None and self.handler is not None and self._transport is not None:
             self._read_last(self._transport)
         self._transport = None
+        self._hand_on_unread()
         if self.handler is None:
             self._error = self._error or exc
             self._owner.on_idle_ended(self)
         else:
             self.handler.upstream_lost(exc or self._error)
+
+    def _unread_more(self, data: bytes) -> None:
+        """Keep bytes for the next steps; no more are received before these are handed on."""
+        if not self._unread and not self._is_paused and self._transport is not None:
+            self._transport.pause_reading()
+        self._unread += data
+        self._take_turn()
+
+    def _take_turn(self) -> None:
+        """Schedule the next step."""
+        if not self._has_turn:
+            self._has_turn = True
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        """Hand on the next part. Without a handler the exchange is over, and so is the connection:
+        it was not clean."""
+        self._has_turn = False
+        if self._is_paused or not self._unread or self.handler is None:
+            return
+        part, self._unread = self._unread[: self._step_max], self._unread[self._step_max :]
+        self.handler.upstream_data(part)
+        if self._unread:
+            self._take_turn()
+        elif self._transport is not None and not self._is_paused:
+            self._transport.resume_reading()
+
+    def _hand_on_unread(self) -> None:
+        """Hand on all that was received: the connection is lost."""
+        while self._unread and self.handler is not None:
+            part, self._unread = self._unread[: self._step_max], self._unread[self._step_max :]
+            self.handler.upstream_data(part)
 
     def _read_last(self, transport: asyncio.Transport) -> None:
         """Read what arrived before a failed write.

@@ -126,6 +126,7 @@ class RemoteUpstream(UpstreamConnection):
         if exc is not None:
             self._error = HostLost()
         self._transport = None
+        self._hand_on_unread()
         if self.handler is None:
             self._owner.on_idle_ended(self)
         else:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 HEAD_END: Final = b"\r\n\r\n"
 DEATH_S: Final = 0.05
+FILTERED_MAX: Final = 16 * 1024
+"""Max bytes of an answer that a filter changes in one step: 10 ms for the worst of events."""
 """Seconds within which a gateway notices that a replica died."""
 
 
@@ -343,6 +345,9 @@ class Exchange(ExchangeData):
             head = b""
         if not is_tunnel:
             self.state = State.ANSWERING
+            if self._is_rewriting:
+                upstream.read_in_steps(FILTERED_MAX, rest[FILTERED_MAX:])
+                rest = rest[:FILTERED_MAX]
             self._relay(rest, head)
             return
         self._begin_tunnel(head, monotonic())
@@ -371,7 +376,8 @@ class Exchange(ExchangeData):
             self._client.write(content)
         self._bytes_out += len(content)
         if self._reader.is_complete:
-            self._complete(is_clean=is_clean)
+            upstream = self._upstream
+            self._complete(is_clean=is_clean and not (upstream and upstream.has_unread))
 
     # Ends
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from gateway.proxy.exchange import FILTERED_MAX
 from gateway.proxy.framing import encode_chunk
+from gateway.v1.rewriting import ModelAnswer
 from registry.model import ExchangeLimits, Limits, ModelApi
 from tests.support.modelled import (
     CHAT,
@@ -353,6 +355,32 @@ async def test_an_event_of_many_bytes(tmp_path: Path, is_fast: bool, api: ModelA
         assert dechunked(answer.body) == (event(n=1) + large + event(n=2) + rest, True)
         await one.settled()
         assert one.delivery.held_bytes == 0
+
+
+async def test_tiny_events_are_changed_in_steps(
+    tmp_path: Path, is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step of the event loop changes more than FILTERED_MAX bytes, whatever one read brings, and
+    what stands behind a complete answer reaches no other client."""
+    sizes: list[int] = []
+    feed = ModelAnswer.feed
+
+    def counted(self: ModelAnswer, content: bytes) -> bytes:
+        sizes.append(len(content))
+        return feed(self, content)
+
+    monkeypatch.setattr(ModelAnswer, "feed", counted)
+    tiny = b'data:{"model":"x"}\n\n' * 20_000
+    surplus = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+    server = ModelServer(EVENTS + encode_chunk(tiny) + END + surplus)
+    api = ModelApi("served")
+    async with models(tmp_path, server, is_fast=is_fast, api=api) as one:
+        for _ in range(2):
+            answer = await asks(one, post(CHAT, STREAM))
+            assert dechunked(answer.body) == (tiny.replace(b'"x"', b'"web"'), True)
+        await one.settled()
+        assert not any(frame.flags for frame in one.sidecar.got if frame.kind.name == "END")
+    assert max(sizes) <= FILTERED_MAX < sum(sizes)
 
 
 USAGE = event(choices=[], usage={"prompt_tokens": 1, "completion_tokens": 2})
