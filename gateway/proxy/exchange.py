@@ -17,6 +17,7 @@ from gateway.proxy.answer_reader import CONTINUE, AnswerReader, not_http
 from gateway.proxy.answering import forward_interim
 from gateway.proxy.exchange_data import ExchangeData
 from gateway.proxy.fields import Malformed
+from gateway.proxy.forwarding import addressed
 from gateway.proxy.joining import write_joined
 from gateway.proxy.kept_prefix import may_resend
 from gateway.proxy.known_answers import is_repeatable, make_template
@@ -143,7 +144,10 @@ class Exchange(ExchangeData):
             upstream.pause_reading()
         if not self.is_request_whole:
             self._client.resume_body()
-        write_joined(upstream.write, self._request, self._kept.pieces)
+        request = self._request
+        if self._plan.host:
+            request = addressed(request, upstream.port)
+        write_joined(upstream.write, request, self._kept.pieces)
         if self._may_resend(upstream):
             if self.is_request_whole:
                 self._kept.settle()
