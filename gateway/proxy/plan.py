@@ -47,7 +47,8 @@ class ExchangePlan(NamedTuple):
     that the request was sent with. `filter`: of the answer. `dropped`: fields of the answer that
     the client does not get. `may_poison`: the body is refused after it has killed replicas.
     `idle_s`: time without data after which a WebSocket is quiet. `host`: as of
-    `gateway.proxy.forwarding.Forwarding`.
+    `gateway.proxy.forwarding.Forwarding`. `offered`: subprotocols of a handshake to /v1, of which
+    the server may choose; None elsewhere, where the client judges.
     """
 
     pool: str
@@ -73,6 +74,7 @@ class ExchangePlan(NamedTuple):
     may_poison: bool = False
     idle_s: float = 300.0
     host: bytes = b""
+    offered: tuple[bytes, ...] | None = None
 
     def call(
         self,
