@@ -349,3 +349,33 @@ async def test_usage(tmp_path: Path, is_fast: bool) -> None:
         (row,) = past.usage
         assert (row.key_id, row.name) == ("web-ke", "web")
         assert (row.tokens_in, row.tokens_out, row.calls, row.unknown) == (0, 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"), [("https://app.example", 101), ("https://other.example", 403)]
+)
+async def test_pages_of_listed_origins(
+    tmp_path: Path, is_fast: bool, origin: str, status: int
+) -> None:
+    """Those that the model's function lists."""
+    more: dict[str, Any] = {"keys": KEYS, "origins": ("https://app.example",)}
+    async with models(tmp_path, Realtime(), is_fast=is_fast, **more) as one:
+        wire = await one.connect()
+        fields = (*UPGRADE, OFFER % "fn_web-key", f"Origin: {origin}", "Sec-Fetch-Site: cross-site")
+        wire.send(head("/v1/realtime?model=web", *fields, method="GET"))
+
+        assert (await wire.head()).startswith(b"HTTP/1.1 %d " % status)
+        wire.close()
+        await one.settled()
+
+
+async def test_the_host_that_its_server_sees(tmp_path: Path, is_fast: bool) -> None:
+    """As at every other way in."""
+    server = Realtime()
+    async with models(tmp_path, server, is_fast=is_fast, host="loopback") as one:
+        wire, _ = await opened(one, "/v1/realtime?model=web", "Origin: http://127.0.0.1")
+
+        assert server.asked[0].fields["host"] == f"127.0.0.1:{one.sidecar.port}"
+        assert server.asked[0].fields["origin"] == "http://127.0.0.1"
+        wire.close()
+        await one.settled()
