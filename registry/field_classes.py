@@ -128,7 +128,8 @@ DESTINATIONS: Final = FieldClass(
 )
 MESSAGE: Final = FieldClass(
     "The message itself",
-    "passed on; a key of fngate in them as above, and fngate's own cookies are cut",
+    "passed on, `Host` as [`host`](manifest.md#serverhost) says; a key of fngate in them as above,"
+    " and fngate's own cookies are cut",
     "fngate and the program must read the same in them.",
     _names(
         "host origin cookie content-type content-encoding content-range content-disposition"

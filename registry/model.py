@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from registry.builds import Compilation
 from registry.key_form import KeyPriority
@@ -234,6 +234,10 @@ class ModelApi:
     upstream_key: str = ""
 
 
+HOST_OF_CLIENT: Final = "client"
+HOST_OF_LOOPBACK: Final = "loopback"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The [server] table of a revision; fields as in `ServerSpec`.
@@ -242,7 +246,8 @@ class ServerSettings:
     `user` is "UID" or "UID:GID", "" for the image's. `writable` maps folders to MiB of memory
     that files in them may take. `secrets` maps variables to names of stored secrets. `origins` are
     the web origins whose pages may call the function. `fields` are lower-case names with `_` of
-    header fields that it gets. `api` is set if it answers at /v1.
+    header fields that it gets. `host` is the Host that it sees: HOST_OF_CLIENT, HOST_OF_LOOPBACK
+    for its own address, or a fixed one. `api` is set if it answers at /v1.
     """
 
     command: tuple[str, ...]
@@ -264,6 +269,7 @@ class ServerSettings:
     secrets: dict[str, str] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
+    host: str = HOST_OF_CLIENT
     api: ModelApi | None = None
 
 

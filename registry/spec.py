@@ -10,6 +10,8 @@ from typing import Any, Final
 from registry.batching import rows_of
 from registry.catalog import Deployed
 from registry.model import (
+    HOST_OF_CLIENT,
+    HOST_OF_LOOPBACK,
     BundleFile,
     ExchangeLimits,
     Optimised,
@@ -54,6 +56,7 @@ def server_spec(deployed: Deployed) -> ServerSpec:
         max_s=exchange.max_s,
         concurrency=exchange.concurrency,
         samples=server.samples,
+        host="" if server.host in (HOST_OF_CLIENT, HOST_OF_LOOPBACK) else server.host,
         is_apart=is_apart,
     )
 

@@ -38,6 +38,7 @@ from gateway.openapi.descriptions import describe, describe_server, prefers_page
 from gateway.openapi.function_document import function_document
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
+from gateway.v1.endpoints import is_realtime
 from registry.catalog import Deployed
 from registry.errors import FnError, MethodNotAllowed, NoKey, Unknown
 from registry.tasks import Tasks, every
@@ -81,6 +82,9 @@ class Gateway:
             "*", "/fn/{ref}/{rest:(?s:.*)}", self._proxy, expect_handler=continue_later
         )
         app.router.add_post("/v1/{rest:(?s:.*)}", self._proxy, expect_handler=continue_later)
+        app.router.add_get(
+            "/v1/realtime", self._realtime, allow_head=False, expect_handler=continue_later
+        )
         for path in ("/v1", "/v1/{rest:(?s:.*)}"):
             app.router.add_route("*", path, self.models.handle, expect_handler=continue_later)
         self.oip.add_routes(app)
@@ -146,6 +150,11 @@ class Gateway:
         ref = request.match_info["ref"]
         self.invoker.access.check(credential_in(request), "invoke", ref.partition("@")[0])
         return self.invoker.catalog.resolve(ref)
+
+    async def _realtime(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request whose path may be an encoded form of the endpoint's, which is none."""
+        is_exact = is_realtime(b"GET", request.rel_url.raw_path.encode("utf-8", "replace"))
+        return await (self._proxy if is_exact else self.models.handle)(request)
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
         return await proxy(self.parts, request)

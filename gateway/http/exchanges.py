@@ -37,7 +37,12 @@ from gateway.pages.origins import (
     preflight_fields,
 )
 from gateway.proxy.exchange import Exchange
-from gateway.proxy.forwarding import Forwarding, forward_request, outer_prefix
+from gateway.proxy.forwarding import (
+    SERVER_ADDRESS,
+    Forwarding,
+    forward_request,
+    outer_prefix,
+)
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.own_keys import find_keys
 from gateway.proxy.plan import ExchangePlan
@@ -53,7 +58,7 @@ from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE, Reply
 from registry.catalog import Deployed
 from registry.errors import Asleep, ForeignHost, NoKey, ShuttingDown, Unknown
-from registry.model import ExchangeLimits, Revision
+from registry.model import HOST_OF_CLIENT, HOST_OF_LOOPBACK, ExchangeLimits, Revision
 from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:
@@ -121,6 +126,7 @@ class Exchanges:
             traceparent=journal.traceparent.encode(),
             is_trusted=self._trusted.has(peer),
             fields=frozenset(map(str.encode, revision.server.fields)),
+            host=_host_for(revision),
             keys=find_keys(head.fields, self._invoker.access.is_key),
         )
 
@@ -363,7 +369,17 @@ class Exchanges:
             wakes,
             key_id=caller.id,
             idle_s=function.scaling.idle_s,
+            host=_host_for(deployed.revision),
         )
+
+
+def _host_for(revision: Revision) -> bytes:
+    """Return the Host that a revision's server gets, as of `Forwarding`."""
+    assert revision.server is not None
+    host = revision.server.host
+    if host == HOST_OF_CLIENT:
+        return b""
+    return SERVER_ADDRESS if host == HOST_OF_LOOPBACK else host.encode()
 
 
 def answer(head: RequestHead, client: ClientSide, reply: Reply) -> None:

@@ -24,7 +24,17 @@ from gateway.openapi.routes import (
     json_of,
 )
 from gateway.problems import OK
-from gateway.v1.endpoints import ENDPOINTS, MODELS, PREFIX, BodyForm, Endpoint, Protocol
+from gateway.v1.endpoints import (
+    ENDPOINTS,
+    MODELS,
+    PREFIX,
+    REALTIME,
+    BodyForm,
+    Endpoint,
+    Protocol,
+)
+from gateway.v1.realtime import KEY, PROTOCOL
+from gateway.v1.scanning import MODEL_MAX
 from registry import errors
 
 GROUP: Final = "Models (/v1)"
@@ -41,9 +51,35 @@ _ID: Final = Parameter(
 )
 
 
+_QUERIED: Final = Parameter(
+    "model",
+    "Name of the model: of its function, or an alias.",
+    Annotated[str, Meta(min_length=1, max_length=MODEL_MAX)],
+    is_required=True,
+)
+_OFFERED: Final = Parameter(
+    PROTOCOL.decode(),
+    f"Subprotocols. One of the form `{KEY.decode()}KEY` is a key, for browsers.",
+    place="header",
+)
+
+
 def model_routes() -> list[Route]:
     """Return the routes below /v1."""
-    return [*_lists(), *(_endpoint(one) for one in ENDPOINTS.values())]
+    return [*_lists(), *(_endpoint(one) for one in ENDPOINTS.values()), _realtime()]
+
+
+def _realtime() -> Route:
+    return Route(
+        *("GET", (PREFIX + REALTIME).decode(), GROUP, "Open a WebSocket of a model."),
+        "invoke",
+        (Answer(0, "What the server of the model answers: 101, for a WebSocket."),),
+        parameters=(_QUERIED, _OFFERED),
+        errors=(errors.UnknownModel, *FORWARDED),
+        text="The request is the handshake of a WebSocket. The rest is its server's.",
+        shape="openai",
+        is_open=True,
+    )
 
 
 def _lists() -> list[Route]:

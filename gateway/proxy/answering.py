@@ -49,6 +49,7 @@ class Answering(NamedTuple):
     Access-Control-Allow-* replaces all. `outer`: the path before `prefix` for clients of a trusted
     proxy, and `public_host` the host that they use; b"" without one. `port`: the server's TCP port,
     0 if it has none. `dropped`: lower-case names of further fields that the client does not get.
+    `server_host`: the Host that the server got, b"" for the client's.
     """
 
     prefix: bytes
@@ -61,6 +62,7 @@ class Answering(NamedTuple):
     public_host: bytes = b""
     port: int = 0
     dropped: frozenset[bytes] = frozenset()
+    server_host: bytes = b""
 
 
 class ClientAnswer(NamedTuple):
@@ -156,8 +158,9 @@ def prefix_location(value: bytes, given: Answering) -> bytes:
     """Return a URL of the function's server as clients reach it.
 
     Paths get the prefix, unless they have it already: a server that respects X-Forwarded-Prefix has
-    written it. So do the paths of URLs on the client's host. URLs on the server's own address lose
-    scheme and host: no client can connect to it.
+    written it. So do the paths of URLs on the client's host. URLs on the server's own address, or
+    on the Host that it got instead of the client's, lose scheme and host: no client can connect to
+    it.
     """
     absolute = _ABSOLUTE.fullmatch(value)
     if absolute is not None:
@@ -165,7 +168,8 @@ def prefix_location(value: bytes, given: Answering) -> bytes:
         low, path = host.lower(), rest or b"/"
         if low and low in (given.host.lower(), given.public_host.lower()):
             return b"%b%b%b" % (scheme, host, _prefixed(path, given))
-        if scheme.lower() != b"https://" and low in _own_authorities(given):
+        is_told = bool(low) and low == given.server_host.lower()
+        if is_told or (scheme.lower() != b"https://" and low in _own_authorities(given)):
             return _prefixed(path, given)
         return value
     if value.startswith(b"/"):
@@ -182,7 +186,8 @@ def _own_authorities(given: Answering) -> set[bytes]:
     """
     if not given.port:
         return set()
-    names = {b"127.0.0.1", b"localhost", _PORT.sub(b"", given.host.lower())}
+    host = (given.server_host or given.host).lower()
+    names = {b"127.0.0.1", b"localhost", _PORT.sub(b"", host)}
     own = {b"%b:%d" % (name, given.port) for name in names}
     return own | names if given.port == _HTTP_PORT else own
 

@@ -17,12 +17,13 @@ from gateway.proxy.answer_reader import CONTINUE, AnswerReader, not_http
 from gateway.proxy.answering import forward_interim
 from gateway.proxy.exchange_data import ExchangeData
 from gateway.proxy.fields import Malformed
+from gateway.proxy.forwarding import addressed
 from gateway.proxy.joining import write_joined
 from gateway.proxy.kept_prefix import may_resend
 from gateway.proxy.known_answers import is_repeatable, make_template
 from gateway.proxy.plan import State
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
-from gateway.proxy.websocket import POLICY_VIOLATION, is_switched
+from gateway.proxy.websocket import POLICY_VIOLATION, agreed_protocol, is_switched
 from gateway.replies import CLOSE
 from gateway.upstream import HostLost
 from registry.errors import FnError, NoKey, UpstreamFailed
@@ -145,7 +146,10 @@ class Exchange(ExchangeData):
             upstream.pause_reading()
         if not self.is_request_whole:
             self._client.resume_body()
-        write_joined(upstream.write, self._request, self._kept.pieces)
+        request = self._request
+        if self._plan.host:
+            request = addressed(request, upstream.port)
+        write_joined(upstream.write, request, self._kept.pieces)
         if self._may_resend(upstream):
             if self.is_request_whole:
                 self._kept.settle()
@@ -320,6 +324,8 @@ class Exchange(ExchangeData):
         assert call is not None
         is_tunnel = is_switched(head, plan.websocket_key)
         keeps, added = plan.keeps and is_whole, self._journal.fields(call)
+        if is_tunnel and plan.offered is not None and (one := agreed_protocol(head, plan.offered)):
+            added += ((b"Sec-WebSocket-Protocol", one),)
         port = 0 if self._upstream is None else self._upstream.port
         head = self._head_for_client(head)
         template = make_template(plan.answering(port, added, keeps=keeps), head)

@@ -17,6 +17,7 @@ from gateway.proxy.request_head import RequestHead
 from registry.field_classes import CLAIMS, FILES, HOP_BY_HOP, OWN, PATHS, PLAIN, WRITTEN, fold
 
 _DROPPED: Final = HOP_BY_HOP.names | WRITTEN.names | PATHS.names | OWN.names
+_DROPPED_WITH_HOST: Final = _DROPPED | {b"host"}
 _DROPPED_PREFIXES: Final = HOP_BY_HOP.prefixes + FILES.prefixes
 _JUDGED: Final = CLAIMS.names | {b"cookie", b"traceparent"}
 _JUDGED_PREFIXES: Final = _DROPPED_PREFIXES + CLAIMS.prefixes
@@ -29,6 +30,11 @@ _AUTHORITY: Final = re.compile(rb"[][A-Za-z0-9._~!$&'()*+;=:%-]+")
 _SCHEME: Final = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*")
 
 
+SERVER_ADDRESS: Final = b"\1"
+"""Stands in a head for the server's address until its connection is there. No parsed head has this
+character."""
+
+
 class Forwarding(NamedTuple):
     """What the gateway knows about a request besides its head.
 
@@ -39,7 +45,8 @@ class Forwarding(NamedTuple):
     it. `is_websocket`: a checked opening handshake. `framing`: of the body as it is sent to the
     server, None for the same as the client's. `fields`: lower-case names with `_` that the
     function's settings let pass. `keys`: texts in this head that are keys of this server, see
-    `gateway.proxy.own_keys`; no field with one of them is forwarded.
+    `gateway.proxy.own_keys`; no field with one of them is forwarded. `host`: the Host that the
+    server gets, SERVER_ADDRESS for its address, b"" for the client's.
     """
 
     target: bytes
@@ -54,12 +61,15 @@ class Forwarding(NamedTuple):
     framing: Framing | None = None
     fields: frozenset[bytes] = frozenset()
     keys: frozenset[bytes] = frozenset()
+    host: bytes = b""
 
 
 def forward_request(head: RequestHead, given: Forwarding) -> bytes:
     """Return the head that the function's server gets: always HTTP/1.1, and persistent."""
     fields = head.fields
     lines = [b"%b %b HTTP/1.1\r\n" % (head.method, given.target)]
+    if given.host:
+        lines.append(b"Host: %b\r\n" % given.host)
     lines += _field_lines(head, given)
     lines.append(_origin(fields.values, given))
     if given.traceparent:
@@ -75,12 +85,27 @@ def forward_request(head: RequestHead, given: Forwarding) -> bytes:
     return b"".join(lines)
 
 
+def addressed(head: bytes, port: int) -> bytes:
+    """Return a head for the server that listens on TCP port `port`, 0 for a Unix socket."""
+    return head.replace(SERVER_ADDRESS, address_of(port), 1)
+
+
+def address_of(port: int) -> bytes:
+    """Return the Host of requests to the address of a server, by its port as of `addressed`.
+
+    An address rather than a name: servers that check Host against DNS rebinding take 127.0.0.1, and
+    many of them every address, as none can be rebound. With its port, which some of them demand.
+    """
+    return b"127.0.0.1:%d" % port if port else b"localhost"
+
+
 def _field_lines(head: RequestHead, given: Forwarding) -> Iterator[bytes]:
     """Yield the lines of the client's fields that its server gets."""
     fields, options, keys = head.fields, head.options, given.keys
     has_odd = bool(b"".join(fields.names).translate(None, PLAIN))
+    dropped = _DROPPED_WITH_HOST if given.host else _DROPPED
     for low, (name, sent) in zip(fields.names, fields.lines, strict=True):
-        if low in _DROPPED or low in options:
+        if low in dropped or low in options:
             continue
         value: bytes | None = sent
         if has_odd and low.translate(None, PLAIN):

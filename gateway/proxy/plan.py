@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.dispatch.call import Priority
 from gateway.proxy.answering import Answering
+from gateway.proxy.forwarding import addressed
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.retries import Retry
 from gateway.server_links import NO_META, ExchangeCall
@@ -45,7 +46,9 @@ class ExchangePlan(NamedTuple):
     `public_host`: what a trusted proxy says, see `gateway.proxy.answering`. `key_id`: of the key
     that the request was sent with. `filter`: of the answer. `dropped`: fields of the answer that
     the client does not get. `may_poison`: the body is refused after it has killed replicas.
-    `idle_s`: time without data after which a WebSocket is quiet.
+    `idle_s`: time without data after which a WebSocket is quiet. `host`: as of
+    `gateway.proxy.forwarding.Forwarding`. `offered`: subprotocols of a handshake to /v1, of which
+    the server may choose; None elsewhere, where the client judges.
     """
 
     pool: str
@@ -70,6 +73,8 @@ class ExchangePlan(NamedTuple):
     dropped: frozenset[bytes] = frozenset()
     may_poison: bool = False
     idle_s: float = 300.0
+    host: bytes = b""
+    offered: tuple[bytes, ...] | None = None
 
     def call(
         self,
@@ -114,4 +119,5 @@ class ExchangePlan(NamedTuple):
             public_host=self.public_host,
             port=port,
             dropped=self.dropped,
+            server_host=addressed(self.host, port),
         )

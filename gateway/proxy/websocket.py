@@ -15,6 +15,8 @@ from gateway.proxy.request_head import RequestHead
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
 from registry.errors import BadRequest
 
+REALTIME: Final = b"realtime"
+"""Subprotocol of OpenAI's realtime API."""
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _KEY: Final = re.compile(rb"[A-Za-z0-9+/]{21}[AQgw]==")
 """base64 of 16 bytes: the last digit has four unused bits."""
@@ -84,6 +86,21 @@ def is_switched(head: ResponseHead, key: bytes | None) -> bool:
     if head.fields.get(b"sec-websocket-accept") != accept_of(key):
         raise UpstreamError("101: expected the Sec-WebSocket-Accept of this handshake")
     return True
+
+
+def agreed_protocol(head: ResponseHead, offered: tuple[bytes, ...]) -> bytes:
+    """Return the subprotocol of a 101, b"" for none (section 4.2.2); `offered`: those of the
+    handshake.
+
+    Many servers speak REALTIME without saying so, and a browser that has offered it ends such a
+    WebSocket: then it is agreed. Raises UpstreamError for one that was not offered.
+    """
+    chosen = head.fields.get(b"sec-websocket-protocol")
+    if not chosen:
+        return REALTIME if REALTIME in offered else b""
+    if chosen not in offered:
+        raise UpstreamError("101: expected a Sec-WebSocket-Protocol of those that were offered")
+    return chosen
 
 
 class FrameFollower:

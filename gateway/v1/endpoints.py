@@ -94,7 +94,18 @@ ENDPOINTS: Final = {
 MODELS: Final = b"/models"
 """Path of the list of models; with "/ID", of one. They take GET, and wake nothing."""
 
+REALTIME: Final = b"/realtime"
+"""Path of WebSockets, whose handshakes name the model in their query."""
+_REALTIME: Final = PREFIX + REALTIME
+
 
 def is_model_request(method: bytes, target: bytes) -> bool:
-    """Return whether a request is one that names a model in its body."""
+    """Return whether a request is one that names a model, in its body or its query."""
+    if method == b"GET":
+        return is_realtime(method, target)
     return method == b"POST" and target.startswith(b"/v1/")
+
+
+def is_realtime(method: bytes, target: bytes) -> bool:
+    """Return whether a request is one for a WebSocket."""
+    return method == b"GET" and target.partition(b"?")[0] == _REALTIME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,7 +23,14 @@ from registry.manifest.container import (
     container_settings,
     container_table,
 )
-from registry.model import ExchangeLimits, Limits, PathRules, ServerSettings
+from registry.model import (
+    HOST_OF_CLIENT,
+    HOST_OF_LOOPBACK,
+    ExchangeLimits,
+    Limits,
+    PathRules,
+    ServerSettings,
+)
 from registry.names import NAME_RULE, is_name
 from registry.path_rules import RULE_FORM, RULES_MAX, parse_rule
 from runtime_image.contract.server import BUNDLE, MARKER, Network, SampleRequest
@@ -37,6 +45,7 @@ TEXT_MAX: Final = 128 * 1024
 per word, and the rest of the record is small."""
 STATUS_MAX: Final = 599
 FIELDS_MAX: Final = 16
+PORT_MAX: Final = 65_535
 FIELD_MAX: Final = 64
 """Max characters of the name of a header field."""
 
@@ -64,6 +73,12 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TARGET: Final = re.compile(r"/[!\"$-~]*")
 """A path with an optional query: visible ASCII characters without "#"."""
 _METHOD: Final = re.compile(r"[A-Z]{1,20}")
+HOST_MAX: Final = 253 + len(":65535")
+"""Max characters of a host with its port (RFC 1035 section 2.3.4)."""
+_HOST: Final = re.compile(
+    r"(?:\[(?P<address>[0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9._~-]{1,253})(?::(?P<port>[1-9][0-9]{0,4}))?"
+)
+"""host[:port] of RFC 3986 section 3.2.2, of its names those that need no escapes."""
 _OWN_HEADERS: Final = frozenset(
     {"connection", "content-length", "expect", "host", "transfer-encoding", "upgrade"}
 )
@@ -104,7 +119,7 @@ class ServerTable(ContainerTable):
     """Program and arguments that start an HTTP/1.1 server, as a list of words, or as a string that
     is split as by a shell. No shell runs it. `${PORT}` stands for the port to listen on,
     `${SOCKET}` for the path of a Unix socket. With `image`, arguments that replace the image's."""
-    port: int = Field(default=0, ge=0, le=65_535)
+    port: int = Field(default=0, ge=0, le=PORT_MAX)
     """Port that the server listens on. 0 where the command takes it from `${PORT}`, and for the
     only port that an image exposes."""
     ready: Target = ""
@@ -134,6 +149,11 @@ class ServerTable(ContainerTable):
     fields: list[Word] = Field(default=[], max_length=FIELDS_MAX)
     """Names with `_` of header fields that the server gets, such as `x_api_version`; the others
     with `_` are [dropped](fields.md). The deploy needs a key of scope `admin`."""
+    host: Annotated[str, StringConstraints(max_length=HOST_MAX)] = HOST_OF_CLIENT
+    """`Host` of the requests that the server gets: `client` for the client's, `loopback` for the
+    address at which it listens (`127.0.0.1:PORT`; `localhost` on a Unix socket), as servers want
+    that [answer loopback names alone](../guides/servers.md#servers-that-check-host), or a fixed
+    `HOST` or `HOST:PORT`."""
 
 
 class SampleTable(Section):
@@ -178,6 +198,7 @@ def server_settings(
         secrets=dict(table.secrets),
         origins=tuple(map(check_origin, table.origins)),
         fields=tuple(dict.fromkeys(map(_passing_field, table.fields))),
+        host=_checked_host(table.host),
         **container_settings(table),
     )
 
@@ -302,6 +323,21 @@ def _rules(kind: str, rules: Sequence[str]) -> tuple[str, ...]:
         except ValueError as error:
             raise _bad(f"{kind}.{number}", RULE_FORM, rule) from error
     return tuple(rules)
+
+
+def _checked_host(host: str) -> str:
+    """Return the Host that the server gets. Raises BadManifest."""
+    found = _HOST.fullmatch(host)
+    is_right = found is not None and int(found["port"] or 0) <= PORT_MAX
+    if is_right and found is not None and found["address"]:
+        try:
+            ipaddress.IPv6Address(found["address"])
+        except ValueError:
+            is_right = False
+    if not is_right:
+        form = f"{HOST_OF_CLIENT}, {HOST_OF_LOOPBACK}, or a host such as app.example:8080"
+        raise _bad("host", form, host)
+    return host
 
 
 def _passing_field(name: str) -> str:

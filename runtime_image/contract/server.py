@@ -55,8 +55,9 @@ class ServerSpec:
     In `command` and the values of `env`, `${PORT}` and `${SOCKET}` are replaced. `port` 0 lets the
     sidecar choose. `ready` is the path of the readiness probe, which expects a status from 200 to
     399; "" probes "/" and accepts every status below 500. `concurrency` is the number of exchanges
-    at once over all gateways. `is_apart`: the driver starts and stops the server, not the sidecar,
-    which then has neither command nor variables, and shares only the network with it.
+    at once over all gateways. `host` is the Host of probes and samples, "" for the server's
+    address. `is_apart`: the driver starts and stops the server, not the sidecar, which then has
+    neither command nor variables, and shares only the network with it.
     """
 
     revision: str
@@ -70,6 +71,7 @@ class ServerSpec:
     max_s: float = 600.0
     concurrency: int = 32
     samples: tuple[SampleRequest, ...] = ()
+    host: str = ""
     is_apart: bool = False
 
 

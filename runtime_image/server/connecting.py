@@ -33,10 +33,14 @@ Done = Callable[[socket.socket | None, str], None]
 class Server:
     """Address of a server. `host` is the one of HOSTS at which it answered last."""
 
-    def __init__(self, port: int, socket_path: Path | None, *, is_shared: bool) -> None:
+    def __init__(
+        self, port: int, socket_path: Path | None, *, is_shared: bool, name: str = ""
+    ) -> None:
         """`socket_path`: connect to this Unix socket instead of the port. `is_shared`: other
-        processes of this machine can listen on the port."""
+        processes of this machine can listen on the port. `name`: as the property, "" for the
+        address."""
         self.port = port
+        self._name = name
         self.host = HOSTS[0]
         self.socket_path = socket_path
         self.is_shared = is_shared
@@ -45,8 +49,12 @@ class Server:
 
     @property
     def name(self) -> str:
-        """Address in the Host field of our own requests, and in messages."""
-        return "localhost" if self.socket_path else f"127.0.0.1:{self.port}"
+        """Value of the Host field of our own requests."""
+        return self._name or ("localhost" if self.socket_path else f"127.0.0.1:{self.port}")
+
+    def at(self, port: int) -> Server:
+        """Return the server as it is reached at another port, which is its own."""
+        return Server(port, None, is_shared=False, name=self._name)
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -118,6 +118,7 @@ class PortWatch:
     ) -> None:
         self._loop = loop
         self._port = server.port if server.socket_path is None else 0
+        self._at = server.at
         self._readiness = readiness
         self._is_apart = is_apart
         self._log = log
@@ -147,8 +148,7 @@ class PortWatch:
         reached = {one.port for one in found if one.host in REACHED}
         path = self._readiness.path if self._is_apart else "/"
         for port in sorted(reached)[: listeners.SHOWN_MAX]:
-            server = Server(port, None, is_shared=False)
-            Probe(self._loop, server, path, partial(self._answered, port))
+            Probe(self._loop, self._at(port), path, partial(self._answered, port))
 
     def _misplaced(self, processes: list[Process] | None) -> list[Listener]:
         found = listeners.listeners()

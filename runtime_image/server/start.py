@@ -74,7 +74,7 @@ class ServerStart:
         self, port: int, socket_path: Path | None, *, is_shared: bool = False
     ) -> None:
         """Set where the server is expected. No probe is sent yet."""
-        self.server = Server(port, socket_path, is_shared=is_shared)
+        self.server = Server(port, socket_path, is_shared=is_shared, name=self._spec.host)
         self._readiness = Readiness(self._spec.ready, self._spec.start_s, self._began_s)
         self._ports = PortWatch(
             self._loop,

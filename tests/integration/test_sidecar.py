@@ -652,6 +652,25 @@ def test_a_trial_reports_its_samples() -> None:
     assert shown[0]["body"] == "hello"
 
 
+@pytest.mark.parametrize(
+    ("changes", "host"),
+    [
+        ({"host": "app.example:81"}, "app.example:81"),
+        ({}, "127.0.0.1:${PORT}"),
+        ({"command": (*tiny().command[:-1], "${SOCKET}")}, "localhost"),
+    ],
+)
+def test_the_host_of_probes_and_samples(changes: dict[str, object], host: str) -> None:
+    """A fixed one, or the server's address, which loopback-only servers accept. The server answers
+    503 to any other host, so that it gets ready only with this one."""
+    env = {"HOST": host}
+    spec = tiny(ready="/host", samples=(SampleRequest("/host"),), env=env, **changes)
+    with sidecar(spec, role="trial") as started:
+        loaded = started.ready()
+
+    assert loaded["report"]["sample_outputs"]["requests"][0]["status"] == 200
+
+
 def test_a_trial_with_an_endless_answer_ends() -> None:
     """Its beginning is reported."""
     spec = tiny(samples=(SampleRequest("/stream"),))

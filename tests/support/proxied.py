@@ -29,7 +29,14 @@ from gateway.observing.access_log import AccessEvent
 from gateway.pages.tickets import Tickets
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
-from registry.model import ExchangeLimits, Key, ModelApi, PathRules, ServerSettings
+from registry.model import (
+    HOST_OF_CLIENT,
+    ExchangeLimits,
+    Key,
+    ModelApi,
+    PathRules,
+    ServerSettings,
+)
 from registry.model import Limits as FunctionLimits
 from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
@@ -228,6 +235,7 @@ def server_function(
     origins: tuple[str, ...] = (),
     api: ModelApi | None = None,
     fields: tuple[str, ...] = (),
+    host: str = HOST_OF_CLIENT,
 ) -> Deployed:
     """Return the server function "web"."""
     revision = nouns.revision(
@@ -236,7 +244,13 @@ def server_function(
         engine="server",
         signature=Signature("http", (), ()),
         server=ServerSettings(
-            ("serve",), ready=ready, paths=paths, origins=origins, fields=fields, api=api
+            ("serve",),
+            ready=ready,
+            paths=paths,
+            origins=origins,
+            fields=fields,
+            host=host,
+            api=api,
         ),
     )
     aliases = ALIASES if api is not None else ()
@@ -265,6 +279,7 @@ async def gate(
     origins: tuple[str, ...] = (),
     api: ModelApi | None = None,
     fields: tuple[str, ...] = (),
+    host: str = HOST_OF_CLIENT,
     send_buffer: int = 0,
 ) -> AsyncIterator[Gate]:
     """Run a gateway with one server function, whose server runs `handler` per connection.
@@ -296,6 +311,7 @@ async def gate(
         origins,
         api,
         fields,
+        host,
     )
     catalog = Catalog([deployed, nouns.deployed("digits")])
     events: list[AccessEvent] = []

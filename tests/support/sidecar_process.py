@@ -69,7 +69,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body = json.dumps(look()).encode()
         else:
             body = b"hello"
-        self.send_response(503 if what == "/busy" else 200)
+        is_foreign = False
+        if what == "/host":
+            body = self.headers["Host"].encode()
+            is_foreign = self.headers["Host"] != os.environ["HOST"]
+        self.send_response(503 if what == "/busy" or is_foreign else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -254,6 +254,7 @@ async def _read_aliases(server: Recorder) -> None:
     await server.request(f"GET {ADMIN}/aliases")
     server.values["rest"] = "chat/completions"
     assert (await server.request("POST /v1/{rest}", {"model": "none"})).status == 404
+    assert (await server.request("GET /v1/realtime")).status == 400
     server.answers.add(f"GET {FUNCTION}", {"aliases": ["a"]})
     await server.request(f"DELETE {ADMIN}/aliases", query="alias=a")
 

@@ -149,6 +149,7 @@ class Server(msgspec.Struct):
     secrets: dict[str, str]
     origins: list[str]
     fields: list[str]
+    host: str
     api: ModelApi | None
 
 

@@ -13,12 +13,8 @@ from gateway.access import Credential, anonymous
 from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import correlate
 from gateway.http.bodies import check_framing, is_awaiting_continue
-from gateway.http.models.router import (
-    SHOWN_MAX,
-    check_model_caller,
-    no_endpoint,
-    protocol_of,
-)
+from gateway.http.models.resolution import check_model_caller
+from gateway.http.models.router import SHOWN_MAX, no_endpoint, own_keys, protocol_of
 from gateway.v1 import shapes
 from gateway.v1.endpoints import MODELS, PREFIX, Protocol
 from gateway.v1.model_list import Model, list_document, model_document, names_of
@@ -53,7 +49,8 @@ class ModelRoutes:
         try:
             check_framing(request)
             sender = anonymous(request.host, request.headers)
-            credential = check_model_caller(self._access, self._origins, header, protocol, sender)
+            keys = own_keys(protocol, header)
+            credential = check_model_caller(self._access, self._origins, header, sender, keys)
             document = self._document(request, path, protocol, credential)
             response = problems.json_answer(document)
         except FnError as error:

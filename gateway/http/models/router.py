@@ -7,58 +7,62 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.access import Anonymous, Caller, Credential
 from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import REQUEST_ID, correlate
 from gateway.http.exchange_journal import ExchangeJournal
-from gateway.http.exchanges import answer, find_credential, header_of, sender_of
+from gateway.http.exchanges import answer, header_of, sender_of
+from gateway.http.models.realtime import RealtimeRequests
 from gateway.http.models.request import ModelRequest, Routed
+from gateway.http.models.resolution import (
+    OWN,
+    UNANSWERED,
+    api_of,
+    check_model_caller,
+    model_target,
+    resolve,
+    upstream_key,
+    without,
+)
 from gateway.http.models.usage import UsageMeter
-from gateway.proxy.fields import Field, Fields
 from gateway.proxy.forwarding import forward_request
 from gateway.proxy.framing import BodyKind, Framing
-from gateway.proxy.targets import FunctionTarget
 from gateway.settings import MIB
 from gateway.v1 import shapes
 from gateway.v1.endpoints import (
     ENDPOINTS,
     MODELS,
     PREFIX,
+    REALTIME,
     BodyForm,
     Endpoint,
     Protocol,
     UsageForm,
     is_model_request,
+    is_realtime,
 )
 from gateway.v1.multipart import form_type, scan_multipart
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, check_query, scan
 from gateway.v1.splicing import upstream_body
-from gateway.v1.upstream_key import checked_key, with_key
+from gateway.v1.upstream_key import with_key
 from gateway.v1.waiting import WaitingStream
 from registry.errors import (
     BadRequest,
     BodyTooLarge,
     FnError,
     MethodNotAllowed,
-    NoKey,
     Unknown,
-    UnknownModel,
     UnsupportedEncoding,
-    WrongScope,
 )
-from registry.field_classes import fold
 
 if TYPE_CHECKING:
-    from gateway.access import Access
+    from gateway.access import Credential
     from gateway.http.context import Invoker
     from gateway.http.exchanges import Exchanges
-    from gateway.proxy.ports import ClientSide
+    from gateway.proxy.ports import ClientExchange, ClientSide
     from gateway.proxy.request_head import RequestHead
     from gateway.replies import Reply
-    from registry.catalog import Deployed
     from registry.model import ModelApi
-    from registry.upstream_keys import UpstreamKey
 
 BODY_MIB_LEAST: Final = 1
 """Max MiB of a body where there is no model."""
@@ -68,13 +72,11 @@ _KEY: Final = "x-api-key"
 _VERSION: Final = "anthropic-version"
 _STREAMED: Final = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
 """Fields of streams, without which proxies would collect them."""
-_UNSENT: Final = frozenset(
-    {b"authorization", b"x-api-key", b"cookie", b"accept-encoding", b"content-encoding"}
-    | {b"content-type", b"content-md5", b"digest", b"content-digest", b"repr-digest"}
-)
+_UNSENT: Final = OWN | {
+    *(b"accept-encoding", b"content-encoding", b"content-type"),
+    *(b"content-md5", b"digest", b"content-digest", b"repr-digest"),
+}
 """Fields of a request that its server does not get, or gets in another form."""
-_UNANSWERED: Final = frozenset({b"set-cookie"})
-"""Fields of an answer that its client does not get: all models share one host."""
 _IDENTITY: Final = (b"Accept-Encoding", b"identity")
 _CONTENT_TYPE: Final = b"Content-Type"
 _STATEFUL: Final = ("previous_response_id", "conversation")
@@ -92,6 +94,7 @@ class ModelRequests:
         self._largest_as_of = -1
         self._turns = invoker.scan_turns
         self._origins = CrossOrigins(invoker.access, invoker.catalog)
+        self._realtime = RealtimeRequests(exchanges, invoker, self._origins)
 
     def sweep(self) -> None:
         """Check the time limits of arriving bodies; to be called once a second."""
@@ -99,12 +102,14 @@ class ModelRequests:
         for request in list(self._arriving):
             request.count_second(now)
 
-    def begin(self, head: RequestHead, client: ClientSide, peer: bytes) -> ModelRequest | None:
+    def begin(self, head: RequestHead, client: ClientSide, peer: bytes) -> ClientExchange | None:
         """Begin a request; `start` must follow, when the client can take an answer.
 
         None if the client has been answered already, with an error. `peer`: IP address of the
         client.
         """
+        if is_realtime(head.method, head.target):
+            return self._realtime.begin(head, client, peer)
         invoker, header = self._invoker, header_of(head)
         path, _, query = head.target.partition(b"?")
         endpoint = ENDPOINTS.get(path.removeprefix(PREFIX))
@@ -114,8 +119,9 @@ class ModelRequests:
         journal.shape = partial(_shaped, protocol, journal.request_id)
         try:
             journal.enter()
+            keys = own_keys(protocol, header)
             credential = check_model_caller(
-                invoker.access, self._origins, header, protocol, sender_of(head)
+                invoker.access, self._origins, header, sender_of(head), keys
             )
             journal.added = self._origins.fields(PREFIX.decode(), header("Origin"))
             if endpoint is None:
@@ -197,7 +203,7 @@ class _Router:
 
     def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
         """Implement `Router.route`."""
-        deployed, caller = self._resolve(scanned.model)
+        deployed, caller = resolve(self._invoker, self._credential, scanned.model)
         header = header_of(request.head)
         self._origins.check_call(header("Origin"), header("Host") or "", deployed)
         api, journal, endpoint = api_of(deployed), request.journal, self._endpoint
@@ -206,7 +212,7 @@ class _Router:
         if endpoint.path == b"/responses":
             _check_stateless(body, scanned)
         journal.admitted(deployed)
-        key = self._upstream_key(deployed, api)
+        key = upstream_key(self._invoker, deployed, api)
         edited = upstream_body(body, scanned, endpoint, api)
         is_stream = scanned.is_stream and endpoint.streams
         journal.added += _STREAMED if is_stream else ()
@@ -215,14 +221,14 @@ class _Router:
             *(self._invoker, deployed.function, caller.id, model_answer, self._began_s),
             says_usage=endpoint.usage is not UsageForm.NONE,
         )
-        target = self._target(deployed, scanned.model, api)
+        target = model_target(deployed, scanned.model, api, endpoint.path, self._query)
         head = _head_for_server(request.head, scanned.form)
         plan = self._exchanges.plan(head, target, deployed, journal, caller)
         is_free_of_effects = not endpoint.has_effects and plan.retry == "auto"
         retry = "always" if is_free_of_effects else plan.retry
         plan = plan._replace(
             filter=model_answer,
-            dropped=_UNANSWERED,
+            dropped=UNANSWERED,
             retry=retry,
             may_poison=retry == "always",
         )
@@ -252,41 +258,6 @@ class _Router:
             memory=self._invoker.body_budget,
         )
 
-    def _upstream_key(self, deployed: Deployed, api: ModelApi) -> UpstreamKey | None:
-        """Return the key that the server gets, None for none. Raises FunctionFailing."""
-        secret = api.upstream_key
-        if not secret:
-            return None
-        found = self._invoker.upstream_keys.find(secret, deployed.revision.namespace)
-        return checked_key(deployed.function.name, secret, found)
-
-    def _resolve(self, model: str) -> tuple[Deployed, Caller]:
-        """Return what a model's name means, and the caller.
-
-        Raises UnknownModel, also for a function that the caller may not invoke: its name is none of
-        the caller's business.
-        """
-        found = self._invoker.catalog.find_model(model)
-        if found is not None:
-            try:
-                caller = self._invoker.access.check(self._credential, "invoke", found.function.name)
-            except WrongScope:
-                found = None
-            else:
-                return found, caller
-        text = (
-            f"no model {model!r} that this key may use: GET {(PREFIX + MODELS).decode()} lists them"
-        )
-        raise UnknownModel(text)
-
-    def _target(self, deployed: Deployed, model: str, api: ModelApi) -> FunctionTarget:
-        """Return the target of the exchange. A model that names a revision stays with it."""
-        is_pinned = model == deployed.revision.ref
-        name = deployed.function.name
-        path = api.base.encode() + self._endpoint.path
-        ref = deployed.revision.ref if is_pinned else name
-        return FunctionTarget(name, ref, PREFIX, path, self._query or None)
-
 
 def _head_for_server(head: RequestHead, form: BodyForm) -> RequestHead:
     """Return the head with the fields that its server gets.
@@ -297,42 +268,14 @@ def _head_for_server(head: RequestHead, form: BodyForm) -> RequestHead:
     kind = shapes.JSON.encode()
     if form is BodyForm.MULTIPART:
         kind = form_type(head.fields.get(b"content-type")).field()
-    fields = _without(head.fields, _UNSENT, (_IDENTITY, (_CONTENT_TYPE, kind)))
+    fields = without(head.fields, _UNSENT, (_IDENTITY, (_CONTENT_TYPE, kind)))
     return head._replace(fields=fields, options=head.options - _UNSENT)
 
 
-def check_model_caller(
-    access: Access,
-    origins: CrossOrigins,
-    header: Callable[[str], str | None],
-    protocol: Protocol,
-    sender: Anonymous,
-) -> Credential:
-    """Return the credential of a request to /v1, after all checks that need no model.
-
-    `header(name)` returns the value of a header. Raises FnError. Whatever a `sender` who needs no
-    key sends as a key is no key of this server.
-    """
-    host = header("Host") or ""
-    access.check_host(host)
-    origins.check(header("Origin"), header("Sec-Fetch-Site"), host, PREFIX.decode())
-    sent, own = header("Authorization"), header("Fn-Key")
+def own_keys(protocol: Protocol, header: Callable[[str], str | None]) -> tuple[str, ...]:
+    """Return the keys in the fields that only requests of a protocol have."""
     key = header(_KEY) if protocol is Protocol.ANTHROPIC else None
-    if not access.lets_in(sender):
-        known = {one.strip() for one in (own, key, _secret(sent)) if one is not None}
-        if len(known) > 1:
-            raise NoKey("expected one key, got different ones in different fields")
-    if key is not None:
-        sent = f"Bearer {key}"
-    credential, _ = find_credential(access, own, sent, sender)
-    access.check_caller(credential)
-    return credential
-
-
-def _secret(authorization: str | None) -> str | None:
-    """Return the key in a field Authorization, None if it has none: its scheme is another one."""
-    scheme, _, secret = (authorization or "").partition(" ")
-    return secret if scheme.lower() == "bearer" else None
+    return () if key is None else (key,)
 
 
 def protocol_of(path: bytes, header: Callable[[str], str | None]) -> Protocol:
@@ -340,10 +283,11 @@ def protocol_of(path: bytes, header: Callable[[str], str | None]) -> Protocol:
 
     Where the path does not tell, a field does that all clients of Anthropic's API send.
     """
-    endpoint = ENDPOINTS.get(path.removeprefix(PREFIX))
+    place = path.removeprefix(PREFIX)
+    endpoint = ENDPOINTS.get(place)
     if endpoint is not None:
         return endpoint.protocol
-    return Protocol.OPENAI if header(_VERSION) is None else Protocol.ANTHROPIC
+    return Protocol.OPENAI if place == REALTIME or header(_VERSION) is None else Protocol.ANTHROPIC
 
 
 def no_endpoint(method: str, path: bytes) -> FnError:
@@ -352,33 +296,16 @@ def no_endpoint(method: str, path: bytes) -> FnError:
     allow = ["POST"] if place in ENDPOINTS else []
     if place == MODELS or place.startswith(MODELS + b"/"):
         allow = ["GET", "HEAD"]
+    if place == REALTIME:
+        allow = ["GET"]
     if not allow:
         return Unknown(f"no route {method} {shown}")
     text = f"{shown}: expected {' or '.join(allow)}, got {method}"
     return MethodNotAllowed(text, detail={"allow": allow})
 
 
-def api_of(deployed: Deployed) -> ModelApi:
-    """Return the settings of a function that answers at /v1."""
-    server = deployed.revision.server
-    assert server is not None
-    assert server.api is not None
-    return server.api
-
-
 def _shaped(protocol: Protocol, request_id: str, error: FnError) -> Reply:
     return shapes.reply(protocol, error, request_id)
-
-
-def _without(fields: Fields, names: frozenset[bytes], added: tuple[Field, ...]) -> Fields:
-    """Return the fields without some, and with others. Names count alike that servers of the CGI
-    family cannot tell apart."""
-    pairs = zip(fields.names, fields.lines, strict=True)
-    lines = [line for low, line in pairs if fold(low) not in names]
-    lines += added
-    values = {low: value for low, value in fields.values.items() if low not in names}
-    lows = tuple(name.lower() for name, _ in lines)
-    return Fields(tuple(lines), lows, values, fields.repeated)
 
 
 def _check_stateless(body: bytes, scanned: Scanned) -> None:

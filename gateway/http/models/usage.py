@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from gateway.proxy.response_head import SWITCHING
 from registry.usage import UsageRow, bucket_of
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.v1.rewriting import ModelAnswer
     from registry.model import Function
 
-SUCCESSES: Final = range(200, 300)
+SUCCESSES: Final = frozenset({SWITCHING, *range(200, 300)})
 """Statuses of answers that take tokens. A server's error takes none."""
 STREAM_S: Final = 0.001
 """Min seconds of a stream whose tokens per second are counted: what arrives at once has no rate."""
@@ -20,7 +21,8 @@ STREAM_S: Final = 0.001
 
 class UsageMeter:
     """The usage of one call. `key_id`: of the caller's key, "" without one. `began_s`: when its
-    head arrived (monotonic). `says_usage`: answers of its endpoint tell tokens."""
+    head arrived (monotonic). `answer`: None for a WebSocket, of which nothing is read.
+    `says_usage`: answers of its endpoint tell tokens."""
 
     __slots__ = (
         "_answer",
@@ -37,7 +39,7 @@ class UsageMeter:
         invoker: Invoker,
         function: Function,
         key_id: str,
-        answer: ModelAnswer,
+        answer: ModelAnswer | None,
         began_s: float,
         *,
         says_usage: bool,
@@ -49,11 +51,12 @@ class UsageMeter:
         self._began_s = began_s
         self._says_usage = says_usage
         self._first_s = 0.0
-        answer.on_first = self._on_first
+        if answer is not None:
+            answer.on_first = self._on_first
 
     def _on_first(self) -> None:
         """Note the first bytes of the answer's body."""
-        if self._answer.is_stream and self._says_usage:
+        if self._answer is not None and self._answer.is_stream and self._says_usage:
             self._first_s = now = monotonic()
             self._invoker.metrics.tokens_of(*self._owner).first_token.observe(now - self._began_s)
 
@@ -64,7 +67,9 @@ class UsageMeter:
         arrived. An answer that broke off after its end marker has all its tokens.
         """
         answer, invoker, now = self._answer, self._invoker, monotonic()
-        usage = answer.usage if is_answered and (is_complete or answer.has_said_end) else None
+        usage = None
+        if answer is not None and is_answered and (is_complete or answer.has_said_end):
+            usage = answer.usage
         is_refused = is_answered and status not in SUCCESSES
         is_unknown = self._says_usage and usage is None and not is_refused
         tokens_in, tokens_out = usage or (0, 0)

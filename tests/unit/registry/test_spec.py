@@ -246,6 +246,14 @@ def test_the_server_of_an_image_is_apart() -> None:
     assert (spec.is_apart, spec.command, spec.env) == (True, (), {})
 
 
+@pytest.mark.parametrize(
+    ("host", "sent"), [("client", ""), ("loopback", ""), ("a.example:81", "a.example:81")]
+)
+def test_the_host_of_a_sidecars_own_requests(host: str, sent: str) -> None:
+    """No client sends these: without a fixed host it is the server's address."""
+    assert server_spec(server_deployed(host=host)).host == sent
+
+
 def test_each_kind_of_function_has_its_own_spec() -> None:
     """A model function has no server spec."""
     assert isinstance(replica_spec(deployed()), ModelSpec)
@@ -270,4 +278,5 @@ def test_profiles_of_servers_are_kept_by_what_runs() -> None:
     assert profile_engine(one).startswith("server:")
     assert profile_engine(one) != profile_engine(server_revision(env={"A": "1"}))
     assert profile_engine(one) == profile_engine(server_revision(paths=PathRules(deny=("/x",))))
+    assert profile_engine(one) != profile_engine(server_revision(host="loopback"))
     assert profile_engine(one) == "server:32dd109452f6c657"

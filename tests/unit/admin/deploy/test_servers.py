@@ -165,7 +165,13 @@ def test_a_trial_is_reused_for_an_equal_server_only() -> None:
     assert verified_before(draft, Catalog([known]), "cpu") == known
     for text in ("deny = ['/a']\n", "fields = ['x_y']\n"):  # of the gateway alone
         assert verified_before(planned(request(MANIFEST + text)), Catalog([known]), "cpu") == known
-    for text in ("[server.env]\nA = '1'\n", "[limits]\nconcurrency = 2\n", "ready = '/up'\n"):
+    for text in (
+        "host = 'loopback'\n",
+        "host = 'a'\n",
+        "[server.env]\nA = '1'\n",
+        "[limits]\nconcurrency = 2\n",
+        "ready = '/up'\n",
+    ):
         assert verified_before(planned(request(MANIFEST + text)), Catalog([known]), "cpu") is None
 
 

@@ -341,6 +341,30 @@ def test_locations_on_the_servers_own_address(value: bytes, expected: bytes) -> 
     assert prefix_location(value, given) == expected
 
 
+@pytest.mark.parametrize(
+    ("told", "port", "value", "expected"),
+    [
+        (b"App.example", 8000, b"http://app.example/x", b"/fn/web/x"),
+        (b"App.example", 8000, b"https://app.example/x", b"/fn/web/x"),
+        (b"App.example", 8000, b"//app.example/x", b"/fn/web/x"),
+        (b"App.example", 8000, b"http://app.example:8000/x", b"/fn/web/x"),
+        (b"App.example:81", 8000, b"http://app.example:81/x", b"/fn/web/x"),
+        (b"App.example:81", 8000, b"http://app.example/x", b"http://app.example/x"),
+        (b"App.example", 8000, b"http://web.example:8080/x", b"http://web.example:8080/fn/web/x"),
+        (b"127.0.0.1:8000", 8000, b"https://127.0.0.1:8000/x", b"/fn/web/x"),
+        (b"localhost", 0, b"http://localhost/x", b"/fn/web/x"),
+        (b"localhost", 0, b"///x", b"///x"),
+    ],
+)
+def test_locations_on_the_host_that_the_server_got(
+    told: bytes, port: int, value: bytes, expected: bytes
+) -> None:
+    """A host that stands for the client's is one that clients cannot reach."""
+    given = GIVEN._replace(host=b"web.example:8080", port=port, server_host=told)
+
+    assert prefix_location(value, given) == expected
+
+
 def test_locations_on_the_default_port() -> None:
     """Without a number the port is 80; without a port the server has no address."""
     given = GIVEN._replace(host=b"[::1]:8080", port=80)

@@ -7,7 +7,9 @@ import pytest
 from gateway.proxy.fields import Field, parse_fields
 from gateway.proxy.forwarding import (
     HOPS_MAX,
+    SERVER_ADDRESS,
     Forwarding,
+    addressed,
     forward_request,
     framing_line,
     kept_cookies,
@@ -446,3 +448,18 @@ def test_on_the_own_host_there_is_no_prefix() -> None:
 
     assert b"x-forwarded-prefix" not in got
     assert got[b"x-forwarded-host"]
+
+
+def test_another_host_than_the_clients() -> None:
+    """It takes the place of the client's, which the server still learns."""
+    given = GIVEN._replace(host=b"app.example:81")
+
+    assert forwarded(parse(), given) == ((b"Host", b"app.example:81"), *ORIGIN)
+
+
+@pytest.mark.parametrize(("port", "host"), [(8000, b"127.0.0.1:8000"), (0, b"localhost")])
+def test_the_servers_address_as_host(port: int, host: bytes) -> None:
+    """It is known once there is a connection."""
+    raw = addressed(forward_request(parse(), GIVEN._replace(host=SERVER_ADDRESS)), port)
+
+    assert parse_fields(raw, raw.index(b"\r\n") + 2, 200).lines == ((b"Host", host), *ORIGIN)

@@ -10,7 +10,7 @@ from registry.errors import BadManifest
 from registry.manifest.container import check_origin, origin_fault
 from registry.manifest.document import overrides, parse_manifest
 from registry.manifest.server import ServerTable, server_settings, server_table
-from registry.model import Mount, ServerImage
+from registry.model import HOST_OF_LOOPBACK, Mount, ServerImage
 
 WHOLE = """
 schema = 1
@@ -26,6 +26,7 @@ shm_mib = 1024
 stop_signal = "SIGQUIT"
 origins = ["https://app.example", "http://127.0.0.1:3000"]
 fields = ["X_Y", "api_version", "x_y"]
+host = "loopback"
 
 [server.mounts]
 models = "/srv/models:/models"
@@ -53,6 +54,7 @@ def test_an_image_has_all_its_keys() -> None:
     assert server.secrets == {"HF_TOKEN": "hf"}
     assert server.origins == ("https://app.example", "http://127.0.0.1:3000")
     assert server.fields == ("x_y", "api_version")
+    assert server.host == HOST_OF_LOOPBACK
 
 
 def test_the_table_of_settings_gives_the_settings() -> None:

@@ -351,3 +351,52 @@ def test_an_override_of_a_server_needs_a_server() -> None:
         with pytest.raises(BadManifest) as caught:
             overrides(manifest, **changes)  # type: ignore[arg-type]  # one of both keys
         assert f"function.toml: {key}: expected" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("client", "loopback", "localhost", "App.example", "a_b.example:1", "127.0.0.1:65535"),
+        *("[::1]", "[fe80::1]:8080", "a" * 253 + ":65535"),
+    ],
+)
+def test_the_host_that_a_server_sees(host: str) -> None:
+    """A word, or host and port (RFC 3986 section 3.2.2)."""
+    server = parse_manifest(
+        f'schema = 1\n[server]\ncommand = "a ${{PORT}}"\nhost = "{host}"', []
+    ).server
+
+    assert server is not None
+    assert server.host == host
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("", "a b", "http://a.example", "a.example/x", "u@a.example", "a:", "a:0", "a:65536"),
+        *(
+            "a:99999999",
+            "::1",
+            "[::1",
+            "[1.2.3]",
+            "[fe80::1%25eth0]",
+            "a.example,b",
+            "*",
+            "ä.example",
+        ),
+        *("a\\r\\nX-A: b", "a\\u0000", "a" * 254),
+    ],
+)
+def test_no_host(host: str) -> None:
+    """The value goes into a head as it is."""
+    text = f'schema = 1\n[server]\ncommand = "a ${{PORT}}"\nhost = "{host}"'
+
+    said = refusal(text).message
+    assert "server.host: expected client, loopback, or a host such as app.example:8080" in said
+
+
+def test_a_long_host_is_refused_by_its_length() -> None:
+    """Before anything reads it."""
+    text = f'schema = 1\n[server]\ncommand = "a ${{PORT}}"\nhost = "{"a" * 10_000}"'
+
+    assert "server.host" in refusal(text).message
