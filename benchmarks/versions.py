@@ -7,6 +7,8 @@ pairs. Printed are the median of the pairs' ratios and its 95 % interval.
 
 - plain, bodies: CPU time of a call in microseconds, server and replica together
 - exchange: CPU time of a small call of a server function in microseconds, server and sidecar
+- chat: CPU time of a chat at /v1 in microseconds, server alone: the call, and each chunk of a
+  stream whose model is renamed and whose usage is taken out
 - grpc: CPU time of a gRPC call of a tiny model in microseconds, server and replica
 - wakeup: milliseconds of a cold call of a tiny model, with a standby and without one
 - idle: milliseconds of CPU time of the server per second without calls
@@ -36,6 +38,7 @@ from benchmarks.measuring.setting import MODELS, Setting
 from benchmarks.models import subjects
 from benchmarks.models.subjects import Subject
 from benchmarks.references.v2_servers import free_port
+from benchmarks.suite import chat
 from benchmarks.suite.servers import SMALL, Proxy, proxy_of
 from benchmarks.suite.startup import IMPORTS, wall_ms
 from tests.support.process_server import FNCTL
@@ -44,15 +47,17 @@ Side = TypeVar("Side")
 
 PAIRS = 15
 CONFIDENCE = 0.95
-SLOTS = "3"
+SLOTS = 3
 BIG, HUGE = 600_000, 10_000_000
 CONNECTIONS = {"plain": 64, "600 kB": 8, "10 MB": 2}
 WATCH_S = 5.0
 REPEATS = 5
 """Cold calls and starts of one program in one pair; their median counts."""
-KINDS = ("plain", "bodies", "exchange", "grpc", "wakeup", "idle", "startup")
+KINDS = ("plain", "bodies", "exchange", "chat", "grpc", "wakeup", "idle", "startup")
 EXCHANGES, GRPC_CALLS = 16, 16
 """Connections."""
+CHATS = (16, 100, 20, 2)
+"""Streams at once, tokens of each, milliseconds between them, streams one after the other."""
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -80,6 +85,8 @@ def pair(
         found |= _calls(programs, kinds, setting, reverse=reverse)
     if "exchange" in kinds:
         found |= _exchanges(programs, setting, reverse=reverse)
+    if "chat" in kinds:
+        found |= _chats(programs, setting, reverse=reverse)
     if "grpc" in kinds:
         found |= _grpc_calls(programs, setting, reverse=reverse)
     if {"wakeup", "idle"} & set(kinds):
@@ -126,6 +133,21 @@ def _exchanges(
             load = Load(proxy.call("/small", SMALL), EXCHANGES, setting.load_s)
             figures = measured(load, {SERVER_US: proxy.pids}, setting)
             return {"exchange": figures[SERVER_US]}
+
+        return _in_turns(proxies, cost, reverse=reverse)
+
+
+def _chats(programs: Sequence[Path], setting: Setting, *, reverse: bool) -> dict[str, list[float]]:
+    with ExitStack() as stack:
+        slots = len(chat.FUNCTIONS)
+        made = [stack.enter_context(_server(one, standbys=0, slots=slots)) for one in programs]
+        edited = list(chat.FUNCTIONS)[-1]
+        proxies = [chat.proxies_of(stack, ours, setting)[edited] for ours in made]
+
+        def cost(proxy: chat.Proxy) -> dict[str, float]:
+            streams = chat.streams(proxy, CHATS, setting)
+            calls = chat.firsts(proxy, chat.FIRSTS, setting)
+            return {"chunk": streams[chat.CHUNK_US], "chat": calls[chat.CALL_US]}
 
         return _in_turns(proxies, cost, reverse=reverse)
 
@@ -205,8 +227,10 @@ def _in_turns(
     return {name: [figures[index][name] for index in order] for name in figures[0]}
 
 
-def _server(program: Path, *, standbys: int, grpc_port: int = 0) -> AbstractContextManager[Gateway]:
-    environment = {**ALLOCATOR, "FN_STANDBYS": str(standbys), "FN_CPU_SLOTS": SLOTS}
+def _server(
+    program: Path, *, standbys: int, grpc_port: int = 0, slots: int = SLOTS
+) -> AbstractContextManager[Gateway]:
+    environment = {**ALLOCATOR, "FN_STANDBYS": str(standbys), "FN_CPU_SLOTS": str(slots)}
     if grpc_port:
         environment["FN_GRPC_PORT"] = str(grpc_port)
     return gateway(environment=environment, program=(str(program),), client=(str(program),))

@@ -78,7 +78,7 @@ def measure(setting: Setting) -> list[Part]:
         ours = stack.enter_context(
             gateway("--cpu-slots", "8", environment={"FN_STANDBYS": "0", "FN_WORKERS": "1"})
         )
-        proxies, notes = _ours(stack, ours, setting), []
+        proxies, notes = proxies_of(stack, ours, setting), []
         try:
             proxies[LITELLM] = _litellm(stack, setting)
         except RuntimeError as error:
@@ -89,7 +89,7 @@ def measure(setting: Setting) -> list[Part]:
         return [*parts, *_called(proxies, setting), *notes]
 
 
-def _ours(stack: ExitStack, ours: Gateway, setting: Setting) -> dict[str, Proxy]:
+def proxies_of(stack: ExitStack, ours: Gateway, setting: Setting) -> dict[str, Proxy]:
     """Deploy the same server with each setting, and wake all."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fn-chats-")))
     headers = {"Authorization": f"Bearer {ours.key}"}
@@ -132,15 +132,15 @@ def _streamed(proxies: dict[str, Proxy], setting: Setting) -> list[Part]:
     parts: list[Part] = []
     for shape in QUICK_STREAMS if setting.quick else STREAMS:
         cases: dict[str, Case] = {
-            name: partial(_streams, proxy, shape, setting) for name, proxy in proxies.items()
+            name: partial(streams, proxy, shape, setting) for name, proxy in proxies.items()
         }
         count, tokens, period_ms, _ = shape
         title = f"{count} streams of {tokens} tokens, one in {period_ms} ms"
         record = interleaved(cases, setting.rounds)
         wanted = {CHUNK_US: dict.fromkeys(FUNCTIONS, WANTED_CHUNK)}
         parts += compare(record.only(CHUNK_US, DELAY_MS), PLAIN, targets=wanted, title=title)
-    firsts = (1, 1, 0, 5) if setting.quick else FIRSTS
-    cases = {name: partial(_firsts, proxy, firsts, setting) for name, proxy in proxies.items()}
+    shape = (1, 1, 0, 5) if setting.quick else FIRSTS
+    cases = {name: partial(firsts, proxy, shape, setting) for name, proxy in proxies.items()}
     record = interleaved(cases, setting.rounds)
     return [*parts, *compare(record, PLAIN, title="streams of one token, one after the other")]
 
@@ -158,14 +158,14 @@ def _called(proxies: dict[str, Proxy], setting: Setting) -> list[Part]:
     return parts
 
 
-def _streams(proxy: Proxy, shape: tuple[int, int, int, int], setting: Setting) -> Figures:
+def streams(proxy: Proxy, shape: tuple[int, int, int, int], setting: Setting) -> Figures:
     before = cpu_ms(proxy.pids)
     found = chats.run(proxy.streams(shape), setting.cores[1])
     used_us = (cpu_ms(proxy.pids) - before) * 1e3
     return {CHUNK_US: used_us / found.tokens, DELAY_MS: found.delay_p99_ms}
 
 
-def _firsts(proxy: Proxy, shape: tuple[int, int, int, int], setting: Setting) -> Figures:
+def firsts(proxy: Proxy, shape: tuple[int, int, int, int], setting: Setting) -> Figures:
     before = cpu_ms(proxy.pids)
     found = chats.run(proxy.streams(shape), setting.cores[1])
     used_us = (cpu_ms(proxy.pids) - before) * 1e3

@@ -33,6 +33,8 @@ OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Unable to allocate")
 """Texts of ONNX Runtime, Python and NumPy for a failed allocation."""
 EXIT_S = 2.0
 """Seconds to wait for the driver's notification of the exit after a control link has ended."""
+LATE_S = 0.25
+"""Seconds that the output of a replica that has failed and printed nothing gets to arrive."""
 
 Emit = Callable[[events.Event], None]
 
@@ -186,6 +188,10 @@ class EventRelay:
         """Emit Lost with the last log lines. If the last one has the replica's reason for its exit,
         that is added to the event's reason, otherwise `hint`."""
         tail = await self._output.tail(event.id)
+        if event.stage and not tail:
+            # The failure came over the link; an engine may copy what a container printed later.
+            await asyncio.sleep(LATE_S)
+            tail = await self._output.tail(event.id)
         words = last_words(tail)
         reason = event.reason
         if not words or words not in reason:  # a sidecar's last line repeats what it reported

@@ -316,7 +316,7 @@ def test_a_killed_process_is_replaced() -> None:
 
 def test_a_body_that_needs_too_much_memory_is_left_to_the_replica() -> None:
     """The process has a limit of memory, and says so in an answer."""
-    process = CheckProcess()
+    process = CheckProcess(limit_s=60)
     empty = b'{"inputs":{"a":[' + b"[]," * 18_000_000 + b"[]]}}"
     with pytest.raises(Unchecked, match="the check needs more than 1280 MiB"):
         process.check(question(signature=Signature("json", (), ())), Content(empty))
