@@ -234,6 +234,7 @@ class ModelApi:
     upstream_key: str = ""
 
 
+HOST_BY_TRIAL: Final = "auto"
 HOST_OF_CLIENT: Final = "client"
 HOST_OF_LOOPBACK: Final = "loopback"
 
@@ -247,7 +248,8 @@ class ServerSettings:
     that files in them may take. `secrets` maps variables to names of stored secrets. `origins` are
     the web origins whose pages may call the function. `fields` are lower-case names with `_` of
     header fields that it gets. `host` is the Host that it sees: HOST_OF_CLIENT, HOST_OF_LOOPBACK
-    for its own address, or a fixed one. `api` is set if it answers at /v1.
+    for its own address, a fixed one, or HOST_BY_TRIAL for `found_host`, one of the first two. `api`
+    is set if it answers at /v1.
     """
 
     command: tuple[str, ...]
@@ -269,8 +271,14 @@ class ServerSettings:
     secrets: dict[str, str] = field(default_factory=dict)
     origins: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
-    host: str = HOST_OF_CLIENT
+    host: str = HOST_BY_TRIAL
+    found_host: str = HOST_OF_CLIENT
     api: ModelApi | None = None
+
+    @property
+    def seen_host(self) -> str:
+        """The Host that the server sees: HOST_OF_CLIENT, HOST_OF_LOOPBACK or a fixed one."""
+        return self.found_host if self.host == HOST_BY_TRIAL else self.host
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from registry.batching import rows_of
 from registry.catalog import Deployed
 from registry.model import (
+    HOST_BY_TRIAL,
     HOST_OF_CLIENT,
     HOST_OF_LOOPBACK,
     BundleFile,
@@ -27,6 +28,9 @@ from runtime_image.contract.signature import Signature
 
 INLINE_BELOW_MS: Final = 0.1
 """A shorter run costs less than passing it to a thread."""
+
+_UNNAMED: Final = frozenset({HOST_BY_TRIAL, HOST_OF_CLIENT, HOST_OF_LOOPBACK})
+"""Hosts with which probes and samples name the server's address."""
 
 
 def replica_spec(deployed: Deployed) -> ModelSpec | ServerSpec:
@@ -56,7 +60,7 @@ def server_spec(deployed: Deployed) -> ServerSpec:
         max_s=exchange.max_s,
         concurrency=exchange.concurrency,
         samples=server.samples,
-        host="" if server.host in (HOST_OF_CLIENT, HOST_OF_LOOPBACK) else server.host,
+        host="" if server.host in _UNNAMED else server.host,
         is_apart=is_apart,
     )
 
@@ -160,6 +164,7 @@ def profile_engine(revision: Revision) -> str:
     ran.pop("origins", None)
     ran.pop("fields", None)
     ran.pop("api", None)
+    ran.pop("found_host", None)
     return _with_digest(revision.engine, ran)
 
 
@@ -178,7 +183,10 @@ def settings_equal(a: Revision, b: Revision) -> bool:
 
 
 def _comparable(revision: Revision) -> Revision:
-    return replace(revision, number=0, created_s=0.0, signature=Signature("json", (), ()))
+    """Return a revision without its number and time, and what only its trial says."""
+    server = revision.server and replace(revision.server, found_host=HOST_OF_CLIENT)
+    signature = Signature("json", (), ())
+    return replace(revision, number=0, created_s=0.0, signature=signature, server=server)
 
 
 def _inline(revision: Revision, profile: Profile | None) -> bool:

@@ -27,6 +27,7 @@ BOUND: Final = frozenset({"limits.concurrency", "limits.max_s"})
 EGRESS: Final = (
     "egress: it reaches whatever this host reaches: its services, the local network, cloud metadata"
 )
+LOOPBACK_HOST: Final = "it refuses other names than its own, so it sees its address as Host"
 HIDDEN: Final = ": volumes of the image, empty folders in memory hide what it has there"
 VALUE_MAX: Final = 60
 """Max characters of a sample's value in an example command."""
@@ -214,6 +215,7 @@ def _server_pairs(
     server = result.get("server") or {}
     ready = get(server, "ready") or "/, any status below 500"
     is_egress = server.get("network") == "egress"
+    is_guarded = get(server, "host") == "auto" and get(server, "found_host") == "loopback"
     return [
         *(("sample", exchanged(one)) for one in sample.get("requests") or []),
         ("start", f"ready after {duration(float(profile.get('load_ms') or 0))} ({ready})"),
@@ -221,6 +223,7 @@ def _server_pairs(
         ("image", get(server.get("image") or {}, "digest") or get(server.get("image") or {}, "id")),
         ("hidden", ", ".join(server.get("hidden") or []) + HIDDEN if server.get("hidden") else ""),
         ("network", EGRESS if is_egress else ""),
+        ("host", LOOPBACK_HOST if is_guarded else ""),
         ("held", f"calls wait up to {number(float(server.get('wait_s') or 0))} s for a start"),
         ("note", get(profile, "note")),
         ("switch", get(result, "switch")),

@@ -19,6 +19,7 @@ from registry.compilation import wants_trial
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
 from registry.manifest import Manifest
 from registry.model import (
+    HOST_OF_CLIENT,
     LOCAL_HOST,
     Bundle,
     BundleFile,
@@ -366,7 +367,12 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
         revision = deployed.revision
         spec = replace(server_spec(deployed), revision="") if revision.server else None
         settings = revision.server and replace(
-            revision.server, paths=PathRules(), origins=(), fields=(), api=None
+            revision.server,
+            paths=PathRules(),
+            origins=(),
+            fields=(),
+            found_host=HOST_OF_CLIENT,
+            api=None,
         )
         return (
             spec,

@@ -37,7 +37,15 @@ from registry.errors import (
     Unknown,
 )
 from registry.files import unavailable
-from registry.model import LOCAL_HOST, Bundle, BundleFile, Profile, Revision
+from registry.model import (
+    HOST_OF_CLIENT,
+    HOST_OF_LOOPBACK,
+    LOCAL_HOST,
+    Bundle,
+    BundleFile,
+    Profile,
+    Revision,
+)
 from registry.names import HOST_LABEL
 from registry.spec import candidate_of, wanted_precision
 from runtime_image.contract import model, precision
@@ -185,7 +193,9 @@ class Verification:
             else verified_before(draft, self._store.catalog, self._expected_kind(kind))
         )
         if known is not None and known.profile is not None and self.has_candidate(known):
-            revision = replace(draft.revision, signature=known.revision.signature)
+            tried = known.revision.server
+            host = tried.found_host if tried else HOST_OF_CLIENT
+            revision = _as_tried(draft.revision, known.revision.signature, host)
             check_shapes(revision, known.profile)
             if phase is not None:
                 await phase("verify")
@@ -205,7 +215,8 @@ class Verification:
             # In another precision it has the same graph.
             if other.revision.bundle == profile.bundle:
                 profile = with_refutation(profile, other.profile)
-        revision = replace(draft.revision, signature=signature_from_report(report))
+        host = HOST_OF_LOOPBACK if report.get("checks_host") is True else HOST_OF_CLIENT
+        revision = _as_tried(draft.revision, signature_from_report(report), host)
         check_shapes(revision, profile)
         return Verified(
             revision,
@@ -321,6 +332,13 @@ def check_shapes(revision: Revision, profile: Profile) -> None:
         ranges_of(wanted, revision.signature, rows_of(revision, profile))
     except ValueError as error:
         raise ModelRefused(str(error)) from error
+
+
+def _as_tried(revision: Revision, signature: Signature, host: str) -> Revision:
+    """Return a revision with what its trial has found: the signature, or the Host that the server
+    is to see."""
+    server = revision.server and replace(revision.server, found_host=host)
+    return replace(revision, signature=signature, server=server)
 
 
 def _with_candidates(spec: PoolSpec) -> PoolSpec:

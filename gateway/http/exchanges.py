@@ -376,7 +376,7 @@ class Exchanges:
 def _host_for(revision: Revision) -> bytes:
     """Return the Host that a revision's server gets, as of `Forwarding`."""
     assert revision.server is not None
-    host = revision.server.host
+    host = revision.server.seen_host
     if host == HOST_OF_CLIENT:
         return b""
     return SERVER_ADDRESS if host == HOST_OF_LOOPBACK else host.encode()

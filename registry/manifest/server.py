@@ -24,6 +24,7 @@ from registry.manifest.container import (
     container_table,
 )
 from registry.model import (
+    HOST_BY_TRIAL,
     HOST_OF_CLIENT,
     HOST_OF_LOOPBACK,
     ExchangeLimits,
@@ -149,11 +150,11 @@ class ServerTable(ContainerTable):
     fields: list[Word] = Field(default=[], max_length=FIELDS_MAX)
     """Names with `_` of header fields that the server gets, such as `x_api_version`; the others
     with `_` are [dropped](fields.md). The deploy needs a key of scope `admin`."""
-    host: Annotated[str, StringConstraints(max_length=HOST_MAX)] = HOST_OF_CLIENT
+    host: Annotated[str, StringConstraints(max_length=HOST_MAX)] = HOST_BY_TRIAL
     """`Host` of the requests that the server gets: `client` for the client's, `loopback` for the
-    address at which it listens (`127.0.0.1:PORT`; `localhost` on a Unix socket), as servers want
-    that [answer loopback names alone](../guides/servers.md#servers-that-check-host), or a fixed
-    `HOST` or `HOST:PORT`."""
+    address at which it listens (`127.0.0.1:PORT`; `localhost` on a Unix socket), or a fixed `HOST`
+    or `HOST:PORT`. `auto`: `loopback` if the trial shows that the server [refuses other
+    names](../guides/servers.md#servers-that-check-host), else `client`."""
 
 
 class SampleTable(Section):
@@ -207,7 +208,7 @@ def server_table(settings: ServerSettings) -> dict[str, Any]:
     """Return the table that `server_settings` converts to these settings, without samples and
     the table [openai]."""
     values = asdict(settings)
-    del values["samples"], values["api"]
+    del values["samples"], values["api"], values["found_host"]
     paths = values.pop("paths")
     return {
         **values,
@@ -335,7 +336,8 @@ def _checked_host(host: str) -> str:
         except ValueError:
             is_right = False
     if not is_right:
-        form = f"{HOST_OF_CLIENT}, {HOST_OF_LOOPBACK}, or a host such as app.example:8080"
+        words = f"{HOST_BY_TRIAL}, {HOST_OF_CLIENT}, {HOST_OF_LOOPBACK}"
+        form = f"{words}, or a host such as app.example:8080"
         raise _bad("host", form, host)
     return host
 

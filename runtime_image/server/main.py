@@ -196,20 +196,24 @@ class Sidecar:
 
     def _try_samples(self, load_ms: float) -> None:
         """Run the samples of a trial, in a thread, so that the loop still answers PING."""
-        from runtime_image.server.trial import run_samples  # its imports take as long as a start
+        # Its imports take as long as a start.
+        from runtime_image.server.trial import checks_host, run_samples
 
         assert self._spec is not None
         assert self._start is not None
         try:
+            is_checking = checks_host(self._spec, self._start.server)
             shown = run_samples(self._spec, self._start.server, Path(self._record.model_dir))
         except LoadError as error:
             self._loop.post(partial(self._fail, str(error), stage=error.stage))
         except Exception as error:  # noqa: BLE001 - a thread's error would be lost
             self._loop.post(partial(self._fail, repr(error), stage="sample"))
         else:
-            self._loop.post(partial(self._serve, load_ms, shown))
+            self._loop.post(partial(self._serve, load_ms, shown, is_checking))
 
-    def _serve(self, load_ms: float, samples: list[dict[str, Any]] | None) -> None:
+    def _serve(
+        self, load_ms: float, samples: list[dict[str, Any]] | None, checks_host: bool = False
+    ) -> None:
         """Report that the server is ready and, unless this is a trial, serve."""
         if self._is_ending:
             return
@@ -225,7 +229,9 @@ class Sidecar:
             "session": "none",
         }
         if samples is not None:
-            loaded["report"] = self._report(load_ms, samples, self._start.note)
+            note = self._start.note
+            report = self._report(load_ms, samples, note)
+            loaded["report"] = {**report, "checks_host": checks_host}
         else:
             loaded["limit"] = self._spec.concurrency
             self._links = Links(

@@ -23,6 +23,12 @@ BODY_SENT_MAX: Final = 64 * 2**20
 CONTENT_TYPE_MAX: Final = 100
 REASON_BODY_MAX: Final = 300
 """Max characters of an answer in the reason of a failure."""
+OTHER_HOST: Final = "fngate.example"
+"""A name that no server knows (RFC 6761 section 6.5)."""
+GUARDED: Final = frozenset({400, 403, 421})
+"""Statuses for a Host that a server does not know: of Django; of Ollama, Jupyter and Vite; of the
+SDKs for MCP."""
+HOST_S: Final = 5.0
 STATUS_MAX: Final = 400
 """Without a status of its own, a sample expects one below."""
 
@@ -39,6 +45,27 @@ def run_samples(spec: ServerSpec, server: Server, folder: Path) -> list[dict[str
     Blocks. Raises SampleError with the answer expected and the one got.
     """
     return [_run(sample, server, folder, spec.max_s) for sample in spec.samples]
+
+
+def checks_host(spec: ServerSpec, server: Server) -> bool:
+    """Return whether a server refuses a Host that it does not know, where it answers its own
+    address: a guard against DNS rebinding. Blocks. False where a request fails."""
+    path = spec.ready or "/"
+    if spec.host:
+        return False
+    try:
+        refused = _status(server, path, OTHER_HOST)
+        return refused in GUARDED and _status(server, path, server.name) != refused
+    except (SampleError, OSError, ValueError, http.client.HTTPException):
+        return False
+
+
+def _status(server: Server, path: str, host: str) -> int:
+    with _connection(server, HOST_S, f"GET {path}") as sock:
+        connection = http.client.HTTPConnection(server.name)
+        connection.sock = sock
+        connection.request("GET", path, headers={"Host": host})
+        return connection.getresponse().status
 
 
 def _run(sample: SampleRequest, server: Server, folder: Path, max_s: float) -> dict[str, Any]:

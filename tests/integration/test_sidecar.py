@@ -671,6 +671,29 @@ def test_the_host_of_probes_and_samples(changes: dict[str, object], host: str) -
     assert loaded["report"]["sample_outputs"]["requests"][0]["status"] == 200
 
 
+@pytest.mark.parametrize(
+    ("ready", "refusal", "checks"),
+    [
+        ("/host", "403", True),
+        ("/host", "421", True),
+        ("/host", "400", True),
+        ("/host", "503", False),
+        ("", "403", False),
+    ],
+)
+def test_a_trial_finds_out_whether_the_server_checks_its_host(
+    ready: str, refusal: str, checks: bool
+) -> None:
+    """It does if it refuses a name that it does not know, where it answers its own address, with a
+    status for that."""
+    env = {"HOST": "127.0.0.1:${PORT}", "REFUSAL": refusal}
+    spec = tiny(ready=ready, env=env)
+    with sidecar(spec, role="trial") as started:
+        loaded = started.ready()
+
+    assert loaded["report"]["checks_host"] is checks
+
+
 def test_a_trial_with_an_endless_answer_ends() -> None:
     """Its beginning is reported."""
     spec = tiny(samples=(SampleRequest("/stream"),))

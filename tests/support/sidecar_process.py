@@ -73,7 +73,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if what == "/host":
             body = self.headers["Host"].encode()
             is_foreign = self.headers["Host"] != os.environ["HOST"]
-        self.send_response(503 if what == "/busy" or is_foreign else 200)
+        refusal = int(os.environ.get("REFUSAL", "503"))
+        self.send_response(refusal if what == "/busy" or is_foreign else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

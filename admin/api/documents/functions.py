@@ -150,6 +150,7 @@ class Server(msgspec.Struct):
     origins: list[str]
     fields: list[str]
     host: str
+    found_host: str
     api: ModelApi | None
 
 
