@@ -81,6 +81,17 @@ Data = Annotated[
     typer.Option("--data", envvar="FN_DATA", metavar="DIR", help="The server's data folder."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RequestPath = Annotated[
+    str | None, typer.Option("--path", metavar="/PATH", help="Path of a request to a server.")
+]
+RequestMethod = Annotated[
+    str | None,
+    typer.Option("-X", "--method", metavar="METHOD", help="Method of a request to a server."),
+]
+RequestHeaders = Annotated[
+    list[str] | None,
+    typer.Option("-H", "--header", metavar="'K: V'", help="Header of a request to a server."),
+]
 
 _SHARED: Final = (
     ("url", Url, DEFAULT_URL),
