@@ -240,11 +240,13 @@ class ConnectionCounts(msgspec.Struct):
 
 
 class Why(msgspec.Struct, kw_only=True):
-    """State and reason of a function. `connected` and what follows only of server functions."""
+    """State and reason of a function. `kept_by`: functions whose `min` keeps the devices that it
+    waits for. `connected` and what follows only of server functions."""
 
     state: PoolState
     reason: str
     blocked: str
+    kept_by: list[str]
     batching: str
     since_s: float
     decisions: list[Decision]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,29 @@ async def test_why_names_the_blocking_reason(tmp_path: Path) -> None:
 
     assert why["state"] == "warm"
     assert why["blocked"] == "no free device (1 in use)"
+
+
+async def test_who_keeps_all_slots_is_told_to_who_may_read_it(tmp_path: Path) -> None:
+    """A caller's 503 has the number of devices that `min` keeps; the administrator's, and why, name
+    the functions."""
+    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+        await server.deploy({"m.onnx": MODEL}, name="private", min=1)
+        await server.until_shown("private", state="warm")
+        made = await server.admin("POST", "/keys", {"scopes": ["invoke"]})
+        bearer, own = f"Bearer {made.json()['secret']}", f"Bearer {server.token}"
+        held = asyncio.create_task(server.call("digits", CALL, Authorization=bearer))
+        await server.until_shown("digits", state="waking")
+
+        caller = await server.call("digits", CALL, Authorization=bearer, Prefer="wait=0")
+        admin = await server.call("digits", CALL, Authorization=own, Prefer="wait=0")
+        why = (await server.admin("GET", "/functions/digits/why")).json()
+        held.cancel()
+
+    text = "no free device (1 in use, 1 of them kept by the min of other functions)"
+    assert caller.problem["detail"].endswith(text)
+    assert "private" not in caller.body.decode()
+    assert admin.problem["kept_by"] == why["kept_by"] == ["private"]
 
 
 async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:

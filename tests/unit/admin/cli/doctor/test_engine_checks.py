@@ -134,7 +134,11 @@ SPEC = Toolkit(specs=("/etc/cdi/nvidia.yaml",))
         (Driver(error="mismatch", is_loaded=True, has_card=True), "fail", "mismatch"),
         (Driver(version="580.1", is_loaded=True), "fail", "reports no GPU"),
         (Driver(error="not found", has_card=True), "warn", "not loaded"),
-        (Driver(error="not found"), "ok", "on the CPU (libnvidia-ml.so.1: not found; no /proc/driver/nvidia;"),
+        (
+            Driver(error="not found"),
+            "ok",
+            "on the CPU (libnvidia-ml.so.1: not found; no /proc/driver/nvidia;",
+        ),
         (Driver(version="580.1"), "ok", "libnvidia-ml.so.1: driver 580.1, no GPU;"),
     ],
 )
