@@ -238,6 +238,11 @@ class Session:
         if not self.as_json:
             typer.echo(plain(text), err=True)
 
+    def warn(self, answer: dict[str, Any]) -> None:
+        """Print the warnings of an answer as remarks."""
+        for text in answer.get("warnings") or []:
+            self.remark(f"warning: {text}")
+
     def next(self, *commands: str) -> None:
         """Print suggestions for the next command."""
         self.remark("next: " + "  or  ".join(commands))

@@ -203,7 +203,7 @@ class FunctionDetail(FunctionRow, kw_only=True):
 
 
 class Scaled(msgspec.Struct):
-    """The scaling after a change."""
+    """The scaling after a change. `warnings`: whether it can be kept, and what cannot start."""
 
     name: str
     min: int
@@ -211,6 +211,7 @@ class Scaled(msgspec.Struct):
     idle_s: float
     spread: bool
     file_hosts: int
+    warnings: list[str]
 
 
 class Decision(msgspec.Struct):

@@ -111,6 +111,27 @@ async def test_who_keeps_all_slots_is_told_to_who_may_read_it(tmp_path: Path) ->
     assert admin.problem["kept_by"] == why["kept_by"] == ["private"]
 
 
+async def test_a_change_warns_that_all_slots_are_kept(tmp_path: Path) -> None:
+    """A deploy as well as a change of the scaling, at once and with the functions' names."""
+    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+        first = await server.deploy({"m.onnx": MODEL}, name="digits")
+        second = await server.deploy({"m.onnx": MODEL}, name="other", min=1)
+        tag = (await server.admin("GET", "/functions/digits")).headers["ETag"]
+        changed = await server.request(
+            "PATCH",
+            "/admin/v1/functions/digits",
+            {"min": 1},
+            {"Authorization": f"Bearer {server.token}", "If-Match": tag},
+        )
+
+    said = [one.get("warnings", []) for one in (first, second)]
+    assert said[0] == []
+    assert said[1][0].startswith("min keeps all of 1 CPU slot (other): no other function can start")
+    [text] = changed.json()["warnings"]
+    assert text.startswith("min asks for 2 of 1 CPU slot (digits, other): not all are kept")
+    assert "FN_CPU_SLOTS" in text
+
+
 async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:
     """Logs have one entry per replica, cut to its last lines."""
     await server.call("digits", CALL)
