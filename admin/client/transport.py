@@ -85,7 +85,9 @@ class Endpoint:
         character."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         given = {name.lower() for name in headers}
-        head = {} if "host" in given else {"Host": f"{host}:{self.port}"}
+        head = {"Host": f"{host}:{self.port}"}
+        if "host" in given:
+            head = {name: value for name, value in headers.items() if name.lower() == "host"}
         if self.key and "authorization" not in given:
             head["Authorization"] = f"Bearer {self.key}"
         framing = {"content-length", "transfer-encoding", "connection"}
