@@ -409,6 +409,11 @@ class Manager:
         pool = self._machine.pools.get(key)
         return pool.blocked if pool is not None else ""
 
+    def kept_by(self, key: str) -> list[str]:
+        """Return the names of the functions whose `min` keeps the devices that a pool waits for."""
+        pool = self._machine.pools.get(key)
+        return [one.rpartition("/")[2] for one in pool.kept_by] if pool is not None else []
+
     def decisions(self, key: str) -> list[Decision]:
         """Return the decisions about a pool, oldest first."""
         return self._journal.decisions(key)

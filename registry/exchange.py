@@ -84,7 +84,8 @@ class PoolEndpoints(msgspec.Struct, frozen=True):
     """State of one pool for the gateways. `state` is cold, waking, warm, draining or failing.
 
     `ended` gives the cause of death of recent replicas that had served, by replica id, as text for
-    clients.
+    clients. `kept_by` are the functions, as NAMESPACE/NAME, whose `min` keeps the devices that the
+    pool waits for; callers may not read them.
     """
 
     replicas: list[ReplicaEndpoint]
@@ -93,6 +94,7 @@ class PoolEndpoints(msgspec.Struct, frozen=True):
     retry_after_s: float = 0.0
     log_tail: list[str] = []
     ended: dict[str, str] = {}
+    kept_by: list[str] = []
 
     @property
     def told(self) -> str:

@@ -152,6 +152,7 @@ class FunctionRoutes:
                 "state": row["state"],
                 "reason": row["reason"],
                 "blocked": self._manager.blocked(key),
+                "kept_by": self._manager.kept_by(key),
                 "batching": summary(deployed.revision, deployed.profile),
                 "since_s": row["since_s"],
                 "decisions": decisions,

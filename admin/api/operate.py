@@ -112,7 +112,8 @@ class OperateRoutes:
         }
         match = request.headers.get("If-Match")
         function = await self._deploys.rescale(request.match_info["name"], match, changes)
-        return json_answer(scaling_json(function), OK, {"ETag": etag(function)})
+        answer = {**scaling_json(function), "warnings": self._deploys.warnings(function.name)}
+        return json_answer(answer, OK, {"ETag": etag(function)})
 
     async def warm(self, request: web.Request) -> web.Response:
         """Answer once a replica of the current revision is ready; else 503 with the reason."""

@@ -99,6 +99,10 @@ def refusal_text(error: ApiError) -> str:
             lines += ["  last lines of its log:", *(f"    {line}" for line in tail)]
         if any(READ_ONLY in str(line).lower() for line in tail):
             lines.append(READ_ONLY_HINT)
+    if error.problem.get("kept_by"):
+        from admin.cli.render import kept_text
+
+        lines.append(f"  {kept_text(error.problem)}")
     seconds = error.problem.get("retry_after_s")
     if seconds is not None:
         lines.append(f"  try again in {seconds} s")

@@ -81,6 +81,17 @@ Data = Annotated[
     typer.Option("--data", envvar="FN_DATA", metavar="DIR", help="The server's data folder."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RequestPath = Annotated[
+    str | None, typer.Option("--path", metavar="/PATH", help="Path of a request to a server.")
+]
+RequestMethod = Annotated[
+    str | None,
+    typer.Option("-X", "--method", metavar="METHOD", help="Method of a request to a server."),
+]
+RequestHeaders = Annotated[
+    list[str] | None,
+    typer.Option("-H", "--header", metavar="'K: V'", help="Header of a request to a server."),
+]
 
 _SHARED: Final = (
     ("url", Url, DEFAULT_URL),
@@ -226,6 +237,11 @@ class Session:
         """Print a remark; nothing with --json."""
         if not self.as_json:
             typer.echo(plain(text), err=True)
+
+    def warn(self, answer: dict[str, Any]) -> None:
+        """Print the warnings of an answer as remarks."""
+        for text in answer.get("warnings") or []:
+            self.remark(f"warning: {text}")
 
     def next(self, *commands: str) -> None:
         """Print suggestions for the next command."""

@@ -43,6 +43,8 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
     blocked = get(answer, "blocked")
     if blocked and blocked != get(answer, "reason"):
         parts[0] += f"\nblocked: {blocked}"
+    if kept := kept_text(answer):
+        parts[0] += f"\n{kept}"
     if batching := get(answer, "batching"):
         parts[0] += f"\nbatching: {batching}"
     if connected := render_connected(answer, now_s):
@@ -150,6 +152,16 @@ def render_sleep(answer: dict[str, Any]) -> str:
         why = f"min is {least}" if least else "in use, or called just now"
         lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
     return "\n".join(lines)
+
+
+def kept_text(answer: dict[str, Any]) -> str:
+    """Return which functions keep the devices that another one waits for, and what frees one; ""
+    for none."""
+    names = [str(name) for name in answer.get("kept_by") or []]
+    if not names:
+        return ""
+    remedy = f"fnctl scale {names[0]} --min 0, or more CPU slots (FN_CPU_SLOTS)"
+    return f"kept by {', '.join(names)}: {remedy}"
 
 
 def render_scale(answer: dict[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""Requests of `fnctl invoke` to server functions, whose answers are printed as they arrive."""
+"""Requests to server functions from options, and those of `fnctl invoke`, whose answers are printed
+as they arrive."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import codecs
 import json
 import mimetypes
 import os
+import re
+import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +21,7 @@ import typer
 
 from admin.cli.errors import INTERRUPTED, REFUSED
 from admin.cli.options import Session
-from admin.client.client import ApiError, HttpRequest
+from admin.client.client import ApiError, Client, HttpRequest
 from admin.client.transport import Reply
 from admin.text import duration, plain, size
 
@@ -29,6 +32,10 @@ FAILURES: Final = 500
 TYPE: Final = "Content-Type"
 OCTETS: Final = "application/octet-stream"
 TEXTS: Final = ("text/", "application/json", "application/x-ndjson", "application/xml")
+METHOD: Final = re.compile(r"[A-Za-z]{1,32}")
+FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""Name of a header field (RFC 9110)."""
+FRAMING: Final = ("connection", "content-length", "transfer-encoding")
 
 Write = Callable[[bytes], object]
 
@@ -49,6 +56,12 @@ class Wanted:
         """Whether no option says what to send, so that the function's sample is sent."""
         return self.path is None and self.method is None and self.body is None
 
+    @property
+    def option(self) -> str:
+        """The first option that was given of those only for servers and of -d, "" if none was."""
+        given = {"--path": self.path, "-X": self.method, "-H": self.headers, "-d": self.body}
+        return next((name for name, value in given.items() if value not in (None, ())), "")
+
 
 def send(
     session: Session,
@@ -65,13 +78,16 @@ def send(
     Raises ApiError for a refusal, Unreachable also for an answer that was cut off, and typer.Exit
     for a status from 400 on.
     """
-    headers = _headers(wanted)
-    with _opened(session, name, wanted, headers) as request:
+
+    def sample(headers: Mapping[str, str]) -> HttpRequest:
+        return _sample(session, name, headers)
+
+    with opened(wanted, sample) as request:
         began_s = time.monotonic()
         client = session.client
         try:
-            opened = client.exchange(name, request, wait_s=wait_s, timeout_s=timeout_s)
-            with opened as (reply, pieces):
+            exchange = client.exchange(name, request, wait_s=wait_s, timeout_s=timeout_s)
+            with exchange as (reply, pieces):
                 first_ms = (time.monotonic() - began_s) * 1e3
                 count = _deliver(session, reply, pieces, output)
         except KeyboardInterrupt:
@@ -86,18 +102,23 @@ def send(
 
 
 @contextmanager
-def _opened(
-    session: Session, name: str, wanted: Wanted, headers: dict[str, str]
+def opened(
+    wanted: Wanted, sample: Callable[[Mapping[str, str]], HttpRequest]
 ) -> Iterator[HttpRequest]:
-    """Yield the request; a file of its body is open while the block runs."""
+    """Yield the request that the options ask for; a file of its body is open while the block runs.
+
+    `sample` returns the request for options that say nothing but headers, which it gets. Raises
+    typer.BadParameter.
+    """
+    headers = _headers(wanted)
     if wanted.is_empty:
-        yield _sample(session, name, headers)
+        yield sample(headers)
         return
     path = wanted.path or "/"
     if not path.startswith("/"):
         raise typer.BadParameter(f"expected /PATH, got {path!r}", param_hint="--path")
     method = (wanted.method or ("GET" if wanted.body is None else "POST")).upper()
-    if not (method.isascii() and method.isalpha()):
+    if METHOD.fullmatch(method) is None:
         raise typer.BadParameter(f"expected a method such as GET, got {method!r}", param_hint="-X")
     if wanted.body is None or not wanted.body.startswith("@"):
         body = None if wanted.body is None else wanted.body.encode()
@@ -112,34 +133,55 @@ def _opened(
         yield HttpRequest(path, method, headers, source)
 
 
-def _sample(session: Session, name: str, headers: dict[str, str]) -> HttpRequest:
-    """Return the first sample of the function; "/" if there is none, or the key may not read it."""
-    try:
-        function = session.client.function(name.partition("@")[0])
-        samples = (function.get("server") or {}).get("samples") or [{}]
-        sample: dict[str, Any] = samples[0]
-        body = session.client.sample(name) if sample.get("body") else None
-    except ApiError:
-        sample, body = {}, None
+def of_sample(
+    client: Client, ref: str, sample: Mapping[str, Any], headers: Mapping[str, str]
+) -> HttpRequest:
+    """Return the request of a server's `sample`, "/" for {}, with further `headers`. Raises
+    ApiError or Unreachable."""
+    body = client.sample(ref) if sample.get("body") else None
     own = {str(key): str(value) for key, value in (sample.get("headers") or {}).items()}
     if body is not None and TYPE.lower() not in map(str.lower, own):
         own[TYPE] = body.content_type
+    given = {name.lower() for name in headers}
+    own = {name: value for name, value in own.items() if name.lower() not in given}
     path, method = str(sample.get("path") or "/"), str(sample.get("method") or "GET")
-    session.remark(f"no path given, {'the sample' if sample else 'this'} is sent: {method} {path}")
     return HttpRequest(path, method, {**own, **headers}, body.body if body else None)
+
+
+def _sample(session: Session, name: str, headers: Mapping[str, str]) -> HttpRequest:
+    """Return the first sample of the function; "/" if there is none, or the key may not read it."""
+    client = session.client
+    try:
+        function = client.function(name.partition("@")[0])
+        sample = ((function.get("server") or {}).get("samples") or [{}])[0]
+        request = of_sample(client, name, sample, headers)
+    except ApiError:
+        sample, request = {}, of_sample(client, name, {}, headers)
+    what = "the sample" if sample else "this"
+    session.remark(f"no path given, {what} is sent: {request.method} {request.path}")
+    return request
 
 
 def _headers(wanted: Wanted) -> dict[str, str]:
     found: dict[str, str] = {}
     for item in wanted.headers:
         name, colon, value = item.partition(":")
-        if not name.strip() or not colon or not item.isprintable():
+        name = name.strip()
+        if not FIELD.fullmatch(name) or not colon or not _is_sendable(value):
             raise typer.BadParameter(f"expected 'NAME: VALUE', got {item!r}", param_hint="-H")
-        title = TYPE if name.strip().lower() == TYPE.lower() else name.strip()
-        found[title] = value.strip()
+        if name.lower() in FRAMING:
+            raise typer.BadParameter(
+                f"expected a header that the body does not decide, got {item!r}", param_hint="-H"
+            )
+        found[TYPE if name.lower() == TYPE.lower() else name] = value.strip()
     if wanted.accept:
         found.setdefault("Accept", wanted.accept)
     return found
+
+
+def _is_sendable(value: str) -> bool:
+    """Return whether a header's value is printable, in the characters of HTTP/1.1."""
+    return value.isprintable() and all(ord(one) < 256 for one in value)
 
 
 def _type_of_text(body: bytes) -> str:
@@ -152,6 +194,8 @@ def _type_of_text(body: bytes) -> str:
 
 def _file(path: Path) -> BinaryIO:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
+            raise typer.BadParameter(f"{path}: expected a regular file", param_hint="-d")
         return path.open("rb")
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="-d") from error

@@ -86,9 +86,11 @@ class Endpoint:
         host = f"[{self.host}]" if ":" in self.host else self.host
         given = {name.lower() for name in headers}
         head = {"Host": f"{host}:{self.port}"}
+        if "host" in given:
+            head = {name: value for name, value in headers.items() if name.lower() == "host"}
         if self.key and "authorization" not in given:
             head["Authorization"] = f"Bearer {self.key}"
-        framing = {"host", "content-length", "transfer-encoding", "connection"}
+        framing = {"content-length", "transfer-encoding", "connection"}
         head |= {name: value for name, value in headers.items() if name.lower() not in framing}
         head["Content-Length"] = str(len(body))
         lines = [f"{method} {self.prefix}{path} HTTP/1.1"]

@@ -32,6 +32,7 @@ from admin.deploy.reading import RequestReader
 from admin.deploy.revalidation import Revalidation
 from admin.deploy.rollout import WARM_S, Rollout, check_compatible
 from admin.deploy.servers import server_result, with_wait
+from admin.deploy.slots import slot_warnings
 from admin.deploy.upstream_keys import UpstreamKeyReader
 from admin.deploy.verify import Verification, Verified
 from admin.store import Store
@@ -188,6 +189,11 @@ class Deploys:
         """Change how many replicas a function has; raises what `Changes.rescale` raises."""
         return await self._changes.rescale(check_name(name), match, changes)
 
+    def warnings(self, name: str) -> list[str]:
+        """Return what to say after a change of a function; [] also if it was removed meanwhile."""
+        catalog, subject = self._store.catalog, self._store.catalog.find(name)
+        return slot_warnings(subject, catalog.all(), self._manager.hosts()) if subject else []
+
     async def add_alias(self, name: str, alias: str) -> tuple[Function, bool]:
         """Give a function's model a further name; raises what `Changes.add_alias` raises, and
         Conflict for the name of a function whose first deploy runs."""
@@ -259,7 +265,8 @@ class Deploys:
         draft = await self._needs.resolved(draft)
         server = draft.revision.server
         if server is None or server.image is None:
-            return await self._deployed(draft, request, operation, phase)
+            result = await self._deployed(draft, request, operation, phase)
+            return result | self._warned(operation.name)
         try:
             async with self.runner.aside(operation.id):
                 pinned = await self.pins.pinned(server, operation, phase, pull=request.pull)
@@ -269,7 +276,12 @@ class Deploys:
             result["server"]["hidden"] = hidden
         finally:
             self.pins.release(operation.id)
-        return result
+        return result | self._warned(operation.name)
+
+    def _warned(self, name: str) -> dict[str, Any]:
+        """Return the part of a deploy's result that warns, {} if there is nothing to say."""
+        warnings = self.warnings(name)
+        return {"warnings": warnings} if warnings else {}
 
     async def _deployed(
         self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase

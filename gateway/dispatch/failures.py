@@ -287,12 +287,15 @@ class CallFailures:
             return
         # The same for all of them, and takes time in proportion to the open exchanges.
         how = f"{pool.endpoints.state}: {pool.endpoints.told}{pool.open_text(now)}"
+        kept_by = pool.endpoints.kept_by
+        told = {"kept_by": [one.rpartition("/")[2] for one in kept_by]} if kept_by else None
         for call in calls:
             waited_s = now - call.arrived_s
             retry_s = pool.retry_after_s(now)
             self.drop(call, pool, commands)
             text = f"not started within {waited_s:.1f} s; the function is {how}"
-            commands.append(Fail(call, WaitBudgetOver(text, retry_after_s=retry_s)))
+            error = WaitBudgetOver(text, retry_after_s=retry_s, admin_detail=told)
+            commands.append(Fail(call, error))
 
 
 def cancelled_error(call: Call, now: float) -> FnError:

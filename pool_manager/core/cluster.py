@@ -372,7 +372,8 @@ class Cluster:
         ]
         ended = dict(pool.ended)
         if state != "failing":
-            return PoolEndpoints(replicas, state, reason, ended=ended)
+            kept_by = list(pool.kept_by) if state == "waking" else []
+            return PoolEndpoints(replicas, state, reason, ended=ended, kept_by=kept_by)
         tail = list(pool.log_tail)
         return PoolEndpoints(replicas, state, reason, pool.retry_at_s, tail, ended)
 
@@ -393,6 +394,18 @@ class Cluster:
             spread_from=self._spread_from(pool),
             device_type=spec.device_type,
         )
+
+    def keepers(self, pool: Pool) -> dict[str, dict[str, str]]:
+        """Return by device the replicas of other functions that make no room for a pool, because
+        their function keeps as many (`min`), each with its function."""
+        found: dict[str, dict[str, str]] = {}
+        for key in self.live:
+            other = self.pools[key]
+            if other is not pool and 0 < other.staying() <= other.spec.min:
+                for id, one in other.replicas.items():
+                    if other.counts(one):
+                        found.setdefault(one.device, {})[id] = key.partition("@")[0]
+        return found
 
     def suitable(self, pool: Pool) -> list[Device]:
         """Return the devices that replicas of a pool may ever be on: of its kind, large enough, on

@@ -218,14 +218,19 @@ class Evictor:
         """Cancel the pool's reservation and wait: it needs no device any more, or has one."""
         self._cluster.unreserve(pool)
         pool.blocked = ""
+        pool.kept_by = ()
         pool.asked = ()
         self._cluster.blocked.discard(pool.key)
 
-    def block(self, pool: Pool, reason: str, commands: list[Command]) -> None:
-        """Mark the pool as waiting, for a device or anything else, with the reason."""
+    def block(
+        self, pool: Pool, reason: str, commands: list[Command], kept_by: Iterable[str] = ()
+    ) -> None:
+        """Mark the pool as waiting, for a device or anything else, with the reason; `kept_by` as of
+        `Pool`."""
         if pool.blocked != reason:
             commands.append(Note(pool.key, f"cannot start yet: {reason}"))
         pool.blocked = reason
+        pool.kept_by = tuple(kept_by)
         self._cluster.blocked.add(pool.key)
 
     def is_evicting(self, pool: Pool) -> bool:

@@ -366,18 +366,23 @@ class Ledger:
         on a host that admits it; with `is_closed_counted`, also on closed hosts that suit it.
         Cached until devices, cordons or hosts change."""
         key = need.kind, need.device_type, need.labels, need.driver, is_closed_counted
-        is_able = self.suits if is_closed_counted else self.admits
         if key not in self._fleets:
             sizes = [
                 device.memory_mib
                 for device in self.devices.values()
-                if need.takes(device)
-                and device.id not in self.cordons
-                and is_able(device.host, need)
+                if self.counts(device.id, need, is_closed_counted=is_closed_counted)
             ]
             largest = max(sizes) if sizes and all(sizes) else float("inf")
             self._fleets[key] = Fleet(len(sizes), largest)
         return self._fleets[key]
+
+    def counts(self, device: str, need: Need, *, is_closed_counted: bool = False) -> bool:
+        """Whether a need might have a known device if that were empty; as of `fleet`."""
+        known = self.devices.get(device)
+        if known is None or device in self.cordons or not need.takes(known):
+            return False
+        is_able = self.suits if is_closed_counted else self.admits
+        return is_able(known.host, need)
 
     def forget_fleets(self) -> None:
         """Drop what is cached about all hosts: labels or the driver of one have changed."""

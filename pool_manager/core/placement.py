@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import merge
 from typing import Final, NamedTuple, Protocol
 
@@ -179,10 +179,11 @@ def plan_eviction(
     return EvictionPlan(best.device, best.victims) if best is not None else None
 
 
-def placement_obstacle(need: Need, ledger: Ledger) -> str:
+def placement_obstacle(need: Need, ledger: Ledger, kept: int = 0) -> str:
     """Return why no device has room for a need now, which devices are cordoned, and which hosts may
-    not be used (user-facing text)."""
-    text = _obstacle(need, ledger)
+    not be used (text for callers, which names no function). `kept`: as many devices are kept by the
+    `min` of other functions."""
+    text = _obstacle(need, ledger, kept)
     cordoned = ledger.cordoned(need)
     if cordoned:
         verb = "is" if len(cordoned) == 1 else "are"
@@ -199,7 +200,21 @@ def is_unplaceable(need: Need, ledger: Ledger) -> bool:
     return bool(ledger.cordoned(need)) and (not fleet.devices or is_too_large)
 
 
-def _obstacle(need: Need, ledger: Ledger) -> str:
+def kept_devices(
+    need: Need, ledger: Ledger, keepers: Mapping[str, Mapping[str, str]]
+) -> dict[str, set[str]]:
+    """Return the devices that a need might have, were it not for replicas that make no room, each
+    with the owners of those. `keepers` has such replicas by device, with their owners."""
+    found = {}
+    for device, kept in keepers.items():
+        if ledger.counts(device, need):
+            others = [id for id in ledger.on(device) if id not in kept]
+            if not ledger.fits_share(device, need, others):
+                found[device] = set(kept.values())
+    return found
+
+
+def _obstacle(need: Need, ledger: Ledger, kept: int) -> str:
     """Return the obstacle: (1) no device of the kind on a host with labels and driver; (2) every
     device is too small; (3) every device is in use; (4) too little free memory."""
     fleet = ledger.fleet(need)
@@ -210,7 +225,8 @@ def _obstacle(need: Need, ledger: Ledger) -> str:
     able = [id for id in devices_by_preference(need, ledger) if ledger.fits_kind(id, need)]
     banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}
     if not banks:  # (3)
-        return f"no free device ({fleet.devices} in use)"
+        by_min = f", {kept} of them kept by the min of other functions" if kept else ""
+        return f"no free device ({fleet.devices} in use{by_min})"
     free_mib = max(ledger.free_mib(bank, need.pool) for bank in banks)  # (4)
     return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free"
 

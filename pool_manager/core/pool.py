@@ -105,6 +105,8 @@ class Pool:
     reservation: Reservation | None = None
     warming: Warming | None = None
     blocked: str = ""
+    kept_by: tuple[str, ...] = ()
+    """Functions whose `min` keeps the devices that the pool waits for."""
     refuted: str = ""
     unloading: bool = False
     wanted: int = 0

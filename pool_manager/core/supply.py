@@ -12,6 +12,7 @@ from pool_manager.core.ledger import Need
 from pool_manager.core.placement import (
     devices_by_preference,
     find_device,
+    kept_devices,
     placement_obstacle,
 )
 from pool_manager.core.pool import JUST_USED_S, Pool
@@ -19,6 +20,9 @@ from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Replica, State
 from registry.exchange import Load
+
+KEEPERS_MAX = 16
+"""Functions named as those that keep devices."""
 
 REFILL_AFTER_S = 2.0
 """A used standby is replaced once no cold start is in progress, at the latest after this long."""
@@ -304,9 +308,19 @@ class Supply:
         if plan is not None:
             evictor.execute(pool, need, plan, JUST_USED_S if is_idle else None, now, commands)
         else:  # (9)
-            text = f"max is {pool.spec.max}, reached by replicas of other revisions"
-            evictor.block(pool, text if is_full else placement_obstacle(need, ledger), commands)
+            self._block(pool, need, commands, is_full=is_full)
         return False
+
+    def _block(self, pool: Pool, need: Need, commands: list[Command], *, is_full: bool) -> None:
+        """Let a pool wait, for one of its own replicas if it `is_full`, else for a device."""
+        if is_full:
+            text = f"max is {pool.spec.max}, reached by replicas of other revisions"
+            self.evictor.block(pool, text, commands)
+            return
+        ledger = self._cluster.ledger
+        kept = kept_devices(need, ledger, self._cluster.keepers(pool))
+        owners = sorted(set().union(*kept.values()))[:KEEPERS_MAX]
+        self.evictor.block(pool, placement_obstacle(need, ledger, len(kept)), commands, owners)
 
     def _obstacle(self, pool: Pool, now: float) -> str:
         """Return why the pool may start nothing, even on a free device; "" if it may."""

@@ -356,6 +356,9 @@ class Launcher:
         self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
     ) -> ReplicaRecord:
         cap = records.cap_mib(binding, self._settings, device_kind)
+        is_contained = self._settings.caps_all or record.host != LOCAL_HOST
+        if advice := records.network_advice(binding, is_contained=is_contained):
+            self._relay.network_advice[record.id] = advice
         return records.bound(record, command, binding, device_kind, cap)
 
     def adopt(self, record: ReplicaRecord, name: str) -> None:

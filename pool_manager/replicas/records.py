@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from typing import Final, TypeVar
@@ -37,6 +38,17 @@ BUNDLES: Final = 4
 """Least cap of a replica, in sizes of its bundle."""
 CANDIDATE_BUNDLES: Final = 4
 """Added where candidates of other precision are made: files in a container's /tmp count, too."""
+NO_NETWORK: Final = re.compile(
+    "(name resolution|name does not resolve|name or service not known|getaddrinfo|eai_again"
+    "|failed to resolve|could not resolve|no such host|network is unreachable|enetunreach)",
+    re.IGNORECASE,
+)
+"""What programs and libraries print that find no network (gai_strerror(3), Go, Node, curl)."""
+EGRESS_ADVICE: Final = ' (it has no network: [server] network = "egress" gives it the host\'s)'
+HANDLER_ADVICE: Final = (
+    " (handlers have no network: deploy with the files that it loads; [server] network ="
+    ' "egress" is for servers)'
+)
 SPARE_MIB = {"cpu": 1024, "cuda": 8192}
 """Host memory added to a cap, by device kind: for larger inputs, and for CUDA's libraries."""
 
@@ -174,6 +186,25 @@ def exit_hint(how: str, record: ReplicaRecord | None) -> str:
     if how.endswith("code 0") or (is_server and "exited with code" in how):
         return ""
     return cap_hint(record)
+
+
+def network_advice(binding: Binding, *, is_contained: bool) -> str:
+    """Return the advice for a replica that lacked a network, "" if it has one. `is_contained`: it
+    runs in a container; processes but for those of servers have the host's network."""
+    if isinstance(binding.spec, ServerSpec):
+        return EGRESS_ADVICE if binding.spec.network == "none" else ""
+    return HANDLER_ADVICE if is_contained else ""
+
+
+def lacks_network(lost: events.Lost, tail: Sequence[str]) -> bool:
+    """Return whether a replica failed for lack of a network, by its reason, or by its last log
+    lines if it refused to start or ended itself."""
+    if NO_NETWORK.search(lost.reason):
+        return True
+    is_own = bool(lost.stage) or ("exited with code" in lost.reason)
+    if not is_own or lost.reason.endswith("code 0"):
+        return False
+    return any(NO_NETWORK.search(line) for line in tail)
 
 
 def cause_of(how: str, record: ReplicaRecord | None) -> str:

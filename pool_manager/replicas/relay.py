@@ -81,6 +81,9 @@ class EventRelay:
         self._on_started = on_started
         self._tasks = tasks
         self.records: dict[str, ReplicaRecord] = {}
+        self.network_advice: dict[str, str] = {}
+        """What to say of a replica that failed for lack of a network, without those that have
+        one."""
         self._exits: dict[str, asyncio.Future[str]] = {}
         driver.exits.subscribe(self._on_exit)
         driver.engine_losses.subscribe(lambda reason: self._emit(events.EngineLost(reason)))
@@ -93,6 +96,7 @@ class EventRelay:
     def forget(self, id: str) -> None:
         """Remove a replica that was released."""
         self.records.pop(id, None)
+        self.network_advice.pop(id, None)
         self._bound_s.pop(id, None)
         self._exits.pop(id, None)
 
@@ -186,7 +190,9 @@ class EventRelay:
 
     async def _report_lost(self, event: events.Lost, hint: str = "") -> None:
         """Emit Lost with the last log lines. If the last one has the replica's reason for its exit,
-        that is added to the event's reason, otherwise `hint`."""
+        that is added to the event's reason, otherwise `hint`; then the advice for the lack of a
+        network, if that was the reason."""
+        advice = self.network_advice.get(event.id, "")
         tail = await self._output.tail(event.id)
         if event.stage and not tail:
             # The failure came over the link; an engine may copy what a container printed later.
@@ -196,6 +202,8 @@ class EventRelay:
         reason = event.reason
         if not words or words not in reason:  # a sidecar's last line repeats what it reported
             reason += f": {words}" if words else hint
+        if advice and records.lacks_network(replace(event, reason=reason), tail):
+            reason += advice
         self._emit(replace(event, reason=reason, log_tail=tail))
 
     async def _explain(self, id: str, reason: str, is_its_fault: bool) -> None:

@@ -75,6 +75,17 @@ async def refusal(server: ServingServer, manifest: str) -> dict[str, Any]:
     return error
 
 
+async def test_a_server_that_needs_a_network_is_told_of_egress(server: ServingServer) -> None:
+    """The trial's reason has the remedy, once; the log has what the program said."""
+    app = b"import socket; socket.create_connection(('192.0.2.1', 80))"
+
+    operation = (await deploy(server, files={"app.py": app})).json()
+
+    error = operation["error"]
+    assert error["detail"].count('[server] network = "egress"') == 1
+    assert "Network is unreachable" in " ".join(error["log_tail"])
+
+
 async def test_a_server_is_tried_with_its_samples(server: ServingServer) -> None:
     """The trial starts the command, sends the samples and reports start, memory and answers."""
     samples = """

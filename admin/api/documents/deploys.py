@@ -44,6 +44,7 @@ class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
     """Result of a deploy or a rollback; empty until it is done. `switch`: the change of the
     traffic. `compiled`: whether there is a compiled model, only if function.toml asks for one.
     `media`: the numbers that pictures and sounds become, only of integers.
+    `warnings`: what cannot be kept or started now, only if there is something.
     `from`: the revision that had it before a rollback."""
 
     revision: str | UnsetType = UNSET
@@ -57,6 +58,7 @@ class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
     media: str | UnsetType = UNSET
     switch: str | UnsetType = UNSET
     server: DeployedServer | UnsetType = UNSET
+    warnings: list[str] | UnsetType = UNSET
     from_: str | UnsetType = UNSET
 
 

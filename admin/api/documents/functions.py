@@ -205,7 +205,7 @@ class FunctionDetail(FunctionRow, kw_only=True):
 
 
 class Scaled(msgspec.Struct):
-    """The scaling after a change."""
+    """The scaling after a change. `warnings`: whether it can be kept, and what cannot start."""
 
     name: str
     min: int
@@ -213,6 +213,7 @@ class Scaled(msgspec.Struct):
     idle_s: float
     spread: bool
     file_hosts: int
+    warnings: list[str]
 
 
 class Decision(msgspec.Struct):
@@ -242,11 +243,13 @@ class ConnectionCounts(msgspec.Struct):
 
 
 class Why(msgspec.Struct, kw_only=True):
-    """State and reason of a function. `connected` and what follows only of server functions."""
+    """State and reason of a function. `kept_by`: functions whose `min` keeps the devices that it
+    waits for. `connected` and what follows only of server functions."""
 
     state: PoolState
     reason: str
     blocked: str
+    kept_by: list[str]
     batching: str
     since_s: float
     decisions: list[Decision]

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from admin.cli.bench.points import BadPlan
-from admin.client.client import ApiError, Client, Payload, function_path
+from admin.cli.requests import Wanted, of_sample, opened
+from admin.client.client import ApiError, Client, HttpRequest, Payload, function_path
 from runtime_image.contract.model import CONTENT_TYPES, JSON, OCTETS
 
 MODULE: Final = "runtime_image.codecs.batches"
@@ -25,11 +26,12 @@ SERVER: Final = "http"
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where the input comes from. `file` None: the function's sample. `is_json`: tensors are sent
-    as JSON instead of the binary form."""
+    as JSON instead of the binary form. `wanted`: the request to a server."""
 
     file: Path | None = None
     media: str = ""
     is_json: bool = False
+    wanted: Wanted = field(default_factory=Wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def checked_requests(
     client: Client, ref: str, described: Described, source: Source, batches: Sequence[int]
 ) -> dict[int, Request]:
     """Return `requests`, all of which can be sent. Raises BadPlan for a header, of a sample or of
-    an option, that has a control character."""
+    an option, that has a control character, and what `requests` raises."""
     found = requests(client, ref, described, source, batches)
     for one in found.values():
         try:
@@ -99,11 +101,14 @@ def requests(
     """Return the request of each batch; 0 stands for the input as it is.
 
     Tensors of a sample are sent in the binary form. A file is sent unchanged, unless there are
-    batches or `source.is_json`. Raises BadPlan, ApiError or Unreachable.
+    batches or `source.is_json`. Raises BadPlan, typer.BadParameter, ApiError or Unreachable.
     """
     if described.kind == SERVER:
         _check_plain(source, batches, "a server function", described.kind)
-        return {0: _of_server(client, ref, described)}
+        return {0: _of_server(client, ref, described, source.wanted)}
+    if option := source.wanted.option:
+        got = f"a function of kind {described.kind}"
+        raise BadPlan(option, f"expected a server function, got {got}, whose input is --input FILE")
     payload = None
     if source.file is not None:
         payload = _read(source.file, source.media)
@@ -129,22 +134,23 @@ def _check_plain(source: Source, batches: Sequence[int], what: str, kind: str) -
     if source.is_json:
         raise BadPlan("--json-inputs", f"expected a function with tensors, got {what}")
     if kind == SERVER and source.file is not None:
-        raise BadPlan("--input", f"expected none: {what} gets its first sample")
+        raise BadPlan("--input", f"expected none: the body of {what}'s request is -d @FILE")
 
 
-def _of_server(client: Client, ref: str, described: Described) -> Request:
-    sample = described.sample
-    headers = {str(key): str(value) for key, value in (sample.get("headers") or {}).items()}
-    body = b""
-    if sample.get("body"):
-        payload = client.sample(ref)
-        body = payload.body
-        if "content-type" not in map(str.lower, headers):
-            headers["Content-Type"] = payload.content_type
-    method, path = str(sample.get("method") or "GET"), str(sample.get("path") or "/")
-    status = int(sample.get("status") or 0)
-    form = f"{method} {path}"
-    return Request(method, function_path(ref, path), headers, body, 1, form, status)
+def _of_server(client: Client, ref: str, described: Described, wanted: Wanted) -> Request:
+    def sample(headers: Mapping[str, str]) -> HttpRequest:
+        return of_sample(client, ref, described.sample, headers)
+
+    with opened(wanted, sample) as request:
+        body = request.body or b""
+        if not isinstance(body, bytes):
+            body = body.read(FILE_MAX + 1)
+            if len(body) > FILE_MAX:
+                raise BadPlan("-d", f"expected at most {FILE_MAX} bytes, got more")
+    status = int(described.sample.get("status") or 0) if wanted.is_empty else 0
+    method, path = request.method, function_path(ref, request.path)
+    form = f"{method} {request.path}"
+    return Request(method, path, request.headers, body, 1, form, status)
 
 
 def _unchanged(ref: str, payload: Payload, described: Described) -> Request:

@@ -147,15 +147,17 @@ def _image(client: Any, tag: str) -> dict[str, Any] | None:
     return found
 
 
-def docker_checks(url: str, is_chosen: bool, tags: Mapping[str, str]) -> list[Check]:
+def docker_checks(
+    url: str, is_chosen: bool, tags: Mapping[str, str], found: engine_checks.Driver
+) -> list[Check]:
     """Return the checks of the engine at `url`; none if it is not chosen and does not exist.
 
-    `tags` are the runtime images by kind; "gpu" is checked only if there are GPUs. Unless Docker is
+    `tags` are the runtime images by kind; "gpu" is checked only if `found`, the NVIDIA driver of
+    this machine, has GPUs. Unless Docker is
     the driver (`is_chosen`), failures are only warnings.
     """
     if not is_chosen and not has_socket(url):
         return []
-    found = engine_checks.find_driver()
     needed = {kind: tag for kind, tag in tags.items() if kind != "gpu" or found.gpus}
     facts = query_engine(url, list(needed.values()))
     if isinstance(facts, Check):
@@ -184,16 +186,15 @@ def _engine(facts: EngineFacts) -> list[Check]:
 
 
 def _gpu(facts: EngineFacts, found: engine_checks.Driver) -> list[Check]:
-    """Check the NVIDIA driver of this machine; that of a remote engine is unknown."""
+    """Check that containers get the GPUs of this machine; those of a remote engine are unknown."""
+    if facts.is_local and not found.gpus:
+        return []
     toolkit = engine_checks.find_toolkit() if facts.is_local else engine_checks.Toolkit()
-    checks = [engine_checks.driver(found)] if facts.is_local else []
-    if found.gpus or not facts.is_local:
-        ways = [
-            engine_checks.containers(facts.info, toolkit),
-            engine_checks.reload(facts.info, toolkit),
-        ]
-        checks += ways if facts.is_local else softened(ways)
-    return checks
+    ways = [
+        engine_checks.containers(facts.info, toolkit),
+        engine_checks.reload(facts.info, toolkit),
+    ]
+    return ways if facts.is_local else softened(ways)
 
 
 def _images(facts: EngineFacts, tags: Mapping[str, str]) -> list[Check]:

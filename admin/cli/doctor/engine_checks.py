@@ -16,6 +16,7 @@ from typing import Any, Final
 from admin.cli.doctor.machine import DISK_FULL, DISK_LOW, Check
 from admin.text import size
 from pool_manager.drivers.docker.spec import CDI_KIND, CONFIGURE, GENERATE
+from pool_manager.gpus.memory import ALL, NONE
 
 API_OLDEST: Final = (1, 41)
 """Docker 20.10, the oldest engine that is tested."""
@@ -24,6 +25,9 @@ RELOAD: Final = "sudo systemctl reload docker"
 RESTART: Final = "sudo systemctl restart docker"
 VENDOR: Final = "0x10de"
 """PCI vendor id of NVIDIA."""
+DRIVER_CHECK: Final = "nvidia driver"
+CARDS: Final = "sys/bus/pci/devices"
+MODULE: Final = "proc/driver/nvidia"
 PROGRAMS: Final = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-ctk")
 TOOLKIT: Final = "sudo apt-get install nvidia-container-toolkit"
 NO_CGROUPS: Final = re.compile(r"^\s*no-cgroups\s*=\s*true", re.MULTILINE)
@@ -149,18 +153,24 @@ class Toolkit:
     leaves_cgroups: bool = False
 
 
-def driver(found: Driver) -> Check:
-    """Check that the NVIDIA driver works, if there is a GPU."""
-    name = "nvidia driver"
+def driver(found: Driver, chosen: str) -> Check:
+    """Check that the NVIDIA driver works, if there is a GPU, and tell why none is used. `chosen` is
+    the setting FN_GPUS."""
+    name = DRIVER_CHECK
     if not found.error and found.gpus:
-        return Check("ok", name, f"{found.version}, {found.gpus} GPU{'s' * (found.gpus > 1)}")
+        uses = {ALL: "", NONE: ", none used: FN_GPUS is none"}
+        use = uses.get(chosen, f", FN_GPUS uses {chosen}")
+        text = f"{found.version}, {found.gpus} GPU{'s' * (found.gpus > 1)}{use}"
+        return Check("ok", name, text)
     if found.is_loaded:
         reason = found.error or "the driver reports no GPU"
         return Check("fail", name, f"loaded, but it failed: {reason}", "sudo reboot")
     if found.has_card:
         text = "there is a GPU, but its driver is not loaded"
         return Check("warn", name, text, "sudo apt-get install nvidia-driver, then sudo reboot")
-    return Check("ok", name, "no GPU: functions run on the CPU")
+    library = found.error or f"driver {found.version}, no GPU"
+    searched = f"libnvidia-ml.so.1: {library}; no /{MODULE}; no NVIDIA card in /{CARDS}"
+    return Check("ok", name, f"no GPU: functions run on the CPU ({searched})")
 
 
 def ways(info: Answer, toolkit: Toolkit) -> list[str]:
@@ -231,12 +241,12 @@ def find_driver(
         version, gpus = (start or _nvml)()
     except Exception as failure:  # noqa: BLE001 - pynvml raises errors of the driver's library
         error = str(failure) or type(failure).__name__
-    cards = (root / "sys/bus/pci/devices").glob("*/vendor")
+    cards = (root / CARDS).glob("*/vendor")
     return Driver(
         error=error,
         version=version,
         gpus=gpus,
-        is_loaded=(root / "proc/driver/nvidia").is_dir(),
+        is_loaded=(root / MODULE).is_dir(),
         has_card=any(_text(path).strip() == VENDOR for path in cards),
     )
 

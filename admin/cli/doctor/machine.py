@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -212,6 +213,20 @@ def openness(client: Client) -> list[Check]:
         return []
     level: Level = "warn" if found.get("openness") == "open" else "ok"
     return [Check(level, "without a key", openness_line(found))]
+
+
+def devices(client: Client) -> list[Check]:
+    """Tell which devices the server has; nothing to who may not know them."""
+    from admin.client.client import ApiError, Unreachable
+
+    try:
+        kinds = Counter(get(one, "kind") for one in client.devices())
+    except (ApiError, Unreachable):  # as the check of access says
+        return []
+    counts = [f"{count} {kind}" for kind, count in sorted(kinds.items())]
+    if "cuda" not in kinds:
+        counts.append("no GPU: fnctl doctor on the server's machine says why")
+    return [Check("ok", "devices", ", ".join(counts))]
 
 
 def reserved_users(client: Client) -> list[Check]:

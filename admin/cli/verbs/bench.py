@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from admin.cli.completion import function_names
-from admin.cli.options import Session, connected
+from admin.cli.options import (
+    RequestHeaders,
+    RequestMethod,
+    RequestPath,
+    Session,
+    connected,
+)
 
 if TYPE_CHECKING:
     from admin.cli.bench.benchmark import Benchmark, Options, Outcome, Progress
-    from admin.cli.bench.payloads import Request
+    from admin.cli.bench.payloads import Request, Source
     from admin.cli.bench.points import Limits, Point
 
 
@@ -57,6 +63,10 @@ Input = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Input to send (default: the sample).")
 ]
 MediaType = Annotated[str, typer.Option("--type", metavar="TYPE", help="Content type of the file.")]
+Body = Annotated[
+    str | None,
+    typer.Option("-d", "--body", metavar="TEXT|@FILE", help="Body of a request to a server."),
+]
 JsonInputs = Annotated[
     bool, typer.Option("--json-inputs", help="Send tensors as JSON, not in the binary form.")
 ]
@@ -94,6 +104,10 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
     input: Input = None,
     media: MediaType = "",
     json_inputs: JsonInputs = False,
+    path: RequestPath = None,
+    method: RequestMethod = None,
+    headers: RequestHeaders = None,
+    body: Body = None,
     processes: Processes = 1,
     output: Output = None,
     plot: Plot = None,
@@ -106,7 +120,8 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
     so far.
 
     The function's sample is sent, its tensors in the binary form; --input FILE is sent unchanged,
-    unless --batch or --json-inputs is given. A server function gets its first sample.
+    unless --batch or --json-inputs is given. A server function gets its first sample, or the
+    request of --path, -X, -H and -d, as of `fnctl invoke`.
 
     \b
     Examples:
@@ -114,17 +129,21 @@ def bench(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl bench digits -b 1,8,32 -c 1,16,64 --seconds 10 --plot digits.png
       fnctl bench digits --rate 200 -c 64 --output digits.json
       fnctl bench digits --cold 10
+      fnctl bench web --path /items?q=1 -H 'Accept: text/event-stream'
     """
+    from admin.cli.bench.payloads import Source
     from admin.cli.bench.points import BadPlan, Limits
     from admin.cli.errors import INTERRUPTED
+    from admin.cli.requests import Wanted
 
     limits = Limits(seconds, warmup, requests, total, timeout)
     try:
         options = _options(limits, processes, rate, arrivals, cold)
         points = _points(batch, concurrency, options, is_tunnelled=not session.client.is_direct)
-        given = (input, media, json_inputs)
-        _check_files(given, output, plot)
-        bodies = _bodies(session, name, points, given, (cold, force))
+        wanted = Wanted(path, method, tuple(headers or ()), body, media)
+        source = Source(input, media, json_inputs, wanted)
+        _check_files(source, output, plot)
+        bodies = _bodies(session, name, points, source, (cold, force))
         outcome = _run(session, name, bodies, options, points)
         _deliver(session, (name, bodies, options, outcome), output, plot)
     except BadPlan as error:
@@ -164,17 +183,15 @@ def _points(
     return found
 
 
-def _check_files(
-    given: tuple[Path | None, str, bool], output: Path | None, plot: Path | None
-) -> None:
+def _check_files(source: Source, output: Path | None, plot: Path | None) -> None:
     """Raise BadPlan for a content type of no file, and for files that could not be written at the
     end."""
     from admin.cli.bench.plot import check
     from admin.cli.bench.points import BadPlan
 
-    file, media, _ = given
-    if media and file is None:
-        raise BadPlan("--type", f"expected --input FILE with it, got {media!r} alone")
+    if source.media and source.file is None and source.wanted.body is None:
+        what = "--input FILE, or -d for a server,"
+        raise BadPlan("--type", f"expected {what} with it, got {source.media!r} alone")
     if plot is not None:
         check(plot)
     for option, path in (("--output", output), ("--plot", plot)):
@@ -203,12 +220,12 @@ def _bodies(
     session: Session,
     name: str,
     points: tuple[Point, ...],
-    given: tuple[Path | None, str, bool],
+    source: Source,
     sleeping: tuple[int, bool],
 ) -> dict[int, Request]:
     """Return the requests by batch; refuse cold starts of a function in use."""
     from admin.cli.bench.cold_starts import check_alone
-    from admin.cli.bench.payloads import Source, checked_requests, describe
+    from admin.cli.bench.payloads import checked_requests, describe
     from registry.names import parse_ref
 
     parse_ref(name)
@@ -217,7 +234,7 @@ def _bodies(
         check_alone(session.client.function(name.partition("@")[0]), force=force)
     batches = tuple(dict.fromkeys(point.batch for point in points if point.batch))
     described = describe(session.client, name)
-    return checked_requests(session.client, name, described, Source(*given), batches)
+    return checked_requests(session.client, name, described, source, batches)
 
 
 def _run(

@@ -391,6 +391,7 @@ def _deploy(
         return
     ended = finish(session, operation)
     session.answer(ended, lambda: render_summary(ended.get("result") or {}, collected))
+    session.warn(ended.get("result") or {})
     session.next(example(collected))
     if line := _curl(session, collected, ended.get("result") or {}):
         session.remark(f"  or: {line}")

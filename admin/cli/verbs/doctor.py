@@ -29,8 +29,10 @@ from admin.cli.verbs.serve import Driver
 from admin.text import plain
 
 if TYPE_CHECKING:
+    from admin.cli.doctor import engine_checks
     from admin.cli.doctor.machine import Check
     from admin.client.client import Client
+    from admin.settings import Settings
     from hosts.login import Login
 
 
@@ -88,10 +90,14 @@ def doctor(  # noqa: PLR0913 - typer takes one parameter per option
     elif login is not None:
         found = remote_checks(address, login)
     else:
+        from admin.cli.doctor.engine_checks import find_driver
+
+        gpus = find_driver()
         found = [
             *local_checks(Path(data)),
-            *engine_packages(driver),
-            *docker(engine, driver),
+            *nvidia_driver(gpus, driver),
+            *engine_packages(driver, gpus),
+            *docker(engine, driver, gpus),
             *_server(address),
         ]
     print_checks(found, as_json)
@@ -116,24 +122,32 @@ def local_checks(data: Path) -> list[Check]:
     ]
 
 
-def engine_packages(driver: Driver) -> list[Check]:
+def nvidia_driver(found: engine_checks.Driver, driver: Driver) -> list[Check]:
+    """Return the check of GPUs, which needs none unless Docker's replicas shall have them."""
+    from admin.cli.doctor import engine_checks, machine
+
+    checks = [engine_checks.driver(found, settings().gpus)]
+    return checks if driver is Driver.DOCKER else machine.softened(checks)
+
+
+def engine_packages(driver: Driver, found: engine_checks.Driver) -> list[Check]:
     """Return the checks of ONNX Runtime in this Python, which only the process driver needs; what
     it loads for GPUs is checked if there are some."""
-    from admin.cli.doctor import engine_checks, gpu_libraries, machine
+    from admin.cli.doctor import gpu_libraries, machine
 
     checks = [machine.engine(), *gpu_libraries.installed()]
     if driver is not Driver.PROCESS:
         return machine.softened(checks)
-    if engine_checks.find_driver().gpus:
+    if found.gpus:
         checks += gpu_libraries.process_checks()
     return checks
 
 
-def docker(engine: str, driver: Driver) -> list[Check]:
+def docker(engine: str, driver: Driver, found: engine_checks.Driver) -> list[Check]:
     """Return the checks of the Docker engine, if it exists or is the driver."""
     from admin.cli.doctor.docker import docker_checks
 
-    return docker_checks(engine, is_chosen=driver is Driver.DOCKER, tags=images())
+    return docker_checks(engine, driver is Driver.DOCKER, images(), found)
 
 
 def key_file(data: Path) -> Path:
@@ -149,15 +163,20 @@ def key_file(data: Path) -> Path:
         return StoreSettings(data).secret_key
 
 
-def images() -> dict[str, str]:
-    """Return the runtime images of a server started here; defaults if settings are invalid."""
+def settings() -> Settings:
+    """Return the settings of a server started here; defaults if they are invalid."""
     from admin.settings import Settings, load_settings
     from registry.errors import BadRequest
 
     try:
-        chosen = load_settings({})
+        return load_settings({})
     except BadRequest:  # the server reports it when it starts
-        chosen = Settings.model_construct()
+        return Settings.model_construct()
+
+
+def images() -> dict[str, str]:
+    """Return the runtime images of a server started here."""
+    chosen = settings()
     return {"cpu": chosen.image_cpu, "gpu": chosen.image_gpu}
 
 
@@ -207,5 +226,6 @@ def _api_checks(client: Client) -> list[Check]:
         machine.server(client),
         machine.access(client),
         *machine.openness(client),
+        *machine.devices(client),
         *machine.reserved_users(client),
     ]

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from admin.cli.completion import function_names
-from admin.cli.options import Session, connected
+from admin.cli.options import (
+    RequestHeaders,
+    RequestMethod,
+    RequestPath,
+    Session,
+    connected,
+)
 
 if TYPE_CHECKING:
     from admin.client.client import Answer, Payload
@@ -20,18 +26,6 @@ SHOWN_MAX = 100
 """Max bytes of a sample that are shown."""
 MediaType = Annotated[
     str, typer.Option("--type", metavar="TYPE", help="Content type of the file, whatever its name.")
-]
-
-PathGiven = Annotated[
-    str | None, typer.Option("--path", metavar="/PATH", help="Path of a request to a server.")
-]
-Method = Annotated[
-    str | None,
-    typer.Option("-X", "--method", metavar="METHOD", help="Method of a request to a server."),
-]
-Headers = Annotated[
-    list[str] | None,
-    typer.Option("-H", "--header", metavar="'K: V'", help="Header of a request to a server."),
 ]
 
 
@@ -54,9 +48,9 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
         ),
     ] = None,
     media: MediaType = "",
-    path: PathGiven = None,
-    method: Method = None,
-    headers: Headers = None,
+    path: RequestPath = None,
+    method: RequestMethod = None,
+    headers: RequestHeaders = None,
     accept: Annotated[
         str,
         typer.Option(metavar="TYPE", help="Content type of the answer, like application/x-npy."),

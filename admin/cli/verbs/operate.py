@@ -104,6 +104,7 @@ def scale(  # noqa: PLR0913 - typer takes one parameter per option
             error.add_note("another client changed it at the same time: repeat the command")
         raise
     session.answer(answer, lambda: render_scale(answer))
+    session.warn(answer)
     session.next(f"fnctl show {name}")
 
 

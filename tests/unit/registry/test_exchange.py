@@ -26,6 +26,7 @@ ENDPOINTS = Endpoints(
             [ReplicaEndpoint("r1", "/run/ab/data.sock", 32, True, "cpu:0", {"load": 12.5})],
             "warm",
             "",
+            kept_by=["default/a"],
         )
     },
 )

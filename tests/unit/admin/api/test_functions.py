@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,50 @@ async def test_why_names_the_blocking_reason(tmp_path: Path) -> None:
 
     assert why["state"] == "warm"
     assert why["blocked"] == "no free device (1 in use)"
+
+
+async def test_who_keeps_all_slots_is_told_to_who_may_read_it(tmp_path: Path) -> None:
+    """A caller's 503 has the number of devices that `min` keeps; the administrator's, and why, name
+    the functions."""
+    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+        await server.deploy({"m.onnx": MODEL}, name="private", min=1)
+        await server.until_shown("private", state="warm")
+        made = await server.admin("POST", "/keys", {"scopes": ["invoke"]})
+        bearer, own = f"Bearer {made.json()['secret']}", f"Bearer {server.token}"
+        held = asyncio.create_task(server.call("digits", CALL, Authorization=bearer))
+        await server.until_shown("digits", state="waking")
+
+        caller = await server.call("digits", CALL, Authorization=bearer, Prefer="wait=0")
+        admin = await server.call("digits", CALL, Authorization=own, Prefer="wait=0")
+        why = (await server.admin("GET", "/functions/digits/why")).json()
+        held.cancel()
+
+    text = "no free device (1 in use, 1 of them kept by the min of other functions)"
+    assert caller.problem["detail"].endswith(text)
+    assert "private" not in caller.body.decode()
+    assert admin.problem["kept_by"] == why["kept_by"] == ["private"]
+
+
+async def test_a_change_warns_that_all_slots_are_kept(tmp_path: Path) -> None:
+    """A deploy as well as a change of the scaling, at once and with the functions' names."""
+    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+        first = await server.deploy({"m.onnx": MODEL}, name="digits")
+        second = await server.deploy({"m.onnx": MODEL}, name="other", min=1)
+        tag = (await server.admin("GET", "/functions/digits")).headers["ETag"]
+        changed = await server.request(
+            "PATCH",
+            "/admin/v1/functions/digits",
+            {"min": 1},
+            {"Authorization": f"Bearer {server.token}", "If-Match": tag},
+        )
+
+    said = [one.get("warnings", []) for one in (first, second)]
+    assert said[0] == []
+    assert said[1][0].startswith("min keeps all of 1 CPU slot (other): no other function can start")
+    [text] = changed.json()["warnings"]
+    assert text.startswith("min asks for 2 of 1 CPU slot (digits, other): not all are kept")
+    assert "FN_CPU_SLOTS" in text
 
 
 async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:

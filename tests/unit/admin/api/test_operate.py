@@ -132,6 +132,7 @@ async def test_scaling_is_changed_with_a_matching_tag(server: ServingServer) -> 
             "idle_s": 9.5,
             "spread": True,
             "file_hosts": 1,
+            "warnings": [],
         },
     )
     assert answer.headers["ETag"] == await tag(server) != before

@@ -213,6 +213,16 @@ CONNECTED = {
 }
 
 
+def test_why_names_who_keeps_the_devices() -> None:
+    """With what frees one."""
+    waiting = {"state": "waking", "reason": "no free device", "blocked": "no free device"}
+
+    shown = render_why({**waiting, "kept_by": ["a", "b"]}, NOW_S)
+
+    remedy = "fnctl scale a --min 0, or more CPU slots (FN_CPU_SLOTS)"
+    assert shown == f"waking: no free device\nkept by a, b: {remedy}"
+
+
 def test_why_names_who_is_connected() -> None:
     """One line each, and what is not shown is counted; a note may have any characters."""
     others = [

@@ -173,7 +173,12 @@ def test_json_has_head_and_body(
     [
         (("--path", "items"), "--path: expected /PATH, got 'items'"),
         (("-X", "G T"), "-X: expected a method such as GET, got 'G T'"),
+        (("-X", "A" * 33), "-X: expected a method such as GET, got"),
         (("-H", "nothing"), "-H: expected 'NAME: VALUE', got 'nothing'"),
+        (("-H", "a b: c"), "-H: expected 'NAME: VALUE', got 'a b: c'"),
+        (("-H", "a: \u20ac"), "-H: expected 'NAME: VALUE', got"),
+        (("-H", "content-length: 9"), "-H: expected a header that the body does not decide"),
+        (("-d", "@/dev/zero"), "/dev/zero: expected a regular file"),
         (("--path", "/", "-d", "@/no/such/file"), "No such file or directory"),
         (("--path", "/", "-i", "x=1"), "-i: expected no input beside --path"),
         (("--path", "/", "--output", "/no/such/file"), "No such file or directory"),

@@ -34,13 +34,16 @@ def test_a_request_for_another_program_is_the_same(api: AdminApi) -> None:
     """Bytes as HTTP/1.1 has them, with prefix and key; headers can break no line."""
     endpoint = Transport("http://[::1]:8080/gate/", "k1").endpoint
 
-    sent = endpoint.encode("POST", "/x", {"X-Y": "z", "content-length": "9", "Host": "h"}, b"ab")
+    sent = endpoint.encode("POST", "/x", {"X-Y": "z", "content-length": "9"}, b"ab")
+    named = endpoint.encode("GET", "/x", {"X-Y": "z", "host": "h"}, b"")
 
     assert (endpoint.host, endpoint.port, endpoint.is_secure) == ("::1", 8080, False)
     assert sent.split(b"\r\n") == [
         *(b"POST /gate/x HTTP/1.1", b"Host: [::1]:8080", b"Authorization: Bearer k1"),
         *(b"X-Y: z", b"Content-Length: 2", b"", b"ab"),
     ]
+    assert named.split(b"\r\n")[1] == b"host: h"
+    assert named.lower().count(b"host: ") == 1
     assert b"Authorization" not in Transport(api.url, None).endpoint.encode("GET", "/", {}, b"")
     assert Transport("https://h", None).endpoint.port == 443
     with pytest.raises(ValueError, match="printable"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.dispatch.call import Call
+from gateway.dispatch.call import Call, Fail
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import SAMPLES_ENOUGH, Pool
 from registry.errors import FunctionFailing, Poison, QueueFull, UnknownFunction, WaitBudgetOver
@@ -48,6 +48,20 @@ def test_a_failing_or_removed_pool_refuses_calls(
     with pytest.raises(error):
         dispatcher.submit(call(b"x"), NOW)
     assert (dispatcher.held_bytes, dispatcher.take_called()) == (0, [])
+
+
+def test_who_keeps_the_devices_is_for_administrators(dispatcher: Dispatcher) -> None:
+    """The text of a call whose wait is over has the pool's reason; the names are beside it."""
+    why = "no free device (1 in use, 1 of them kept by the min of other functions)"
+    for kept_by in ([], ["default/a"]):
+        dispatcher.pool(KEY).endpoints = PoolEndpoints([], "waking", why, kept_by=kept_by)
+        dispatcher.submit(call(wait_s=1.0), NOW)
+
+        [failed] = dispatcher.sweep(NOW + 1.0)
+
+        assert isinstance(failed, Fail)
+        assert failed.error.message.endswith(f"the function is waking: {why}")
+        assert failed.error.admin_detail == ({"kept_by": ["a"]} if kept_by else {})
 
 
 def test_a_queue_is_full_by_count(dispatcher: Dispatcher) -> None:

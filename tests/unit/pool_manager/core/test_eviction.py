@@ -49,6 +49,37 @@ def test_a_cleared_device_goes_to_whom_it_was_cleared_for() -> None:
     assert play.reason("a") == "no free device (1 in use)"
 
 
+def test_who_keeps_the_devices_is_told_apart_from_the_reason() -> None:
+    """The reason, which callers get, has their number only. Who is above its `min`, and the pool
+    itself, keep nothing; once there is room, nobody does."""
+    play = Play(PoolSpec(A, min=1), PoolSpec(B, min=1), PoolSpec(C), devices=2)
+    play.warm(a="r1")
+    play.warm(b="r2")
+
+    play.demand(c=1)
+    blocked = play.machine.endpoints(C, play.now)
+
+    text = "no free device (2 in use, 2 of them kept by the min of other functions)"
+    assert (blocked.reason, blocked.kept_by) == (text, ["default/a", "default/b"])
+    play.on(events.PoolDefined(PoolSpec(B)))
+    play.demand(RESIDENCY_S, c=1)
+    assert play.machine.endpoints(C, play.now).kept_by == []
+
+
+def test_one_that_drains_is_not_kept() -> None:
+    """Although its function is at its `min`."""
+    play = Play(PoolSpec(A, min=2, max=2), PoolSpec(B), devices=2)
+    play.demand()
+    play.ready("r1", "r2")
+
+    assert play.on(events.PoolDefined(PoolSpec(A, min=1, max=2))) == [Drain("r2", None)]
+    play.demand(b=1)
+
+    assert play.reason("b") == (
+        "no free device (2 in use, 1 of them kept by the min of other functions)"
+    )
+
+
 def test_who_wants_nothing_any_more_keeps_nothing() -> None:
     """When the caller has left, the pool's reservation is released."""
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)

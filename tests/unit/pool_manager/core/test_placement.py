@@ -13,6 +13,7 @@ from pool_manager.core.placement import (
     EvictionPlan,
     find_device,
     is_unplaceable,
+    kept_devices,
     placement_obstacle,
     plan_eviction,
 )
@@ -188,6 +189,19 @@ def test_why_there_is_no_place_is_said() -> None:
     assert placement_obstacle(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 744 are free"
     ledger.recharge("r2", 9_900.0)
     assert placement_obstacle(need(0.5, 1_000.0), ledger) == "needs 1000 MiB, 0 are free"
+
+
+def test_devices_that_are_kept_are_counted_with_their_owners() -> None:
+    """Only those that would have room without the other replicas on them do not count."""
+    ledger = house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 0.5, 0.0), ("r3", "g2", 0.4, 0.0))
+    keepers = {"g1": {"r1": "default/a"}, "g2": {"r2": "default/b"}, "gone": {"r9": "default/c"}}
+
+    assert kept_devices(need(), ledger, keepers) == {"g1": {"default/a"}, "g2": {"default/b"}}
+    assert kept_devices(need(0.5), ledger, keepers) == {"g1": {"default/a"}}
+    assert kept_devices(need(kind="npu"), ledger, keepers) == {}
+    assert placement_obstacle(need(), ledger, 2) == (
+        "no free device (2 in use, 2 of them kept by the min of other functions)"
+    )
 
 
 def test_devices_of_unknown_size_are_never_too_small() -> None:

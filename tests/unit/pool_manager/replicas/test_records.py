@@ -197,6 +197,39 @@ def test_a_cap_may_be_the_reason_of_an_end(
     assert records.exit_hint(how, None) == ""
 
 
+@pytest.mark.parametrize(
+    ("reason", "stage", "line", "expected"),
+    [
+        ("GET /: got 500: getaddrinfo EAI_AGAIN example.com", "sample", "", True),
+        ("the server exited with code 1", "start", "OSError: Network is unreachable", True),
+        ("lost its server, which exited with code 1", "", "curl: Could not resolve host: a", True),
+        ("not ready within 9 s", "start", "dial tcp: lookup a: no such host", True),
+        ("the server exited with code 1", "start", "KeyError: 'a'", False),
+        ("was killed by SIGKILL", "", "telemetry: Name or service not known", False),
+        ("exited with code 0", "", "telemetry: Name or service not known", False),
+        ("control link lost: it closed", "", "telemetry: ENETUNREACH", False),
+    ],
+)
+def test_the_lack_of_a_network_is_found_where_it_is_the_reason(
+    reason: str, stage: str, line: str, *, expected: bool
+) -> None:
+    """Not in what a program printed that was ended from outside, or ended in order."""
+    lost = events.Lost("a", reason, stage=stage)
+    assert records.lacks_network(lost, ("before", line, "after")) == expected
+
+
+def test_the_advice_depends_on_who_has_a_network() -> None:
+    """A server by its setting; a handler has none in a container, where it can get none."""
+    cut = replace(BINDING, spec=ServerSpec("w@1", ("a",)))
+    with_network = replace(BINDING, spec=ServerSpec("w@1", ("a",), network="egress"))
+
+    assert records.network_advice(cut, is_contained=False) == records.EGRESS_ADVICE
+    assert records.network_advice(cut, is_contained=True) == records.EGRESS_ADVICE
+    assert records.network_advice(with_network, is_contained=True) == ""
+    assert records.network_advice(BINDING, is_contained=True) == records.HANDLER_ADVICE
+    assert records.network_advice(BINDING, is_contained=False) == ""
+
+
 SERVER = ServerSpec("web@2", ("serve", "--port", "${PORT}"), {"A": "b"}, samples=(SampleRequest(),))
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.drivers.fake import FakeDriver, Script
-from pool_manager.replicas import output
+from pool_manager.replicas import output, records
 from pool_manager.replicas.relay import EventRelay
 from pool_manager.replicas.run_folders import tail_lines
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
-from runtime_image.contract.server import ServerSpec
+from runtime_image.contract.server import Network, ServerSpec
 from tests.support.replicas import Stage, binding, pool_settings
 
 ID = "aaaa0001"
@@ -114,6 +114,27 @@ async def test_a_load_that_lacks_memory_names_the_cap(
     lost = await stage.next(events.Lost)
 
     assert lost.reason == f"{reason} (its memory cap is 100 MiB)"
+    await stage.close()
+
+
+@pytest.mark.parametrize(
+    ("network", "reason", "advice"),
+    [
+        ("none", "[Errno -3] Temporary failure in name resolution", records.EGRESS_ADVICE),
+        ("egress", "[Errno -3] Temporary failure in name resolution", ""),
+        ("none", "no such opset", ""),
+    ],
+)
+async def test_a_server_that_lacks_a_network_is_told_of_egress(
+    settings: PoolSettings, tmp_path: Path, network: Network, reason: str, advice: str
+) -> None:
+    """Once, and not if it may reach what the host reaches."""
+    stage = Stage(settings, FakeDriver(Script(refuse_load=reason)), tmp_path)
+    stage.launch(ID, binding(ServerSpec("digits@1", ("serve",), network=network)))
+
+    lost = await stage.next(events.Lost)
+
+    assert lost.reason == reason + advice
     await stage.close()
 
 

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from admin.cli.bench.payloads import Described, Request, Source, checked_requests, describe
+from admin.cli.bench.payloads import (
+    FILE_MAX,
+    Described,
+    Request,
+    Source,
+    checked_requests,
+    describe,
+)
 from admin.cli.bench.points import BadPlan
+from admin.cli.requests import Wanted
 from admin.client.client import ApiError, Client
 from tests.support.admin_api import AdminApi, Canned
 
@@ -89,6 +97,37 @@ def test_a_server_gets_its_first_sample(api: AdminApi, client: Client) -> None:
     assert (plain.method, plain.path, plain.body) == ("GET", "/fn/f@2/", b"")
 
 
+def test_a_server_gets_the_request_of_options(client: Client, tmp_path: Path) -> None:
+    """With any status below 400, whatever the sample's; a file is read whole. Headers alone come
+    to the sample, instead of its own."""
+    sample = {"path": "/a", "headers": {"x": "1", "y": "2"}, "status": 201}
+    described = Described("http", {"kind": "http"}, {}, is_zeros=False, sample=sample)
+    (tmp_path / "q.json").write_bytes(b"{}")
+    wanted = Wanted("/b?c=d e", None, ("X: 3", "Host: h"), f"@{tmp_path / 'q.json'}")
+
+    [request] = made(client, described, wanted=wanted).values()
+    [sampled] = made(client, described, wanted=Wanted(headers=("X: 3",))).values()
+
+    assert (request.method, request.path, request.status) == ("POST", "/fn/f@2/b?c=d%20e", 0)
+    assert (request.body, request.form) == (b"{}", "POST /b?c=d e")
+    assert request.headers["Content-Type"] == "application/json"
+    head = client.endpoint.encode(request.method, request.path, request.headers, request.body)
+    assert [line for line in head.split(b"\r\n") if line.startswith(b"Host")] == [b"Host: h"]
+    assert (sampled.path, sampled.status) == ("/fn/f@2/a", 201)
+    assert sampled.headers == {"y": "2", "X": "3"}
+
+
+def test_the_body_of_a_request_has_a_bound(client: Client, tmp_path: Path) -> None:
+    """Nothing is sent of a larger file."""
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(FILE_MAX + 1)
+    wanted = Wanted(body=f"@{tmp_path / 'large'}")
+
+    with pytest.raises(BadPlan, match="at most 268435456 bytes") as caught:
+        made(client, Described("http", {}, {}, is_zeros=False), wanted=wanted)
+    assert caught.value.option == "-d"
+
+
 @pytest.mark.parametrize(
     ("kind", "batches", "source", "option"),
     [
@@ -99,6 +138,10 @@ def test_a_server_gets_its_first_sample(api: AdminApi, client: Client) -> None:
         ("http", (), {"file": Path("x")}, "--input"),
         ("json", (), {"file": Path(__file__), "media": "a\r\nb"}, "--type"),
         ("tensors", (), {"file": Path("/none/x.json")}, "--input"),
+        ("tensors", (), {"wanted": Wanted("/")}, "--path"),
+        ("json", (), {"wanted": Wanted(method="PUT")}, "-X"),
+        ("bytes", (), {"wanted": Wanted(headers=("A: b",))}, "-H"),
+        ("tensors", (), {"wanted": Wanted(body="")}, "-d"),
         ("tensors", (9,), {"file": Path(__file__)}, "-b"),
     ],
 )

@@ -20,6 +20,7 @@ from admin.cli.doctor.docker import (
     query_engine,
     unreachable_check,
 )
+from admin.cli.doctor.engine_checks import Driver
 from admin.cli.doctor.machine import Check
 from admin.image.context import own_digest
 from runtime_image.contract.link import VERSION
@@ -28,17 +29,18 @@ NAMES = ["docker engine", "docker api", "live-restore", "docker init", "docker d
 TAGS = {"cpu": "fngate-no-such-image:cpu", "gpu": "fngate-no-such-image:gpu"}
 
 
-NAMES += ["docker users", "docker seccomp", "nvidia driver"]
+NAMES += ["docker users", "docker seccomp"]
+NO_GPU = Driver(error="not found")
 
 
 def test_nothing_is_said_of_docker_where_it_is_not(tmp_path: Path) -> None:
     """A machine that neither has nor needs Docker has no checks of it."""
-    assert docker_checks(f"unix://{tmp_path}/none", is_chosen=False, tags=TAGS) == []
+    assert docker_checks(f"unix://{tmp_path}/none", False, TAGS, NO_GPU) == []
 
 
 def test_a_chosen_engine_must_be_there(tmp_path: Path) -> None:
     """With the Docker driver, a missing engine fails."""
-    checks = docker_checks(f"unix://{tmp_path}/none", is_chosen=True, tags=TAGS)
+    checks = docker_checks(f"unix://{tmp_path}/none", True, TAGS, NO_GPU)
 
     assert [(each.level, each.name) for each in checks] == [("fail", "docker engine")]
 
@@ -47,7 +49,7 @@ def test_an_engine_that_is_not_needed_only_warns(tmp_path: Path) -> None:
     """A broken engine that no driver needs is a warning."""
     (tmp_path / "s").touch()
 
-    checks = docker_checks(f"unix://{tmp_path}/s", is_chosen=False, tags=TAGS)
+    checks = docker_checks(f"unix://{tmp_path}/s", False, TAGS, NO_GPU)
 
     assert [each.level for each in checks] == ["warn"]
 
@@ -60,7 +62,7 @@ def test_a_real_engine_is_checked() -> None:
     if not url:
         pytest.skip("FN_TEST_DOCKER names no engine")
 
-    checks = {each.name: each for each in docker_checks(url, is_chosen=True, tags=TAGS)}
+    checks = {each.name: each for each in docker_checks(url, True, TAGS, NO_GPU)}
 
     assert list(checks)[: len(NAMES)] == NAMES
     assert checks["cpu image"].found == "fngate-no-such-image:cpu does not exist"

@@ -134,15 +134,31 @@ SPEC = Toolkit(specs=("/etc/cdi/nvidia.yaml",))
         (Driver(error="mismatch", is_loaded=True, has_card=True), "fail", "mismatch"),
         (Driver(version="580.1", is_loaded=True), "fail", "reports no GPU"),
         (Driver(error="not found", has_card=True), "warn", "not loaded"),
-        (Driver(error="not found"), "ok", "on the CPU"),
+        (
+            Driver(error="not found"),
+            "ok",
+            "on the CPU (libnvidia-ml.so.1: not found; no /proc/driver/nvidia;",
+        ),
+        (Driver(version="580.1"), "ok", "libnvidia-ml.so.1: driver 580.1, no GPU;"),
     ],
 )
 def test_the_driver_works_where_it_is_needed(found: Driver, level: str, text: str) -> None:
-    """A machine without a GPU needs no driver; one whose driver does not start fails."""
-    check = engine_checks.driver(found)
+    """A machine without a GPU needs no driver, and is told what was looked for; one whose driver
+    does not start fails."""
+    check = engine_checks.driver(found, "all")
 
     assert check.level == level
     assert text in check.found
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"), [("none", "none used: FN_GPUS is none"), ("0,1", "FN_GPUS uses 0,1")]
+)
+def test_gpus_that_the_setting_leaves_out_are_told(setting: str, text: str) -> None:
+    """With GPUs in the machine, the reason is the setting."""
+    check = engine_checks.driver(Driver(version="580.1", gpus=2), setting)
+
+    assert check.found == f"580.1, 2 GPUs, {text}"
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,45 @@ def test_figures_are_printed_and_written(
     assert {one.body for one in api.sent("POST")} == {api.sent("POST")[0].body}
 
 
+def test_a_server_is_called_as_asked_for(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """Every call is the request of the options, which are those of `fnctl invoke`."""
+    api.on("GET", "/admin/v1/functions/f", Canned({**FUNCTION, "kind": "http"}))
+    api.on("GET", "/fn/f", Canned({"kind": "http"}))
+    api.on("PUT", "/fn/f/items", Canned({}, headers=CLOSE))
+
+    asked = ("--path", "/items?q=1", "-X", "put", "-H", "A: b", "-d", "hello", "--type", "a/b")
+    result = fnctl(*SHORT, *asked, "--json")
+
+    [point] = json.loads(result.stdout)["points"]
+    assert (result.exit_code, point["body"], point["errors"]) == (0, "PUT /items?q=1", {})
+    assert point["answers"] > 0
+    sent = {
+        (one.query["q"], one.body, one.headers["A"], one.headers["Content-Type"])
+        for one in api.sent("PUT")
+    }
+    assert sent == {("1", b"hello", "b", "a/b")}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--path", "items"), "--path: expected /PATH, got 'items'"),
+        (("-H", "nothing"), "-H: expected 'NAME: VALUE', got 'nothing'"),
+    ],
+)
+def test_a_wrong_request_is_told(
+    api: AdminApi, fnctl: Callable[..., Result], words: tuple[str, ...], said: str
+) -> None:
+    """Before any call; for a model the options are wrong, too."""
+    assert "expected a server function, got a function of" in fnctl(*SHORT, *words).stderr
+
+    api.on("GET", "/fn/f", Canned({"kind": "http"}))
+    result = fnctl(*SHORT, *words)
+
+    assert (result.exit_code, result.stdout, api.sent("POST")) == (2, "", [])
+    assert said in " ".join(result.stderr.split())
+
+
 def test_a_load_of_refusals_is_a_failure(api: AdminApi, fnctl: Callable[..., Result]) -> None:
     """Errors are shown by code; without any expected answer the exit code is 1."""
     refusal = {"type": "urn:fngate:problem:queue_full", "code": "queue_full"}

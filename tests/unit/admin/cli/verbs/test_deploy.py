@@ -315,6 +315,17 @@ def test_a_command_is_deployed_without_files(web: AdminApi, fnctl: Callable[...,
     ]
 
 
+def test_what_a_deploy_warns_of_comes_behind_it(
+    web: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """Before the next command."""
+    web.on("GET", OPERATION, Canned({**WEB, "result": {**WEB["result"], "warnings": ["full"]}}))
+
+    result = fnctl("deploy", "--name", "web", "--command", "serve ${PORT}", "--trust")
+
+    assert result.stderr.splitlines()[-3:-1] == ["warning: full", "next: fnctl invoke web"]
+
+
 def test_a_folder_is_deployed_beside_an_image(
     web: AdminApi, fnctl: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ NAMES = [
     "socket path",
     "gRPC",
     "server isolation",
+    "nvidia driver",
     "onnxruntime",
     "server",
     "access",
@@ -71,6 +72,7 @@ def test_another_machine_is_checked_over_ssh(
     """With --ssh only the SSH connection and the remote server are checked, not this machine."""
     api.on("GET", "/readyz", Canned({"status": "ok", "reasons": []}))
     api.on("GET", "/admin/v1/functions", Canned({"items": []}))
+    api.on("GET", "/admin/v1/devices", Canned({"items": [{"kind": "cpu"}, {"kind": "cpu"}]}))
     with sshd(tmp_path / "ssh") as far:
         options = ("--identity", str(far.identity), "--known-hosts", str(far.known_hosts))
 
@@ -79,7 +81,8 @@ def test_another_machine_is_checked_over_ssh(
         bad = fnctl("doctor", "--ssh", far.target, *options)
 
     found = {each["name"]: each["level"] for each in json.loads(good.stdout)["items"]}
-    assert found == {"ssh": "ok", "server": "ok", "access": "ok"}
+    assert found == {"ssh": "ok", "server": "ok", "access": "ok", "devices": "ok"}
+    assert "2 cpu, no GPU: fnctl doctor on the server's machine" in good.stdout
     assert bad.exit_code == 1
     assert "is not known" in bad.stdout
 

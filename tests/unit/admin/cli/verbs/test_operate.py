@@ -95,6 +95,15 @@ def test_scale_changes_what_was_read(api: AdminApi, fnctl: Callable[..., Result]
     assert api.sent("PATCH")[1].json == {"max": 2}
 
 
+def test_scale_warns_of_what_cannot_be_kept(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """On stderr, before the next command."""
+    api.on("PATCH", SCALE_PATH, Canned({**SCALE_ANSWER, "warnings": ["min keeps all slots"]}))
+
+    result = fnctl("scale", "digits", "--min", "1")
+
+    assert result.stderr == "warning: min keeps all slots\nnext: fnctl show digits\n"
+
+
 @pytest.mark.parametrize("words", [[], ["--min", "-1"], ["--max", "0"], ["--idle", "soon"]])
 def test_a_scale_without_changes_is_wrong_usage(
     api: AdminApi, fnctl: Callable[..., Result], words: list[str]
