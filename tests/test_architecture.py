@@ -33,6 +33,7 @@ POLLING = {
     "tests/gpu/box.py": "a driver tells nobody that memory came back",
     "tests/support/chat/chat.py": "it listens late if it is told to",
     "tests/support/dashboard/pictures.py": "callers keep a pace that the picture shows",
+    "tests/support/leaks.py": "threads of gRPC close descriptors when they come to it",
     "tests/support/faulty/answers.py": "slow answers are one of its behaviours",
     "tests/support/faulty/faulty.py": "it listens late if it is told to",
     "tests/support/faulty/lies.py": "it breaks off answers that have begun to arrive",
