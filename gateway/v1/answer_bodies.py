@@ -23,6 +23,8 @@ HELD_MAX: Final = 1024 * 1024
 _ENDS: Final = b"\r\n"
 _PLAIN_DATA: Final = b"data: {"
 _PLAIN_END: Final = b"\n\n"
+_PLAIN_TEXT: Final = re.compile(rb"(?:data: [^ \t{\r\n]|:)[^\r\n]*")
+"""An event of one line that is no object, such as the last one of OpenAI's API, or a comment."""
 _EMPTY: Final = (b"\n", b"\r\n", b"\r")
 _EVENT_ENDS: Final = (_PLAIN_END, b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\n\n")
 _TAIL: Final = 4
@@ -202,6 +204,8 @@ class EventBody:
 
     def feed(self, content: bytes) -> bytes:
         """Implement `AnswerBody.feed`."""
+        if self._may_have_mark and content and content[0] != _MARK[0] and not self._line:
+            self._may_have_mark, self._is_clean = False, True
         if not self._is_clean:
             return self._fed(content)
         # Most servers write each event at once, which the network may cut.
@@ -247,30 +251,21 @@ class EventBody:
         is_lf = line_end == b"\n"
         if len(content) > HELD_MAX or (is_lf and b"\r" in content):
             return None
-        if at := _object_at(content, line_end):
-            return self._edits.edit(content, at)
         end = line_end + line_end
-        if content.find(end) == len(content) - len(end):
-            return None
         edit, events = self._edits.edit, content.split(end)
         if events.pop():
             return None
-        if is_lf:
-            at = len(_PLAIN_DATA) - 1
-            plain = [
-                edit(event + end, at)
-                for event in events
-                if event.startswith(_PLAIN_DATA) and b"\n" not in event
-            ]
-            if len(plain) == len(events):
-                return b"".join(plain)
         found = []
         for event in events:
             whole = event + end
-            at = _object_at(whole, line_end)
-            if not at:
+            if event.startswith(_PLAIN_DATA) and is_lf and b"\n" not in event:
+                found.append(edit(whole, len(_PLAIN_DATA) - 1))
+            elif at := _object_at(whole, line_end):
+                found.append(edit(whole, at))
+            elif _PLAIN_TEXT.fullmatch(event):
+                found.append(whole)
+            else:
                 return None
-            found.append(edit(whole, at))
         return b"".join(found)
 
     def _forget_line(self) -> None:
