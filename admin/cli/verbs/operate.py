@@ -156,10 +156,10 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
 
 @connected
 def prepare(session: Session, name: Name, now: NowOption = False, wait: BuildWait = 7200) -> None:
-    """Compile a function's model, and follow the build until it ends; or measure it again.
+    """Compile a function's model, or measure it again.
 
-    A model whose function.toml does not ask for a compiled one is tried and measured again, with
-    --now also while the machine is busy.
+    A build is followed until it ends. A model whose function.toml does not ask for a compiled one
+    is tried and measured again, with --now also while the machine is busy.
 
     The function answers calls meanwhile. A build runs on a spare device, and is given up when a
     call needs the device; after three attempts it waits for this command, which also repeats a
