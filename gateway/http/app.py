@@ -144,8 +144,9 @@ class Gateway:
     def _resolve(self, request: web.Request) -> Deployed:
         """Return the function that a request names. Raises FnError."""
         ref = request.match_info["ref"]
-        self.invoker.access.check(credential_in(request), "invoke", ref.partition("@")[0])
-        return self.invoker.catalog.resolve(ref)
+        name = ref.partition("@")[0]
+        caller = self.invoker.access.check(credential_in(request), "invoke", name)
+        return self.invoker.catalog.resolve(ref, may_see=caller.may_invoke)
 
     async def _proxy(self, request: web.Request) -> web.StreamResponse:
         return await proxy(self.parts, request)

@@ -218,7 +218,7 @@ class Exchanges:
                 journal.added += (("Set-Cookie", renewed), ("Cache-Control", "no-store"))
         else:
             caller = access.check(credential, "invoke", target.name)
-        deployed = self._resolve(target, method)
+        deployed = self._resolve(target, method, caller)
         journal.admitted(deployed)
         plan = self.plan(head, target, deployed, journal, caller)
         return plan, deployed, by_cookie
@@ -291,9 +291,9 @@ class Exchanges:
             journal.added = cors_fields(origin, with_cookies=with_cookies)
         return sender, with_cookies
 
-    def _resolve(self, target: FunctionTarget, method: str) -> Deployed:
+    def _resolve(self, target: FunctionTarget, method: str, caller: Caller) -> Deployed:
         """Return the function and revision. Raises Unknown if it is not a server function."""
-        deployed = self._invoker.catalog.resolve(target.ref)
+        deployed = self._invoker.catalog.resolve(target.ref, may_see=caller.may_invoke)
         if deployed.revision.server is None:
             path = (target.prefix + target.path).decode()
             raise Unknown(f"no route {method} {path[:200]}")

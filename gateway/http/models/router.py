@@ -30,6 +30,7 @@ from gateway.v1.endpoints import (
     UsageForm,
     is_model_request,
 )
+from gateway.v1.model_list import unknown_model
 from gateway.v1.multipart import form_type, scan_multipart
 from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.scanning import Scanned, check_query, scan
@@ -43,7 +44,6 @@ from registry.errors import (
     MethodNotAllowed,
     NoKey,
     Unknown,
-    UnknownModel,
     UnsupportedEncoding,
     WrongScope,
 )
@@ -197,9 +197,8 @@ class _Router:
 
     def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
         """Implement `Router.route`."""
-        deployed, caller = self._resolve(scanned.model)
         header = header_of(request.head)
-        self._origins.check_call(header("Origin"), header("Host") or "", deployed)
+        deployed, caller = self._resolve(scanned.model, header("Origin"), header("Host") or "")
         api, journal, endpoint = api_of(deployed), request.journal, self._endpoint
         if len(body) > api.body_mib * MIB:
             raise BodyTooLarge(f"expected a body of at most {api.body_mib} MiB, got {len(body)}")
@@ -260,8 +259,9 @@ class _Router:
         found = self._invoker.upstream_keys.find(secret, deployed.revision.namespace)
         return checked_key(deployed.function.name, secret, found)
 
-    def _resolve(self, model: str) -> tuple[Deployed, Caller]:
-        """Return what a model's name means, and the caller.
+    def _resolve(self, model: str, origin: str | None, host: str) -> tuple[Deployed, Caller]:
+        """Return what a model's name means, and the caller. `origin` and `host`: the fields of the
+        request.
 
         Raises UnknownModel, also for a function that the caller may not invoke: its name is none of
         the caller's business.
@@ -273,11 +273,17 @@ class _Router:
             except WrongScope:
                 found = None
             else:
+                self._origins.check_call(origin, host, found)
                 return found, caller
-        text = (
-            f"no model {model!r} that this key may use: GET {(PREFIX + MODELS).decode()} lists them"
+        access, origins = self._invoker.access, self._origins
+        raise unknown_model(
+            self._invoker.catalog,
+            model,
+            lambda other: (
+                origins.may_call(origin, host, other)
+                and access.allows(self._credential, "invoke", other.function.name)
+            ),
         )
-        raise UnknownModel(text)
 
     def _target(self, deployed: Deployed, model: str, api: ModelApi) -> FunctionTarget:
         """Return the target of the exchange. A model that names a revision stays with it."""

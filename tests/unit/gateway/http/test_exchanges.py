@@ -9,6 +9,8 @@ from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
 
+import pytest
+
 from gateway.http import exchange_client
 from gateway.metrics.counters import TEXT
 from gateway.settings import GatewaySettings
@@ -489,6 +491,21 @@ async def test_keys(tmp_path: Path, is_fast: bool) -> None:
         assert b"uthorization" not in seen[0]
         assert b"Authorization: Basic eDp5" in seen[1]
         assert b"fn_key" not in seen[0] + seen[1]
+        await one.settled()
+
+
+@pytest.mark.parametrize(
+    ("scopes", "near"), [(("invoke",), ["web"]), (("invoke:wed", "invoke:x"), [])]
+)
+async def test_a_wrong_name_proposes_only_what_the_caller_may_call(
+    tmp_path: Path, is_fast: bool, scopes: tuple[str, ...], near: list[str]
+) -> None:
+    """On every path below the name, and in its description."""
+    async with gate(tmp_path, echo, is_fast=is_fast, keys={"fn_key-of-a-caller": scopes}) as one:
+        for path in (b"/fn/wed/x", b"/fn/wed"):
+            key = b"Connection: close\r\nAuthorization: Bearer fn_key-of-a-caller\r\n\r\n"
+            found = problem(await one.ask(b"GET " + path + b" HTTP/1.1\r\n" + HOST + key))
+            assert (found["code"], found["nearest"]) == ("unknown_function", near)
         await one.settled()
 
 
