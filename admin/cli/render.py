@@ -141,13 +141,16 @@ def render_warm(answer: dict[str, Any]) -> str:
 def render_sleep(answer: dict[str, Any]) -> str:
     """Render the result of a sleep request."""
     name, asked, stay = get(answer, "name"), int(answer["asked"]), int(answer["stay"])
+    why = ", ".join(answer.get("reasons") or [])
     if not asked and not stay:
-        return f"{name} has no replica to stop"
+        return f"{name} has no replica to stop" + (f": {why}" if why else "")
     lines = [f"{name}: {_replicas(asked)} asked to stop"]
+    if asked and answer.get("open"):
+        lines.append("  what they have accepted is answered first")
     if stay:
-        least = int(answer.get("min") or 0)
-        why = f"min is {least}" if least else "in use, or called just now"
         lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
+    elif why:
+        lines.append(f"  {why}")
     return "\n".join(lines)
 
 

@@ -296,12 +296,15 @@ class Prepares(msgspec.Struct):
 
 
 class Slept(msgspec.Struct):
-    """Replicas that were asked to stop, and those that stay."""
+    """Replicas that were asked to stop, and those that stay, with the `reasons` in words. `open`:
+    calls or exchanges that are held or in flight."""
 
     name: str
     asked: int
     stay: int
     min: int
+    open: int
+    reasons: list[str]
 
 
 class TicketRow(msgspec.Struct):
