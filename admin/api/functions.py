@@ -154,6 +154,7 @@ class FunctionRoutes:
                 "blocked": self._manager.blocked(key),
                 "batching": summary(deployed.revision, deployed.profile),
                 "since_s": row["since_s"],
+                "sleeps_at_s": row["sleeps_at_s"],
                 "decisions": decisions,
                 "cold_starts": [
                     asdict(r) for r in await self._stored_history.cold_starts(name, ITEMS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,7 @@ EGRESS: Final = (
     "egress: it reaches whatever this host reaches: its services, the local network, cloud metadata"
 )
 HIDDEN: Final = ": volumes of the image, empty folders in memory hide what it has there"
+_KINDS: Final = {"websocket": "a WebSocket", "events": "an event stream", "request": "a request"}
 VALUE_MAX: Final = 60
 """Max characters of a sample's value in an example command."""
 
@@ -44,6 +46,8 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
         parts[0] += f"\nblocked: {blocked}"
     if batching := get(answer, "batching"):
         parts[0] += f"\nbatching: {batching}"
+    if last := _render_last(answer, now_s):
+        parts[0] += f"\n{last}"
     if connected := render_connected(answer, now_s):
         parts.append(connected)
     decisions = sorted(answer.get("decisions") or [], key=_at_s)[-DECISIONS_MAX:]
@@ -99,6 +103,19 @@ def render_connected(answer: dict[str, Any], now_s: float) -> str:
         more = [f"  and {count - len(lines)} more"] if count > len(lines) else []
         parts.insert(0, "\n".join([f"connected: {one_line(get(answer, 'awake'))}", *lines, *more]))
     return "\n".join(parts)
+
+
+def _render_last(answer: dict[str, Any], now_s: float) -> str:
+    """Render until when a server function counts as used, and by which exchange; "" if one is open
+    or none is known. `now_s` in Unix seconds."""
+    last, sleeps_at_s = answer.get("last"), answer.get("sleeps_at_s")
+    if not last or sleeps_at_s is None:
+        return ""
+    until = datetime.fromtimestamp(float(sleeps_at_s)).astimezone().strftime("%H:%M:%S")
+    what = _KINDS.get(get(last, "kind"), "an exchange")
+    path = one_line(get(last, "path"))[:VALUE_MAX]
+    ended = ago(float(last.get("since_s") or 0), now_s)
+    return f"in use until {until}: {what} ({path}) ended {ended}"
 
 
 def _client_lines(items: list[dict[str, Any]], now_s: float) -> list[str]:

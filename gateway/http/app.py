@@ -93,7 +93,8 @@ class Gateway:
         """Return the open exchanges of a function in this process."""
         epoch_s = self.invoker.wall() - monotonic()
         exchanges, closed = self.parts.exchanges.all(), self.invoker.closed_websockets
-        return connections_of(exchanges, namespace, name, epoch_s, closed)
+        last = self.invoker.last_exchanges.get(namespace, name)
+        return connections_of(exchanges, namespace, name, epoch_s, closed, last)
 
     async def close(self, _app: web.Application) -> None:
         """Stop the threads that the routes use (aiohttp clean-up signal)."""

@@ -240,13 +240,16 @@ class ConnectionCounts(msgspec.Struct):
 
 
 class Why(msgspec.Struct, kw_only=True):
-    """State and reason of a function. `connected` and what follows only of server functions."""
+    """State and reason of a function. `connected` and what follows only of server functions.
+    `last`: the exchange that ended last, at `since_s`; as long as no other is open, the function
+    is awake because of it."""
 
     state: PoolState
     reason: str
     blocked: str
     batching: str
     since_s: float
+    sleeps_at_s: float | None
     decisions: list[Decision]
     cold_starts: list[ColdStart]
     intervals: list[StateInterval]
@@ -254,6 +257,7 @@ class Why(msgspec.Struct, kw_only=True):
     closed: list[ConnectedClient] | UnsetType = UNSET
     connections: ConnectionCounts | UnsetType = UNSET
     awake: str | UnsetType = UNSET
+    last: ConnectedClient | UnsetType | None = UNSET
 
 
 class ReplicaLog(msgspec.Struct):
