@@ -165,7 +165,8 @@ def render_sleep(answer: dict[str, Any]) -> str:
     if asked and answer.get("open"):
         lines.append("  what they have accepted is answered first")
     if stay:
-        lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
+        verb = "stays" if stay == 1 else "stay"
+        lines.append(f"  {_replicas(stay)} {verb}{f': {why}' if why else ''}")
     elif why:
         lines.append(f"  {why}")
     return "\n".join(lines)
