@@ -252,6 +252,7 @@ def connections_json(found: Connections, ring: KeyRing) -> dict[str, Any]:
         "closed": [_connected_json(one, ring) for one in found.closed],
         "connections": {"counting": found.counting, "free": found.free},
         "awake": _awake(found),
+        "last": None if found.last is None else _connected_json(found.last, ring),
     }
 
 

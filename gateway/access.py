@@ -34,6 +34,10 @@ class Caller(NamedTuple):
     scopes: tuple[str, ...]
     is_high: bool = False
 
+    def may_invoke(self, name: str) -> bool:
+        """Return whether the caller, who was let in, may invoke function `name`."""
+        return self == NOBODY or _allows(self.scopes, "invoke", name)
+
 
 NOBODY: Final = Caller("", ())
 """A caller without a key who is let in."""

@@ -25,6 +25,7 @@ from gateway.hosts.data_link import Route
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Kind
+from runtime_image.link.descriptors import SIDE_CLOSED
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.stream import CLOSED, FrameStream, Greeting, connect
 
@@ -231,7 +232,7 @@ class ReplicaLinks(ABC, Generic[S]):
     def _on_stream_lost(self, id: str, reason: str, *, is_broken: bool = False) -> None:
         peer = self._peers.pop(id, None)
         # Expected when a replica sleeps or stops, and when this gateway shuts down.
-        say = log.debug if reason in (CLOSED, CLOSING) else log.info
+        say = log.debug if reason in (CLOSED, SIDE_CLOSED, CLOSING) else log.info
         host = {"host": peer.endpoint.host} if peer is not None and peer.endpoint.host else {}
         say("a data link ended", replica=id, reason=reason, **host)
         if peer is not None and peer.side is not None:

@@ -29,6 +29,7 @@ import structlog
 
 from runtime_image.contract.link import ANSWER_SLAB_MAX, SLAB_BODY_MIN, Flag
 from runtime_image.link.allocator import BLOCK, Allocator
+from runtime_image.link.descriptors import SIDE_CLOSED
 from runtime_image.link.frames import LinkError
 from runtime_image.link.shared_memory import (
     SideChannel,
@@ -439,7 +440,7 @@ class SharedLink:
                 self._notices += 1
                 self._on_notice(notice)
         except EOFError:
-            self._end("the side channel has ended")
+            self._end(SIDE_CLOSED)
 
     def _on_notice(self, notice: SlabNotice) -> None:
         if not notice.size:

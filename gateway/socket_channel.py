@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from runtime_image.contract.link import SOCKET_NOTICE
-from runtime_image.link.descriptors import TWO, receive_message
+from runtime_image.link.descriptors import SIDE_CLOSED, TWO, receive_message
 from runtime_image.link.frames import LinkError
 
 log = structlog.get_logger()
@@ -83,7 +83,7 @@ class SocketChannel:
                 if not self._is_open or not self._receive():
                     return
         except EOFError:
-            self._end("the side channel has ended")
+            self._end(SIDE_CLOSED)
         except LinkError as error:
             log.warning(
                 "a link broke the protocol", link=f"side {self._replica}", reason=str(error)

@@ -282,9 +282,10 @@ class Manager:
         """
         return await self._warm.wait(key, beside=beside, timeout_s=timeout_s)
 
-    def sleep(self, key: str) -> None:
-        """Drain a pool's idle replicas now, down to its `min`."""
-        self.submit(events.SleepRequested(key))
+    def sleep(self, key: str, *, force: bool = False) -> None:
+        """Drain a pool's idle replicas now, down to its `min`; with `force` those with calls in
+        flight as well, which they finish."""
+        self.submit(events.SleepRequested(key, force))
 
     def unload(self, key: str) -> None:
         """Drain a pool's replicas down to its `min` as soon as they are idle, until one is started.

@@ -1,4 +1,5 @@
-"""Counters of replicas: starts, failures by reason, evictions, supply. No I/O."""
+"""Counters of replicas: starts, failures by reason, evictions, supply. No I/O but a
+line of the log for each death."""
 
 from __future__ import annotations
 
@@ -7,12 +8,16 @@ from collections.abc import Sized
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, get_args
 
+import structlog
+
 from pool_manager.core import commands, events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.events import Lost
 from pool_manager.core.eviction import EVICTED, GAVE_WAY, MAKES_ROOM
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import OVERDUE
+
+log = structlog.get_logger()
 
 REASONS: Final = ("load", "memory", "hang", "killed", "exited", "link", "engine", "other")
 """Reasons of failures, in this order: the model was refused; out of memory; a time limit or a
@@ -101,10 +106,12 @@ class _Counted:
     is_leaving: bool = False
     is_over: bool = False
     memory_mib: float = 0.0
+    pool: str = ""
 
 
 class ReplicaCounter:
-    """Counts starts, ends and evictions of replicas from the machine's events and commands."""
+    """Counts starts, ends and evictions of replicas from the machine's events and commands, and
+    logs the deaths of those that served."""
 
     def __init__(self) -> None:
         self.counts = Counts()
@@ -115,7 +122,7 @@ class ReplicaCounter:
         if isinstance(about, commands.Command):
             self._done(about)
         elif isinstance(about, events.Found):
-            self._replicas[about.id] = _Counted(about.device)
+            self._replicas[about.id] = _Counted(about.device, pool=about.pool)
         elif life := self._replicas.get(getattr(about, "id", "")):
             self._happened(about, life)
 
@@ -133,6 +140,10 @@ class ReplicaCounter:
             case events.NotIdle():
                 life.is_leaving = False
             case events.Lost() if not (life.is_leaving or life.is_over):
+                if not life.starting:
+                    log.warning(
+                        "a replica died", replica=event.id, pool=life.pool, reason=event.reason
+                    )
                 self._failed(life, reason_of(event))
             case events.Released():
                 self._reclaim(event.id, life)
@@ -141,10 +152,10 @@ class ReplicaCounter:
         match command:
             case commands.Launch():
                 kind = _KIND_OF.get(command.role, "process")
-                self._replicas[command.id] = _Counted(command.device, kind)
+                self._replicas[command.id] = _Counted(command.device, kind, pool=command.pool)
             case commands.Assign():
                 kind = "trial" if command.role == "trial" else "standby"
-                self._replicas[command.id] = _Counted(command.device, kind)
+                self._replicas[command.id] = _Counted(command.device, kind, pool=command.pool)
             case commands.Drain() | commands.Quiesce() if command.id in self._replicas:
                 self._replicas[command.id].is_leaving = True
             case commands.Release() if command.id in self._replicas:

@@ -11,13 +11,13 @@ import structlog
 
 from registry.errors import BadRequest, UnknownFunction, UnknownRevision
 from registry.model import NAMESPACE, Function, Profile, Revision
-from registry.names import nearest, parse_ref
+from registry.names import parse_ref
+from registry.similar import SimilarWords
+from runtime_image.contract.proposals import did_you_mean
 
 log = structlog.get_logger()
 
 SUBSCRIBERS_MAX: Final = 1000
-NEIGHBOURS: Final = 100
-"""How many alphabetically adjacent names, on each side, an unknown name is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,33 @@ class Catalog:
         self._names: list[tuple[str, str]] = []
         self._aliases: dict[tuple[str, str], str] = {}
         self._oip_names: dict[tuple[str, str], str] = {}
+        self._words = SimilarWords()
         self._subscribers: dict[object, Callable[[Change], None]] = {}
         self.version = 0
         """Changes with every modification."""
         for one in deployed:
             self.put(one)
 
-    def resolve(self, ref: str, namespace: str = NAMESPACE) -> Deployed:
+    def resolve(
+        self,
+        ref: str,
+        namespace: str = NAMESPACE,
+        may_see: Callable[[str], bool] = lambda _: True,
+    ) -> Deployed:
         """Return what "digits" (the current revision) or "digits@2" refers to.
 
-        Raises UnknownFunction, whose `detail["nearest"]` lists similar names, or UnknownRevision,
-        whose `detail["revisions"]` lists the existing numbers.
+        Raises UnknownFunction, whose `detail["nearest"]` lists similar names that the caller
+        `may_see`, or UnknownRevision, whose `detail["revisions"]` lists the existing numbers.
         """
         found = self._refs.get((namespace, ref))
-        return found if found is not None else self._explain(ref, namespace)
+        return found if found is not None else self._explain(ref, namespace, may_see)
+
+    def similar(
+        self, word: str, accepts: Callable[[str], bool], namespace: str = NAMESPACE
+    ) -> list[str]:
+        """Return a few names, aliases and `oip_name`s like `word` that `accepts` accepts, best
+        first."""
+        return self._words.near(namespace, word, accepts)
 
     def find(self, ref: str, namespace: str = NAMESPACE) -> Deployed | None:
         """Return like `resolve`, but None instead of an error."""
@@ -163,6 +176,7 @@ class Catalog:
         numbers = self._numbers.get(key)
         if numbers is None:
             insort(self._names, key)
+            self._words.add(*key)
             numbers = ()
         self._numbers[key] = tuple(sorted({*numbers, revision.number}))
         before = self._refs.get(key)
@@ -184,6 +198,7 @@ class Catalog:
         if numbers is None:
             raise self._unknown_function(name, namespace)
         del self._names[bisect_left(self._names, (namespace, name))]
+        self._words.remove(namespace, name)
         for number in numbers:
             del self._refs[namespace, f"{name}@{number}"]
         before = self._refs.pop((namespace, name), None)
@@ -229,6 +244,8 @@ class Catalog:
             self._aliases[namespace, alias] = name
         if function.oip_name:
             self._oip_names[namespace, function.oip_name] = name
+        for word in _further_names(function):
+            self._words.add(namespace, word)
         for number in self._numbers[namespace, name]:
             ref = (namespace, f"{name}@{number}")
             self._refs[ref] = replace(self._refs[ref], function=function)
@@ -245,6 +262,8 @@ class Catalog:
         for alias in function.aliases:
             self._aliases.pop((function.namespace, alias), None)
         self._oip_names.pop((function.namespace, function.oip_name), None)
+        for word in _further_names(function):
+            self._words.remove(function.namespace, word)
 
     def _put_change(self, function: Function, before: Deployed | None) -> Change:
         key = (function.namespace, function.name)
@@ -258,27 +277,30 @@ class Catalog:
             except Exception:  # one subscriber's error must not affect the others
                 log.exception("a subscriber of the catalog failed", name=change.name)
 
-    def _unknown_function(self, name: str, namespace: str) -> UnknownFunction:
-        near = nearest(name, self._neighbours(name, namespace))
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        return UnknownFunction(f"no function {name[:80]!r}{hint}", detail={"nearest": near})
+    def _unknown_function(
+        self, name: str, namespace: str, may_see: Callable[[str], bool] = lambda _: True
+    ) -> UnknownFunction:
+        near = self.similar(
+            name, lambda other: (namespace, other) in self._numbers and may_see(other), namespace
+        )
+        text = f"no function {name[:80]!r}{did_you_mean(near)}"
+        return UnknownFunction(text, detail={"nearest": near})
 
-    def _neighbours(self, name: str, namespace: str) -> list[str]:
-        """Return names that are alphabetically close to `name`; comparing all takes too long."""
-        place = bisect_left(self._names, (namespace, name))
-        around = self._names[max(0, place - NEIGHBOURS) : place + NEIGHBOURS]
-        return [other for space, other in around if space == namespace]
-
-    def _explain(self, ref: str, namespace: str) -> Deployed:
+    def _explain(self, ref: str, namespace: str, may_see: Callable[[str], bool]) -> Deployed:
         name = ref.partition("@")[0]
         numbers = list(self._numbers.get((namespace, name), ()))
         if not numbers:
-            raise self._unknown_function(name, namespace)
+            raise self._unknown_function(name, namespace, may_see)
         raise UnknownRevision(
             f"function {name!r} has no revision {_asked(ref)}; "
             f"there is {', '.join(map(str, numbers))}",
             detail={"revisions": numbers},
         )
+
+
+def _further_names(function: Function) -> list[str]:
+    own = [function.oip_name] if function.oip_name else []
+    return [*function.aliases, *own]
 
 
 def _asked(ref: str) -> str:

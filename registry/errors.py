@@ -52,7 +52,8 @@ class UnknownRevision(Unknown):
 
 
 class UnknownModel(Unknown):
-    """No function that the caller may invoke is a model of that name at /v1."""
+    """No function that the caller may invoke is a model of that name; `detail["nearest"]` lists
+    similar names."""
 
     code = "unknown_model"
     title = "Unknown model"

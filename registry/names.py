@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Final
 
@@ -90,11 +89,6 @@ def name_from_file(file: str) -> str:
             "choose one with --name"
         )
     return name
-
-
-def nearest(name: str, names: Iterable[str], limit: int = 3) -> list[str]:
-    """Return up to `limit` of `names` that are similar to `name`, best first."""
-    return difflib.get_close_matches(name[:_SHOWN_MAX], list(names), n=limit, cutoff=0.6)
 
 
 def parse_ref(ref: str) -> tuple[str, int | None]:

@@ -155,6 +155,7 @@ class FunctionRoutes:
                 "kept_by": self._manager.kept_by(key),
                 "batching": summary(deployed.revision, deployed.profile),
                 "since_s": row["since_s"],
+                "sleeps_at_s": row["sleeps_at_s"],
                 "decisions": decisions,
                 "cold_starts": [
                     asdict(r) for r in await self._stored_history.cold_starts(name, ITEMS)

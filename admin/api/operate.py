@@ -69,6 +69,13 @@ class PrepareRequest(msgspec.Struct, forbid_unknown_fields=True):
     now: bool = False
 
 
+class SleepRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request for sleep. `force`: replicas with calls in flight take no new ones, and
+    stop when these are answered or the time to drain is over."""
+
+    force: bool = False
+
+
 class OperateRoutes:
     """Handlers that operate one function, by its name without revision. `clock` returns seconds."""
 
@@ -155,25 +162,51 @@ class OperateRoutes:
         )
 
     async def sleep(self, request: web.Request) -> web.Response:
-        """Ask every idle replica of all revisions to stop. Busy replicas and those of `min` stay.
+        """Ask every idle replica of all revisions to stop. Busy replicas, without `force`, and
+        those of `min` stay; `reasons` says why.
 
         The pool manager may not know yet of a call in flight; the replica does, and refuses.
         """
-        function = self._resolve(request).function
+        body = await read_body(request, REQUEST_MAX, READ_S)
+        wanted = read_json(body or b"{}", SleepRequest, "the request")
+        deployed = self._resolve(request)
+        function = deployed.function
         keys = {one.revision.key for one in self._catalog.revisions(function.name)}
         ready = self._ready(keys)
         for key in sorted(keys):
-            self._manager.sleep(key)
+            self._manager.sleep(key, force=wanted.force)
         asked = ready - self._ready(keys)
         await wait_until(self._manager, lambda: not self._undecided(asked), DECIDE_S)
+        stay = len(self._ready(keys) & ready)
+        loads = self._rows.gateways.loads()
+        load = [loads[key] for key in keys if key in loads]
+        open_count = sum(one.busy for one in load)
         return json_answer(
             {
                 "name": function.name,
                 "asked": len(asked),
-                "stay": len(self._ready(keys) & ready),
+                "stay": stay,
                 "min": function.scaling.min,
+                "open": open_count,
+                "reasons": self._why_awake(deployed, keys, stay, open_count),
             }
         )
+
+    def _why_awake(
+        self, deployed: Deployed, keys: set[str], stay: int, open_count: int
+    ) -> list[str]:
+        """Return why replicas of a function stay, or will be there in a moment."""
+        noun = "call" if deployed.revision.server is None else "exchange"
+        least = deployed.function.scaling.min
+        found = [f"min is {least}"] if stay and least else []
+        if stay and open_count:
+            found.append(f"{open_count} {noun}{'' if open_count == 1 else 's'} open")
+        if stay and not found:
+            found.append("called just now")
+        loading = sum(one.pool in keys and one.is_coming for one in self._manager.replicas())
+        if loading:
+            found.append(f"{loading} replica{'' if loading == 1 else 's'} still loading")
+        return found
 
     async def _restore_image(self, deployed: Deployed, seconds: int) -> None:
         """Pull the image of a server if the engine has lost it: calls never do."""

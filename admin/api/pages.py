@@ -40,7 +40,7 @@ class PageRoutes:
         The address has no scheme: the client knows the one by which it reaches this server.
         """
         caller = self._access.caller(request.headers.get("Authorization"))
-        deployed = self._catalog.resolve(request.match_info["name"])
+        deployed = self._catalog.resolve(request.match_info["name"], may_see=caller.may_invoke)
         name = deployed.function.name
         if deployed.revision.server is None:
             raise BadRequest(f"{name} is a model: only server functions have pages")

@@ -19,6 +19,7 @@ from registry.bundles.onnx_files import OnnxReader, check_original, external_pat
 from registry.bundles.paths import FILES_MAX, check_path, make_bundle
 from registry.errors import BadBundle, BadRequest
 from registry.manifest import MANIFEST_FILE, parse_manifest
+from registry.manifest.document import HANDLER_FILE
 from registry.model import Bundle, BundleFile
 from registry.names import check_name, name_from_file
 
@@ -71,6 +72,15 @@ class Collected:
             lines.append(f"the folder has {len(self.unnamed)} files")
         return lines
 
+    def along(self) -> str:
+        """Return which files go along with a handler because they are in its folder; "" for none,
+        and for a server, of which everything does."""
+        if self.is_server or not self.unnamed:
+            return ""
+        shown = sorted(self.unnamed)[:_SHOWN]
+        more = len(self.unnamed) - len(shown)
+        return f"{', '.join(shown)}{f' and {more} more' if more else ''}"
+
     def request(  # noqa: PLR0913 - the fields of the request
         self,
         trust: bool,
@@ -120,6 +130,8 @@ def collect(path: Path | None, name: str | None = None, built: str = "") -> Coll
         return _folder(path, name, built)
     if built:
         raise BadBundle(f"a server: expected a folder, got {path}")
+    if path.suffix == ".py":
+        raise _of_code(path)
     if not is_onnx(path.name):
         advice = by_suffix(path.name)
         raise BadBundle(
@@ -130,6 +142,17 @@ def collect(path: Path | None, name: str | None = None, built: str = "") -> Coll
     paths = [model, *_external(path.parent, model)]
     chosen = name or name_from_file(path.name)
     return Collected(chosen, name is None, path.parent, _bundle(path.parent, paths), model=model)
+
+
+def _of_code(path: Path) -> BadBundle:
+    """Return the error for a file of Python code, which goes along with its folder only."""
+    error = BadBundle(
+        f"expected a folder with {MANIFEST_FILE} or an .onnx file, got {path}; code is deployed"
+        f" with its folder, where {HANDLER_FILE} defines predict(inputs, ctx)"
+    )
+    if (path.parent / MANIFEST_FILE).is_file() and (path.parent / HANDLER_FILE).is_file():
+        error.add_note(command("fnctl", "deploy", str(path.parent), "--trust"))
+    return error
 
 
 def collect_model(root: Path, manifest: str, name: str, *, is_derived: bool) -> Collected:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
+from typing import Final
 
 import typer
 
 from admin.cli.errors import EXIT_CODES
 from admin.cli.options import root_options
-from admin.cli.synonyms import WithSynonyms
+from admin.cli.root import Root
 from admin.cli.verbs import (
     advise,
     alias,
@@ -34,9 +36,52 @@ from admin.cli.verbs import (
 )
 from admin.cli.words import WithWords
 
+COMMANDS: Final[dict[str, dict[str, Callable[..., None] | typer.Typer]]] = {
+    "Basic commands": {
+        "serve": serve.serve,
+        "deploy": deploy.deploy,
+        "ls": ls.ls,
+        "show": show.show,
+        "invoke": invoke.invoke,
+        "open": open_page.open_page,
+        "rm": operate.rm,
+    },
+    "Traffic and scale": {
+        "warm": operate.warm,
+        "sleep": operate.sleep,
+        "scale": operate.scale,
+        "rollback": operate.rollback,
+        "prepare": operate.prepare,
+        "alias": alias.app,
+    },
+    "Diagnosis and measurement": {
+        "why": show.why,
+        "logs": logs.logs,
+        "top": top.top,
+        "ui": ui.ui,
+        "bench": bench.bench,
+        "advise": advise.advise,
+        "usage": usage.usage,
+        "cost": usage.cost,
+    },
+    "Operation of the server": {
+        "doctor": doctor.doctor,
+        "host": host.app,
+        "image": image.app,
+        "backup": backup.backup,
+        "restore": backup.restore,
+    },
+    "Access": {
+        "access": key.access_app,
+        "key": key.app,
+        "secret": secret.app,
+    },
+}
+"""Every command, below the heading that `fnctl --help` shows it under."""
+
 app = typer.Typer(
     name="fnctl",
-    cls=WithSynonyms,
+    cls=Root,
     help="Deploy models as functions, call them, and see why they are warm or cold.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
@@ -47,38 +92,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback()(root_options)
-for verb in (
-    serve.serve,
-    deploy.deploy,
-    ls.ls,
-    top.top,
-    show.show,
-    invoke.invoke,
-    show.why,
-    advise.advise,
-    bench.bench,
-    usage.usage,
-    usage.cost,
-    ui.ui,
-    logs.logs,
-    operate.warm,
-    operate.prepare,
-    operate.sleep,
-    operate.scale,
-    operate.rollback,
-    operate.rm,
-    backup.backup,
-    backup.restore,
-):
-    app.command(verb.__name__, cls=WithWords if verb is deploy.deploy else None)(verb)
-app.command("open")(open_page.open_page)
-app.add_typer(key.app, name="key")
-app.add_typer(key.access_app, name="access")
-app.add_typer(secret.app, name="secret")
-app.add_typer(alias.app, name="alias")
-app.add_typer(host.app, name="host")
-app.add_typer(image.app, name="image")
-app.command("doctor")(doctor.doctor)
+for _panel, _commands in COMMANDS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
+        else:
+            kind = WithWords if _command is deploy.deploy else None
+            app.command(_name, cls=kind, rich_help_panel=_panel)(_command)
 
 
 def main() -> None:

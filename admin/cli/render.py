@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ EGRESS: Final = (
 )
 LOOPBACK_HOST: Final = "it refuses other names than its own, so it sees its address as Host"
 HIDDEN: Final = ": volumes of the image, empty folders in memory hide what it has there"
+_KINDS: Final = {"websocket": "a WebSocket", "events": "an event stream", "request": "a request"}
 VALUE_MAX: Final = 60
 """Max characters of a sample's value in an example command."""
 
@@ -47,6 +49,8 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
         parts[0] += f"\n{kept}"
     if batching := get(answer, "batching"):
         parts[0] += f"\nbatching: {batching}"
+    if last := _render_last(answer, now_s):
+        parts[0] += f"\n{last}"
     if connected := render_connected(answer, now_s):
         parts.append(connected)
     decisions = sorted(answer.get("decisions") or [], key=_at_s)[-DECISIONS_MAX:]
@@ -104,6 +108,19 @@ def render_connected(answer: dict[str, Any], now_s: float) -> str:
     return "\n".join(parts)
 
 
+def _render_last(answer: dict[str, Any], now_s: float) -> str:
+    """Render until when a server function counts as used, and by which exchange; "" if one is open
+    or none is known. `now_s` in Unix seconds."""
+    last, sleeps_at_s = answer.get("last"), answer.get("sleeps_at_s")
+    if not last or sleeps_at_s is None:
+        return ""
+    until = datetime.fromtimestamp(float(sleeps_at_s)).astimezone().strftime("%H:%M:%S")
+    what = _KINDS.get(get(last, "kind"), "an exchange")
+    path = one_line(get(last, "path"))[:VALUE_MAX]
+    ended = ago(float(last.get("since_s") or 0), now_s)
+    return f"in use until {until}: {what} ({path}) ended {ended}"
+
+
 def _client_lines(items: list[dict[str, Any]], now_s: float) -> list[str]:
     rows = [
         (
@@ -144,13 +161,17 @@ def render_warm(answer: dict[str, Any]) -> str:
 def render_sleep(answer: dict[str, Any]) -> str:
     """Render the result of a sleep request."""
     name, asked, stay = get(answer, "name"), int(answer["asked"]), int(answer["stay"])
+    why = ", ".join(answer.get("reasons") or [])
     if not asked and not stay:
-        return f"{name} has no replica to stop"
+        return f"{name} has no replica to stop" + (f": {why}" if why else "")
     lines = [f"{name}: {_replicas(asked)} asked to stop"]
+    if asked and answer.get("open"):
+        lines.append("  what they have accepted is answered first")
     if stay:
-        least = int(answer.get("min") or 0)
-        why = f"min is {least}" if least else "in use, or called just now"
-        lines.append(f"  {_replicas(stay)} stay{'s' if stay == 1 else ''}: {why}")
+        verb = "stays" if stay == 1 else "stay"
+        lines.append(f"  {_replicas(stay)} {verb}{f': {why}' if why else ''}")
+    elif why:
+        lines.append(f"  {why}")
     return "\n".join(lines)
 
 

@@ -169,9 +169,11 @@ class Client:
         build."""
         return self._json("POST", f"/admin/v1/functions/{_part(name)}/prepare", {"now": now})
 
-    def put_to_sleep(self, name: str) -> dict[str, Any]:
-        """Stop idle replicas now; return how many were asked to stop and how many stay."""
-        return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep")
+    def put_to_sleep(self, name: str, *, force: bool = False) -> dict[str, Any]:
+        """Stop idle replicas now, with `force` also those with calls, which they finish; return how
+        many were asked to stop, and how many stay and why."""
+        wanted = {"force": True} if force else None
+        return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep", wanted)
 
     def why(self, name: str) -> dict[str, Any]:
         """Return a function's state and reason, latest decisions, cold starts and intervals."""

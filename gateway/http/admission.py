@@ -185,13 +185,13 @@ class Admissions:
             access.check_host(head.host)
             access.check_origin(head.origin, head.fetch_site, head.host, CALLS)
         if head.version is None:
-            access.check(head.authorization, "invoke", head.name)
-            return self._catalog.resolve(head.ref)
+            caller = access.check(head.authorization, "invoke", head.name)
+            return self._catalog.resolve(head.ref, may_see=caller.may_invoke)
         found = self._catalog.find_oip(head.ref, head.version)
         # Scopes name functions. A caller with such a scope learns of no other names.
         name = head.ref if found is None else found.function.name
-        access.check(head.authorization, "invoke", name)
-        return find_served(self._catalog, head.ref, head.version)
+        caller = access.check(head.authorization, "invoke", name)
+        return find_served(self._catalog, head.ref, head.version, caller.may_invoke)
 
     def admit(self, key: Hashable, head: Head, deployed: Deployed) -> Admission:
         """Parse the rest of a head that `find` does not know, and cache its admission.

@@ -97,7 +97,8 @@ class Gateway:
         """Return the open exchanges of a function in this process."""
         epoch_s = self.invoker.wall() - monotonic()
         exchanges, closed = self.parts.exchanges.all(), self.invoker.closed_websockets
-        return connections_of(exchanges, namespace, name, epoch_s, closed)
+        last = self.invoker.last_exchanges.get(namespace, name)
+        return connections_of(exchanges, namespace, name, epoch_s, closed, last)
 
     async def close(self, _app: web.Application) -> None:
         """Stop the threads that the routes use (aiohttp clean-up signal)."""
@@ -148,8 +149,9 @@ class Gateway:
     def _resolve(self, request: web.Request) -> Deployed:
         """Return the function that a request names. Raises FnError."""
         ref = request.match_info["ref"]
-        self.invoker.access.check(credential_in(request), "invoke", ref.partition("@")[0])
-        return self.invoker.catalog.resolve(ref)
+        name = ref.partition("@")[0]
+        caller = self.invoker.access.check(credential_in(request), "invoke", name)
+        return self.invoker.catalog.resolve(ref, may_see=caller.may_invoke)
 
     async def _realtime(self, request: web.Request) -> web.StreamResponse:
         """Answer a request whose path may be an encoded form of the endpoint's, which is none."""

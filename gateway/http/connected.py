@@ -13,10 +13,13 @@ from registry.model import pool_key
 if TYPE_CHECKING:
     from gateway.proxy.exchange import Exchange
     from gateway.proxy.plan import ExchangePlan
+    from gateway.proxy.response_head import ResponseHead
 
 SHOWN_MAX: Final = 50
 """Max exchanges of one list; the others are only counted."""
 PATH_MAX: Final = 200
+FUNCTIONS_MAX: Final = 10_000
+"""Max functions whose last exchange is remembered."""
 EVENTS: Final = b"text/event-stream"
 Kind = Literal["websocket", "events", "request"]
 
@@ -38,12 +41,37 @@ class Connected(msgspec.Struct, array_like=True, frozen=True):
 class Connections(msgspec.Struct, frozen=True):
     """Open exchanges of a function: the oldest that keep it awake first. `counting` and `free`:
     the numbers of all that keep it awake and of all others. `closed`: WebSockets that were closed
-    when the function went to sleep, the newest first; `since_s` of these is the time of the end."""
+    when the function went to sleep, the newest first; `last`: the one that ended last of those that
+    kept it awake, None if none is known. `since_s` of these is the time of the end."""
 
     items: list[Connected]
     counting: int
     free: int
     closed: list[Connected] = []
+    last: Connected | None = None
+
+
+class LastExchanges:
+    """The exchange of each function that ended last, of those that kept it awake."""
+
+    def __init__(self) -> None:
+        self._by_function: dict[str, Connected] = {}
+
+    def put(self, plan: ExchangePlan, answer: ResponseHead, at_s: float) -> None:
+        """Note that an exchange ended at `at_s` Unix seconds. The functions whose last one is the
+        longest ago are forgotten."""
+        function = plan.pool.rpartition("@")[0]
+        self._by_function.pop(function, None)
+        if len(self._by_function) >= FUNCTIONS_MAX:
+            del self._by_function[next(iter(self._by_function))]
+        kind = _kind_of(plan, answer)
+        self._by_function[function] = Connected(
+            plan.key_id, kind, at_s, _path_of(plan), counts=True
+        )
+
+    def get(self, namespace: str, name: str) -> Connected | None:
+        """Return the last exchange of a function, None if it is not known."""
+        return self._by_function.get(pool_key(namespace, name, 0).rpartition("@")[0])
 
 
 def connections_of(
@@ -52,16 +80,17 @@ def connections_of(
     name: str,
     epoch_s: float,
     closed: Iterable[tuple[str, Connected]] = (),
+    last: Connected | None = None,
 ) -> Connections:
     """Return the open exchanges of a function, of all its revisions.
 
     `epoch_s`: Unix seconds at 0 of the monotonic clock. `closed`: WebSockets that were closed, with
-    their pools.
+    their pools. `last`: the exchange that ended last.
     """
     prefix = pool_key(namespace, name, 0)[:-1]
     found = [_connected(one, epoch_s) for one in exchanges if one.facts[0].pool.startswith(prefix)]
     ended = [one for pool, one in closed if pool.startswith(prefix)]
-    return joined([Connections(found, *_counts(found), ended)])
+    return joined([Connections(found, *_counts(found), ended, last)])
 
 
 def joined(several: Iterable[Connections]) -> Connections:
@@ -72,7 +101,9 @@ def joined(several: Iterable[Connections]) -> Connections:
     ended = (item for one in lists for item in one.closed)
     closed = nsmallest(SHOWN_MAX, ended, key=lambda one: -one.since_s)
     counting, free = sum(one.counting for one in lists), sum(one.free for one in lists)
-    return Connections(shown, counting, free, closed)
+    last = [one.last for one in lists if one.last is not None]
+    latest = max(last, key=lambda one: one.since_s, default=None)
+    return Connections(shown, counting, free, closed, latest)
 
 
 def _counts(items: list[Connected]) -> tuple[int, int]:
@@ -82,14 +113,17 @@ def _counts(items: list[Connected]) -> tuple[int, int]:
 
 def _connected(exchange: Exchange, epoch_s: float) -> Connected:
     plan, answer, call = exchange.facts
-    kind: Kind = "request"
-    if plan.websocket_key is not None:
-        kind = "websocket"
-    elif answer is not None and answer.fields.get(b"content-type").lower().startswith(EVENTS):
-        kind = "events"
     since_s = epoch_s + call.arrived_s if call is not None else 0.0
     is_free = plan.is_free if call is None else call.is_free
-    return Connected(plan.key_id, kind, since_s, _path_of(plan), not is_free)
+    return Connected(plan.key_id, _kind_of(plan, answer), since_s, _path_of(plan), not is_free)
+
+
+def _kind_of(plan: ExchangePlan, answer: ResponseHead | None) -> Kind:
+    if plan.websocket_key is not None:
+        return "websocket"
+    if answer is not None and answer.fields.get(b"content-type").lower().startswith(EVENTS):
+        return "events"
+    return "request"
 
 
 def closed_websocket(plan: ExchangePlan, at_s: float) -> tuple[str, Connected]:

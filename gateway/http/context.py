@@ -16,7 +16,7 @@ from gateway.access import Access
 from gateway.cold_checks.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admission import Admissions
-from gateway.http.connected import SHOWN_MAX, Connected
+from gateway.http.connected import SHOWN_MAX, Connected, LastExchanges
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
 from gateway.metrics.counters import CounterStore
@@ -53,6 +53,7 @@ class Invoker(NamedTuple):
     ticket of a request for a cookie; without it there are no tickets. `model_control` loads and
     unloads models; without it no request can. `statistics`: those of all gateway processes.
     `closed_websockets`: the last ones that were closed when their functions went to sleep.
+    `last_exchanges`: those that ended last.
     """
 
     settings: GatewaySettings
@@ -77,6 +78,7 @@ class Invoker(NamedTuple):
     upstream_keys: UpstreamKeys
     key_times: KeyTimes
     closed_websockets: deque[tuple[str, Connected]]
+    last_exchanges: LastExchanges
     enter: Enter | None = None
     model_control: ModelControl | None = None
     statistics: ModelStatistics = NoStatistics()
@@ -143,6 +145,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         upstream_keys or UpstreamKeys(),
         KeyTimes(history.used, wall, loop.call_later),
         deque(maxlen=SHOWN_MAX),
+        LastExchanges(),
         enter,
         model_control,
         statistics or NoStatistics(),

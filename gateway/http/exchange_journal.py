@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.metrics.exchanges import ExchangeNumbers
     from gateway.proxy.fields import Field
     from gateway.proxy.plan import ExchangePlan
+    from gateway.proxy.response_head import ResponseHead
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
     from registry.catalog import Deployed
@@ -218,6 +219,10 @@ class ExchangeJournal:
         """Implement `gateway.proxy.ports.Journal.slept`."""
         invoker = self._invoker
         invoker.closed_websockets.append(closed_websocket(plan, invoker.wall()))
+
+    def used(self, plan: ExchangePlan, answer: ResponseHead) -> None:
+        """Implement `gateway.proxy.ports.Journal.used`."""
+        self._invoker.last_exchanges.put(plan, answer, self._invoker.wall())
 
     def left(self, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
         """Record an exchange whose client has left."""

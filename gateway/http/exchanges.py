@@ -224,7 +224,7 @@ class Exchanges:
                 journal.added += (("Set-Cookie", renewed), ("Cache-Control", "no-store"))
         else:
             caller = access.check(credential, "invoke", target.name)
-        deployed = self._resolve(target, method)
+        deployed = self._resolve(target, method, caller)
         journal.admitted(deployed)
         plan = self.plan(head, target, deployed, journal, caller)
         return plan, deployed, by_cookie
@@ -297,9 +297,9 @@ class Exchanges:
             journal.added = cors_fields(origin, with_cookies=with_cookies)
         return sender, with_cookies
 
-    def _resolve(self, target: FunctionTarget, method: str) -> Deployed:
+    def _resolve(self, target: FunctionTarget, method: str, caller: Caller) -> Deployed:
         """Return the function and revision. Raises Unknown if it is not a server function."""
-        deployed = self._invoker.catalog.resolve(target.ref)
+        deployed = self._invoker.catalog.resolve(target.ref, may_see=caller.may_invoke)
         if deployed.revision.server is None:
             path = (target.prefix + target.path).decode()
             raise Unknown(f"no route {method} {path[:200]}")
@@ -342,7 +342,8 @@ class Exchanges:
         is_ignored = key is not None and limits.websockets == "ignore"
         wakes = rule.wakes and not is_ignored
         if not wakes and invoker.delivery.is_cold(pool):
-            raise Asleep(IGNORED if is_ignored else _asleep(deployed.revision))
+            path = target.path or b"/"
+            raise Asleep(IGNORED if is_ignored else _asleep(deployed.revision, path))
         is_free = rule.is_free or not wakes
         if not is_free:
             invoker.history.arrived(function.namespace, function.name)
@@ -444,18 +445,21 @@ def header_of(head: RequestHead) -> Callable[[str], str | None]:
     return header
 
 
-def _asleep(revision: Revision) -> str:
-    """Return why a request does not wake the function, and which ones do."""
+def _asleep(revision: Revision, path: bytes) -> str:
+    """Return why a request for `path` does not wake the function, and which ones do."""
     assert revision.server is not None
     rules = revision.server.paths.wake
     never = [path.decode() for path in NEVER_WAKING]
     if revision.server.ready not in ("", "/"):
         never.append(revision.server.ready)
+    shown = path.decode("latin-1")
+    is_probe = shown in never
+    why = f"{shown} only probes it" if is_probe else "this request does not wake it"
     expected = f"another path than {', '.join(never)}, which only probe it"
     if rules:
         more = ", ..." if len(rules) > RULES_SHOWN else ""
         expected = f"one of {', '.join(rules[:RULES_SHOWN])}{more}"
     return (
-        f"the function is asleep, and this request does not wake it: expected {expected};"
+        f"the function is asleep, and {why}: to wake it, expected {expected};"
         f" `fnctl warm {revision.name}` starts it, too"
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from registry.errors import UnknownModel
+from runtime_image.contract.proposals import did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from registry.catalog import Catalog, Deployed
 
 SHOWN_MAX = 100
@@ -23,26 +26,39 @@ def served_version(deployed: Deployed) -> str:
     return deployed.revision.oip_version or str(deployed.revision.number)
 
 
-def find_served(catalog: Catalog, name: str, version: str) -> Deployed:
+def find_served(
+    catalog: Catalog, name: str, version: str, may_see: Callable[[str], bool]
+) -> Deployed:
     """Return the revision that serves a version of a model, "" for the one with the traffic.
 
-    Raises UnknownModel if there is none, or if its function has no tensors.
+    Raises UnknownModel if there is none, or if its function has no tensors. The error proposes
+    models of functions that the caller `may_see`.
     """
     found = catalog.find_oip(name, version)
     if found is None:
-        raise unknown_model(catalog, name, version)
+        raise _unknown_model(catalog, name, version, may_see)
     if found.revision.signature.kind != "tensors":
         own = found.function.name
         raise UnknownModel(f"{name[:SHOWN_MAX]} has no tensors for this protocol: call /fn/{own}")
     return found
 
 
-def unknown_model(catalog: Catalog, name: str, version: str) -> UnknownModel:
-    """Return the error for a model or a version that does not exist."""
+def _unknown_model(
+    catalog: Catalog, name: str, version: str, may_see: Callable[[str], bool]
+) -> UnknownModel:
+    def is_proposed(other: str) -> bool:
+        found = catalog.find_oip(other)
+        return (
+            found is not None
+            and found.revision.signature.kind == "tensors"
+            and may_see(found.function.name)
+        )
+
     shown = name[:SHOWN_MAX]
     current = catalog.find_oip(name)
     if current is None:
-        return UnknownModel(f"no model {shown!r}")
+        near = catalog.similar(name, is_proposed)
+        return UnknownModel(f"no model {shown!r}{did_you_mean(near)}", detail={"nearest": near})
     versions = ", ".join(served_version(one) for one in catalog.revisions(current.function.name))
     return UnknownModel(
         f"model {shown!r} has no version {version[:SHOWN_MAX]!r}; there is {versions}"

@@ -108,7 +108,7 @@ class Exchange(ExchangeData):
         self._leave_upstream()
         if call is not None:
             self._delivery.cancel(call)
-        self._journal.left(call, self._close())
+        self._journal.left(call, self._close(call))
 
     def client_paused(self) -> None:
         """Stop reading the answer: the client does not read it."""
@@ -483,7 +483,7 @@ class Exchange(ExchangeData):
             upstream.handler = None  # the delivery decides at once: nothing can arrive before
         if call is not None:
             self._delivery.end_exchange(call, kept=kept)
-        self._journal.ended(None, call, self._close())
+        self._journal.ended(None, call, self._close(call))
         self._client.finish(keep=self._keeps)
 
     def fail(self, error: FnError) -> None:
@@ -510,12 +510,12 @@ class Exchange(ExchangeData):
         resets = self._reader.ends_with_connection or self._reader.unchunks
         resets = resets and not self._is_encoding  # without its last chunk, it is incomplete
         is_told = isinstance(error, NoKey) and self._say_closed(POLICY_VIOLATION, error.message)
-        self._journal.ended(error, call, self._close())
+        self._journal.ended(error, call, self._close(call))
         self._client.cut(resets=(resets or answer.status == SWITCHING) and not is_told)
 
     def _problem(self, error: BaseException, call: ExchangeCall | None) -> None:
         """Answer with a problem document."""
-        size, _ = self._close()
+        size, _ = self._close(call)
         reply = self._journal.problem(error, call, size)
         keep = self._plan.keeps and self.is_request_whole and not reply.closes
         if not keep and not reply.closes:

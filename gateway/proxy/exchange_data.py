@@ -231,9 +231,11 @@ class ExchangeData(ABC):
     def _encoded(self, content: bytes) -> bytes:
         return encode_chunk(content) if self._is_encoding else content
 
-    def _close(self) -> tuple[int, int]:
-        """Enter OVER; return the bytes of both bodies."""
+    def _close(self, call: ExchangeCall | None) -> tuple[int, int]:
+        """Enter OVER; return the bytes of both bodies. `call`: that of this exchange."""
         self.state = State.OVER
+        if call is not None and not call.is_free and self._answer is not None:
+            self._journal.used(self._plan, self._answer)
         self._open.discard(self)
         self._kept.drop()
         if self._filter is not None:

@@ -219,5 +219,8 @@ class Journal(Protocol):
     def slept(self, plan: ExchangePlan) -> None:
         """Note that a WebSocket without data is closed, because its function goes to sleep."""
 
+    def used(self, plan: ExchangePlan, answer: ResponseHead) -> None:
+        """Note that an exchange ends now which kept its function awake."""
+
     def left(self, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
         """Record an exchange whose client has left."""

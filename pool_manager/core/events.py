@@ -44,9 +44,11 @@ class WarmCancelled:
 
 @dataclass(frozen=True, slots=True)
 class SleepRequested:
-    """An operator requested that a pool's idle replicas be stopped now."""
+    """An operator requested that a pool's idle replicas be stopped now; with `force` those that
+    answer calls, too, once these are answered or their time to drain is over."""
 
     key: str
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)

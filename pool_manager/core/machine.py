@@ -68,7 +68,7 @@ from pool_manager.core.pool import Pool, Warming
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Device, Replica
-from pool_manager.core.supply import Supply
+from pool_manager.core.supply import FORCED, UNLOADED, Supply
 from registry.exchange import PoolEndpoints
 
 ADOPTION_S = 3.0
@@ -310,16 +310,19 @@ class Machine:
             return set()
         if isinstance(event, events.WarmRequested):
             pool.warming = Warming(event.beside, pool.failures)
-            pool.unloading = False
+            pool.unloading = ""
         elif isinstance(event, events.WarmCancelled):
             pool.warming = None
         elif isinstance(event, events.CauseRemoved):
             pool.forget_failures()
         else:
-            if isinstance(event, events.UnloadRequested):
-                pool.unloading = bool(pool.replicas)
+            force = isinstance(event, events.SleepRequested) and event.force
+            if pool.replicas and isinstance(event, events.UnloadRequested):
+                pool.unloading = UNLOADED
+            elif pool.replicas and force:
+                pool.unloading = FORCED
             if self.is_open:
-                self._supply.sleep(pool, now, commands)
+                self._supply.sleep(pool, now, commands, force=force)
         return {event.key}
 
     def _on_tick(self, now: float, commands: list[Command]) -> set[str]:

@@ -88,8 +88,9 @@ class Pool:
     call that waits now, from which its cold start counts. `unserved_since_s`: since when calls wait
     and no replica can serve them. `blocked`: why no replica can be started. `last_used_s`: when the
     pool last had calls. `quiet_until_s`: until then, time alone changes nothing. `refuted`: why a
-    batch showed that requests must not be batched, "" if none did. `unloading`: its replicas are to
-    stop as soon as they are idle; until one is started.
+    batch showed that requests must not be batched, "" if none did. `unloading`: why its replicas
+    are to stop as soon as they are idle, until one is started, which calls in flight do not ask
+    for; "" if they are not.
     """
 
     spec: PoolSpec
@@ -108,7 +109,7 @@ class Pool:
     kept_by: tuple[str, ...] = ()
     """Functions whose `min` keeps the devices that the pool waits for."""
     refuted: str = ""
-    unloading: bool = False
+    unloading: str = ""
     wanted: int = 0
     wanted_reason: str = ""
     measured_mib: float = 0.0
@@ -263,7 +264,7 @@ class Pool:
             return "failing", self.last_error
         if any(one.is_coming or one.is_expected for one in self.replicas.values()):
             return "waking", self.wanted_reason
-        if held and not self.removed:
+        if held and not self.removed and (self.wanted or not self.unloading):
             quiesced = next((r.why for r in self.replicas.values() if r.is_quiesced), "")
             return "waking", quiesced or self.blocked or self.last_error or self.wanted_reason
         leaving = next((r.why for r in self.replicas.values() if r.is_reachable), None)

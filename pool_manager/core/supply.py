@@ -29,6 +29,8 @@ REFILL_AFTER_S = 2.0
 
 UNLOADED = "unloaded by a client"
 """Why replicas drain after `UnloadRequested`."""
+FORCED = "put to sleep by force"
+"""Why replicas drain after `SleepRequested` with `force`."""
 
 
 class Builds:
@@ -234,15 +236,16 @@ class Supply:
             if replica.is_listed or replica.is_coming:
                 self._replicas.drain(replica, None, why, now, commands)
 
-    def sleep(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Drain the idle replicas above `min` now; each may refuse if it has just been used."""
+    def sleep(self, pool: Pool, now: float, commands: list[Command], *, force: bool) -> None:
+        """Drain the idle replicas above `min` now; each may refuse if it has just been used. With
+        `force` they may not, and those with calls in flight drain as well."""
         load = self._cluster.demand.load(pool.key)
-        if load.busy:
+        if load.busy and not force:
             return
-        text = UNLOADED if pool.unloading else "put to sleep"
+        text, if_idle_s = pool.unloading or "put to sleep", None if force else JUST_USED_S
         for replica in list(pool.replicas.values()):
             if replica.is_ready and pool.staying() > pool.spec.min:
-                self._replicas.drain(replica, JUST_USED_S, text, now, commands)
+                self._replicas.drain(replica, if_idle_s, text, now, commands)
 
     def _update_wanted(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         spec = pool.spec
@@ -250,6 +253,9 @@ class Supply:
         is_coming = any(one.is_coming or one.is_expected for one in pool.replicas.values())
         is_kept = is_coming or (pool.count() > 0 and now - used < pool.keep_s)
         is_fresh = is_kept or pool.warming is not None
+        if pool.unloading and pool.replicas and not pool.staying():
+            # Calls in flight are answered by replicas that drain; only a new one is held.
+            load = Load(load.queued, 0, load.oldest_wait_s)
         count, reason = wanted(spec, load, pool.scaler, pool.ready(), now, is_fresh=is_fresh)
         if count != pool.wanted:
             noun = "replica" if count == 1 else "replicas"
@@ -345,7 +351,7 @@ class Supply:
         """Start a replica: assign a standby, a waiting one before a starting one, or launch a new
         process if there is none."""
         phases = _phases(pool, now)
-        pool.unloading = False
+        pool.unloading = ""
         self.evictor.unblock(pool)
         replica = None if pool.spec.is_server else self._cluster.next_standby(device)
         if replica is not None:
@@ -377,7 +383,7 @@ class Supply:
                 return
             if is_idle and pool.idle_s(replica, now) >= pool.keep_s:
                 idle = f"idle for {pool.idle_s(replica, now):.0f} s"
-                text = UNLOADED if pool.unloading else idle
+                text = pool.unloading or idle
                 self._replicas.drain(replica, pool.keep_s, text, now, commands)
             elif self._serving(pool) > max(1, pool.wanted):
                 self._replicas.drain(replica, None, pool.wanted_reason, now, commands)

@@ -264,7 +264,8 @@ class PreparedFetcher:
         held = self._held.pop(id)
         why_not = prepared if isinstance(prepared, str) else ""
         if why_not:
-            log.info("a model is not prepared", replica=id, reason=why_not)
+            # The deploy's answer has it.
+            log.debug("a model is not prepared", replica=id, reason=why_not)
         report = dict(held.loaded.report)
         if held.prepares:
             report |= {PREPARED: None if why_not else prepared, WHY_NOT: why_not}

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from registry.errors import BadManifest
-from registry.names import nearest
+from runtime_image.contract.proposals import did_you_mean, nearest
 
 _SHOWN_MAX: Final = 80
 _PLAIN: Final = tuple(
@@ -87,9 +87,9 @@ def _explain(table: type[Section], error: ErrorDetails, at: str) -> BadManifest:
 def _unknown_key(table: type[Section], location: list[str], key: str) -> BadManifest:
     known = _known_keys(table, location[:-1])
     near = nearest(location[-1], known, limit=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    hint = did_you_mean(near) or f"; known are {', '.join(known)}"
     return BadManifest(
-        f"function.toml: {key}: unknown key; {hint}",
+        f"function.toml: {key}: unknown key{hint}",
         detail={"key": key, "nearest": near, "known": known},
     )
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from registry.errors import BadManifest
 from registry.manifest.checks import Section, Word, refused
 from registry.model import Mount, ServerImage, ServerSettings
-from registry.names import nearest
+from runtime_image.contract.proposals import did_you_mean, nearest
 from runtime_image.contract.server import BUNDLE_FOLDER
 
 CAPABILITIES: Final = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "NET_BIND_SERVICE", "SETGID", "SETUID")
@@ -166,8 +166,7 @@ def _user(user: str) -> str:
 def _capabilities(names: list[str]) -> tuple[str, ...]:
     for name in names:
         if name not in CAPABILITIES:
-            close = nearest(name.upper().removeprefix("CAP_"), CAPABILITIES)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = did_you_mean(nearest(name.upper().removeprefix("CAP_"), CAPABILITIES, 1))
             raise _bad("capabilities", f"some of {', '.join(CAPABILITIES)}{hint}", name)
     return tuple(sorted(set(names)))
 

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from registry.errors import BadRequest, Conflict, Unknown
 from registry.model import HOSTS_MAX, LOCAL_HOST, Host
-from registry.names import HOST_LABEL, check_labels, check_name, nearest
+from registry.names import HOST_LABEL, check_labels, check_name
 from registry.store.database import Database
 from registry.store.records import decode_record, encode_record
+from runtime_image.contract.proposals import did_you_mean, nearest
 
 ADDRESS_MAX: Final = 320
 """Max characters of [USER@]HOST[:PORT]: a host name has at most 253 (RFC 1035)."""
@@ -54,9 +55,8 @@ class HostStore:
         """Return a host. Raises Unknown, naming similar ones."""
         host = self._hosts.get(name)
         if host is None:
-            similar = nearest(name, self._hosts)
-            hint = f"; did you mean {similar[0]!r}?" if similar else ""
-            raise Unknown(f"no host {name[:80]!r}{hint}")
+            near = nearest(name, self._hosts, 1)
+            raise Unknown(f"no host {name[:80]!r}{did_you_mean(near)}")
         return host
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:

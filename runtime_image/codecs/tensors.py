@@ -22,6 +22,7 @@ from msgspec import Meta
 from runtime_image.contract import dtypes
 from runtime_image.contract.errors import BAD_INPUT, RequestError, bad_input
 from runtime_image.contract.model import InputRule
+from runtime_image.contract.proposals import did_you_mean, nearest
 from runtime_image.contract.signature import DYNAMIC, UNKNOWN_RANK_MAX, Signature, TensorSpec
 
 Encoding = Literal["binary", "json", "image", "audio", "bytes", "object"]
@@ -73,7 +74,8 @@ def check_names(names: Iterable[str], signature: Signature) -> None:
     for name in names:
         if name not in wanted:
             known = ", ".join(wanted) or "no input at all"
-            raise bad_input(shorten(name), f"one of: {known}", "an unknown name")
+            hint = did_you_mean(nearest(name, wanted, 1))
+            raise bad_input(shorten(name), f"one of: {known}", "an unknown name", hint)
         if name in seen:
             raise bad_input(name, "to be given once", "two values")
         seen.add(name)

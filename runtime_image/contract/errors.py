@@ -76,11 +76,12 @@ class RequestError(Exception):
         )
 
 
-def bad_input(name: str, expected: str, got: str) -> RequestError:
-    """Return the BAD_INPUT error of one input, with its expected and actual value."""
+def bad_input(name: str, expected: str, got: str, hint: str = "") -> RequestError:
+    """Return the BAD_INPUT error of one input, with its expected and actual value; `hint` ends the
+    text."""
     return RequestError(
         BAD_INPUT,
-        f"input {name!r}: expected {expected}, got {got}",
+        f"input {name!r}: expected {expected}, got {got}{hint}",
         input=name,
         expected=expected,
         got=got,

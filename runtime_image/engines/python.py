@@ -6,9 +6,10 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.dtypes import BYTES
@@ -18,6 +19,10 @@ from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Engine
 from runtime_image.engines.failures import Failures, is_own
 from runtime_image.engines.upgrade import SessionUpgrade
+
+NAME_MAX: Final = 60
+FUNCTIONS_SHOWN: Final = 5
+"""Max functions of a handler that an error names, and max characters of each."""
 
 
 class Context:
@@ -54,13 +59,13 @@ class HandlerEngine:
         self._model = context._model
         self._failures = Failures(path.parent)
         module = _import(path, self._failures)
-        self._predict = _function(module, "predict", 2)
+        self._predict = _function(module, "predict(inputs, ctx)", 2)
         declared = declared_signature(rules)
         if declared is None and self._model is None:
             raise LoadError("a function without a model must declare its inputs in function.toml")
         self.signature = declared or _require(self._model).signature
         if hasattr(module, "load"):
-            load = _function(module, "load", 1)
+            load = _function(module, "load(ctx)", 1)
             try:
                 context.state = load(context)
             except BaseException as error:
@@ -145,10 +150,12 @@ def _import(path: Path, failures: Failures) -> ModuleType:
     return module
 
 
-def _function(module: ModuleType, name: str, parameters: int) -> Callable[..., Any]:
+def _function(module: ModuleType, form: str, parameters: int) -> Callable[..., Any]:
+    """Return the function that `form` names. Raises LoadError if the module does not define it."""
+    name = form.partition("(")[0]
     function = getattr(module, name, None)
     if not callable(function):
-        raise LoadError(f"handler.py must define {name}")
+        raise LoadError(f"handler.py must define {form}, got {_instead(module, name)}")
     if kind := _kind_of_function(function):
         raise LoadError(f"handler.py {name} {_refusal(kind)}")
     try:
@@ -156,6 +163,15 @@ def _function(module: ModuleType, name: str, parameters: int) -> Callable[..., A
     except TypeError as error:
         raise LoadError(f"handler.py {name} must take {parameters} arguments: {error}") from error
     return function  # type: ignore[no-any-return]  # callable() does not narrow to Callable
+
+
+def _instead(module: ModuleType, name: str) -> str:
+    """Return what a module has instead of the function `name`."""
+    if hasattr(module, name):
+        return f"{name} of type {type(getattr(module, name)).__name__[:NAME_MAX]}"
+    own = (key for key, one in vars(module).items() if inspect.isfunction(one))
+    shown = ", ".join(key[:NAME_MAX] for key in islice(own, FUNCTIONS_SHOWN))
+    return f"a file without it, which defines {shown or 'no function'}"
 
 
 def _kind_of_function(function: Callable[..., Any]) -> str:

@@ -13,6 +13,8 @@ _SIZE: Final = array.array("i").itemsize
 ONE: Final = socket.CMSG_LEN(_SIZE)
 """Bytes of ancillary data for one descriptor. The kernel closes descriptors that do not fit."""
 TWO: Final = socket.CMSG_LEN(2 * _SIZE)
+SIDE_CLOSED: Final = "the side channel has ended"
+"""Why a link ends whose process does: of its sockets, this one may be seen first."""
 """The same for two, by which a receiver of one tells a message with too many from one for which
 this process has no descriptor left."""
 
@@ -52,7 +54,7 @@ def receive_message(sock: socket.socket, size: int, space: int) -> Message | Non
         raise EOFError(str(error)) from error
     descriptors = descriptors_of(ancillary)
     if not data and not descriptors:
-        raise EOFError("the side channel has ended")
+        raise EOFError(SIDE_CLOSED)
     is_long = flags & socket.MSG_TRUNC != 0
     return Message(data, descriptors, is_long, flags & socket.MSG_CTRUNC != 0)
 

@@ -187,7 +187,7 @@ async def test_an_unknown_function_is_answered_with_the_nearest_names(
     answer = await server.call("strikt", ROW)
 
     assert answer.status == 404
-    assert answer.problem["detail"] == "no function 'strikt'; did you mean strict?"
+    assert answer.problem["detail"] == "no function 'strikt'; did you mean 'strict'?"
     assert answer.problem["nearest"] == ["strict"]
 
 

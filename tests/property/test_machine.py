@@ -204,10 +204,10 @@ class World(Promises):
         """The caller cancels the request."""
         self.feed(events.WarmCancelled(key))
 
-    @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]))
-    def sleep(self, key: str) -> None:
+    @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]), force=st.booleans())
+    def sleep(self, key: str, force: bool) -> None:
         """A caller requests that a pool sleeps."""
-        self.feed(events.SleepRequested(key))
+        self.feed(events.SleepRequested(key, force))
 
     @rule(key=st.sampled_from([*KEYS, "default/unknown@1"]))
     def unload(self, key: str) -> None:

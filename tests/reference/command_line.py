@@ -34,16 +34,12 @@ def document() -> str:
     root = typer.main.get_command(app)
     verbs = dict(_verbs("fnctl", root))
     codes = re.findall(r"^ +(\d+) +(.*)", EXIT_CODES, re.MULTILINE)
-    index = table(
-        ("verb", "what it does"),
-        ((f"[{code(name)}](#{_anchor(name)})", _summary(verb)) for name, verb in verbs.items()),
-    )
     before = {one.name: one for one in root.params}
     shared = [before.get(one.name, one) for one in verbs["fnctl show"].params if one.name in SHARED]
     own = [one for name, one in before.items() if name not in SHARED]
     blocks = [
         "## Verbs",
-        index,
+        *_index(root),
         "## Exit codes",
         table(("code", "meaning"), ((code(n), _sentence(text)) for n, text in codes)),
         "## Options of a connection",
@@ -63,6 +59,19 @@ def _verbs(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         return
     for verb, one in inner.items():
         yield from _verbs(f"{name} {verb}", one)
+
+
+def _index(root: Any) -> Iterator[str]:
+    """The verbs below the headings of `fnctl --help`."""
+    panels: dict[str, dict[str, Any]] = {}
+    for word, command in root.commands.items():
+        panels.setdefault(command.rich_help_panel, {}).update(_verbs(f"fnctl {word}", command))
+    for panel, verbs in panels.items():
+        yield f"### {panel}"
+        yield table(
+            ("verb", "what it does"),
+            ((f"[{code(name)}](#{_anchor(name)})", _summary(verb)) for name, verb in verbs.items()),
+        )
 
 
 def _anchor(name: str) -> str:

@@ -50,7 +50,10 @@ EXTRA = {
         ("function_failing", "model_refused", "trial_killed"),
         "Last lines of the replica's log. Only with a key of the scope `admin`.",
     ),
-    "nearest": (("unknown_function", "bad_manifest"), "Names that resemble the unknown one."),
+    "nearest": (
+        ("unknown_function", "unknown_model", "bad_manifest"),
+        "Names that resemble the unknown one.",
+    ),
     "next": (("engine_down",), "Command of `fnctl` that may help."),
     "param": (("bad_request",), "Member of the request that is wrong, at `/v1`."),
     "node": (("model_refused",), "Node of the model that has a compiled part."),

@@ -244,7 +244,8 @@ class ConnectionCounts(msgspec.Struct):
 
 class Why(msgspec.Struct, kw_only=True):
     """State and reason of a function. `kept_by`: functions whose `min` keeps the devices that it
-    waits for. `connected` and what follows only of server functions."""
+    waits for. `connected` and what follows only of server functions. `last`: the exchange that
+    ended last, at `since_s`; as long as no other is open, the function is awake because of it."""
 
     state: PoolState
     reason: str
@@ -252,6 +253,7 @@ class Why(msgspec.Struct, kw_only=True):
     kept_by: list[str]
     batching: str
     since_s: float
+    sleeps_at_s: float | None
     decisions: list[Decision]
     cold_starts: list[ColdStart]
     intervals: list[StateInterval]
@@ -259,6 +261,7 @@ class Why(msgspec.Struct, kw_only=True):
     closed: list[ConnectedClient] | UnsetType = UNSET
     connections: ConnectionCounts | UnsetType = UNSET
     awake: str | UnsetType = UNSET
+    last: ConnectedClient | UnsetType | None = UNSET
 
 
 class ReplicaLog(msgspec.Struct):
@@ -301,12 +304,15 @@ class Prepares(msgspec.Struct):
 
 
 class Slept(msgspec.Struct):
-    """Replicas that were asked to stop, and those that stay."""
+    """Replicas that were asked to stop, and those that stay, with the `reasons` in words. `open`:
+    calls or exchanges that are held or in flight."""
 
     name: str
     asked: int
     stay: int
     min: int
+    open: int
+    reasons: list[str]
 
 
 class TicketRow(msgspec.Struct):

@@ -19,7 +19,7 @@ from admin.api.history import HOURS, HOURS_MAX
 from admin.api.hosts import HostChanges, HostRequest
 from admin.api.keys import AccessRequest, KeyRequest
 from admin.api.logs import LINES, LINES_MAX
-from admin.api.operate import WARM_MAX_S, WARM_S, PrepareRequest, ScalingRequest
+from admin.api.operate import WARM_MAX_S, WARM_S, PrepareRequest, ScalingRequest, SleepRequest
 from admin.api.pages import TicketRequest
 from admin.api.secrets import SecretRequest
 from gateway.access import Need
@@ -265,7 +265,11 @@ ABOUT: Final = {
         is_body_required=False,
     ),
     "POST /functions/{name}/sleep": About(
-        "Stop the idle replicas of a function.", f.Slept, errors=_UNKNOWN
+        "Stop the idle replicas of a function.",
+        f.Slept,
+        request=SleepRequest,
+        errors=_UNKNOWN,
+        is_body_required=False,
     ),
     "POST /functions/{name}/tickets": About(
         "Make a ticket, with which a browser opens the pages of a server function.",

@@ -8,7 +8,7 @@ from typing import Final
 
 from admin.cli.repository.fields import Findings, Known
 from admin.cli.repository.text_format import Field, Message, Scalar
-from registry.names import nearest
+from runtime_image.contract.proposals import did_you_mean, nearest
 
 INT_MAX: Final = 2**63 - 1
 _SHOWN_MAX: Final = 60
@@ -99,8 +99,7 @@ def read_values(
 
 def _unknown(name: str, known: Mapping[str, Known]) -> str:
     near = nearest(name, known, limit=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"no field of Triton's configuration that fngate knows{hint}"
+    return f"no field of Triton's configuration that fngate knows{did_you_mean(near)}"
 
 
 def _value(one: Field, rule: Known, findings: Findings, path: str) -> object:

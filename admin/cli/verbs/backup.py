@@ -67,10 +67,11 @@ def backup(  # noqa: PLR0913 - typer takes one parameter per option
     known_hosts: KnownHosts = None,
     as_json: Json = False,
 ) -> None:
-    """Copy the server's database to FILE, from a running server or a stopped one.
+    """Copy the server's database to FILE.
 
-    The copy contains functions, access keys (as hashes) and history. Models are files in
-    DATA/blobs: copy that folder after the database. fnctl restore puts the copy in place.
+    The server may run or be stopped. The copy contains functions, access keys (as hashes) and
+    history. Models are files in DATA/blobs: copy that folder after the database. fnctl restore puts
+    the copy in place.
 
     \b
     Example:

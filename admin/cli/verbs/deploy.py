@@ -374,6 +374,8 @@ def _deploy(
     from admin.text import command, size
 
     client = session.client
+    if along := collected.along():
+        session.remark(f"beside handler.py also sent: {along}; --list prints all files")
     count, sent = upload(client, collected, partial(bar, quiet=session.as_json))
     if files := len(collected.bundle.files):
         session.remark(f"{count} of {files} files uploaded, {size(sent)}")

@@ -21,7 +21,7 @@ DEFAULT_BASE: Final = "python:3.11-slim"
 NAME: Final = "fngate-runtime"
 
 app = typer.Typer(
-    help="Build the image that replicas run in; remove images that functions needed.",
+    help="Build the image of replicas; remove images no longer needed.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

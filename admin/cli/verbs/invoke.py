@@ -124,13 +124,12 @@ def _is_server(session: Session, name: str) -> bool:
 def _payload(
     session: Session, name: str, body: str | None, inputs: list[str], media: str
 ) -> Payload:
-    """Return the body for the options; without any, the function's sample. A file's content type
-    may depend on the types that the function takes."""
-    from admin.cli.inputs import is_one_file, payload
+    """Return the body for the options; without any, the function's sample. How inputs are sent, and
+    which there are, is said by the function's description."""
+    from admin.cli.inputs import Taken, payload
     from admin.client.client import ApiError
     from admin.text import one_line, size
 
-    takes: list[str] = []
     if body is None and not inputs and not media:
         sample = session.client.sample(name)
         shown = f"{sample.content_type}, {size(len(sample.body))}"
@@ -138,11 +137,12 @@ def _payload(
             shown = one_line(sample.body.decode(errors="replace"))
         session.remark(f"no input given, an example is sent: {shown}")
         return sample
-    if is_one_file(inputs) and not media:
+    taken = Taken()
+    if inputs:
         # If the description fails, the call itself is refused with the reason.
         with suppress(ApiError):
-            takes = session.client.describe(name).get("content_types") or []
-    return payload(body, inputs, media, takes)
+            taken = Taken.read(session.client.describe(name))
+    return payload(body, inputs, media, taken)
 
 
 def to_json(answer: Answer) -> dict[str, Any]:

@@ -45,10 +45,10 @@ def open_page(  # noqa: PLR0913 - typer takes one parameter per option
     data: Data = DEFAULT_DATA,
     as_json: Json = False,
 ) -> None:
-    """Open the pages of a server function in a browser, on a host of their own.
+    """Open the pages of a server function in a browser.
 
-    The address holds a ticket, which lets one browser in once within 60 s, for 12 hours and with
-    the rights of your key on this function.
+    They have a host of their own. The address holds a ticket, which lets one browser in once within
+    60 s, for 12 hours and with the rights of your key on this function.
 
     \b
     Example:

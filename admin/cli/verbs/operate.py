@@ -29,6 +29,10 @@ Spread = Annotated[
 Wait = Annotated[
     int, typer.Option("--wait", min=1, max=3600, metavar="SECONDS", help="Max time to wait.")
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Stop replicas with calls, too, once these are answered."),
+]
 
 POLL_S: Final = 0.5
 REMARK_S: Final = 10.0
@@ -109,22 +113,29 @@ def scale(  # noqa: PLR0913 - typer takes one parameter per option
 
 
 @connected
-def sleep(session: Session, name: Name) -> None:
+def sleep(session: Session, name: Name, force: Force = False) -> None:
     """Stop a function's idle replicas now.
 
     Does not wait for their idle time. Replicas with a call stay, and so do those that min keeps.
     The next call wakes the function.
 
+    With --force, replicas with calls take no new ones and stop when these are answered. Nothing is
+    killed at once: calls have their timeout_s, exchanges and WebSockets of servers drain_s. A call
+    that comes meanwhile wakes the function again. Replicas of min stay, and those that load.
+
     \b
-    Example:
+    Examples:
       fnctl sleep digits
+      fnctl sleep jupyter --force
     """
     from admin.cli.render import render_sleep
 
-    answer = session.client.put_to_sleep(name)
+    answer = session.client.put_to_sleep(name, force=force)
     session.answer(answer, lambda: render_sleep(answer))
     if answer.get("stay") and answer.get("min"):
         session.next(f"fnctl scale {name} --min 0")
+    elif answer.get("stay") and answer.get("open"):
+        session.next(f"fnctl why {name}", f"fnctl sleep {name} --force")
     else:
         session.next("fnctl ls")
 
@@ -157,10 +168,10 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
 
 @connected
 def prepare(session: Session, name: Name, now: NowOption = False, wait: BuildWait = 7200) -> None:
-    """Compile a function's model, and follow the build until it ends; or measure it again.
+    """Compile a function's model, or measure it again.
 
-    A model whose function.toml does not ask for a compiled one is tried and measured again, with
-    --now also while the machine is busy.
+    A build is followed until it ends. A model whose function.toml does not ask for a compiled one
+    is tried and measured again, with --now also while the machine is busy.
 
     The function answers calls meanwhile. A build runs on a spare device, and is given up when a
     call needs the device; after three attempts it waits for this command, which also repeats a

@@ -23,7 +23,7 @@ def top(
     session: Session,
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
 ) -> None:
-    """Watch functions, replicas and devices as they change; ? lists the keys.
+    """Watch functions, replicas and devices; ? lists the keys.
 
     Without a terminal it prints one snapshot, with --json one JSON object for every change.
 

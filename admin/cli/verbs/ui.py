@@ -35,10 +35,11 @@ def ui(
     opens: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the address of the dashboard, with the key after the # (which no browser sends).
+    """Print the address of the dashboard, with the key in it.
 
-    The address grants the rights of its key. For a server on another machine, forward its port
-    first: ssh -L 8080:127.0.0.1:8080 HOST, then fnctl ui --key KEY.
+    The key is after the #, which no browser sends. The address grants the rights of its key. For a
+    server on another machine, forward its port first: ssh -L 8080:127.0.0.1:8080 HOST, then fnctl
+    ui --key KEY.
 
     \b
     Example:

@@ -47,7 +47,7 @@ def usage(
     by: Grouping = By.FUNCTION,
     since: Since = "24h",
 ) -> None:
-    """Show what the models of /v1 were used for, by function or by key.
+    """Show the use of the models of /v1, by function or by key.
 
     TOKENS IN and TOKENS OUT are what the functions' servers said. UNKNOWN are calls that broke off,
     or whose answers said no tokens; nothing is estimated. Whole hours count, and the last seconds
@@ -105,12 +105,13 @@ def cost(
     by: Grouping = By.FUNCTION,
     since: Since = "24h",
 ) -> None:
-    """Show what functions cost: device-seconds, energy, and money by FN_PRICE_DEVICE_HOUR.
+    """Show what functions cost: device-seconds, energy and money.
 
-    HELD is the time that a function had of devices; holders of the same device split it. BUSY is
-    the part in which a model ran. ENERGY is read from the GPUs' counters. "idle" is time that no
-    function held. Keys share each function by the time of their calls; "none" are calls without a
-    key, "no calls" functions that were held without any. The last seconds are missing.
+    The price of a device-hour is FN_PRICE_DEVICE_HOUR. HELD is the time that a function had of
+    devices; holders of the same device split it. BUSY is the part in which a model ran. ENERGY is
+    read from the GPUs' counters. "idle" is time that no function held. Keys share each function by
+    the time of their calls; "none" are calls without a key, "no calls" functions that were held
+    without any. The last seconds are missing.
 
     \b
     Examples:

@@ -14,11 +14,11 @@ from gateway.cross_origins import CrossOrigins
 from gateway.http.admission import correlate
 from gateway.http.bodies import check_framing, is_awaiting_continue
 from gateway.http.models.resolution import check_model_caller
-from gateway.http.models.router import SHOWN_MAX, no_endpoint, own_keys, protocol_of
+from gateway.http.models.router import no_endpoint, own_keys, protocol_of
 from gateway.v1 import shapes
 from gateway.v1.endpoints import MODELS, PREFIX, Protocol
-from gateway.v1.model_list import Model, list_document, model_document, names_of
-from registry.errors import FnError, UnknownModel
+from gateway.v1.model_list import Model, list_document, model_document, names_of, unknown_model
+from registry.errors import FnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,9 @@ class ModelRoutes:
         id = unquote(path.removeprefix(f"{_PLACE}/"))
         found = self._catalog.find_model(id)
         if found is None or not self._is_shown(found, credential, page):
-            raise UnknownModel(f"no model {id[:SHOWN_MAX]!r} that this key may use")
+            raise unknown_model(
+                self._catalog, id, lambda other: self._is_shown(other, credential, page)
+            )
         return model_document(protocol, Model(id, found.function.created_s))
 
     def _is_shown(

@@ -67,8 +67,7 @@ class RealtimeRequests:
                 expected = "the handshake of a WebSocket (Connection: Upgrade, Upgrade: websocket)"
                 raise BadRequest(f"{PLACE}: expected {expected}, got another request")
             query = find_model(head.target.partition(b"?")[2])
-            deployed, caller = resolve(invoker, credential, query.model)
-            origins.check_call(header("Origin"), header("Host") or "", deployed)
+            deployed, caller = resolve(invoker, origins, credential, query.model, header)
             journal.admitted(deployed)
             return self._exchange(head, client, peer, journal, (deployed, caller, query, offered))
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals

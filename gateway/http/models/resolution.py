@@ -9,9 +9,10 @@ from gateway.access import Anonymous, Caller, Credential
 from gateway.http.exchanges import find_credential
 from gateway.proxy.fields import Field, Fields
 from gateway.proxy.targets import FunctionTarget
-from gateway.v1.endpoints import MODELS, PREFIX
+from gateway.v1.endpoints import PREFIX
+from gateway.v1.model_list import unknown_model
 from gateway.v1.upstream_key import checked_key
-from registry.errors import NoKey, UnknownModel, WrongScope
+from registry.errors import NoKey, WrongScope
 from registry.field_classes import fold
 
 if TYPE_CHECKING:
@@ -62,22 +63,37 @@ def _secret(authorization: str | None) -> str | None:
     return secret if scheme.lower() == "bearer" else None
 
 
-def resolve(invoker: Invoker, credential: Credential, model: str) -> tuple[Deployed, Caller]:
-    """Return what a model's name means, and the caller.
+def resolve(
+    invoker: Invoker,
+    origins: CrossOrigins,
+    credential: Credential,
+    model: str,
+    header: Callable[[str], str | None],
+) -> tuple[Deployed, Caller]:
+    """Return what a model's name means, and the caller. `header` as in `check_model_caller`.
 
     Raises UnknownModel, also for a function that the caller may not invoke: its name is none of the
     caller's business.
     """
-    found = invoker.catalog.find_model(model)
+    origin, host = header("Origin"), header("Host") or ""
+    access, catalog = invoker.access, invoker.catalog
+    found = catalog.find_model(model)
     if found is not None:
         try:
-            caller = invoker.access.check(credential, "invoke", found.function.name)
+            caller = access.check(credential, "invoke", found.function.name)
         except WrongScope:
             found = None
         else:
+            origins.check_call(origin, host, found)
             return found, caller
-    text = f"no model {model!r} that this key may use: GET {(PREFIX + MODELS).decode()} lists them"
-    raise UnknownModel(text)
+    raise unknown_model(
+        catalog,
+        model,
+        lambda other: (
+            origins.may_call(origin, host, other)
+            and access.allows(credential, "invoke", other.function.name)
+        ),
+    )
 
 
 def api_of(deployed: Deployed) -> ModelApi:

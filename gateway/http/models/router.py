@@ -203,9 +203,10 @@ class _Router:
 
     def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
         """Implement `Router.route`."""
-        deployed, caller = resolve(self._invoker, self._credential, scanned.model)
         header = header_of(request.head)
-        self._origins.check_call(header("Origin"), header("Host") or "", deployed)
+        deployed, caller = resolve(
+            self._invoker, self._origins, self._credential, scanned.model, header
+        )
         api, journal, endpoint = api_of(deployed), request.journal, self._endpoint
         if len(body) > api.body_mib * MIB:
             raise BodyTooLarge(f"expected a body of at most {api.body_mib} MiB, got {len(body)}")

@@ -3,12 +3,13 @@ this; only the forms of requests and answers differ."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.oip.documents import READY, all_served, current_revisions, index_entry
 from gateway.oip.names import find_served, served_name, served_version
 from gateway.oip.statistics import Served, document
-from registry.errors import NotServed, ShuttingDown
+from registry.errors import NotServed, ShuttingDown, WrongScope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +46,15 @@ class ServedModels:
         lack of rights: a caller whose key is for one function learns of no other names."""
         found = self._invoker.catalog.find_oip(name, version)
         self.check(credential, need, name if found is None else found.function.name)
-        return find_served(self._invoker.catalog, name, version)
+        may_see = partial(self._may, credential, need)
+        return find_served(self._invoker.catalog, name, version, may_see)
+
+    def _may(self, credential: Credential, need: Need, name: str) -> bool:
+        try:
+            self.check(credential, need, name)
+        except WrongScope:
+            return False
+        return True
 
     def versions(self, deployed: Deployed) -> list[Deployed]:
         """Return the revision that answers for each version of a model."""

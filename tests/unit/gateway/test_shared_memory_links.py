@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.data_links import Delivered, HeldCall
 from gateway.delivery import Delivery
@@ -156,12 +157,15 @@ async def test_a_lost_link_alone_frees_nothing(
 async def test_a_dead_process_loses_its_link_and_its_slots(
     delivery: Delivery, sharing: SharingPeer, client: Client
 ) -> None:
-    """The end of the side channel alone ends the link; the call goes to the next replica."""
+    """The end of the side channel alone ends the link; the call goes to the next replica. No line
+    of the log says so: replicas that go to sleep end like this, too."""
     slot = slot_of(delivery)
     delivery.submit(call_of(client, slot))
     await sharing.request()
-    sharing.die(sharing.shared)
-    assert await sharing.lost.get()
+    with capture_logs() as logs:
+        sharing.die(sharing.shared)
+        assert await sharing.lost.get()
+    assert [(one["event"], one["log_level"]) for one in logs] == [("a data link ended", "debug")]
     await sharing.greet()
     again, body = await sharing.request()
     assert body == BODY

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from structlog.testing import capture_logs
+
 from pool_manager.core import commands, events
 from pool_manager.core.eviction import MAKES_ROOM
 from pool_manager.core.state import RELEASE_RETRY_S, START_S, PoolSpec
@@ -95,11 +97,14 @@ def test_a_start_that_is_not_wanted_any_more_is_dropped() -> None:
 
 
 def test_a_death_while_serving_is_a_failure() -> None:
-    """A death while serving is counted once, and its memory as freed."""
+    """A death while serving is logged and counted once, and its memory as freed."""
     play = Told(A)
     play.warm(a="r1")
-    play.on(events.Lost("r1", "was killed by SIGKILL"))
-    play.on(events.Lost("r1", "control link lost: closed by the other side"))
+    with capture_logs() as logs:
+        play.on(events.Lost("r1", "was killed by SIGKILL"))
+        play.on(events.Lost("r1", "control link lost: closed by the other side"))
+    died = {"event": "a replica died", "log_level": "warning", "replica": "r1", "pool": A.key}
+    assert logs == [{**died, "reason": "was killed by SIGKILL"}]
     device = play.replica("r1").device
     assert play.tally.counts.reclaimed_mib == {}
     play.on(events.Released("r1"))
@@ -113,7 +118,9 @@ def test_an_end_that_was_asked_for_is_no_failure() -> None:
     play = Told(A)
     play.warm(a="r1")
     assert play.tick(60.0) != []
-    play.on(events.Lost("r1", "exited with code 0"))
+    with capture_logs() as logs:
+        play.on(events.Lost("r1", "exited with code 0"))
+    assert logs == []
     assert play.failures == {}
     play.on(events.Released("r1"))
     play.warm(a="r2")

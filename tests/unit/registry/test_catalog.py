@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from registry import catalog as catalogs
-from registry.catalog import NEIGHBOURS, Catalog, Change, Deployed
+from registry.catalog import Catalog, Change, Deployed
 from registry.errors import UnknownFunction, UnknownRevision
-from registry.model import ModelApi, Scaling, ServerSettings
+from registry.model import Function, ModelApi, Scaling, ServerSettings
 from tests.support.nouns import deployed, function, revision
 
 
@@ -29,7 +28,7 @@ def test_an_unknown_name_hints_at_others() -> None:
     """The error suggests similar names, in text and as data."""
     catalog = Catalog([deployed("digits"), deployed("whisper")])
 
-    with pytest.raises(UnknownFunction, match="did you mean digits") as caught:
+    with pytest.raises(UnknownFunction, match="did you mean 'digits'") as caught:
         catalog.resolve("digit")
     assert caught.value.detail == {"nearest": ["digits"]}
 
@@ -110,20 +109,27 @@ def test_a_change_leaves_other_functions_untouched() -> None:
     assert changed == ["b@1"]
 
 
-def test_suggestions_compare_only_nearby_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only alphabetical neighbours are compared, so that a wrong name cannot stall the server."""
-    catalog = Catalog(deployed(f"f{number:05d}") for number in range(3 * NEIGHBOURS))
-    compared: list[list[str]] = []
-    original = catalogs.nearest
-    monkeypatch.setattr(
-        catalogs, "nearest", lambda name, names: compared.append(names) or original(name, names)
-    )
+def test_names_that_are_gone_are_proposed_no_more() -> None:
+    """Names, aliases and names of the Open Inference Protocol follow each change; a function is
+    proposed by its own name only, and only to who may see it."""
+    first = Function("digits", 1, aliases=("numbers",), oip_name="Net.v2")
+    catalog = Catalog([Deployed(first, deployed("digits").revision), deployed("digest")])
 
+    def found(*words: str) -> list[list[str]]:
+        return [catalog.similar(word, lambda _: True) for word in words]
+
+    assert found("digit", "number", "Net.v3") == [["digits", "digest"], ["numbers"], ["Net.v2"]]
     with pytest.raises(UnknownFunction) as caught:
-        catalog.resolve("f00150x")
+        catalog.resolve("number", may_see=lambda _: True)
+    assert caught.value.detail == {"nearest": []}
+    with pytest.raises(UnknownFunction) as caught:
+        catalog.resolve("digit@1", may_see=lambda name: name != "digits")
+    assert caught.value.detail == {"nearest": ["digest"]}
 
-    assert caught.value.detail["nearest"][0] == "f00150"
-    assert len(compared[0]) == 2 * NEIGHBOURS
+    catalog.put_function(replace(first, aliases=("figures",), oip_name=""))
+    assert found("number", "figure", "Net.v3") == [[], ["figures"], []]
+    catalog.remove("digits")
+    assert found("digit", "figure") == [["digest"], []]
 
 
 def test_a_name_without_its_current_revision_is_unknown() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from registry.errors import BadRequest
-from registry.names import check_name, is_name, name_from_file, nearest, parse_ref
+from registry.names import check_name, is_name, name_from_file, parse_ref
 
 
 @pytest.mark.parametrize("name", ["a", "digits", "a-b", "m2", "a" * 63, "a--b"])
@@ -46,15 +46,6 @@ def test_a_file_without_a_usable_name(file: str) -> None:
     """A file name that yields no valid name is an error that suggests --name."""
     with pytest.raises(BadRequest, match="--name"):
         name_from_file(file)
-
-
-def test_nearest() -> None:
-    """Similar names are returned best first, at most `limit` of them."""
-    names = ["digits", "digit", "digits-2", "whisper"]
-
-    assert nearest("digitz", names) == ["digit", "digits", "digits-2"]
-    assert nearest("digitz", names, limit=1) == ["digit"]
-    assert nearest("qqq", names) == []
 
 
 def test_parse_ref() -> None:

@@ -335,7 +335,8 @@ async def test_sleep_lets_idle_replicas_go(server: ServingServer) -> None:
     # A replica that became ready within the last millisecond refuses once.
     await server.until(is_gone)
 
-    assert answers[-1] == {"name": "digits", "asked": 1, "stay": 0, "min": 0}
+    asked = {"name": "digits", "asked": 1, "stay": 0, "min": 0, "open": 0, "reasons": []}
+    assert answers[-1] == asked
     await server.until_shown("digits", state="cold", ready=0)
     await is_gone()
     assert (answers[-1]["asked"], answers[-1]["stay"]) == (0, 0)
@@ -348,12 +349,13 @@ async def test_sleep_keeps_the_floor(server: ServingServer) -> None:
 
     answer = (await server.admin("POST", f"{PATH}/sleep")).json()
 
-    assert answer == {"name": "digits", "asked": 0, "stay": 1, "min": 1}
+    assert (answer["asked"], answer["stay"], answer["reasons"]) == (0, 1, ["min is 1"])
 
 
 @pytest.mark.slow  # its answer waits for the replica's
 async def test_sleep_keeps_busy_replicas(tmp_path: Path) -> None:
-    """A running request is answered and keeps its replica despite sleep."""
+    """A running request is answered and keeps its replica despite sleep. By force the replica
+    takes no more, answers it, and stops; nothing is started for it."""
     gate = Gate()
     async with serving(tmp_path, FakeDriver(Script(run_s=1), sleep=gate)) as server:
         await deploy(server)
@@ -363,9 +365,21 @@ async def test_sleep_keeps_busy_replicas(tmp_path: Path) -> None:
             call = group.create_task(server.call("digits", CALL))
             await until(lambda: gate.waiting == 1)
             answer = (await server.admin("POST", f"{PATH}/sleep")).json()
+            forced = (await server.admin("POST", f"{PATH}/sleep", {"force": True})).json()
+            await server.until_shown("digits", state="draining", ready=0)
             gate.open()
+        await server.until_shown("digits", state="cold")
 
-    assert (answer["stay"], call.result().status) == (1, 200)
+    assert (answer["stay"], answer["reasons"]) == (1, ["1 call open"])
+    assert (forced["asked"], forced["stay"], forced["reasons"]) == (1, 0, [])
+    assert call.result().status == 200
+
+
+async def test_sleep_knows_its_body(server: ServingServer) -> None:
+    """Unknown keys and other types are refused by name."""
+    for body in ({"forse": True}, {"force": "yes"}):
+        answer = await server.admin("POST", f"{PATH}/sleep", body)
+        assert (answer.status, answer.problem["code"]) == (400, "bad_request")
 
 
 @pytest.mark.parametrize("method", ["PATCH", "POST"])

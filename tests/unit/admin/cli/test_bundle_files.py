@@ -104,6 +104,23 @@ def test_a_handler_brings_its_folder(folder: Path) -> None:
     always = ["README.md", "add_one.onnx", "function.toml", "train.py"]
     assert paths(folder) == sorted([*sent, *always])
     assert collect(folder).unnamed == frozenset([*sent, "README.md", "train.py"]) - {"handler.py"}
+    along = "README.md, data/x, kernel.so, parts/one.py, train.py and 2 more"
+    assert collect(folder).along() == along
+
+
+def test_code_is_deployed_with_its_folder(folder: Path) -> None:
+    """A file of Python code alone says what was expected, and how its folder is deployed."""
+    (folder / "handler.py").touch()
+    for name in ("handler.py", "train.py"):
+        with pytest.raises(BadBundle, match=r"where handler\.py defines predict\(") as caught:
+            collect(folder / name)
+        assert caught.value.__notes__ == [f"fnctl deploy {folder} --trust"]
+
+    (folder / "handler.py").unlink()
+    with pytest.raises(BadBundle, match=r"got .*train\.py; code is deployed") as caught:
+        collect(folder / "train.py")
+    assert not hasattr(caught.value, "__notes__")
+    assert collect(folder).along() == ""
 
 
 def test_fnignore_decides_what_is_in_the_folder(folder: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,32 @@ def test_why_names_who_is_connected() -> None:
         "  10 s ago  request       no key   /a\ufffd[2Jb",
         "  and 4 more",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("events", "an event stream"),
+        ("websocket", "a WebSocket"),
+        ("request", "a request"),
+        ("?", "an exchange"),
+    ],
+)
+def test_why_says_which_exchange_keeps_a_function_in_use(kind: str, what: str) -> None:
+    """The one that ended last, as long as none is open."""
+    answer = {
+        "state": "warm",
+        "reason": "kept for the next call",
+        "sleeps_at_s": 390.0,
+        "last": {**CONNECTED, "kind": kind, "path": "/a\x1b[2Jb"},
+    }
+
+    until = datetime.fromtimestamp(390.0).astimezone().strftime("%H:%M:%S")
+    assert plain(render_why(answer, 100.0)).split("\n")[1:] == [
+        f"in use until {until}: {what} (/a\ufffd[2Jb) ended 10 s ago"
+    ]
+    for none in ({"sleeps_at_s": None}, {"last": None}):
+        assert "in use until" not in render_why({**answer, **none}, 100.0)
 
 
 def test_why_is_silent_about_nobody() -> None:

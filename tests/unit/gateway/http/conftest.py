@@ -19,6 +19,7 @@ from gateway.cold_checks.cold_check import ColdCheck
 from gateway.delivery import Delivery
 from gateway.http.admission import Admissions
 from gateway.http.app import Gateway, Site, StatePages
+from gateway.http.connected import LastExchanges
 from gateway.http.context import Invoker, RequestGate, request_ids
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
@@ -99,6 +100,7 @@ class Front:
             UpstreamKeys(),
             KeyTimes(self.past.used, time.time, asyncio.get_running_loop().call_later),
             deque(),
+            LastExchanges(),
             model_control=self.models,
         )
         return Gateway(invoker)

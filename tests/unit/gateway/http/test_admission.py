@@ -20,7 +20,7 @@ from gateway.http.admission import (
     requested_wait_s,
 )
 from registry.catalog import Catalog
-from registry.errors import BadRequest, FnError, NoKey, UnknownFunction, WrongScope
+from registry.errors import BadRequest, FnError, NoKey, Unknown, UnknownFunction, WrongScope
 from registry.key_form import KeyPriority
 from registry.model import Key, Limits
 from registry.store.keys import KeyRing, fingerprint
@@ -148,6 +148,23 @@ class World:
     def admit(self, asked: Head = KEYED) -> None:
         """Admit a head that is not cached, as the HTTP front ends do. Raise FnError if refused."""
         self.admissions.admit(asked, asked, self.admissions.resolve(asked))
+
+
+@pytest.mark.parametrize(
+    ("scopes", "near"), [(("invoke",), ["digits"]), (("invoke:digit", "invoke:b"), [])]
+)
+@pytest.mark.parametrize("version", [None, ""])
+def test_a_wrong_name_proposes_only_what_the_caller_may_invoke(
+    version: str | None, scopes: tuple[str, ...], near: list[str]
+) -> None:
+    """A key for one function that is gone learns of no other."""
+    world = World()
+    world.ring.put(replace(KEY, scopes=scopes))
+
+    with pytest.raises(Unknown) as caught:
+        world.admit(KEYED._replace(ref="digit", version=version))
+
+    assert caught.value.detail == {"nearest": near}
 
 
 def test_an_admission_has_the_limits_of_its_calls() -> None:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
+import pytest
 
-from gateway.http.connected import SHOWN_MAX, Connected, Connections, connections_of, joined
+from gateway.http import connected
+from gateway.http.connected import (
+    SHOWN_MAX,
+    Connected,
+    Connections,
+    LastExchanges,
+    connections_of,
+    joined,
+)
 from registry.model import PathRules
 from tests.support.proxied import Gate, gate, until
 from tests.unit.gateway.http.test_pages import KEYS, OWN, UPGRADE, cookie
@@ -56,6 +66,61 @@ async def test_open_exchanges_are_listed(tmp_path: Path) -> None:
         for wire in wires:
             wire.close()
         await one.settled()
+
+
+async def test_the_exchange_that_ended_last_is_named(tmp_path: Path) -> None:
+    """Of those that kept the function awake: whole, cut, or left by its client, but not a free one,
+    nor one without an answer."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"/dies" in head:
+            writer.close()
+        kind = b"text/event-stream" if b"/events" in head else b"text/plain"
+        begun = b"HTTP/1.1 200 OK\r\nContent-Type: " + kind + b"\r\nContent-Length: 2\r\n\r\nx"
+        writer.write(begun if b"/events" in head else begun + b"x")
+
+    paths = PathRules(free=("/free/*",))
+    async with gate(tmp_path, serve, keys=KEYS, paths=paths) as one:
+        assert shown(one).last is None
+        for path, expected in (
+            (b"/a?secret", ("request", "/a")),
+            (b"/events", ("events", "/events")),
+            (b"/free/x", ("events", "/events")),
+            (b"/dies", ("events", "/events")),
+        ):
+            wire = await one.connect()
+            wire.send(b"GET " + path + b" HTTP/1.1\r\n" + FIELDS + b"\r\n")
+            await wire.head()
+            wire.close()
+            await until(lambda: not one.exchanges.all())
+            last = shown(one).last
+            assert last is not None
+            assert (last.kind, last.path, last.key_id) == (*expected, "key-of")
+        assert one.gateway.connections("default", "we").last is None
+        await one.settled()
+
+
+def test_few_functions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those whose last exchange is the longest ago are forgotten."""
+    monkeypatch.setattr(connected, "FUNCTIONS_MAX", 2)
+    found = LastExchanges()
+    answer = Mock(fields=Mock(get=lambda _: b""))
+    for at_s, name in enumerate(("a", "b", "a", "c")):
+        plan = Mock(pool=f"default/{name}@{at_s}", key_id="k", websocket_key=None)
+        plan.target.path = b"/"
+        found.put(plan, answer, float(at_s))
+
+    ended = [found.get("default", name) for name in ("a", "b", "c")]
+    assert [one and one.since_s for one in ended] == [2.0, None, 3.0]
+
+
+def test_the_last_exchange_of_all_processes_is_the_latest() -> None:
+    """A process may know none."""
+    one, other = (Connected("", "request", float(at), "/", True) for at in (3, 5))
+    several = [Connections([], 0, 0, [], last) for last in (one, None, other)]
+
+    assert joined(several).last == other
 
 
 def shown(one: Gate) -> Connections:

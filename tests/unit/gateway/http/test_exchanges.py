@@ -9,6 +9,8 @@ from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
 
+import pytest
+
 from gateway.http import exchange_client
 from gateway.metrics.counters import TEXT
 from gateway.settings import GatewaySettings
@@ -492,6 +494,21 @@ async def test_keys(tmp_path: Path, is_fast: bool) -> None:
         await one.settled()
 
 
+@pytest.mark.parametrize(
+    ("scopes", "near"), [(("invoke",), ["web"]), (("invoke:wed", "invoke:x"), [])]
+)
+async def test_a_wrong_name_proposes_only_what_the_caller_may_call(
+    tmp_path: Path, is_fast: bool, scopes: tuple[str, ...], near: list[str]
+) -> None:
+    """On every path below the name, and in its description."""
+    async with gate(tmp_path, echo, is_fast=is_fast, keys={"fn_key-of-a-caller": scopes}) as one:
+        for path in (b"/fn/wed/x", b"/fn/wed"):
+            key = b"Connection: close\r\nAuthorization: Bearer fn_key-of-a-caller\r\n\r\n"
+            found = problem(await one.ask(b"GET " + path + b" HTTP/1.1\r\n" + HOST + key))
+            assert (found["code"], found["nearest"]) == ("unknown_function", near)
+        await one.settled()
+
+
 async def test_hosts_and_origins(tmp_path: Path, is_fast: bool) -> None:
     """A foreign Host gets 421, a foreign page 403, as for models."""
     async with gate(tmp_path, echo, is_fast=is_fast) as one:
@@ -506,17 +523,18 @@ async def test_hosts_and_origins(tmp_path: Path, is_fast: bool) -> None:
 
 
 async def test_paths_that_never_wake_are_named(tmp_path: Path, is_fast: bool) -> None:
-    """Without `wake` a refusal names the few paths that wake nothing."""
-    async with gate(tmp_path, echo, is_fast=is_fast, is_cold=True) as one:
-        page = await one.ask(
-            b"GET /fn/web/robots.txt HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
-        )
+    """Without `wake` a refusal names the few paths that wake nothing, and the one asked for."""
+    async with gate(tmp_path, echo, is_fast=is_fast, is_cold=True, ready="/health") as one:
+        for path in ("/robots.txt", "/health"):
+            head = (
+                f"GET /fn/web{path}?x HTTP/1.1\r\n".encode() + HOST + b"Connection: close\r\n\r\n"
+            )
 
-        detail = problem(page)["detail"]
-        assert detail.endswith(
-            "expected another path than /favicon.ico, /robots.txt, which only probe it;"
-            " `fnctl warm web` starts it, too"
-        )
+            assert problem(await one.ask(head))["detail"] == (
+                f"the function is asleep, and {path} only probes it: to wake it, expected another"
+                " path than /favicon.ico, /robots.txt, /health, which only probe it;"
+                " `fnctl warm web` starts it, too"
+            )
 
 
 async def test_path_rules(tmp_path: Path, is_fast: bool) -> None:
@@ -532,9 +550,11 @@ async def test_path_rules(tmp_path: Path, is_fast: bool) -> None:
         asleep = await ask(b"/favicon.ico")
         assert problem(asleep)["code"] == "asleep"
         assert problem(asleep)["detail"].endswith(
-            "does not wake it: expected one of /api/*; `fnctl warm web` starts it, too"
+            "/favicon.ico only probes it: to wake it, expected one of /api/*; `fnctl warm web`"
+            " starts it, too"
         )
         assert b"Retry-After" not in asleep
+        assert "this request does not wake it" in problem(await ask(b"/static/x"))["detail"]
         assert not one.delivery.loads().get(KEY)
         await warm(one)
         assert (await ask(b"/static/x")).startswith(b"HTTP/1.1 200 ")

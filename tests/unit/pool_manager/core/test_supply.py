@@ -155,6 +155,36 @@ def test_nobody_is_put_to_sleep_on_a_half_known_world() -> None:
     assert play.on(events.SleepRequested(B)) == []
 
 
+def test_a_forced_sleep_lets_accepted_calls_end_and_starts_nothing_for_them() -> None:
+    """A busy replica drains at once and may not refuse; its calls in flight ask for no other one,
+    and the next call that is held does."""
+    play = Play(PoolSpec(A))
+    play.run(a=1)
+    play.ready("r1")
+    play.run(a=1)
+
+    assert play.on(events.SleepRequested(A)) == []
+    assert play.on(events.SleepRequested(A, force=True)) == [Drain("r1", None)]
+    assert play.replica("r1").why == "put to sleep by force"
+    assert launched(play.run(a=1) + play.seconds(2, a=1)) == []
+    assert play.pool("a").describe(1, play.now) == ("draining", "put to sleep by force")
+
+    assert len(launched(play.hear_all(in_flight={"a": 1}, queued={"a": 1}))) == 1
+    assert not play.pool("a").unloading
+
+
+def test_a_forced_sleep_keeps_what_min_asks_for() -> None:
+    """Replicas of `min` stay; those that load do, too: somebody has just asked for them."""
+    play = Play(PoolSpec(A, min=1, max=2))
+    play.run(a=8)
+    play.ready("r1")
+    play.seconds(6, a=8)
+
+    assert play.on(events.SleepRequested(A, force=True)) == [Drain("r1", None)]
+    play.ready("r2")
+    assert play.on(events.SleepRequested(A, force=True)) == []
+
+
 # Unloading
 
 

@@ -106,7 +106,7 @@ def test_a_command_has_no_keys_of_images(line: str, said: str) -> None:
         ('user = "www-data"', "server.user: expected UID or UID:GID"),
         ('user = "33:4294967295"', "server.user: expected UID or UID:GID"),
         ('capabilities = ["SYS_ADMIN"]', "server.capabilities: expected some of CHOWN"),
-        ('capabilities = ["CAP_SETUI"]', "did you mean SETUID?, got 'CAP_SETUI'"),
+        ('capabilities = ["CAP_SETUI"]', "did you mean 'SETUID'?, got 'CAP_SETUI'"),
         ('writable = { "run" = 16 }', "server.writable: expected an absolute path"),
         ('writable = { "/run" = 0 }', "server.writable./run: expected 1 to"),
         ('writable = { "/proc/sys" = 1 }', "server.writable: expected an absolute path"),

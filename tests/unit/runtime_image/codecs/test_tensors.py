@@ -25,6 +25,7 @@ SIGNATURE = Signature("tensors", (X, Y), ())
     ("names", "text"),
     [
         (["x", "z"], "input 'z': expected one of: x, y, got an unknown name"),
+        (["yy", "x"], "got an unknown name; did you mean 'y'?"),
         (["x", "x", "y"], "input 'x': expected to be given once"),
         (["x"], "input 'y': expected INT64 of shape [-1], got nothing"),
         (["n" * 500, "x"], "..."),

@@ -178,8 +178,12 @@ def test_a_wrong_return_is_an_error(tmp_path: Path, value: str) -> None:
     [
         ("def predict(", r"importing handler.py raised SyntaxError: .* \(handler\.py:1\)$"),
         ("import no_such_module\n", "importing handler.py raised ModuleNotFoundError"),
-        ("", "handler.py must define predict"),
-        ("predict = 5\n", "handler.py must define predict"),
+        ("", r"must define predict\(inputs, ctx\), got a file .* which defines no function$"),
+        (
+            "def fit(): ...\ndef main(): ...\n",
+            r"must define predict\(inputs, ctx\), got a file without it, which defines fit, main$",
+        ),
+        ("predict = 5\n", r"must define predict\(inputs, ctx\), got predict of type int$"),
         ("def predict(inputs): return {}\n", "handler.py predict must take 2 arguments"),
         (PREDICT + "def load(): pass\n", "handler.py load must take 1 arguments"),
         (

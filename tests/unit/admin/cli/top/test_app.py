@@ -38,7 +38,8 @@ def done(background: BackgroundRequests, *requests: Request) -> list[Outcome]:
 def test_the_outcome_is_a_line(api: AdminApi, background: BackgroundRequests) -> None:
     """The outcome of warm and sleep is the line that the verbs print."""
     api.on("POST", f"{PATH}/warm", Canned({"revision": "a@1", "took_ms": 12.0}))
-    api.on("POST", f"{PATH}/sleep", Canned({"name": "a", "asked": 1, "stay": 1, "min": 1}))
+    slept = {"name": "a", "asked": 1, "stay": 1, "min": 1, "reasons": ["min is 1"]}
+    api.on("POST", f"{PATH}/sleep", Canned(slept))
 
     warm, sleep = Request("warm", "a"), Request("sleep", "a")
 

@@ -39,7 +39,7 @@ def test_a_file_is_sent_as_the_type_that_was_asked_for(
 
     fnctl("invoke", "filetype", "-i", f"data=@{tmp_path}/a.json", "--type", "text/x-any")
 
-    sent = api.requests[0]
+    [sent] = api.sent("POST")
     assert (sent.body, sent.headers["Content-Type"]) == (b"[1]", "text/x-any")
 
 
@@ -71,6 +71,66 @@ def test_the_functions_input_decides_how_a_file_is_sent(
 
     [sent] = api.sent("POST")
     assert (sent.body, sent.headers["Content-Type"]) == (b"[1]", sent_as)
+
+
+SIGNATURE = {
+    "kind": "tensors",
+    "inputs": [
+        {"name": "image", "dtype": "FP32", "shape": [-1, 8, 8]},
+        {"name": "text", "dtype": "BYTES", "shape": [-1]},
+    ],
+    "outputs": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            ["-i", "imaeg=@two.png"],
+            "expected an input of the function: image, text; got 'imaeg'; did you mean 'image'?",
+        ),
+        (["-i", "imaeg=@two.png", "--type", "image/png"], "did you mean 'image'?"),
+        (["-i", "qq=1"], "expected an input of the function: image, text; got 'qq'"),
+        (["-i", "image=two.png"], "did you mean -i image=@two.png?"),
+        (["-i", "image=two"], "did you mean -i image=@two?"),
+        (["-i", "image=other.jpg"], "did you mean -i image=@other.jpg?"),
+        (["-i", "image=three"], "image takes FP32 of shape [-1, 8, 8], as numbers in JSON or as"),
+        (["-i", "text=it is 5"], """a text needs double quotes: -i 'text=["it is 5"]'"""),
+        (["-d", "two.png"], "did you mean -d @two.png?"),
+        (["-i", "image=" + "x" * 5000], "image takes FP32"),
+    ],
+)
+def test_an_input_that_cannot_be_sent_says_how_it_is_given(
+    api: AdminApi,
+    fnctl: Callable[..., Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    complaint: str,
+) -> None:
+    """A wrong name, also beside a file that is sent without it; a file without @; a bare text."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("two.png", "two"):
+        (tmp_path / name).write_bytes(b"png")
+    api.on("GET", "/fn/f", Canned({"signature": SIGNATURE, "content_types": ["image/*"]}))
+
+    result = fnctl("invoke", "f", *words)
+
+    assert (result.exit_code, api.sent("POST")) == (2, [])
+    assert complaint in result.stderr
+
+
+@pytest.mark.parametrize("signature", [{}, {"kind": "json", "inputs": [], "outputs": []}, [1]])
+def test_any_name_is_sent_where_none_are_known(
+    api: AdminApi, fnctl: Callable[..., Result], signature: object
+) -> None:
+    """A function may take any JSON object; a description that cannot be read refuses nothing."""
+    api.on("GET", "/fn/f", Canned({"signature": signature}))
+    api.on("POST", "/fn/f", Canned(ANSWER))
+
+    assert fnctl("invoke", "f", "-i", "anything=1").exit_code == 0
+    assert api.sent("POST")[0].body == b'{"inputs": {"anything": 1}}'
 
 
 @pytest.mark.parametrize(
@@ -124,7 +184,7 @@ def test_bytes_are_not_printed(api: AdminApi, fnctl: Callable[..., Result], tmp_
     assert saved.stdout == f"application/x-npy, 6 B, written to {tmp_path}/y.npy\n"
     assert (tmp_path / "y.npy").read_bytes() == b"\x93NUMPY"
     assert (described["content_type"], described["bytes"]) == ("application/x-npy", 6)
-    assert api.requests[0].headers["Accept"] == "application/x-npy"
+    assert api.sent("POST")[0].headers["Accept"] == "application/x-npy"
 
 
 @pytest.mark.parametrize(("body", "shown"), [(b"[1]", "answer  [1]"), (b"{", "save it with")])

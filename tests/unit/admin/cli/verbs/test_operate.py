@@ -129,22 +129,29 @@ SLEEP_PATH = "/admin/v1/functions/digits/sleep"
 
 
 @pytest.mark.parametrize(
-    ("asked", "stay", "least", "text", "next_step"),
+    ("changes", "text", "next_step"),
     [
-        (0, 0, 0, "digits has no replica to stop\n", "fnctl ls"),
-        (1, 0, 0, "digits: 1 replica asked to stop\n", "fnctl ls"),
+        ({}, "digits has no replica to stop\n", "fnctl ls"),
         (
-            2,
-            1,
-            1,
+            {"reasons": ["1 replica still loading"]},
+            "digits has no replica to stop: 1 replica still loading\n",
+            "fnctl ls",
+        ),
+        ({"asked": 1}, "digits: 1 replica asked to stop\n", "fnctl ls"),
+        (
+            {"asked": 2, "stay": 1, "min": 1, "reasons": ["min is 1"]},
             "digits: 2 replicas asked to stop\n  1 replica stays: min is 1\n",
             "fnctl scale digits --min 0",
         ),
         (
-            0,
-            2,
-            0,
-            "digits: 0 replicas asked to stop\n  2 replicas stay: in use, or called just now\n",
+            {"stay": 2, "open": 3, "reasons": ["3 exchanges open"]},
+            "digits: 0 replicas asked to stop\n  2 replicas stay: 3 exchanges open\n",
+            "fnctl why digits  or  fnctl sleep digits --force",
+        ),
+        (
+            {"asked": 1, "open": 3, "reasons": ["1 replica still loading"]},
+            "digits: 1 replica asked to stop\n  what they have accepted is answered first\n"
+            "  1 replica still loading\n",
             "fnctl ls",
         ),
     ],
@@ -152,15 +159,14 @@ SLEEP_PATH = "/admin/v1/functions/digits/sleep"
 def test_sleep_says_what_it_did(
     api: AdminApi,
     fnctl: Callable[..., Result],
-    asked: int,
-    stay: int,
-    least: int,
+    changes: dict[str, Any],
     text: str,
     next_step: str,
 ) -> None:
     """sleep reports how many replicas it asked to stop, how many stay and why, and how to change
     that."""
-    answer = {"name": "digits", "asked": asked, "stay": stay, "min": least}
+    nothing = {"name": "digits", "asked": 0, "stay": 0, "min": 0, "open": 0, "reasons": []}
+    answer = {**nothing, **changes}
     api.on("POST", SLEEP_PATH, Canned(answer))
 
     result = fnctl("sleep", "digits")
@@ -168,6 +174,9 @@ def test_sleep_says_what_it_did(
     assert (result.exit_code, result.stdout) == (0, text)
     assert result.stderr == f"next: {next_step}\n"
     assert json.loads(fnctl("sleep", "digits", "--json").stdout) == answer
+    assert api.requests[0].body == b""
+    fnctl("sleep", "digits", "--force")
+    assert json.loads(api.requests[-1].body) == {"force": True}
 
 
 WARM_PATH = "/admin/v1/functions/digits/warm"

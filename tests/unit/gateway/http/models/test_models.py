@@ -43,17 +43,25 @@ async def test_a_model_has_several_names(
         await one.settled()
 
 
-@pytest.mark.parametrize("model", ["nope", "web@2", "digits", "digits@1", "gpt/small", "Web", " "])
+@pytest.mark.parametrize(
+    ("model", "hint"),
+    [
+        *((one, "") for one in ("nope", "digits", "digits@1", "digit", " ")),
+        *((one, "; did you mean 'web'?") for one in ("web@2", "Web")),
+        ("gpt/small", "; did you mean 'gpt/small:1'?"),
+    ],
+)
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_a_model_that_does_not_exist(
-    tmp_path: Path, is_fast: bool, path: str, model: str
+    tmp_path: Path, is_fast: bool, path: str, model: str, hint: str
 ) -> None:
-    """Unknown names and functions that do not answer at /v1 are the same 404; nothing is asked."""
+    """Unknown names and functions that do not answer at /v1 are the same 404, which proposes
+    similar models; nothing is asked."""
     server = ModelServer(document())
     async with models(tmp_path, server, is_fast=is_fast) as one:
         answer = await asks(one, post(path, {"model": model}))
         assert answer.status == 404
-        text = f"no model {model!r} that this key may use: GET /v1/models lists them"
+        text = f"no model {model!r} that this key may use: GET /v1/models lists them{hint}"
         if path == CHAT:
             kind, code = "invalid_request_error", "model_not_found"
             error = {"message": text, "type": kind, "param": None, "code": code}
@@ -70,7 +78,7 @@ async def test_a_model_of_others_does_not_exist(tmp_path: Path, is_fast: bool) -
     server = ModelServer(document())
     async with models(tmp_path, server, is_fast=is_fast, keys=KEYS) as one:
         found = []
-        for model in ("web", "none", "gpt/small:1", "web@1"):
+        for model in ("web", "none", "gpt/small:1", "web@1", "wed"):
             request = post(CHAT, {"model": model}, "Authorization: Bearer fn_other")
             answer = await asks(one, request)
             varying = {"x-request-id", "date", "content-length"}
