@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SHOWN_MAX: Final = 50
 """Max exchanges of one list; the others are only counted."""
 PATH_MAX: Final = 200
-FUNCTIONS_MAX: Final = 10_000
-"""Max functions whose last exchange is remembered."""
+POOLS_MAX: Final = 10_000
+"""Max pools whose last exchange is remembered."""
 EVENTS: Final = b"text/event-stream"
 Kind = Literal["websocket", "events", "request"]
 
@@ -52,26 +52,36 @@ class Connections(msgspec.Struct, frozen=True):
 
 
 class LastExchanges:
-    """The exchange of each function that ended last, of those that kept it awake."""
+    """The exchange of each pool that ended last, of those that kept it awake.
+
+    Each exchange passes here, so only what tells of it is kept; `get` makes it readable.
+    """
 
     def __init__(self) -> None:
-        self._by_function: dict[str, Connected] = {}
+        self._by_pool: dict[str, tuple[float, str, bool, bytes, bytes]] = {}
+        """Unix seconds of the end, id of the key, whether it was a WebSocket, the answer's type and
+        the path, by pool; the one that ended last comes last."""
 
     def put(self, plan: ExchangePlan, answer: ResponseHead, at_s: float) -> None:
-        """Note that an exchange ended at `at_s` Unix seconds. The functions whose last one is the
-        longest ago are forgotten."""
-        function = plan.pool.rpartition("@")[0]
-        self._by_function.pop(function, None)
-        if len(self._by_function) >= FUNCTIONS_MAX:
-            del self._by_function[next(iter(self._by_function))]
-        kind = _kind_of(plan, answer)
-        self._by_function[function] = Connected(
-            plan.key_id, kind, at_s, _path_of(plan), counts=True
-        )
+        """Note that an exchange ended at `at_s` Unix seconds. Beyond POOLS_MAX pools, the one whose
+        last exchange is the longest ago is forgotten."""
+        found, pool = self._by_pool, plan.pool
+        found.pop(pool, None)
+        if len(found) >= POOLS_MAX:
+            del found[next(iter(found))]
+        kind = answer.fields.get(b"content-type")
+        path = (plan.target.path or b"/")[:PATH_MAX]
+        found[pool] = at_s, plan.key_id, plan.websocket_key is not None, kind, path
 
     def get(self, namespace: str, name: str) -> Connected | None:
-        """Return the last exchange of a function, None if it is not known."""
-        return self._by_function.get(pool_key(namespace, name, 0).rpartition("@")[0])
+        """Return the last exchange of a function, of all its revisions; None if it is not known."""
+        prefix = pool_key(namespace, name, 0)[:-1]
+        of_function = [one for pool, one in self._by_pool.items() if pool.startswith(prefix)]
+        if not of_function:
+            return None
+        at_s, key_id, is_websocket, kind, path = max(of_function)
+        shown: Kind = "websocket" if is_websocket else _kind_of(kind)
+        return Connected(key_id, shown, at_s, path.decode("latin-1"), counts=True)
 
 
 def connections_of(
@@ -115,15 +125,14 @@ def _connected(exchange: Exchange, epoch_s: float) -> Connected:
     plan, answer, call = exchange.facts
     since_s = epoch_s + call.arrived_s if call is not None else 0.0
     is_free = plan.is_free if call is None else call.is_free
-    return Connected(plan.key_id, _kind_of(plan, answer), since_s, _path_of(plan), not is_free)
+    kind: Kind = "websocket"
+    if plan.websocket_key is None:
+        kind = _kind_of(b"" if answer is None else answer.fields.get(b"content-type"))
+    return Connected(plan.key_id, kind, since_s, _path_of(plan), not is_free)
 
 
-def _kind_of(plan: ExchangePlan, answer: ResponseHead | None) -> Kind:
-    if plan.websocket_key is not None:
-        return "websocket"
-    if answer is not None and answer.fields.get(b"content-type").lower().startswith(EVENTS):
-        return "events"
-    return "request"
+def _kind_of(content_type: bytes) -> Kind:
+    return "events" if content_type.lower().startswith(EVENTS) else "request"
 
 
 def closed_websocket(plan: ExchangePlan, at_s: float) -> tuple[str, Connected]:

@@ -103,7 +103,7 @@ async def test_the_exchange_that_ended_last_is_named(tmp_path: Path) -> None:
 
 def test_few_functions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those whose last exchange is the longest ago are forgotten."""
-    monkeypatch.setattr(connected, "FUNCTIONS_MAX", 2)
+    monkeypatch.setattr(connected, "POOLS_MAX", 2)
     found = LastExchanges()
     answer = Mock(fields=Mock(get=lambda _: b""))
     for at_s, name in enumerate(("a", "b", "a", "c")):
