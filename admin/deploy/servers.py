@@ -37,6 +37,8 @@ def server_result(deployed: Deployed) -> dict[str, Any]:
             "ready": server.ready,
             "network": server.network,
             "wait_s": deployed.function.limits.wait_s,
+            "host": server.host,
+            "found_host": server.found_host,
             **({"image": asdict(server.image), "hidden": []} if server.image else {}),
         }
     }

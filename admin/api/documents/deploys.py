@@ -36,6 +36,8 @@ class DeployedServer(msgspec.Struct):
     ready: str
     network: Network
     wait_s: float
+    host: str
+    found_host: str
     image: ServerImage | UnsetType = UNSET
     hidden: list[str] | UnsetType = UNSET
 

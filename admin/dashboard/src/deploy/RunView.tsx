@@ -131,6 +131,7 @@ function Result({ name, result }: { name: string; result: DeployResult }) {
     ["held", server ? `calls wait up to ${span(server.wait_s)} for a start` : ""],
     ["hidden", server?.hidden?.length ? `${server.hidden.join(", ")}: volumes of the image, empty folders in memory hide what it has there` : ""],
     ["network", server?.network === "egress" ? "egress: whatever this host reaches" : ""],
+    ["host", server?.host === "auto" && server.found_host === "loopback" ? "it refuses other names than its own, so it sees its address as Host" : ""],
     ["note", profile?.note ?? ""],
   ];
   return (

@@ -14,7 +14,7 @@ export interface DeployResult {
   switch?: string;
   batching?: string;
   profile?: { load_ms: number; memory_mib: number; note: string } | null;
-  server?: { network: string; wait_s: number; hidden?: string[]; image?: { reference: string; id: string; digest: string } };
+  server?: { network: string; wait_s: number; host?: string; found_host?: string; hidden?: string[]; image?: { reference: string; id: string; digest: string } };
 }
 
 interface Operation {

@@ -424,7 +424,8 @@ def test_a_result_tells_the_wait() -> None:
     """The result of a deploy has what a caller of the server may have to wait for."""
     one = server_deployed(ready="/up", network="egress", limits=Limits(wait_s=90.0))
 
-    assert server_result(one) == {"server": {"ready": "/up", "network": "egress", "wait_s": 90.0}}
+    said = {"ready": "/up", "network": "egress", "wait_s": 90.0}
+    assert server_result(one) == {"server": {**said, "host": "auto", "found_host": "client"}}
 
 
 def test_a_manager_has_what_the_double_has() -> None:

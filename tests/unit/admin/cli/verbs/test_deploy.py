@@ -260,7 +260,13 @@ WEB: dict[str, Any] = {
         "revision": "web@1",
         "created": True,
         "switch": "calls of web go to web@1, which is cold",
-        "server": {"ready": "/up", "network": "egress", "wait_s": 90.0},
+        "server": {
+            "ready": "/up",
+            "network": "egress",
+            "wait_s": 90.0,
+            "host": "auto",
+            "found_host": "loopback",
+        },
         "profile": {"profiled": True, "load_ms": 60_000, "memory_mib": 51.2},
         "sample": {
             "requests": [
@@ -306,6 +312,7 @@ def test_a_command_is_deployed_without_files(web: AdminApi, fnctl: Callable[...,
         "memory 51 MiB",
         "network egress: it reaches whatever this host reaches: its services, the local network,"
         " cloud metadata",
+        "host it refuses other names than its own, so it sees its address as Host",
         "held calls wait up to 90 s for a start",
         "switch calls of web go to web@1, which is cold",
     ]
