@@ -106,8 +106,8 @@ async def test_a_server_that_never_answers_is_given_up(web: Web) -> None:
     lost = await stage.next(events.Lost)
 
     assert lost.reason.startswith("not ready within 3 s; expected a status from 200 to 399")
-    assert "fngate: GET /facts: connection refused" in lost.log_tail
     if web.is_apart:  # its command does not follow the port
+        assert "fngate: GET /facts: connection refused" in lost.log_tail
         assert "the server listens on 127.0.0.1:8000, expected port 8005" in lost.reason
 
 

@@ -116,7 +116,8 @@ async def test_a_server_is_tried_with_its_samples(server: ServingServer) -> None
     assert (profile["engine"], profile["profiled"]) == ("server", True)
     assert profile["load_ms"] > 0
     assert profile["memory_mib"] > 1
-    assert result["server"] == {"ready": "/up", "network": "none", "wait_s": 55.0}
+    said = {"ready": "/up", "network": "none", "wait_s": 55.0}
+    assert result["server"] == {**said, "host": "auto", "found_host": "client"}
     function = await server.function("web")
     assert (function["signature"]["kind"], function["state"]) == ("http", "cold")
 
