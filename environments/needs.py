@@ -201,9 +201,9 @@ def _rows(name: str, text: str) -> list[tuple[int, str]]:
         line = line.removesuffix("\r")
         if not line.replace("\t", " ").isprintable():
             raise refusal(f"{name}:{number}", "printable text", shown(line))
-        row = _COMMENT.sub("", line).rstrip()
+        row = _COMMENT.sub("", line).strip()
         size += 0 if _HASH.match(row) else len(line) + 1
-        if row.strip():
+        if row:
             rows.append((number, row))
     wanted = sum(1 for _, row in rows if not _HASH.match(row))
     _check_count(name, wanted)

@@ -26,10 +26,10 @@ PARENTHESES_MAX: Final = 16
 SHOWN_MAX: Final = 80
 EXAMPLE: Final = "a package of an index like numpy>=2"
 SHA256: Final = re.compile(r"sha256:[0-9a-f]{64}")
-_MARKER: Final = re.compile(r"""[A-Za-z0-9 ._<>=!~'"()+*,-]*""")
+_MARKER: Final = re.compile(r'[A-Za-z0-9 ._<>=!~"()+*,-]*')
 _BOUNDARY: Final = re.compile(r"[\x20-\x7e\t]*")
 _FOREIGN: Final = (
-    (re.compile(r"\s*-"), "an option"),
+    (re.compile(r"^\s*-"), "an option"),
     (re.compile(r"[$]"), "a variable"),
     (re.compile(r"(?i)\s*(?:git|hg|svn|bzr)\+"), "an address of a version control system"),
     (re.compile(r"[A-Za-z0-9._\]-]\s*@"), "a direct reference"),
