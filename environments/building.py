@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -78,18 +78,27 @@ def build(asked: Build, uv: Uv, work: Work) -> Built:
 
 
 def _install(asked: Build, uv: Uv, work: Work) -> Contents:
-    """Install from the cache if it has all, else from the index; a changed cache is emptied."""
-    if not _sync(asked, uv, work, is_offline=True).code:
-        try:
-            return _check(asked, work)
-        except EnvironmentRefused as error:
-            log.warning("environment.cache_changed", error=error.message)
-            with locked(asked.cache_lock, work):
-                empty_cache(uv.cache)
+    """Install from the cache if it has all, else from the index. What does not fit its RECORD is
+    loaded once more, into a cache of its own: then either the cache was changed, or the wheel is
+    like that."""
+    if _sync(asked, uv, work, is_offline=True).code:
+        _load(asked, uv, work)
+    try:
+        return _check(asked, work)
+    except EnvironmentRefused as error:
+        log.warning("environment.record_mismatch", error=error.message)
+    _load(asked, replace(uv, cache=asked.temporary / "cache"), work)
+    contents = _check(asked, work)
+    log.warning("environment.cache_emptied", reason="its files had changed")
+    with locked(asked.cache_lock, work):
+        empty_cache(uv.cache)
+    return contents
+
+
+def _load(asked: Build, uv: Uv, work: Work) -> None:
     ended = _sync(asked, uv, work, is_offline=False)
     if ended.code:
         raise failure(ended, "installing the locked packages")
-    return _check(asked, work)
 
 
 def _check(asked: Build, work: Work) -> Contents:

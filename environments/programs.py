@@ -149,7 +149,9 @@ class _Running:
     def until_end(self, limits: Limits, work: Work, phase: str) -> Ended:
         """Read what it writes until it ends."""
         end_s = time.monotonic() + limits.seconds
-        written = -1
+        written = 0
+        if phase:
+            work.told(Progress(phase))
         while not self._turn():
             work.check()
             if time.monotonic() > end_s:
