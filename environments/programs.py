@@ -159,10 +159,9 @@ class _Running:
                 raise EnvironmentRefused(text)
             before, written = written, self._written()
             if written > limits.written_max:
-                raise EnvironmentRefused(
-                    f"{self._name}: expected at most {limits.written_max >> 20} MiB written,"
-                    f" got more"
-                )
+                most = f"{limits.written_max / 2**20:.1f} MiB"
+                raise EnvironmentRefused(f"{self._name}: expected at most {most} written, got more")
+            self._check_output()
             if phase and written != before:
                 work.told(Progress(phase, written))
         self._kill()
@@ -170,8 +169,7 @@ class _Running:
         for pipe in (self._process.stdout, self._process.stderr):
             while self._read(pipe):
                 pass
-        if len(self._out) > OUTPUT_MAX:
-            raise EnvironmentRefused(f"{self._name}: expected at most {OUTPUT_MAX} B, got more")
+        self._check_output()
         return Ended(code, bytes(self._out), self._text())
 
     def close(self) -> None:
@@ -209,6 +207,10 @@ class _Running:
             self._first += data[:room]
             self._last = (self._last + data[room:])[-TEXT_MAX // 2 :]
         return bool(data)
+
+    def _check_output(self) -> None:
+        if len(self._out) > OUTPUT_MAX:
+            raise EnvironmentRefused(f"{self._name}: expected at most {OUTPUT_MAX} B, got more")
 
     def _text(self) -> str:
         return (self._first + self._last).decode("utf-8", "replace")
