@@ -68,7 +68,7 @@ class PackageIndex:
     false_hashes: dict[str, str] = field(default_factory=dict)
     """Hashes that it claims, by file name."""
     says_sizes: bool = True
-    before: Callable[[str], None] = field(default=lambda _: None)
+    before: Callable[[str], object] = field(default=lambda _: None)
     """Called with the path before each answer."""
     status: int = 200
     url: str = ""

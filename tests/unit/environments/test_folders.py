@@ -23,7 +23,7 @@ from environments.needs import REQUIREMENTS, read_needs
 from environments.programs import Progress, Work, WorkCancelled
 from registry.errors import EnvironmentRefused, IndexAway, StoreUnavailable, Unknown
 from tests.support.package_index import PackageIndex, make_wheel
-from tests.support.small_disk import small_disk
+from tests.support.small_disk import fill, small_disk
 
 DAY_S = 24 * 3600.0
 
@@ -157,7 +157,7 @@ def test_another_file_than_the_locked_one(
         subprocess.run(["rm", "-rf", str(path)], check=True)
     index.add("small", files={"small.py": b"evil = True\n"})
 
-    with pytest.raises(EnvironmentRefused, match="(?s)not the one that was locked|hash"):
+    with pytest.raises(EnvironmentRefused, match=r"(?s)not the one that was locked|hash"):
         environments.ensure(lock, interpreter, Work())
     assert environments.listed() == []
     assert left(environments) == []
@@ -170,8 +170,8 @@ def test_an_index_that_lies_about_a_hash(
     index.add("small")
     index.false_hashes["small-1.0-py3-none-any.whl"] = "0" * 64
 
-    with pytest.raises(EnvironmentRefused, match="(?i)hash"):
-        lock = resolved(environments, interpreter, "small")
+    lock = resolved(environments, interpreter, "small")
+    with pytest.raises(EnvironmentRefused, match=r"(?i)hash"):
         environments.ensure(lock, interpreter, Work())
     assert environments.listed() == []
 
@@ -316,9 +316,13 @@ def test_a_disk_that_is_full(tmp_path: Path, index: PackageIndex, interpreter: I
         settings = EnvironmentSettings(index.config(tmp_path))
         environments = Environments(disk / "environments", settings)
 
+        lock = resolved(environments, interpreter, "msgspec")
+        (disk / "filler").write_bytes(b"x" * 5_000_000)
+
         with pytest.raises(StoreUnavailable, match="disk full"):
-            lock = resolved(environments, interpreter, "large")
-            (disk / "filler").write_bytes(b"x" * 2_000_000)
+            resolved(environments, interpreter, "large")
+        fill(disk)
+        with pytest.raises(StoreUnavailable, match="disk full"):
             environments.ensure(lock, interpreter, Work(), owner="mine")
         assert environments.listed() == []
         assert left(environments) == []

@@ -63,7 +63,7 @@ def test_a_hostile_uv_lock_is_refused(kind: str) -> None:
     """Packages that come from no index are refused."""
     project = b'[project]\ndependencies=["x"]\n'
 
-    with pytest.raises(BadNeeds, match="uv.lock"):
+    with pytest.raises(BadNeeds, match=r"uv\.lock"):
         read_needs({PROJECT: project, UV_LOCK: HOSTILE_LOCKS[kind]})
 
 

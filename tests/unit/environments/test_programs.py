@@ -10,8 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from environments.programs import OUTPUT_MAX, TEXT_MAX, Ended, Limits, Program, Progress, Work, run
-from environments.programs import WorkCancelled
+from environments.programs import (
+    OUTPUT_MAX,
+    TEXT_MAX,
+    Ended,
+    Limits,
+    Program,
+    Progress,
+    Work,
+    WorkCancelled,
+    run,
+)
 from registry.errors import EnvironmentRefused
 
 
