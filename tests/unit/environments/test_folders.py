@@ -312,15 +312,14 @@ def test_a_disk_that_is_full(tmp_path: Path, index: PackageIndex, interpreter: I
     """It is said as what it is, and leaves nothing."""
     index.says_sizes = False
     index.add("large", files={"large.bin": os.urandom(9_000_000)})
-    with small_disk(tmp_path / "disk", 12) as disk:
+    with small_disk(tmp_path / "disk", 7) as disk:
         settings = EnvironmentSettings(index.config(tmp_path))
         environments = Environments(disk / "environments", settings)
 
-        lock = resolved(environments, interpreter, "msgspec")
-        (disk / "filler").write_bytes(b"x" * 5_000_000)
-
+        lock = resolved(environments, interpreter, "large")
         with pytest.raises(StoreUnavailable, match="disk full"):
-            resolved(environments, interpreter, "large")
+            environments.ensure(lock, interpreter, Work())
+        assert left(environments) == []
         fill(disk)
         with pytest.raises(StoreUnavailable, match="disk full"):
             environments.ensure(lock, interpreter, Work(), owner="mine")
