@@ -100,7 +100,7 @@ NEEDS: Final = (
         check=check_needs,
         steps_s=FNCTL_S,
         lines=Bound(20_000, 60),
-        memory=Bound(512 * KIB, 60),
+        memory=Bound(1024 * KIB, 140),
     ),
     Subject(
         *("script", _needs(HANDLER), (SCRIPT,), 64 * KIB),
@@ -108,7 +108,7 @@ NEEDS: Final = (
         check=check_needs,
         steps_s=FNCTL_S,
         lines=Bound(20_000, 60),
-        memory=Bound(512 * KIB, 60),
+        memory=Bound(1024 * KIB, 140),
     ),
     Subject(
         *("uv-lock", _needs(UV_LOCK, project=TABLES), (LOCK,), 64 * KIB),
@@ -116,7 +116,7 @@ NEEDS: Final = (
         check=check_needs,
         steps_s=FNCTL_S,
         lines=Bound(20_000, 60),
-        memory=Bound(512 * KIB, 60),
+        memory=Bound(1024 * KIB, 140),
     ),
     Subject(
         *("lock", read_lock, (LOCKED.text.encode(),), 64 * KIB),
