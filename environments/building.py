@@ -86,10 +86,10 @@ def _install(asked: Build, uv: Uv, work: Work) -> Contents:
     try:
         return _check(asked, work)
     except EnvironmentRefused as error:
-        log.warning("environment.record_mismatch", error=error.message)
+        log.warning("packages did not fit their RECORD: they are loaded anew", error=error.message)
     _load(asked, replace(uv, cache=asked.temporary / "cache"), work)
     contents = _check(asked, work)
-    log.warning("environment.cache_emptied", reason="its files had changed")
+    log.warning("files in the cache of packages had changed: it is emptied", cache=str(uv.cache))
     with locked(asked.cache_lock, work):
         empty_cache(uv.cache)
     return contents

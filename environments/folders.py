@@ -304,7 +304,7 @@ class Environments:
     def _remove_leftovers(self, *prefixes: str) -> None:
         for path in self.root.iterdir():
             if path.name.startswith(prefixes):
-                log.info("environment.leftover_removed", name=path.name)
+                log.info("what a killed build has left is removed", name=path.name)
                 remove_tree(path)
 
     @contextlib.contextmanager
