@@ -48,6 +48,7 @@ def compile_all(
 
     processes = min(len(os.sched_getaffinity(0)), PROCESSES_MAX)
     done = 0
+    work.told(Progress("compile", 0, len(sources)))
     with ThreadPoolExecutor(processes, "bytecode") as pool:
         waiting = [pool.submit(one, number) for number in range(len(parts))]
         try:

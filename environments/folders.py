@@ -132,7 +132,7 @@ class Environments:
 
     def find(self, lock: Lock, owner: str = "") -> Environment | None:
         """Return the environment of a lock if it is there; `owner` as in `ensure`."""
-        return self._read(_name(lock, owner))
+        return self._read(environment_name(lock, owner))
 
     def ensure(
         self,
@@ -150,7 +150,7 @@ class Environments:
         functions could write to it. Raises EnvironmentRefused, IndexAway, StoreUnavailable,
         WorkCancelled; then nothing has changed.
         """
-        name = _name(lock, owner)
+        name = environment_name(lock, owner)
         if (found := self._read(name)) is not None:
             # Whoever removes what is unused must not take it before a revision names it.
             with contextlib.suppress(OSError):
@@ -159,6 +159,8 @@ class Environments:
         if not lock.fits(interpreter):
             expected = f"Python {lock.python} on {lock.platform} with {lock.libc}"
             raise EnvironmentRefused(f"expected {expected}, got {interpreter.full_version}")
+        if wheels is None and (own := [one.name for one in lock.packages if one.bundled]):
+            raise EnvironmentRefused(f"expected the bundle's wheels of {', '.join(own)}, got none")
         check_size(lock, self._settings.limit)
         with self._errors(), locked(self.root / BUILD_LOCK, work) as held:
             if (found := self._read(name)) is not None:
@@ -206,11 +208,18 @@ class Environments:
             fsync_folder(self.root)
 
     def listed(self) -> list[Environment]:
-        """Return all environments, the one that was used last first."""
-        found = (
-            self._read(path.name) for path in self.root.iterdir() if _NAME.fullmatch(path.name)
-        )
-        return sorted((one for one in found if one), key=lambda one: -one.used_s)
+        """Return all environments that can be read, the one that was used last first."""
+        found = []
+        for path in self.root.iterdir():
+            if not _NAME.fullmatch(path.name):
+                continue
+            try:
+                one = self._read(path.name)
+            except (StoreUnavailable, EnvironmentRefused) as error:
+                log.warning("an environment cannot be read", name=path.name, error=error.message)
+                continue
+            found += [one] if one else []
+        return sorted(found, key=lambda one: -one.used_s)
 
     def use(self, name: str, now_s: float) -> None:
         """Note the use of an environment at a time; one that is absent is no error."""
@@ -230,11 +239,11 @@ class Environments:
     def remove_unused(
         self, named: Collection[str], now_s: float, unused_s: float = UNUSED_S
     ) -> list[Environment]:
-        """Remove what no digest in `named` names and nothing has used for a time; return it."""
-        wanted = {name.partition(".")[0] for name in named} | set(named)
+        """Remove what is not among `named` (`environment_name`) and nothing has used for a time;
+        return it."""
         removed = []
         for one in self.listed():
-            if not {one.name, one.lock.digest} & wanted and one.used_s + unused_s < now_s:
+            if one.name not in named and one.used_s + unused_s < now_s:
                 with contextlib.suppress(Unknown):
                     self.remove(one.name)
                     removed.append(one)
@@ -267,7 +276,8 @@ class Environments:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            raise StoreUnavailable(f"the environment {name} cannot be read: {error}") from error
+            reason = f"the environment {name} cannot be read: {error}; fnctl env rm {name}"
+            raise StoreUnavailable(reason) from error
         return Environment(
             name,
             folder,
@@ -315,7 +325,9 @@ class Environments:
             raise unavailable(error) from error
 
 
-def _name(lock: Lock, owner: str) -> str:
+def environment_name(lock: Lock, owner: str = "") -> str:
+    """Return the name of a lock's environment, or of the copy that a function `owner` has. Raises
+    EnvironmentRefused for what is no function's name."""
     if owner and not _OWNER.fullmatch(owner):
         raise EnvironmentRefused(f"expected the name of a function, got {owner[:80]!r}")
     return f"{lock.digest}.{owner}" if owner else lock.digest

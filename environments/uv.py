@@ -28,7 +28,6 @@ _AWAY: Final = re.compile(
 )
 _FULL: Final = re.compile(r"os error (?:28|122|27)\b|No space left on device")
 _SOURCES_ONLY: Final = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
-_OTHER_WHEELS: Final = re.compile(r"but we only found wheels for `")
 _MISMATCH: Final = re.compile(r"(?i)hash mismatch|Hashes are mismatched|hash-checking")
 _CREDENTIALS: Final = re.compile(r"://[^\s/@]*@")
 
@@ -90,7 +89,7 @@ def failure(ended: Ended, what: str) -> FnError:
     if ended.code < 0:
         return EnvironmentRefused(f"{what}: uv was ended by signal {-ended.code}")
     if sources := sorted(set(_SOURCES_ONLY.findall(text))):
-        return EnvironmentRefused(f"{what}: {core(text)}\n{_wheel_remedy(text, sources)}")
+        return EnvironmentRefused(f"{what}: {core(text)}\n{_wheel_remedy(sources)}")
     if "No solution found" in text:
         return EnvironmentRefused(f"{what}: {core(text)}")
     if _MISMATCH.search(text):
@@ -100,13 +99,12 @@ def failure(ended: Ended, what: str) -> FnError:
     return EnvironmentRefused(f"{what}: {core(text)}")
 
 
-def _wheel_remedy(text: str, sources: list[str]) -> str:
+def _wheel_remedy(sources: list[str]) -> str:
     """Return what to do about packages without a wheel that could be taken."""
     names = " ".join(sources)
-    other = " for this interpreter" if _OTHER_WHEELS.search(text) else ""
     return (
-        f"There is no wheel of {names}{other}, and nothing is built from source here."
-        f" Build one yourself: pip wheel --no-deps --wheel-dir wheels {names}"
+        f"No wheel of {names} fits the wanted versions and this interpreter, and nothing is built"
+        f" from source here. Build one yourself: pip wheel --no-deps --wheel-dir wheels {names}"
     )
 
 

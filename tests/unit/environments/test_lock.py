@@ -256,6 +256,8 @@ def test_wheels_of_a_bundle(
     assert mine.version == "1.0"
     assert mine.hashes == (f"sha256:{hashlib.sha256(data).hexdigest()}",)
     assert mine.bundled
+    with pytest.raises(EnvironmentRefused, match="expected the bundle's wheels of mine"):
+        environments.ensure(found, interpreter, Work())
     built = environments.ensure(found, interpreter, Work(), wheels=wheels)
     assert (built.packages / "mine.py").read_bytes() == b"evil = False\n"
 
