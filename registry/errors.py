@@ -305,6 +305,29 @@ class BadManifest(Refused):
     title = "function.toml was refused"
 
 
+class BadNeeds(Refused):
+    """The packages that a folder needs cannot be read; the text names file, line and what was
+    expected."""
+
+    code = "bad_needs"
+    title = "The needed packages were refused"
+
+
+class EnvironmentRefused(Refused):
+    """The environment of a function cannot be made: no versions fit, no wheel, no such
+    interpreter, too large, or a file is not the one that was locked."""
+
+    code = "environment_refused"
+    title = "The environment cannot be made"
+
+
+class IndexAway(Refused):
+    """The package index does not answer, and the cache does not have what is needed."""
+
+    code = "index_away"
+    title = "The package index does not answer"
+
+
 class ModelRefused(Refused):
     """The trial replica could not load the model or run its sample."""
 

@@ -14,7 +14,15 @@ from tests.support import rules
 from tests.support.rules import Source
 
 ROOT = Path(__file__).parent.parent
-PRODUCT = ("registry", "runtime_image", "hosts", "pool_manager", "gateway", "admin")
+PRODUCT = (
+    "registry",
+    "runtime_image",
+    "environments",
+    "hosts",
+    "pool_manager",
+    "gateway",
+    "admin",
+)
 
 ENVIRONMENT = {
     "admin/settings.py": "the one place where settings are read",
