@@ -75,8 +75,8 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.HostDown: 503,
     errors.SupervisorAway: 503,
 }
-"""One row per error class. The statuses of errors that servers of ours in replicas answer, too, stand
-in the contract; no other module defines any."""
+"""One row per error class. The statuses of errors that servers of ours in replicas answer, too,
+stand in the contract; no other module defines any."""
 
 FROM_REPLICA: dict[str, type[errors.FnError]] = {
     codes.BAD_INPUT: errors.BadInput,
