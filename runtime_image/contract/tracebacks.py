@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Final
 
 from runtime_image.contract.errors import describe
@@ -25,11 +25,12 @@ class Tracebacks:
     """Exceptions of the files in one folder.
 
     Paths of this machine are cut to those in the folder and in the folders that Python imports
-    from.
+    from. The first lines of a traceback that stand below `ours` are left out.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ours: Path | None = None) -> None:
         self._folders = tuple(dict.fromkeys((str(folder), str(folder.resolve()))))
+        self._ours = None if ours is None else f"{ours}/"
 
     def told(self, error: BaseException) -> str:
         """Return type, text and the last line in the folder's own files."""
@@ -42,9 +43,17 @@ class Tracebacks:
         import traceback  # not at module level: it would cost every cold start 2 ms
 
         # Above the folder's first line are only ours and Python's import machinery.
-        begin = next(iter(self._own(error)), _TRACEBACK.__get__(error))
+        begin = next(iter(self._own(error)), None) or self._not_ours(error)
         lines = self._cut("".join(traceback.format_exception(type(error), error, begin)))
         return lines if len(lines) <= TRACEBACK_MAX else f"…{lines[-TRACEBACK_MAX:]}"
+
+    def stack(self, frame: FrameType) -> str:
+        """Return where a thread is, from the folder's first line on."""
+        import traceback
+
+        frames = traceback.extract_stack(frame)
+        own = (at for at, one in enumerate(frames) if self._inner(one.filename))
+        return self._cut("".join(traceback.format_list(frames[next(own, 0) :])))[-TRACEBACK_MAX:]
 
     def _text(self, error: BaseException) -> str:
         text = describe(error, lambda error: f"{type(error).__name__}: {_words(error)}")
@@ -81,6 +90,13 @@ class Tracebacks:
                 found.append(at)
             at = at.tb_next
         return found
+
+    def _not_ours(self, error: BaseException) -> TracebackType | None:
+        """Return the part of the traceback that begins behind our own lines."""
+        at: TracebackType | None = _TRACEBACK.__get__(error)
+        while at and self._ours and at.tb_frame.f_code.co_filename.startswith(self._ours):
+            at = at.tb_next
+        return at
 
     def _inner(self, file: object) -> str:
         """Return the path in the folder, "" for a file elsewhere."""
