@@ -72,12 +72,26 @@ def _output(handler: Handler, defs: dict[str, Any]) -> dict[str, Any] | None:
 
 def _of_parameter(one: Parameter, defs: dict[str, Any]) -> dict[str, Any]:
     schema = _of(one.hint, defs)
+    if one.takes("array"):
+        _name_dtype(schema, kinds.dtype_of(one.item))
     if one.has_default:
         try:
             schema = {**schema, "default": msgspec.to_builtins(one.default, enc_hook=kinds.write)}
         except TypeError:
             return schema
     return schema
+
+
+def _name_dtype(schema: Any, dtype: str | None) -> None:
+    """Write the dtype of an array, of which msgspec forgets the arguments, where it is missing."""
+    if isinstance(schema, dict):
+        if kinds.DTYPE in schema:
+            schema[kinds.DTYPE] = dtype
+        for part in schema.values():
+            _name_dtype(part, dtype)
+    elif isinstance(schema, list):
+        for part in schema:
+            _name_dtype(part, dtype)
 
 
 def _of(hint: Any, defs: dict[str, Any]) -> dict[str, Any]:

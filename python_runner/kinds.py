@@ -24,6 +24,8 @@ from runtime_image.contract.signature import Signature, TensorSpec
 Family = Literal["array", "picture", "model"]
 """What a type of another package is: a NumPy array, a picture of Pillow, a model of pydantic."""
 NPY_MAGIC: Final = b"\x93NUMPY"
+DTYPE: Final = "x-dtype"
+"""Member of the schema of an array: the protocol's name of its dtype."""
 PNG: Final = "image/png"
 SHOWN_MAX: Final = 80
 
@@ -50,6 +52,7 @@ class _Kind(NamedTuple):
 
 def family_of(hint: Any) -> Family | None:
     """Return what a hint is, None for what msgspec reads by itself or nobody knows."""
+    hint = mended(hint)
     kind = get_origin(hint) or hint
     if not isinstance(kind, type):
         return None
@@ -92,9 +95,14 @@ def unknown(hint: Any) -> str:
 
 
 def mended(hint: Any) -> Any:
-    """Return the class for the module `PIL.Image`, which `from PIL import Image` gives."""
-    is_module = isinstance(hint, ModuleType) and hint.__name__ == "PIL.Image"
-    return hint.Image if is_module else hint
+    """Return what an alias stands for, such as NumPy's `NDArray[float32]`, and the class for the
+    module `PIL.Image`, which `from PIL import Image` gives."""
+    if isinstance(hint, ModuleType) and hint.__name__ == "PIL.Image":
+        return hint.Image
+    alias = get_origin(hint) or hint
+    if type(alias).__name__ != "TypeAliasType":  # Python 3.12
+        return hint
+    return alias.__value__[get_args(hint)] if get_args(hint) else alias.__value__
 
 
 def _is(kind: type, one: _Kind) -> bool:
@@ -106,10 +114,10 @@ def dtype_of(hint: Any) -> str | None:
     """Return the protocol's name of an array's dtype, None if its hint names none that has one."""
     from runtime_image.codecs.arrays import DTYPES
 
-    for argument in get_args(hint):
-        kinds = get_args(argument)
-        if get_origin(argument) is not None and kinds and isinstance(kinds[0], type):
-            return next((name for name, dtype in DTYPES.items() if dtype.type is kinds[0]), None)
+    for argument in get_args(mended(hint)):
+        if getattr(get_origin(argument), "__name__", "") == "dtype":
+            kind = get_args(argument)[0]
+            return next((name for name, dtype in DTYPES.items() if dtype.type is kind), None)
     return None
 
 
@@ -170,7 +178,7 @@ def _npy_dtype(value: bytes) -> str:
 
 
 def _array_schema(hint: Any) -> dict[str, Any]:
-    return {"type": "array", "items": {}, "x-dtype": dtype_of(hint)}
+    return {"type": "array", "items": {}, DTYPE: dtype_of(hint)}
 
 
 def _read_picture(_hint: Any, value: Any) -> Any:
@@ -215,7 +223,7 @@ def _read_model(hint: Any, value: Any) -> Any:
     except errors as error:
         first = error.errors(include_url=False, include_context=False)[0]
         below = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"][:16])
-        expected = str(first["msg"])[:SHOWN_MAX]
+        expected = str(first["msg"]).removeprefix("Input should be ")[:SHOWN_MAX]
         got = "nothing" if first["type"] == "missing" else _named(first.get("input"))
         raise Unfit(expected, got, below) from None
 

@@ -7,8 +7,9 @@ import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -26,6 +27,7 @@ WHOLE: Final = "inputs"
 _EXPECTED: Final = 'a JSON object {"inputs": {name: value}}'
 _AT: Final = re.compile(r"(.*?)(?: - at `(?:key in )?\$([^`]*)`)?", re.DOTALL)
 _WANTED: Final = re.compile(r"Expected (.+), got (.+)", re.DOTALL)
+_ENUM: Final = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _FIELD: Final = re.compile(r"Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
 _SIMPLE: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -125,6 +127,8 @@ class Parameters:
             path = (path + error.__cause__.below).lstrip(".")
         elif wanted is not None:
             expected, got = wanted[1].replace("`", ""), wanted[2].replace("`", "")
+        elif (value := _ENUM.fullmatch(text)) is not None:
+            expected, got = self._values(path), value[1]
         elif (member := _FIELD.fullmatch(text)) is not None:
             path = f"{path}.{member[2]}".lstrip(".")
             known = ", ".join(one.name for one in self.named)
@@ -134,6 +138,14 @@ class Parameters:
             if not is_missing and "." not in path and known:
                 expected = f"one of: {known}"
         return unfit(path or "body", expected, got)
+
+    def _values(self, path: str) -> str:
+        """Return which values a parameter may have, if it has few."""
+        item = next((one.item for one in self.named if one.name == path), None)
+        values = get_args(item) if get_origin(item) is Literal else ()
+        if isinstance(item, type) and issubclass(item, Enum):
+            values = tuple(one.value for one in item)
+        return f"one of: {', '.join(map(repr, values[:20]))}" if values else "a known value"
 
 
 def unfit(path: str, expected: str, got: str) -> RequestError:
@@ -171,7 +183,8 @@ def read_parameters(
             takes_context = True
         else:
             named.append(_parameter(name, one, hints.get(name, Any), is_batch=is_batch))
-    text = f"predict{signature}"
+    shown = [one.replace(annotation=_Shown.of(hints, one)) for one in signature.parameters.values()]
+    text = f"predict{signature.replace(parameters=shown)}"
     returns = hints.get("return")
     if [one.name for one in named] == [WHOLE] and not named[0].has_default:
         hint = named[0].hint
@@ -187,6 +200,25 @@ def read_parameters(
         signature=tensors,
         rules=rules,
     )
+
+
+class _Shown(str):
+    """A hint as a reader knows it."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+    @classmethod
+    def of(cls, hints: Mapping[str, Any], one: inspect.Parameter) -> Any:
+        """Return the hint of a parameter as it is shown."""
+        if one.name not in hints:
+            return one.empty
+        bare = _bare(hints[one.name])
+        rest = "" if bare is hints[one.name] else " | None"
+        family = kinds.family_of(bare)
+        if family == "array":
+            return cls(f"NDArray[{kinds.dtype_of(bare) or 'Any'}]{rest}")
+        return cls(f"Image{rest}") if family == "picture" else hints[one.name]
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
