@@ -151,41 +151,58 @@ def _failed(expected: str, result: Any) -> RequestError:
 class Stream:
     """The form of one stream, which its first value decides."""
 
-    def __init__(self, first: Any, accept: str, output: Output) -> None:
-        """Raise NOT_ACCEPTABLE if the client takes no form of such values."""
+    def __init__(self, accept: str, output: Output) -> None:
+        self.fields: dict[str, str] = {}
+        self.has_begun = False
+        self._accept = accept
+        self._output = output
+        self._media = ""
+
+    def begin(self, first: Any) -> bytes:
+        """Return the first value. Raises NOT_ACCEPTABLE if the client takes no form of such
+        values."""
         if isinstance(first, bytes | bytearray | memoryview):
-            content_type = output.content_type or OCTETS
-            _check_accept(accept, content_type.partition(";")[0].strip().lower())
-            self.media = ""
-            self.fields = {"content-type": content_type}
-            return
-        offers = (EVENTS, LINES, TEXT) if isinstance(first, str) else (EVENTS, LINES)
-        default = TEXT if output.kind == "text" and isinstance(first, str) else EVENTS
-        self.media = best_of(accept, offers)[0] if accept not in ("", "*/*") else default
-        shown = self.media if self.media != TEXT else output.content_type or TEXT_UTF8
-        self.fields = {"content-type": shown, "cache-control": "no-store"}
+            shown = self._output.content_type or OCTETS
+            _check_accept(self._accept, shown.partition(";")[0].strip().lower())
+            self.fields = {"content-type": shown}
+        else:
+            self._media = self._choose(is_text=isinstance(first, str))
+            shown = self._media
+            if shown == TEXT:
+                shown = self._output.content_type or TEXT_UTF8
+            self.fields = {"content-type": shown, "cache-control": "no-store"}
+        part = self.part(first)
+        self.has_begun = True
+        return part
+
+    def _choose(self, *, is_text: bool) -> str:
+        if self._accept in ("", "*/*"):
+            return TEXT if is_text and self._output.kind == "text" else EVENTS
+        return best_of(self._accept, (EVENTS, LINES, TEXT) if is_text else (EVENTS, LINES))[0]
 
     def part(self, value: Any) -> bytes:
         """Return one value. Raises FUNCTION_FAILED for one that this form cannot have."""
         is_octets = isinstance(value, bytes | bytearray | memoryview)
-        if is_octets and not self.media:
+        if is_octets and not self._media:
             return bytes(value)
-        if is_octets or not self.media:
-            expected = "bytes, like the first value" if not self.media else "str or a value of JSON"
+        if is_octets or not self._media:
+            expected = (
+                "bytes, like the first value" if not self._media else "str or a value of JSON"
+            )
             text = f"predict: expected to yield {expected}, got {type(value).__name__}"
             raise RequestError(FUNCTION_FAILED, text)
-        if isinstance(value, str) and self.media != LINES:
-            return value.encode() if self.media == TEXT else _event(value)
+        if isinstance(value, str) and self._media != LINES:
+            return value.encode() if self._media == TEXT else _event(value)
         written = plain_json.encode_outputs({"outputs": value}, kinds.encoder, kinds.write)
         written = written[len(b'{"outputs":') : -1]
-        if self.media == EVENTS:
+        if self._media == EVENTS:
             return b"data: %b\n\n" % written
         return written + b"\n"
 
     def failure(self, problem: bytes) -> bytes | None:
         """Return the last part of a stream that failed, None for a form that has none: it is
         cut."""
-        return b"event: error\ndata: %b\n\n" % problem if self.media == EVENTS else None
+        return b"event: error\ndata: %b\n\n" % problem if self._media == EVENTS else None
 
 
 def _event(text: str) -> bytes:

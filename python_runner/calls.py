@@ -167,35 +167,44 @@ class Calls:
     async def _stream(
         self, values: _Values | _AsyncValues, accept: str, connection: Connection
     ) -> None:
-        """Write one value after the other, each when the one before it has left."""
-        stream: Stream | None = None
+        """Write a stream to its end, and end the generator."""
+        stream = Stream(accept, self._settings.output)
         try:
-            while (value := await values.next()) is not _END:
-                if stream is None:
-                    stream = Stream(value, accept, self._settings.output)
-                    part = stream.part(value)
-                    connection.begin(stream.fields)
-                else:
-                    part = stream.part(value)
-                del value
-                await connection.write(part)
-            if stream is None:
-                connection.begin(Stream("", accept, self._settings.output).fields)
-            connection.end()
+            await self._write(stream, values, connection)
         except BaseException as error:
-            if stream is None or (isinstance(error, asyncio.CancelledError) and connection.is_gone):
+            if not stream.has_begun or (
+                isinstance(error, asyncio.CancelledError) and connection.is_gone
+            ):
                 raise
             last = stream.failure(self.failure(error)[2])
             if last is None:
                 connection.cut()
             else:
-                await connection.write(last)
+                connection.write(last)
                 connection.end()
         finally:
             try:
                 await values.close()
             except Exception as error:  # noqa: BLE001 - the answer is over, so only the log has it
                 self.failure(error)
+
+    async def _write(
+        self, stream: Stream, values: _Values | _AsyncValues, connection: Connection
+    ) -> None:
+        """Write one value after the other, each when the one before it has left."""
+        while (value := await values.next()) is not _END:
+            if not stream.has_begun:
+                part = stream.begin(value)
+                connection.begin(stream.fields)
+            else:
+                part = stream.part(value)
+            connection.write(part)
+            del part, value  # of a slow reader's stream, only the transport has one
+            await connection.room()
+        if not stream.has_begun:
+            stream.begin("")
+            connection.begin(stream.fields)
+        connection.end()
 
     def failure(self, error: BaseException) -> tuple[int, dict[str, str], bytes]:
         """Return the answer to a failed call, and write the traceback to the log."""
@@ -252,6 +261,7 @@ class _AsyncValues:
 
     async def next(self) -> Any:
         """Return the next value, or _END. Raises what the generator raises."""
+        await asyncio.sleep(0)  # values that wait for nothing leave a turn to the others
         try:
             return await self._in_time(anext(self._values))
         except StopAsyncIteration:

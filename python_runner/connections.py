@@ -12,6 +12,8 @@ from runtime_image.contract import problems
 CONNECTIONS_MAX: Final = 512
 PIPELINED_MAX: Final = 64 * 1024
 """Max bytes that are read ahead of an answer."""
+JOINED_MAX: Final = 4096
+"""Max bytes of a chunk that is joined with its frame, to be sent in one call."""
 READ_S: Final = 60.0
 """Seconds without a byte in the middle of a request."""
 OK: Final = 200
@@ -48,10 +50,14 @@ class Server:
         """Listen on a path, or on "127.0.0.1:PORT". Raises OSError."""
         loop = asyncio.get_running_loop()
         if "/" in address:
-            self._listener = await loop.create_unix_server(lambda: Connection(self), address)
+            self._listener = await loop.create_unix_server(
+                lambda: Connection(self), address, backlog=CONNECTIONS_MAX
+            )
         else:
             host, _, port = address.rpartition(":")
-            self._listener = await loop.create_server(lambda: Connection(self), host, int(port))
+            self._listener = await loop.create_server(
+                lambda: Connection(self), host, int(port), backlog=CONNECTIONS_MAX
+            )
 
     def admits(self) -> bool:
         """Whether there is room for one more connection; if not, an idle one makes it."""
@@ -81,7 +87,7 @@ class Server:
 
 
 class Connection(asyncio.Protocol):
-    """One connection. An answer is `send`, or `begin`, `write` and `end` or `cut`."""
+    """One connection. An answer is `send`, or `begin`, `write`, and `end` or `cut`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -212,7 +218,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     async def _serve(self, request: Request) -> None:
-        self._keeps = request.head.keeps and not self._server.is_draining
+        self._keeps = request.head.keeps
         self._is_chunked = not request.head.is_old
         try:
             await self._server.answer(request, self)
@@ -239,11 +245,21 @@ class Connection(asyncio.Protocol):
         framing = "transfer-encoding: chunked\r\n" if self._is_chunked else ""
         self._transport.write(self._answer_head(OK, fields, framing))
 
-    async def write(self, data: bytes) -> None:
-        """Write a part of an answer; return when the kernel has taken all of it."""
-        if data:
-            chunk = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
-            self._transport.write(chunk)
+    def write(self, data: bytes) -> None:
+        """Write a part of an answer. Whoever has more waits for `room`, with no part in hand."""
+        if not data:
+            return
+        if not self._is_chunked:
+            self._transport.write(data)
+        elif len(data) <= JOINED_MAX:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            self._transport.write(b"%x\r\n" % len(data))
+            self._transport.write(data)
+            self._transport.write(b"\r\n")
+
+    async def room(self) -> None:
+        """Return when the kernel has taken all that was written, or the client has left."""
         if self._is_full and not self.is_gone:
             self._room = self._loop.create_future()
             await self._room
@@ -259,6 +275,7 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def _answer_head(self, status: int, fields: Mapping[str, str], framing: str) -> bytes:
+        self._keeps = self._keeps and not self._server.is_draining
         reason = "OK" if status == OK else ""
         lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
         closing = "" if self._keeps else "connection: close\r\n"

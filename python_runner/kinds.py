@@ -224,8 +224,9 @@ def _read_model(hint: Any, value: Any) -> Any:
         first = error.errors(include_url=False, include_context=False)[0]
         below = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"][:16])
         expected = str(first["msg"]).removeprefix("Input should be ")[:SHOWN_MAX]
-        got = "nothing" if first["type"] == "missing" else _named(first.get("input"))
-        raise Unfit(expected, got, below) from None
+        if first["type"] == "missing":
+            raise Unfit("a value", "nothing: it is missing", below) from None
+        raise Unfit(expected, _named(first.get("input")), below) from None
 
 
 def _named(value: Any) -> str:

@@ -26,7 +26,7 @@ WHOLE: Final = "inputs"
 """Name of the parameter that gets all inputs, if it is the only one beside the context."""
 _EXPECTED: Final = 'a JSON object {"inputs": {name: value}}'
 _AT: Final = re.compile(r"(.*?)(?: - at `(?:key in )?\$([^`]*)`)?", re.DOTALL)
-_WANTED: Final = re.compile(r"Expected (.+), got (.+)", re.DOTALL)
+_WANTED: Final = re.compile(r"(.+), got (.+)", re.DOTALL)
 _ENUM: Final = re.compile(r"Invalid enum value (.*)", re.DOTALL)
 _FIELD: Final = re.compile(r"Object (missing required|contains unknown) field `(.*)`", re.DOTALL)
 _SIMPLE: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -121,14 +121,16 @@ class Parameters:
         at = _AT.fullmatch(str(error))
         assert at is not None
         text, path = at[1], (at[2] or "").removeprefix(root).lstrip(".")
-        wanted, expected, got = _WANTED.fullmatch(text), text, ""
+        expected, got = text.removeprefix("Expected ").replace("`", ""), "another value"
         if isinstance(error.__cause__, kinds.Unfit):
             expected, got = error.__cause__.expected, error.__cause__.got
             path = (path + error.__cause__.below).lstrip(".")
-        elif wanted is not None:
-            expected, got = wanted[1].replace("`", ""), wanted[2].replace("`", "")
+        elif (wanted := _WANTED.fullmatch(expected)) is not None:
+            expected, got = wanted.groups()
         elif (value := _ENUM.fullmatch(text)) is not None:
             expected, got = self._values(path), value[1]
+        elif text.startswith("Invalid "):
+            expected = text.replace("Invalid", "a valid", 1)
         elif (member := _FIELD.fullmatch(text)) is not None:
             path = f"{path}.{member[2]}".lstrip(".")
             known = ", ".join(one.name for one in self.named)
@@ -151,9 +153,7 @@ class Parameters:
 def unfit(path: str, expected: str, got: str) -> RequestError:
     """Return the BAD_INPUT error of the value at `path`, such as "top_k" or "items[0].price"."""
     path = shorten(path)
-    message = f"{path}: expected {expected}" if got else f"{path}: {expected}"
-    if got:
-        message += f", got {got}"
+    message = f"{path}: expected {expected}, got {got}"
     name = re.split(r"[.\[]", path, maxsplit=1)[0]
     return RequestError(BAD_INPUT, message, input=name, expected=expected, got=got)
 

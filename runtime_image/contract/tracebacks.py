@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Final
+from typing import Any, Final
 
 from runtime_image.contract.errors import describe
 
@@ -25,7 +25,7 @@ class Tracebacks:
     """Exceptions of the files in one folder.
 
     Paths of this machine are cut to those in the folder and in the folders that Python imports
-    from. The first lines of a traceback that stand below `ours` are left out.
+    from. Lines of a traceback that stand below `ours` are left out.
     """
 
     def __init__(self, folder: Path, ours: Path | None = None) -> None:
@@ -43,8 +43,11 @@ class Tracebacks:
         import traceback  # not at module level: it would cost every cold start 2 ms
 
         # Above the folder's first line are only ours and Python's import machinery.
-        begin = next(iter(self._own(error)), None) or self._not_ours(error)
-        lines = self._cut("".join(traceback.format_exception(type(error), error, begin)))
+        begin = next(iter(self._own(error)), _TRACEBACK.__get__(error))
+        report = traceback.TracebackException(type(error), error, begin, compact=True)
+        if self._ours:
+            self._drop_ours(report)
+        lines = self._cut("".join(report.format()))
         return lines if len(lines) <= TRACEBACK_MAX else f"…{lines[-TRACEBACK_MAX:]}"
 
     def stack(self, frame: FrameType) -> str:
@@ -91,12 +94,16 @@ class Tracebacks:
             at = at.tb_next
         return found
 
-    def _not_ours(self, error: BaseException) -> TracebackType | None:
-        """Return the part of the traceback that begins behind our own lines."""
-        at: TracebackType | None = _TRACEBACK.__get__(error)
-        while at and self._ours and at.tb_frame.f_code.co_filename.startswith(self._ours):
-            at = at.tb_next
-        return at
+    def _drop_ours(self, report: Any) -> None:
+        """Take our own lines out of a TracebackException, and of all that it leads to."""
+        seen, pending = set[int](), [report]
+        while pending:
+            one = pending.pop()
+            if one is None or id(one) in seen:
+                continue
+            seen.add(id(one))
+            one.stack[:] = [at for at in one.stack if not at.filename.startswith(self._ours)]
+            pending += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
 
     def _inner(self, file: object) -> str:
         """Return the path in the folder, "" for a file elsewhere."""
