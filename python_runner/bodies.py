@@ -58,7 +58,7 @@ def read_body(request: Request, handler: Handler) -> Given:
         return _tensors(request, handler, handler.signature)
     if media == JSON:
         body = request.body or b'{"inputs":{}}'
-        return Given(handler.parameters.from_json(body))
+        return Given(_ruled(handler.parameters.from_json(body), handler.parameters.rules))
     name = _taker(handler, media, content_type)
     return Given(_form_arguments({name: [request.body]}, handler))
 
@@ -166,13 +166,11 @@ def _form_arguments(values: Mapping[str, list[str | bytes]], handler: Handler) -
     found: dict[str, Any] = {}
     for name, items in values.items():
         one = known.get(name, Parameter(name, Any, has_default=False))
-        if name in rules and rules[name].kind not in ("json", "tensor"):
-            found[name] = _by_rule(name, _single(name, items), rules[name])
-        elif one.is_many:
+        if one.is_many:
             found[name] = [_item(one, item) for item in items]
         else:
             found[name] = _item(one, _single(name, items))
-    return parameters.from_values(found)
+    return _ruled(parameters.from_values(found), rules)
 
 
 def _form_tensors(
@@ -191,9 +189,9 @@ def _form_tensors(
     return found
 
 
-def _tensor(spec: TensorSpec, item: str | bytes, rule: InputRule | None) -> Any:
+def _tensor(spec: TensorSpec, item: str | bytes | list[Any], rule: InputRule | None) -> Any:
     try:
-        value = item if isinstance(item, bytes) else msgspec.json.decode(item)
+        value = msgspec.json.decode(item) if isinstance(item, str) else item
         return read_tensor(spec, value, rule)
     except Unfit as error:
         raise bad_input(spec.name, error.expected, error.got) from None
@@ -201,13 +199,19 @@ def _tensor(spec: TensorSpec, item: str | bytes, rule: InputRule | None) -> Any:
         raise unfit(spec.name, "lists of numbers in JSON, or a file", "other text") from None
 
 
-def _by_rule(name: str, item: str | bytes, rule: InputRule) -> Any:
-    """Return the file of an input with a rule of its own as the array that the rule makes."""
-    if isinstance(item, str):
-        raise unfit(name, "a file", "text")
-    if rule.kind == "bytes" and not rule.dtype:
-        return item
-    return _tensor(TensorSpec(name, rule.dtype or "FP32", rule.shape or None), item, rule)
+def _ruled(arguments: Any, rules: Mapping[str, InputRule]) -> Any:
+    """Return arguments of which those with a rule are what it makes of them: files and lists are
+    arrays."""
+    if not isinstance(arguments, dict):
+        return arguments
+    for name, rule in rules.items():
+        value = arguments.get(name)
+        is_plain = rule.kind == "json" or not (rule.dtype or rule.image or rule.audio)
+        if value is None or is_plain or not isinstance(value, bytes | list | str):
+            continue
+        spec = TensorSpec(name, rule.dtype or "FP32", rule.shape or None)
+        arguments[name] = _tensor(spec, value, rule)
+    return arguments
 
 
 def _single(name: str, items: list[str | bytes]) -> str | bytes:

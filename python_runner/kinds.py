@@ -28,6 +28,8 @@ DTYPE: Final = "x-dtype"
 """Member of the schema of an array: the protocol's name of its dtype."""
 PNG: Final = "image/png"
 SHOWN_MAX: Final = 80
+_MEDIA: Final = {"image": PNG, "audio": "audio/wav", "bytes": "application/octet-stream"}
+"""Content types by which a rule's own reader is chosen; it looks at the first bytes by itself."""
 
 
 class Unfit(ValueError):
@@ -133,7 +135,8 @@ def read_tensor(spec: TensorSpec, value: Any, rule: InputRule | None = None) -> 
     signature = Signature("tensors", (spec,), ())
     try:
         if isinstance(value, bytes):
-            parsed = parse(RequestHead(_media(value)), value, signature, rules)
+            media = _MEDIA.get(rule.kind, "") if rule is not None else ""
+            parsed = parse(RequestHead(media or _media(value)), value, signature, rules)
         else:
             lists, shape = read_lists(spec, msgspec.Raw(msgspec.json.encode(value)))
             raw = RawInput("json", spec.dtype, shape, lists)

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import wave
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from io import BytesIO
@@ -58,6 +59,8 @@ from numpy.typing import NDArray
 def predict(a: NDArray[np.float32], b: NDArray[np.int64]):
     return {"sum": a + b, "dtype": str(a.dtype)} if b.size == 1 else {"sum": a + b}
 """,
+    "sound": "def predict(sound, gain: float = 1.0): return {'shape': sound.shape, 'gain': gain}",
+    "pixels": "def predict(inputs, ctx): return (inputs['picture'][0] * 255).astype('u1')",
     "model": """
 from dataclasses import dataclass
 from pydantic import BaseModel
@@ -75,6 +78,20 @@ async def predict(inputs: Item) -> Total:
 }
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "sound": {"inputs": {"sound": {"kind": "audio", "audio": {"rate_hz": 16000}}}},
+    "pixels": {
+        "output": {"kind": "image"},
+        "inputs": {
+            "picture": {
+                "kind": "image",
+                "dtype": "FP32",
+                "shape": [-1, 8, 8, 3],
+                "image": {"size": [8, 8], "layout": "HWC"},
+            }
+        },
+    },
+}
 Runners = Callable[[str], FunctionRunner]
 
 
@@ -85,7 +102,11 @@ def runners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runners]:
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(
-                FunctionRunner(folder / name, text, settings={"revision": f"{name}@2"})
+                FunctionRunner(
+                    folder / name,
+                    text,
+                    settings={"revision": f"{name}@2", **SETTINGS.get(name, {})},
+                )
             )
             for name, text in HANDLERS.items()
         }.__getitem__
@@ -330,6 +351,38 @@ def test_tensors_that_do_not_fit_are_refused(
 
     assert reply.status == 400
     assert reply.detail.startswith(detail)
+
+
+def sound() -> bytes:
+    """Return a tenth of a second."""
+    buffer = BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(b"\1\0" * 800)
+    return buffer.getvalue()
+
+
+def test_rules_of_inputs_make_arrays_beside_other_parameters(runners: Runners) -> None:
+    """A sound in a form, as the whole body, or samples in JSON; another file is refused."""
+    runner = runners("sound")
+    fields = (("sound", sound(), "x.wav"), ("gain", "2", None))
+    assert runner.send_form(*fields).outputs == {"shape": [1, 1600], "gain": 2.0}
+    assert runner.call(sound(), "audio/wav").outputs == {"shape": [1, 1600], "gain": 1.0}
+    assert runner.infer(sound=[[0.5, 0.5]]).outputs == {"shape": [1, 2], "gain": 1.0}
+    refused = "input 'sound': expected a sound: WAV (RIFF, WAVE), FLAC or Ogg"
+    assert runner.call(png(), "audio/wav").detail.startswith(refused)
+    assert runner.infer(sound=["x"]).detail.startswith("input 'sound': expected FP32")
+
+
+def test_pictures_are_tensors_and_results_pictures_by_the_settings(runners: Runners) -> None:
+    """As the manifest of a model says."""
+    runner = runners("pixels")
+    for reply in (runner.send_form(("picture", png(), "x")), runner.call(png(), "image/png")):
+        assert reply.fields["content-type"] == "image/png"
+        assert Image.open(BytesIO(reply.body)).size == (8, 8)
+    assert runner.send_form(("other", png(), "x")).detail.startswith("other: expected one of")
 
 
 def test_models_and_dataclasses_are_outputs(runners: Runners) -> None:
