@@ -23,6 +23,7 @@ from tests.support.rules import Source
 PRODUCT = (
     "registry",
     "runtime_image",
+    "python_runner",
     "environments",
     "hosts",
     "pool_manager",

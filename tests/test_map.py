@@ -13,6 +13,7 @@ ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 PRODUCT = (
     "registry",
     "runtime_image",
+    "python_runner",
     "environments",
     "hosts",
     "pool_manager",
