@@ -134,6 +134,11 @@ class Environments:
         """Return the environment of a lock if it is there; `owner` as in `ensure`."""
         return self._read(environment_name(lock, owner))
 
+    def read(self, name: str) -> Environment | None:
+        """Return an environment by its name if it is there. Raises Unknown for what is no name,
+        StoreUnavailable, EnvironmentRefused."""
+        return self._read(name)
+
     def ensure(
         self,
         lock: Lock,

@@ -24,6 +24,7 @@ from runtime_image.contract import problems
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.tracebacks import Tracebacks
 
+ARGUMENTS_MAX: Final = 2
 USAGE: Final = 2
 """Exit code: the arguments or the settings cannot be used."""
 NOT_LOADED: Final = 1
@@ -145,11 +146,11 @@ class Front:
 
 def main(arguments: list[str]) -> int:
     """Serve until SIGTERM; return the exit code."""
-    if len(arguments) != 1:
-        _say("expected one argument, the file with the settings\n")
+    if not 1 <= len(arguments) <= ARGUMENTS_MAX:
+        _say("expected the file with the settings, and perhaps where to listen\n")
         return USAGE
     try:
-        settings = read_settings(Path(arguments[0]))
+        settings = read_settings(Path(arguments[0]), *arguments[1:])
     except BadSettings as error:
         _say(f"{error}\n")
         return USAGE

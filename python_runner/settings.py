@@ -35,8 +35,8 @@ class Output(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Everything that the server needs to know. Paths are absolute or below the present folder."""
 
-    listen: str
-    """Path of a Unix socket, which has a slash, or 127.0.0.1:PORT."""
+    listen: str = ""
+    """Path of a Unix socket, which has a slash, or 127.0.0.1:PORT; "" if an argument says it."""
     revision: str = ""
     """Shown in answers, "greet@3"; "" for none."""
     handler: str = "handler.py"
@@ -60,8 +60,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     threads: int = 1
 
 
-def read_settings(path: Path) -> Settings:
-    """Return the settings in a file. Raises BadSettings."""
+def read_settings(path: Path, listen: str = "") -> Settings:
+    """Return the settings in a file; `listen` replaces theirs. Raises BadSettings."""
     try:
         with path.open("rb") as file:
             text = file.read(FILE_MAX + 1)
@@ -73,6 +73,8 @@ def read_settings(path: Path) -> Settings:
         settings = msgspec.json.decode(text, type=Settings)
     except (ValueError, RecursionError) as error:
         raise BadSettings(f"{path}: {error}") from None
+    if listen:
+        settings = msgspec.structs.replace(settings, listen=listen)
     host, _, port = settings.listen.rpartition(":")
     is_port = host == "127.0.0.1" and port.isascii() and port.isdigit() and int(port) < 2**16
     if "/" not in settings.listen and not is_port:

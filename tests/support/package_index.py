@@ -7,11 +7,14 @@ import hashlib
 import http.server
 import io
 import json
+import sys
+import sysconfig
 import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 JSON = "application/vnd.pypi.simple.v1+json"
@@ -78,6 +81,18 @@ class PackageIndex:
         file, data = make_wheel(name, version, **rest)  # type: ignore[arg-type]
         self.add_file(name, file, data)
         return hashlib.sha256(data).hexdigest()
+
+    def add_installed(self, name: str) -> None:
+        """Replace a project by one wheel of what is installed for this interpreter."""
+        found = metadata.distribution(name)
+        paths = [one for one in found.files or () if one.suffix in (".py", ".so", ".pyi")]
+        files = {str(one): Path(str(one.locate())).read_bytes() for one in paths}
+        python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+        platform = sysconfig.get_platform().replace("-", "_")
+        file, data = make_wheel(
+            name, found.version, files=files, tag=f"{python}-{python}-{platform}"
+        )
+        self.files[name] = {file: data}
 
     def add_file(self, name: str, file: str, data: bytes) -> None:
         """Add a file of a project."""
