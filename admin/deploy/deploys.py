@@ -133,7 +133,7 @@ class Deploys:
         await self.runner.resume()
         self._revalidation.start()
         if self.packages is not None:
-            self.packages.restore_all()
+            self.packages.restore_all(lambda one: self._manager.retry(one.revision.key))
         self._removal.settle()
         self._tasks.root("sweep unneeded files", every(SWEEP_S, self._sweep_later))
 

@@ -314,12 +314,18 @@ def check_trial(draft: Plan, hosts: Iterable[HostView]) -> None:
 
 
 def check_host(draft: Plan, hosts: Iterable[HostView]) -> None:
-    """Raise Refused if no host has the labels: the trial would wait for ever."""
-    wanted = draft.revision.device.host
+    """Raise Refused if no host has the labels: the trial would wait for ever. Packages of Python
+    functions are on this machine alone."""
+    wanted, server = draft.revision.device.host, draft.revision.server
+    if wanted and server and server.python:
+        hosts = [one for one in hosts if one.name == LOCAL_HOST]
     if any(wanted.items() <= {**one.labels, HOST_LABEL: one.name}.items() for one in hosts):
         return
     text = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
-    raise Refused(f"device.host: expected the labels of a host, got {text}; fnctl host ls has them")
+    which = "this machine, where packages are" if server and server.python else "a host"
+    raise Refused(
+        f"device.host: expected the labels of {which}, got {text}; fnctl host ls has them"
+    )
 
 
 def _manifest(name: str, request: WireDeploy, paths: list[str]) -> Manifest:

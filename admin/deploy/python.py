@@ -153,15 +153,17 @@ class PythonPackages:
             raise error
         return True
 
-    def restore_all(self) -> None:
-        """Begin to build what the revisions with traffic lack, as after the restore of a backup."""
-        self._tasks.spawn("install what is gone", self._restore_all())
+    def restore_all(self, restored: Callable[[Deployed], object]) -> None:
+        """Begin to build what the revisions with traffic lack, as after the restore of a backup;
+        `restored` is called with each that has it again."""
+        self._tasks.spawn("install what is gone", self._restore_all(restored))
 
-    async def _restore_all(self) -> None:
+    async def _restore_all(self, restored: Callable[[Deployed], object]) -> None:
         await asyncio.to_thread(self._environments.clean)
         for deployed in list(self._store.catalog.all()):
             try:
-                await self.restore(deployed, RESTORE_S)
+                if await self.restore(deployed, RESTORE_S):
+                    restored(deployed)
             except FnError as error:
                 ref = deployed.revision.ref
                 log.warning("packages cannot be installed", revision=ref, reason=error.message)

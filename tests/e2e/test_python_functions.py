@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.chaos.footprint import until
 from tests.support.package_index import PackageIndex, make_wheel, package_index
 from tests.support.process_server import ServerProcess, server_process
 
@@ -137,10 +140,15 @@ async def test_a_redeploy_with_equal_needs_asks_no_index(
 ) -> None:
     """Another function, and another handler, with equal needs share lock and folder."""
     deployed(server, function(folder, "first"))
+    assert concurrency(server, "first") == 1
     asked, there = len(index.asked), folders(server)
     deployed(server, function(folder, "second"))
     assert deployed(server, function(folder, "first", f"{HANDLER}\n"))["revision"] == "first@2"
     assert (len(index.asked), folders(server)) == (asked, there)
+    handler = "import greeter\nasync def predict(text: str): return {'said': text}"
+    deployed(server, function(folder, "waiting", handler))
+    assert concurrency(server, "waiting") == 32
+    assert await called(server, "waiting", text="a") == {"said": "a"}
 
 
 def test_a_deploy_that_is_refused_changes_nothing(
@@ -191,6 +199,51 @@ async def test_packages_that_are_gone_are_installed_again_by_warm_alone(
         warm = server.fnctl("warm", "again")
         assert warm.returncode == 0, warm.stderr
         assert await called(server, "again", text="a") == {"said": "hello a 1.0 0"}
+    (environment,) = (data / "environments").glob("[0-9a-f]*")
+    environment.rename(environment.with_name(".gone-again"))
+    with server_process(data, environment=config) as server:
+
+        async def is_there() -> bool:
+            return folders(server) == {environment.name}
+
+        assert await until(is_there, 60.0)
+        assert await called(server, "again", text="a") == {"said": "hello a 1.0 0"}
+
+
+async def test_a_deploy_is_cancelled_while_an_index_is_slow(
+    server: ServerProcess, folder: Path, index: PackageIndex
+) -> None:
+    """Its phase tells what it waits for; nothing is left."""
+    index.add("slow")
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def before(path: str) -> None:
+        if path == "/simple/slow/":
+            asked.set()
+            goes_on.wait(60)
+
+    index.before, there = before, folders(server)
+    try:
+        path = function(folder, "slow", needs="greeter\nslow\n")
+        operation = server.fnctl_json("deploy", path, "--trust", "--no-wait")
+        assert await asyncio.to_thread(asked.wait, 60)
+        async with server.session() as session:
+            place = f"/admin/v1/operations/{operation['id']}"
+            async with session.get(place) as answer:
+                assert (await answer.json())["phase"].startswith("lock")
+            async with session.delete(place) as answer:
+                assert (await answer.json())["state"] == "cancelled", await answer.text()
+    finally:
+        goes_on.set()
+        index.before = lambda _: None
+    assert folders(server) == there
+    assert not list((server.data / "environments").glob(".resolve-*"))
+    assert "slow" not in server.fnctl("ls").stdout
+
+
+def concurrency(server: ServerProcess, name: str) -> int:
+    """Return how many calls a replica of a function takes at once."""
+    return int(server.fnctl_json("show", name)["exchange"]["concurrency"])
 
 
 def folders(server: ServerProcess) -> set[str]:
