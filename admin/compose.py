@@ -25,6 +25,7 @@ from admin.deploy.builds import Builds
 from admin.deploy.compiled_models import CompiledModels
 from admin.deploy.deploys import Deploys, Settled, at_once
 from admin.deploy.image_rules import ImageRules, ReservedIds
+from admin.deploy.python import PythonPackages
 from admin.gateway_process import (
     Process,
     check_extras,
@@ -346,6 +347,9 @@ async def open_deploys(
         models=models,
         driver=settings.driver,
         rules=image_rules(settings),
+        packages=PythonPackages(
+            store, settings.data / "environments", settings.environments(), settings.pythons
+        ),
     )
     stack.push_async_callback(deploys.close)
     # In this order: the sweep spares files of resumed operations.

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from pool_manager.core.state import PoolSpec
 from pool_manager.manager import Manager
-from pool_manager.ports import Binding, ServerContainer
+from pool_manager.ports import Binding, PythonRun, ServerContainer
 from registry.batching import rows_of
 from registry.bundles.paths import extended
 from registry.catalog import Catalog, Change, Deployed
 from registry.compilation import Compiled, memory_mib
 from registry.model import LOCAL_HOST, Bundle, BundleFile, ExchangeLimits, pool_key
 from registry.names import HOST_LABEL
-from registry.spec import candidate_of, may_rerun, prepared_of, replica_spec
+from registry.spec import candidate_of, may_rerun, prepared_of, replica_spec, runner_settings
 from runtime_image.contract.server import PORT_DEFAULT
 
 SUPERSEDED_IDLE_S = 10.0
@@ -158,9 +158,17 @@ def binding(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = (
         prepared.files if prepared else (),
         optimised=optimised_files(deployed),
         container=server_container(deployed, bundle),
+        python=_python_run(deployed),
         secrets=dict(revision.server.secrets) if revision.server else {},
         variants={one.target.device: one for one in compiled},
     )
+
+
+def _python_run(deployed: Deployed) -> PythonRun | None:
+    server = deployed.revision.server
+    if server is None or server.python is None:
+        return None
+    return PythonRun(server.python.environment, runner_settings(deployed))
 
 
 def server_container(deployed: Deployed, bundle: Bundle) -> ServerContainer | None:

@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from admin.prices import Prices, parse_prices
+from environments.folders import EnvironmentSettings
 from gateway.access import ANY_ORIGIN, LOOPBACK, is_loopback
 from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
@@ -161,6 +162,15 @@ class Settings(BaseSettings):
     server_path: str = Field("", max_length=32_768)
     """Folders in which the commands of server functions are looked for (PATH), separated by colons;
     empty for the server's own PATH."""
+    pythons: Annotated[tuple[str, ...], NoDecode] = ()
+    """Interpreters of Python functions, each a path or the name of a program, such as
+    `python3.12`: 3.11 and newer. The variable takes a JSON list, or items separated by commas.
+    Empty for the one that runs this server."""
+    uv_config: Path | None = None
+    """File `uv.toml` with the indexes, mirrors and logins of the packages of Python functions.
+    Without it PyPI."""
+    environment_mib: int = Field(8192, ge=1, le=1_048_576)
+    """Most MiB that the packages of one Python function may have."""
     orphan_s: float = Field(60.0, ge=1.0)
     """Seconds that a replica keeps serving after its server died."""
     host_lost_s: float = Field(75.0, ge=1.0, le=86_400.0)
@@ -213,7 +223,9 @@ class Settings(BaseSettings):
         """Return the sources of values for pydantic-settings; `load_settings` merges the file."""
         return (init_settings, env_settings)
 
-    @field_validator("public_hosts", "cors_origins", "trusted_proxies", "images", mode="before")
+    @field_validator(
+        "public_hosts", "cors_origins", "trusted_proxies", "images", "pythons", mode="before"
+    )
     @classmethod
     def _split(cls, value: object) -> object:
         if not isinstance(value, str):
@@ -333,7 +345,15 @@ class Settings(BaseSettings):
             read_ahead_mib=self.read_ahead_mib,
             server_path=self.server_path or environment.get("PATH", os.defpath),
             mounts=self._mounts(),
+            environments=self.data / "environments",
+            pythons=self.pythons,
         )
+
+    def environments(self) -> EnvironmentSettings:
+        """Return the section of the packages of Python functions."""
+        given = self.uv_config
+        config = given and given.expanduser().absolute()
+        return EnvironmentSettings(config, self.environment_mib * 2**20)
 
     def _mounts(self) -> MountRules:
         """Return the rules for mounts; what belongs to the server itself is guarded from them."""

@@ -23,6 +23,7 @@ from registry.store.functions import Functions
 from registry.store.history import History
 from registry.store.hosts import HostStore
 from registry.store.keys import KeyRing, Keys, Revocations
+from registry.store.locks import LockStore
 from registry.store.openness import OpennessStore
 from registry.store.operations import Operations, Traffic
 from registry.store.recovery.backups import Backups
@@ -65,6 +66,7 @@ class Store:
     usage: UsageStore
     blobs: BlobStore
     builds: BuildStore
+    locks: LockStore
     catalog: Catalog
     ring: KeyRing
     upstream_keys: UpstreamKeys
@@ -131,6 +133,7 @@ async def open_store(settings: StoreSettings, stack: AsyncExitStack) -> Store:
         usage=usage,
         blobs=blobs,
         builds=builds,
+        locks=LockStore(database),
         catalog=Catalog(deployed),
         ring=ring,
         upstream_keys=UpstreamKeys(),

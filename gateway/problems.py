@@ -13,36 +13,37 @@ from aiohttp import web
 from gateway.replies import CLOSE, GUARD, Reply
 from registry import errors
 from runtime_image.contract import errors as codes
+from runtime_image.contract import problems
 from runtime_image.contract.errors import RequestError
 
 STATUS: dict[type[errors.FnError], int] = {
     errors.FnError: 500,
-    errors.Unknown: 404,
+    errors.Unknown: problems.UNKNOWN.status,
     errors.UnknownFunction: 404,
     errors.UnknownRevision: 404,
     errors.UnknownModel: 404,
-    errors.BadRequest: 400,
-    errors.BadInput: 400,
-    errors.UnsupportedType: 415,
-    errors.UnsupportedEncoding: 415,
-    errors.ExpectationFailed: 417,
+    errors.BadRequest: problems.BAD_REQUEST.status,
+    errors.BadInput: problems.BAD_INPUT.status,
+    errors.UnsupportedType: problems.UNSUPPORTED_TYPE.status,
+    errors.UnsupportedEncoding: problems.UNSUPPORTED_ENCODING.status,
+    errors.ExpectationFailed: problems.EXPECTATION_FAILED.status,
     errors.HeadTimeout: 408,
-    errors.HeadTooLarge: 431,
-    errors.TooManyConnections: 503,
-    errors.NotAcceptable: 406,
-    errors.MethodNotAllowed: 405,
+    errors.HeadTooLarge: problems.HEAD_TOO_LARGE.status,
+    errors.TooManyConnections: problems.TOO_MANY_CONNECTIONS.status,
+    errors.NotAcceptable: problems.NOT_ACCEPTABLE.status,
+    errors.MethodNotAllowed: problems.METHOD_NOT_ALLOWED.status,
     errors.NotServed: 501,
-    errors.BodyTooLarge: 413,
-    errors.BodyTimeout: 408,
+    errors.BodyTooLarge: problems.BODY_TOO_LARGE.status,
+    errors.BodyTimeout: problems.BODY_TIMEOUT.status,
     errors.QueueFull: 429,
     errors.BodyEvicted: 429,
     errors.WaitBudgetOver: 503,
     errors.FunctionFailing: 503,
-    errors.FunctionFailed: 500,
-    errors.ExecutionTimeout: 504,
+    errors.FunctionFailed: problems.FUNCTION_FAILED.status,
+    errors.ExecutionTimeout: problems.EXECUTION_TIMEOUT.status,
     errors.ReplicaDied: 502,
     errors.Poison: 502,
-    errors.AnswerTooLarge: 502,
+    errors.AnswerTooLarge: problems.ANSWER_TOO_LARGE.status,
     errors.UpstreamFailed: 502,
     errors.UpstreamTimeout: 504,
     errors.Asleep: 503,
@@ -56,6 +57,9 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.HostRefused: 422,
     errors.BadBundle: 422,
     errors.BadManifest: 422,
+    errors.BadNeeds: 422,
+    errors.EnvironmentRefused: 422,
+    errors.IndexAway: 503,
     errors.ModelRefused: 422,
     errors.ServerRefused: 422,
     errors.TrialKilled: 503,
@@ -74,7 +78,8 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.HostDown: 503,
     errors.SupervisorAway: 503,
 }
-"""One row per error class. No other module defines a status code."""
+"""One row per error class. The statuses of errors that servers of ours in replicas answer, too,
+stand in the contract; no other module defines any."""
 
 FROM_REPLICA: dict[str, type[errors.FnError]] = {
     codes.BAD_INPUT: errors.BadInput,
@@ -97,7 +102,7 @@ CLOSED = (STATUS[errors.NoKey], STATUS[errors.WrongScope])
 NOT_READY = 503
 """Status that makes a load balancer skip this server."""
 
-CONTENT_TYPE = "application/problem+json"
+CONTENT_TYPE = problems.CONTENT_TYPE
 
 ENDS_CONNECTION = (
     errors.ShuttingDown,
@@ -145,14 +150,8 @@ def outcome(status: int) -> str:
 
 def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:
     """Return the problem document as JSON data. `for_admin` adds the admin-only fields."""
-    problem = {
-        "type": f"urn:fngate:problem:{error.code}",
-        "title": error.title,
-        "status": STATUS[type(error)],
-        "detail": error.message,
-        "code": error.code,
-        **error.detail,
-    }
+    kind = problems.Problem(error.code, error.title, STATUS[type(error)])
+    problem = problems.document(kind, error.message, error.detail)
     if error.retry_after_s is not None:
         problem["retry_after_s"] = math.ceil(error.retry_after_s)
     if for_admin:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
@@ -52,6 +52,15 @@ class ServerContainer:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonRun:
+    """What a start of a Python function needs: the name of its environment, the settings of our
+    server."""
+
+    environment: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Binding:
     """Everything that replicas of one revision, or a trial, need to load the model or to run the
     server.
@@ -63,7 +72,8 @@ class Binding:
     `ModelSpec.compiled`; for a build the timing cache of an earlier one, if any. `variants` are
     compiled models by the type of device, of which a replica gets one (`on`). Paths begin with the
     folders of the contract: `.optimised/`, `.prepared/`, `.compiled/`. `container` is set if the
-    server is apart. `secrets` maps the server's variables to names of secrets.
+    server is apart, `python` if it is our own. `secrets` maps the server's variables to names of
+    secrets.
     """
 
     spec: ModelSpec | ServerSpec
@@ -76,6 +86,7 @@ class Binding:
     prepared: tuple[BundleFile, ...] = ()
     optimised: tuple[BundleFile, ...] = ()
     container: ServerContainer | None = None
+    python: PythonRun | None = None
     secrets: dict[str, str] = field(default_factory=dict)
     compiled: tuple[BundleFile, ...] = ()
     variants: Mapping[DeviceType, Compiled] = field(default_factory=dict)

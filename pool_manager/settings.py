@@ -37,6 +37,10 @@ class PoolSettings:
     """Replicas without a model kept ready on each GPU of this host."""
     server_path: str = os.defpath
     """PATH of server functions that run as processes."""
+    environments: Path | None = None
+    """Folder with the packages of Python functions; servers see it read-only."""
+    pythons: tuple[str, ...] = ()
+    """Interpreters of Python functions; empty for the one that runs this."""
     mounts: MountRules = field(default_factory=MountRules)
     """Folders of this host that containers of servers may mount."""
     orphan_s: float = 60.0

@@ -45,14 +45,17 @@ _TOKEN: Final = re.compile(
 )
 
 
-def read_toml(text: str, file: str) -> dict[str, Any]:
+def read_toml(
+    text: str, file: str, *, size_max: int = TOML_MAX, keys_max: int = KEYS_MAX
+) -> dict[str, Any]:
     """Return the document of a TOML text; `file` is its name in refusals.
 
-    Raises BadManifest if the text is longer or has more than the bounds above, or is not TOML.
+    Raises BadManifest if the text is longer or has more than the bounds above, or is not TOML;
+    `size_max` characters and `keys_max` keys replace two of them.
     """
-    if len(text) > TOML_MAX:
-        raise BadManifest(f"{file}: expected at most {TOML_MAX} characters, got {len(text)}")
-    found = _excess(text)
+    if len(text) > size_max:
+        raise BadManifest(f"{file}: expected at most {size_max} characters, got {len(text)}")
+    found = _excess(text, keys_max)
     if found is not None:
         at, expected, got = found
         line = text.count("\n", 0, at) + 1
@@ -63,7 +66,7 @@ def read_toml(text: str, file: str) -> dict[str, Any]:
         raise BadManifest(f"{file}: expected TOML, got: {str(error)[:SHOWN_MAX]}") from error
 
 
-def _excess(text: str) -> tuple[int, str, str] | None:
+def _excess(text: str, keys_max: int) -> tuple[int, str, str] | None:
     """Return position, expected and got of the first thing that exceeds a bound, else None."""
     keys, parts, depth = 0, 1, 0
     is_key = True
@@ -82,8 +85,8 @@ def _excess(text: str) -> tuple[int, str, str] | None:
         depth += (sign in "[{") - (sign in "]}")
         parts = parts + 1 if sign == "." else 1
         is_key = sign != "=" and (is_key or (sign == "\n" and not depth))
-        if keys > KEYS_MAX:
-            return match.start(), f"at most {KEYS_MAX} parts of keys and tables", "more"
+        if keys > keys_max:
+            return match.start(), f"at most {keys_max} parts of keys and tables", "more"
         if depth > DEPTH_MAX or parts > KEY_PARTS_MAX:
             expected = f"at most {DEPTH_MAX} levels, and {KEY_PARTS_MAX} parts in a key"
             return match.start(), expected, "more"

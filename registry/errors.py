@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from runtime_image.contract import problems
+
 
 class FnError(Exception):
     """Root of the tree.
@@ -33,8 +35,8 @@ class FnError(Exception):
 class Unknown(FnError):
     """The named object does not exist."""
 
-    code = "unknown"
-    title = "Not found"
+    code = problems.UNKNOWN.code
+    title = problems.UNKNOWN.title
 
 
 class UnknownFunction(Unknown):
@@ -62,36 +64,36 @@ class UnknownModel(Unknown):
 class BadRequest(FnError):
     """The request is not valid; the text names the expected and the actual value."""
 
-    code = "bad_request"
-    title = "Bad request"
+    code = problems.BAD_REQUEST.code
+    title = problems.BAD_REQUEST.title
 
 
 class BadInput(BadRequest):
     """The body does not fit the function's signature."""
 
-    code = "bad_input"
-    title = "The input does not fit the function"
+    code = problems.BAD_INPUT.code
+    title = problems.BAD_INPUT.title
 
 
 class UnsupportedType(FnError):
     """The function does not accept this content type."""
 
-    code = "unsupported_type"
-    title = "Unsupported content type"
+    code = problems.UNSUPPORTED_TYPE.code
+    title = problems.UNSUPPORTED_TYPE.title
 
 
 class UnsupportedEncoding(FnError):
     """The body's content coding is not supported; `detail["accepted"]` lists the supported ones."""
 
-    code = "unsupported_encoding"
-    title = "Unsupported content encoding"
+    code = problems.UNSUPPORTED_ENCODING.code
+    title = problems.UNSUPPORTED_ENCODING.title
 
 
 class ExpectationFailed(FnError):
     """The header Expect has a value other than 100-continue."""
 
-    code = "expectation_failed"
-    title = "The expectation cannot be met"
+    code = problems.EXPECTATION_FAILED.code
+    title = problems.EXPECTATION_FAILED.title
 
 
 class HeadTimeout(FnError):
@@ -104,29 +106,29 @@ class HeadTimeout(FnError):
 class HeadTooLarge(FnError):
     """The head of a request exceeds the limit."""
 
-    code = "head_too_large"
-    title = "The request head is too large"
+    code = problems.HEAD_TOO_LARGE.code
+    title = problems.HEAD_TOO_LARGE.title
 
 
 class TooManyConnections(FnError):
     """All connections that this process may have are in use."""
 
-    code = "too_many_connections"
-    title = "Too many connections"
+    code = problems.TOO_MANY_CONNECTIONS.code
+    title = problems.TOO_MANY_CONNECTIONS.title
 
 
 class NotAcceptable(FnError):
     """The answer is not available in any form that the client accepts."""
 
-    code = "not_acceptable"
-    title = "Not acceptable"
+    code = problems.NOT_ACCEPTABLE.code
+    title = problems.NOT_ACCEPTABLE.title
 
 
 class MethodNotAllowed(FnError):
     """The route exists, but not with this method; `detail["allow"]` lists its methods."""
 
-    code = "method_not_allowed"
-    title = "Method not allowed"
+    code = problems.METHOD_NOT_ALLOWED.code
+    title = problems.METHOD_NOT_ALLOWED.title
 
 
 class NotServed(FnError):
@@ -139,15 +141,15 @@ class NotServed(FnError):
 class BodyTooLarge(FnError):
     """The body exceeds the limit."""
 
-    code = "body_too_large"
-    title = "The body is too large"
+    code = problems.BODY_TOO_LARGE.code
+    title = problems.BODY_TOO_LARGE.title
 
 
 class BodyTimeout(FnError):
     """The body did not arrive in time."""
 
-    code = "body_timeout"
-    title = "The body arrived too slowly"
+    code = problems.BODY_TIMEOUT.code
+    title = problems.BODY_TIMEOUT.title
 
 
 class QueueFull(FnError):
@@ -181,15 +183,15 @@ class FunctionFailing(FnError):
 class FunctionFailed(FnError):
     """The model or handler raised an error on this input."""
 
-    code = "function_failed"
-    title = "The function raised an error"
+    code = problems.FUNCTION_FAILED.code
+    title = problems.FUNCTION_FAILED.title
 
 
 class ExecutionTimeout(FnError):
     """The run took longer than the function's `timeout_s`."""
 
-    code = "execution_timeout"
-    title = "Execution timeout"
+    code = problems.EXECUTION_TIMEOUT.code
+    title = problems.EXECUTION_TIMEOUT.title
 
 
 class ReplicaDied(FnError):
@@ -209,8 +211,8 @@ class Poison(FnError):
 class AnswerTooLarge(FnError):
     """The answer exceeds the limit."""
 
-    code = "answer_too_large"
-    title = "The answer is too large"
+    code = problems.ANSWER_TOO_LARGE.code
+    title = problems.ANSWER_TOO_LARGE.title
 
 
 class UpstreamFailed(FnError):
@@ -303,6 +305,29 @@ class BadManifest(Refused):
 
     code = "bad_manifest"
     title = "function.toml was refused"
+
+
+class BadNeeds(Refused):
+    """The packages that a folder needs cannot be read; the text names file, line and what was
+    expected."""
+
+    code = "bad_needs"
+    title = "The needed packages were refused"
+
+
+class EnvironmentRefused(Refused):
+    """The environment of a function cannot be made: no versions fit, no wheel, no such
+    interpreter, too large, or a file is not the one that was locked."""
+
+    code = "environment_refused"
+    title = "The environment cannot be made"
+
+
+class IndexAway(Refused):
+    """The package index does not answer, and the cache does not have what is needed."""
+
+    code = "index_away"
+    title = "The package index does not answer"
 
 
 class ModelRefused(Refused):

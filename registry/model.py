@@ -155,8 +155,9 @@ class Function:
     """A name that clients call. `revision` is the number of the revision that serves calls.
 
     Changes of a function's settings do not create a revision. `exchange` is set only for server
-    functions, which do not use `limits.timeout_s` and `limits.body_mib`. `aliases` are further
-    names of its model at /v1, each of one function alone; a deploy or a rollback keeps them.
+    functions, of which only those in Python use `limits.timeout_s` and `limits.body_mib`. `aliases`
+    are further names of its model at /v1, each of one function alone; a deploy or a rollback keeps
+    them.
     `oip_name` is its model's name in the Open Inference Protocol, "" for the function's own.
     """
 
@@ -240,6 +241,27 @@ HOST_OF_LOOPBACK: Final = "loopback"
 
 
 @dataclass(frozen=True, slots=True)
+class PythonSettings:
+    """The [python] table of a revision: its server is fngate's own, which runs `Revision.handler`
+    beside packages of the function."""
+
+    version: str = ""
+    """Python that it wants, 3.12 or 3.12.1; "" for the first one that fits."""
+    needs: str = ""
+    """File that names the packages, "" for the one that the folder has."""
+    kind: str = ""
+    """Kind of results, "" by their type."""
+    content_type: str = ""
+    """Content-Type of results of kind text and bytes, "" for the kind's own."""
+    batch_max: int = 0
+    """Max calls that `predict` gets as lists; 0 for one call, not in a list."""
+    lock: str = ""
+    """Digest of the stored lock of its packages, "" until the deploy has it."""
+    environment: str = ""
+    """Name of the folder of its packages, "" until the deploy has the lock."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The [server] table of a revision; fields as in `ServerSpec`.
 
@@ -249,7 +271,8 @@ class ServerSettings:
     the web origins whose pages may call the function. `fields` are lower-case names with `_` of
     header fields that it gets. `host` is the Host that it sees: HOST_OF_CLIENT, HOST_OF_LOOPBACK
     for its own address, a fixed one, or HOST_BY_TRIAL for `found_host`, one of the first two. `api`
-    is set if it answers at /v1.
+    is set if it answers at /v1. `python` is set for Python functions, whose `command` stands for
+    what a start makes of it.
     """
 
     command: tuple[str, ...]
@@ -274,6 +297,7 @@ class ServerSettings:
     host: str = HOST_BY_TRIAL
     found_host: str = HOST_OF_CLIENT
     api: ModelApi | None = None
+    python: PythonSettings | None = None
 
     @property
     def seen_host(self) -> str:

@@ -29,6 +29,8 @@ from runtime_image.contract.signature import Signature
 INLINE_BELOW_MS: Final = 0.1
 """A shorter run costs less than passing it to a thread."""
 
+RUNNER_THREADS_MAX: Final = 1024
+"""Max calls at once of our server of Python functions."""
 _UNNAMED: Final = frozenset({HOST_BY_TRIAL, HOST_OF_CLIENT, HOST_OF_LOOPBACK})
 """Hosts with which probes and samples name the server's address."""
 
@@ -63,6 +65,29 @@ def server_spec(deployed: Deployed) -> ServerSpec:
         host="" if server.host in _UNNAMED else server.host,
         is_apart=is_apart,
     )
+
+
+def runner_settings(deployed: Deployed) -> dict[str, Any]:
+    """Return the settings of our server of a Python function, as `python_runner/settings.py` has
+    them. Raises ValueError for other functions."""
+    revision, server = deployed.revision, deployed.revision.server
+    if server is None or server.python is None:
+        raise ValueError(f"{revision.ref} is no Python function")
+    python, limits = server.python, deployed.function.limits
+    exchange = deployed.function.exchange or ExchangeLimits()
+    output = {"kind": python.kind, "content_type": python.content_type, **asdict(revision.output)}
+    return {
+        "revision": revision.ref if revision.number else "",
+        "handler": revision.handler,
+        # Exchanges fill a batch, of which one runs at a time.
+        "concurrency": 1 if python.batch_max else min(exchange.concurrency, RUNNER_THREADS_MAX),
+        "batch_max": python.batch_max,
+        "timeout_s": limits.timeout_s,
+        "body_mib": limits.body_mib,
+        "inputs": {name: asdict(rule) for name, rule in revision.inputs.items()},
+        "output": output,
+        "ready": server.ready,
+    }
 
 
 def model_spec(deployed: Deployed) -> ModelSpec:

@@ -20,7 +20,16 @@ from typing import Any
 from tests.support import rules
 from tests.support.rules import Source
 
-PRODUCT = ("registry", "runtime_image", "hosts", "pool_manager", "gateway", "admin")
+PRODUCT = (
+    "registry",
+    "runtime_image",
+    "python_runner",
+    "environments",
+    "hosts",
+    "pool_manager",
+    "gateway",
+    "admin",
+)
 FILE_LINES, FUNCTION_LINES = 500, 60
 COUNTED = frozenset({"modules with one importer", "modules that share a file name"})
 """Lists that the table only counts; --json has them."""

@@ -29,6 +29,7 @@ from registry.bounded_text import read_json
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
     DriverError,
+    EnvironmentRefused,
     FunctionFailing,
     QueueFull,
 )
@@ -128,7 +129,7 @@ class OperateRoutes:
         seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
         was_warm = self._state(deployed) == "warm"
         began_s = self._clock()
-        await self._waits.run(self._restore_image(deployed, seconds))
+        await self._waits.run(self._restore(deployed, seconds))
         seconds = max(1, seconds - round(self._clock() - began_s))
         await self._waits.run(warm_up(self._catalog, self._manager, deployed, seconds))
         took_ms = round((self._clock() - began_s) * 1e3, 1)
@@ -208,12 +209,12 @@ class OperateRoutes:
             found.append(f"{loading} replica{'' if loading == 1 else 's'} still loading")
         return found
 
-    async def _restore_image(self, deployed: Deployed, seconds: int) -> None:
-        """Pull the image of a server if the engine has lost it: calls never do."""
+    async def _restore(self, deployed: Deployed, seconds: int) -> None:
+        """Get the image or the packages of a server that are gone: calls never do."""
         try:
-            if await self._deploys.pins.restore(deployed, seconds):
+            if await self._deploys.restore(deployed, seconds):
                 self._manager.retry(deployed.revision.key)
-        except DriverError as error:
+        except (DriverError, EnvironmentRefused) as error:
             raise FunctionFailing(
                 f"{deployed.revision.ref} does not become ready: {error.message}"
             ) from error

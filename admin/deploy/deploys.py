@@ -28,6 +28,7 @@ from admin.deploy.plan import (
     derived_name_taken,
     plan,
 )
+from admin.deploy.python import PythonPackages
 from admin.deploy.reading import RequestReader
 from admin.deploy.revalidation import Revalidation
 from admin.deploy.rollout import WARM_S, Rollout, check_compatible
@@ -42,9 +43,9 @@ from pool_manager.manager import Manager
 from pool_manager.mounts import MountRules
 from registry.batching import rows_of, summary
 from registry.catalog import Deployed
-from registry.errors import Conflict
+from registry.errors import Conflict, Refused
 from registry.media_values import media_values
-from registry.model import Contention, Function, Operation
+from registry.model import Contention, Function, Operation, ServerSettings
 from registry.names import check_name
 from registry.shares import Shares
 from registry.spec import settings_equal
@@ -82,13 +83,15 @@ class Deploys:
         prepare: bool = True,
         mounts: MountRules | None = None,
         models: CompiledModels | None = None,
+        packages: PythonPackages | None = None,
     ) -> None:
         """`idle_s` is the idle time of functions that set none. `wall` returns Unix seconds.
         `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
         before an operation is done, until every gateway process has applied its change. With
         `prepare`, trials also prepare the files that later cold starts load. `mounts` are the
         folders that servers may mount. `models` are the compiled models. `driver` is the settings'
-        name of the driver that starts replicas, `rules` are those of images."""
+        name of the driver that starts replicas, `rules` are those of images. `packages` are
+        those of Python functions, None for a server without any."""
         models = models or CompiledModels(store.builds, "tensorrt")
         self._store = store
         self._manager = manager
@@ -102,6 +105,7 @@ class Deploys:
         self._removal = Removal(store, models)
         self._needs = HostNeeds(store, mounts or MountRules())
         self._driver = driver
+        self.packages = packages
         self.pins = ImagePins(store, manager.images, rules)
         self._verification = Verification(
             store, manager, prepare=prepare, compiler=models.compiler, wall=wall
@@ -128,6 +132,8 @@ class Deploys:
         await self.pins.sweep()
         await self.runner.resume()
         self._revalidation.start()
+        if self.packages is not None:
+            self.packages.restore_all(lambda one: self._manager.retry(one.revision.key))
         self._removal.settle()
         self._tasks.root("sweep unneeded files", every(SWEEP_S, self._sweep_later))
 
@@ -138,6 +144,8 @@ class Deploys:
         await self.runner.close()
         await self._rollout.close()
         await self.pins.close()
+        if self.packages is not None:
+            await self.packages.close()
         await self.upstream_keys.close()
 
     def measure_again(self, deployed: Deployed, *, now: bool) -> None:
@@ -155,7 +163,7 @@ class Deploys:
             server = draft.revision.server
             if server is not None and server.image is not None:
                 await self.pins.source(server.image, caller.scopes)
-            await self._requests.run(caller.id, lambda: self._verification.check_files(draft))
+            await self._requests.run(caller.id, lambda: self._check_files(draft))
             await self._needs.check(draft.revision)
             return await self.runner.accept("deploy", name, msgspec.to_builtins(request), caller)
 
@@ -184,6 +192,13 @@ class Deploys:
         await self._needs.check(target.revision)
         wanted = {"to": number, "breaking": request.breaking, "now": request.now}
         return await self.runner.accept("rollback", name, wanted, caller)
+
+    async def restore(self, deployed: Deployed, seconds: float) -> bool:
+        """Get the image or the packages of a revision again if they are gone; wait up to `seconds`.
+        Return whether they were. Raises FnError."""
+        if self.packages is not None and await self.packages.restore(deployed, seconds):
+            return True
+        return await self.pins.restore(deployed, seconds)
 
     async def rescale(self, name: str, match: str | None, changes: Mapping[str, Any]) -> Function:
         """Change how many replicas a function has; raises what `Changes.rescale` raises."""
@@ -225,6 +240,8 @@ class Deploys:
         in_use = {file["sha256"] for files in bundles for file in files}
         await self._removal.sweep(in_use, self._wall())
         await self.pins.sweep()
+        if self.packages is not None:
+            await self.packages.sweep(self._wall())
 
     def _sweep_later(self) -> None:
         self._tasks.spawn("sweep", self.sweep())
@@ -248,6 +265,11 @@ class Deploys:
         check_code(draft, self._driver, caller.scopes)
         return draft
 
+    def _check_files(self, draft: Plan) -> None:
+        self._verification.check_files(draft)
+        if self.packages is not None:
+            self.packages.check(draft)
+
     def _revisions(self, name: str) -> tuple[Deployed, ...]:
         return self._store.catalog.revisions(name)
 
@@ -264,9 +286,22 @@ class Deploys:
         draft = await self._plan(operation.name, unnamed, caller)
         draft = await self._needs.resolved(draft)
         server = draft.revision.server
-        if server is None or server.image is None:
+        if server is not None and server.image is not None:
+            result = await self._deployed_image(draft, server, request, operation, phase)
+        elif server is not None and server.python is not None:
+            result = await self._deployed_python(draft, request, operation, phase)
+        else:
             result = await self._deployed(draft, request, operation, phase)
-            return result | self._warned(operation.name)
+        return result | self._warned(operation.name)
+
+    async def _deployed_image(
+        self,
+        draft: Plan,
+        server: ServerSettings,
+        request: WireDeploy,
+        operation: Operation,
+        phase: Phase,
+    ) -> dict[str, Any]:
         try:
             async with self.runner.aside(operation.id):
                 pinned = await self.pins.pinned(server, operation, phase, pull=request.pull)
@@ -276,7 +311,19 @@ class Deploys:
             result["server"]["hidden"] = hidden
         finally:
             self.pins.release(operation.id)
-        return result | self._warned(operation.name)
+        return result
+
+    async def _deployed_python(
+        self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase
+    ) -> dict[str, Any]:
+        if self.packages is None:
+            raise Refused("python: expected a server with a folder for packages, got none")
+        try:
+            async with self.runner.aside(operation.id):
+                draft = await self.packages.prepared(draft, operation, phase)
+            return await self._deployed(draft, request, operation, phase)
+        finally:
+            self.packages.release(operation.id)
 
     def _warned(self, name: str) -> dict[str, Any]:
         """Return the part of a deploy's result that warns, {} if there is nothing to say."""
@@ -415,7 +462,7 @@ class Deploys:
         if before != after:
             check_compatible(before, after, request.breaking)
             async with self.runner.aside(operation.id):
-                await self.pins.restore(target, WARM_S)
+                await self.restore(target, WARM_S)
             how = await self._rollout.to(target, phase, now=request.now)
         return {"revision": after.ref, "from": before.ref, "switch": how}
 

@@ -102,13 +102,15 @@ class WireRollback(msgspec.Struct, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Checked deploy. The revision has number 0 and no signature yet. `names_wait_s`: the request
-    sets how long calls are held. `is_meant`: a deploy by a derived name may change the function."""
+    sets how long calls are held; `names_concurrency`: how many a replica has at once. `is_meant`: a
+    deploy by a derived name may change the function."""
 
     function: Function
     revision: Revision
     bundle: Bundle
     names_wait_s: bool = True
     is_meant: bool = True
+    names_concurrency: bool = True
 
     def trial_spec(
         self, *, prepare: bool, compiler: CompilerName = "tensorrt"
@@ -186,6 +188,11 @@ def plan(
     # Before the trial, which may load a large model for nothing.
     if owner := catalog.owner_of(name):
         raise alias_taken(name, owner)
+    if manifest.is_python and not request.trust:
+        raise Refused(
+            f"{manifest.handler} and its packages would run on the server with the rights of the"
+            " server's user; pass --trust to allow it"
+        )
     if manifest.handler and not request.trust:
         raise Refused(
             "handler.py would run on the server: in a container under the driver docker, else with"
@@ -198,7 +205,14 @@ def plan(
         )
     revision = _revision(name, manifest, bundle, now_s)
     function = _function(name, manifest, catalog, now_s, idle_s)
-    return Plan(function, revision, bundle, "limits.wait_s" in manifest.named, is_own)
+    return Plan(
+        function,
+        revision,
+        bundle,
+        "limits.wait_s" in manifest.named,
+        is_own,
+        "limits.concurrency" in manifest.named,
+    )
 
 
 def derived_name_taken(name: str) -> Conflict:
@@ -226,6 +240,11 @@ def check_code(draft: Plan, driver: str, scopes: Collection[str]) -> None:
     network, no secret, no capability.
     """
     server = draft.revision.server
+    if server and server.python and driver == "docker":
+        raise Refused(
+            "python: expected the driver process, got docker: packages are installed for processes"
+            " of this machine; start fngate with FN_DRIVER=process"
+        )
     if server and not server.image and driver == "docker":
         raise Refused(
             "server.command: expected the driver process, got docker: a command runs beside the"
@@ -295,12 +314,18 @@ def check_trial(draft: Plan, hosts: Iterable[HostView]) -> None:
 
 
 def check_host(draft: Plan, hosts: Iterable[HostView]) -> None:
-    """Raise Refused if no host has the labels: the trial would wait for ever."""
-    wanted = draft.revision.device.host
+    """Raise Refused if no host has the labels: the trial would wait for ever. Packages of Python
+    functions are on this machine alone."""
+    wanted, server = draft.revision.device.host, draft.revision.server
+    if wanted and server and server.python:
+        hosts = [one for one in hosts if one.name == LOCAL_HOST]
     if any(wanted.items() <= {**one.labels, HOST_LABEL: one.name}.items() for one in hosts):
         return
     text = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
-    raise Refused(f"device.host: expected the labels of a host, got {text}; fnctl host ls has them")
+    which = "this machine, where packages are" if server and server.python else "a host"
+    raise Refused(
+        f"device.host: expected the labels of {which}, got {text}; fnctl host ls has them"
+    )
 
 
 def _manifest(name: str, request: WireDeploy, paths: list[str]) -> Manifest:
@@ -396,7 +421,8 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
         profile = deployed.profile
         if profile is None or not profile.profiled or profile.device_kind != device_kind:
             continue
-        if draft.revision.batching.mode == "always" and not profile.compared:
+        is_joined = draft.revision.batching.mode == "always" and not draft.revision.server
+        if is_joined and not profile.compared:
             continue
         if not is_current(draft.revision, profile) or is_outdated(deployed):
             continue

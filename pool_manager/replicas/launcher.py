@@ -22,6 +22,7 @@ from pool_manager.replicas import records
 from pool_manager.replicas.connections import LocalConnections
 from pool_manager.replicas.control import Control
 from pool_manager.replicas.output import ReplicaOutput
+from pool_manager.replicas.python_runs import PythonRuns
 from pool_manager.replicas.relay import EventRelay, Wiring
 from pool_manager.replicas.run_folders import STANDBY_LOGS, RunFolders
 from pool_manager.replicas.start_gate import StartGate
@@ -32,7 +33,7 @@ from registry.model import LOCAL_HOST, BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
-from runtime_image.contract.server import ENGINE
+from runtime_image.contract.server import ENGINE, ServerSpec
 
 log = structlog.get_logger()
 
@@ -77,6 +78,7 @@ class Launcher:
         self._clock = clock
         self.folders = RunFolders(settings, for_others=driver.has_other_users)
         self.output = ReplicaOutput(driver, self.folders, tasks)
+        self._python = PythonRuns(settings)
         self._relay = EventRelay(
             driver, settings, self.output, wiring, self._end_start, tasks, clock
         )
@@ -133,7 +135,10 @@ class Launcher:
         record, control = self._relay.records.get(id), self._controls.get(id)
         if record is not None and control is not None:
             self._relay.on_bind(id)
-            control.bind(records.bind_request(record, binding.spec, self._clock(), secrets))
+            spec = binding.spec
+            if isinstance(spec, ServerSpec):
+                spec = self._python.spec(spec, binding, self.folders.run_dir(id))
+            control.bind(records.bind_request(record, spec, self._clock(), secrets))
 
     def _begin(self, name: str, id: str, work: Coroutine[None, None, None]) -> None:
         """Run slow work on a replica in the background; its release waits for the end of it."""
@@ -169,6 +174,9 @@ class Launcher:
                 waited = records.waited(command, begun_s - asked_s)
                 record = self._bound(record, waited, binding, device_kind)
             self.folders.record(record)
+            if binding is not None and binding.python is not None:
+                run_dir = self.folders.run_dir(id)
+                await asyncio.to_thread(self._python.prepare, binding, record, run_dir)
             log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
             self._open_control(record, log_file, data_listener=True)
             await self._start(record, await self._container(binding))

@@ -16,6 +16,15 @@ from registry.manifest.checks import NOTHING, refused, validate
 from registry.manifest.oip import oip_identity
 from registry.manifest.openai import model_api
 from registry.manifest.optimise import optimisation
+from registry.manifest.output import model_output, python_output
+from registry.manifest.python import (
+    MODEL_KEYS,
+    PythonTable,
+    check_needs,
+    python_samples,
+    python_settings,
+    python_table,
+)
 from registry.manifest.runtime import check_device, compilation
 from registry.manifest.schema import (
     BatchingTable,
@@ -80,11 +89,17 @@ class Manifest:
     named: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
+    def is_python(self) -> bool:
+        """Whether it is a function in Python with packages of its own."""
+        return self.server is not None and self.server.python is not None
+
+    @property
     def files(self) -> tuple[str, ...]:
         """Bundle paths that it names: model, handler, sample files. Sorted, without repeats."""
         samples = [value[1:] for value in self.sample.values() if _is_file(value)]
         samples += sample_files(self.server.samples) if self.server else ()
         samples += [self.optimise.samples] if self.optimise else []
+        samples += [self.server.python.needs] if self.server and self.server.python else []
         return tuple(sorted({path for path in (self.model, self.handler, *samples) if path}))
 
 
@@ -144,11 +159,15 @@ def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
     Raises BadManifest, naming the key, the expected and the actual value.
     """
     data = read_toml(text, MANIFEST_FILE)
+    if "python" in data:
+        return _python_manifest(data, files)
     if "server" in data:
         return _server_manifest(data, files)
     document = check_document(data)
     if _OPENAI in document.model_fields_set:
         raise refused("openai", "the table [server] beside it", "none", "is for servers only")
+    if document.runtime.engine == "python":
+        check_needs(files)
     manifest = _manifest(document, files)
     _check_sample(manifest, files)
     return manifest
@@ -175,39 +194,59 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         "batching": asdict(manifest.batching),
         "limits": _limits_given(manifest),
         "server": server_table(manifest.server) if manifest.server else {},
+        "python": python_table(manifest.server, manifest.handler) if manifest.server else {},
     }
     named = set(manifest.named)
-    for key, given_value in given.items():
-        section, inner = _OVERRIDDEN[key]
-        value = given_value
-        if section == ("batching" if manifest.server else "server"):
-            whose = "without" if section == "batching" else "with"
-            raise refused(f"{section}.{inner}", f"a function {whose} [server]", value)
-        if isinstance(value, dict):
-            value = {**tables[section][inner], **value}
-        tables[section][inner] = value
+    for key, value in given.items():
+        section, inner = _place(manifest, key, value)
+        before = tables[section].get(inner)
+        tables[section][inner] = {**(before or {}), **value} if isinstance(value, dict) else value
         named.add(f"{section}.{inner}")
     device = DeviceNeed(**validate(DeviceTable, tables["device"], "device").model_dump())
     check_device(manifest.compilation, device)
     limits_table = validate(LimitsTable, tables["limits"], "limits")
-    own_limits, exchange = _limits(limits_table, is_server=manifest.server is not None)
+    batching = Batching(**validate(BatchingTable, tables["batching"], "batching").model_dump())
+    own_limits, exchange = _limits(
+        limits_table, is_server=manifest.server is not None, is_python=manifest.is_python
+    )
     return replace(
         manifest,
         name=name,
         scaling=Scaling(**validate(ScalingTable, tables["scaling"], "scaling").model_dump()),
         device=device,
-        batching=Batching(**validate(BatchingTable, tables["batching"], "batching").model_dump()),
+        batching=batching,
         limits=own_limits,
         exchange=exchange,
-        server=_changed_server(manifest.server, tables["server"]),
+        server=_changed_server(manifest.server, tables, batching),
         named=frozenset(named),
     )
 
 
-def _changed_server(before: ServerSettings | None, table: dict[str, Any]) -> ServerSettings | None:
+def _place(manifest: Manifest, key: str, value: object) -> tuple[str, str]:
+    """Return table and key of an override. Raises BadManifest if the function has no such table."""
+    section, inner = _OVERRIDDEN[key]
+    if manifest.is_python:
+        if section != "server":
+            return section, inner
+        if inner not in PythonTable.model_fields:
+            raise refused(f"{section}.{inner}", "a function without [python]", value)
+        return "python", inner
+    if section == ("batching" if manifest.server else "server"):
+        whose = "without" if section == "batching" else "with"
+        raise refused(f"{section}.{inner}", f"a function {whose} [server]", value)
+    return section, inner
+
+
+def _changed_server(
+    before: ServerSettings | None, tables: dict[str, dict[str, Any]], batching: Batching
+) -> ServerSettings | None:
     if before is None:
         return None
-    changed = server_settings(validate(ServerTable, table, "server"), before.samples, ())
+    if before.python is not None:
+        table = validate(PythonTable, tables["python"], "python")
+        output = before.python.kind, before.python.content_type
+        return python_settings(table, before.samples, batching, output)
+    changed = server_settings(validate(ServerTable, tables["server"], "server"), before.samples, ())
     return replace(changed, api=before.api)
 
 
@@ -236,9 +275,7 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
         name: input_rule(name, table, engine, handler) for name, table in document.input.items()
     }
     check_json_alone(inputs)
-    output = OutputRule(
-        document.output.tensor, tuple(document.output.labels), document.output.top_k
-    )
+    output = model_output(document.output)
     oip_name, oip_version = oip_identity(document.oip)
     return Manifest(
         name=document.name,
@@ -286,13 +323,56 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
     )
 
 
+def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifest:
+    for key in MODEL_KEYS:
+        if key in data:
+            raise refused(key, "no such key with [python]", data[key])
+    document = check_document(data)
+    handler = document.python.handler
+    for key, path in (("handler", handler), ("needs", document.python.needs)):
+        if path and path not in files:
+            raise refused(f"python.{key}", "one of the folder's files", path)
+    rules = {name: input_rule(name, one, "python") for name, one in document.input.items()}
+    rules = declared(rules) if rules else {}
+    output = python_output(document.output)
+    batching = Batching(**document.batching.model_dump())
+    samples = python_samples(document.sample, files)
+    for name, value in document.sample.items():
+        _check_json(f"sample.{name}", value, _SAMPLE_DEPTH_MAX)
+    own_limits, exchange = _limits(document.limits, is_server=True, is_python=True)
+    return Manifest(
+        name=document.name,
+        handler=handler,
+        engine="server",
+        labels=document.labels,
+        scaling=Scaling(**document.scaling.model_dump()),
+        limits=own_limits,
+        device=DeviceNeed(**document.device.model_dump()),
+        batching=batching,
+        inputs=rules,
+        output=output,
+        sample=document.sample,
+        server=python_settings(
+            document.python,
+            samples,
+            batching,
+            (document.output.kind, document.output.content_type),
+        ),
+        exchange=exchange,
+        named=_named(document),
+    )
+
+
 def _named(document: Document) -> frozenset[str]:
     tables = {"scaling": document.scaling, "limits": document.limits}
     return frozenset(f"{name}.{key}" for name in tables for key in tables[name].model_fields_set)
 
 
-def _limits(table: LimitsTable, *, is_server: bool) -> tuple[Limits, ExchangeLimits | None]:
-    return limits(table.model_dump(), table.model_fields_set, is_server=is_server)
+def _limits(
+    table: LimitsTable, *, is_server: bool, is_python: bool = False
+) -> tuple[Limits, ExchangeLimits | None]:
+    values, given = table.model_dump(), table.model_fields_set
+    return limits(values, given, is_server=is_server, is_python=is_python)
 
 
 def _limits_given(manifest: Manifest) -> dict[str, Any]:
@@ -300,7 +380,8 @@ def _limits_given(manifest: Manifest) -> dict[str, Any]:
     own = asdict(manifest.limits)
     if manifest.exchange is None:
         return own
-    kept = {key: value for key, value in own.items() if key not in ("timeout_s", "body_mib")}
+    alien = () if manifest.is_python else ("timeout_s", "body_mib")
+    kept = {key: value for key, value in own.items() if key not in alien}
     return {**kept, **asdict(manifest.exchange)}
 
 

@@ -17,6 +17,8 @@ from registry.manifest.checks import NOTHING, Path, Section, Text, refused, vali
 from registry.manifest.oip import OipTable
 from registry.manifest.openai import OpenAITable
 from registry.manifest.optimise import OptimiseTable
+from registry.manifest.output import OutputTable
+from registry.manifest.python import PythonTable
 from registry.manifest.runtime import DIMENSION_MAX, RANK_MAX, RuntimeTable
 from registry.manifest.server import ServerTable
 from registry.model import EXCHANGE_MAX_S
@@ -111,7 +113,8 @@ class LimitsTable(Section):
     """Table [limits]; `server.limits` refuses the keys of the other kind of function."""
 
     timeout_s: float = Field(default=60.0, ge=0.1, le=86_400)
-    """Maximum seconds of one run. Refused with `[server]`, which has `max_s`."""
+    """Maximum seconds of one run; with `[python]` also of one value of a stream. Refused with
+    `[server]`, which has `max_s`."""
     wait_s: float = Field(default=55.0, ge=0, le=3600)
     """Maximum seconds that a request is held before it starts, unless it has `Prefer: wait`. The
     default with `[server]` is 1.5 times the start that the deploy measured, from 55 to 600."""
@@ -125,7 +128,8 @@ class LimitsTable(Section):
     function has a `handler.py`; with `[server]`, if its method is idempotent."""
     concurrency: int = Field(default=32, ge=1, le=10_000)
     """Maximum exchanges of a replica at once: requests, streams and WebSockets. Only with
-    `[server]`."""
+    `[server]` and `[python]`. With `[python]` calls of `predict` at once, by default 1 of a `def`
+    and 32 of an `async def`; with batches twice `batching.max_size`."""
     first_byte_s: float = Field(default=300.0, ge=0.1, le=86_400)
     """Maximum seconds from the sending of a request to the first byte of its answer. Only with
     `[server]`."""
@@ -181,17 +185,6 @@ class InputTable(Section):
     """Byte for padding. 0 by default."""
 
 
-class OutputTable(Section):
-    """Table [output]."""
-
-    tensor: Text = ""
-    """Output whose values are the scores of `labels`."""
-    labels: list[Text] = Field(default=[], max_length=100_000)
-    """Names of the classes, in the order of the scores."""
-    top_k: int = Field(default=0, ge=0, le=1000)
-    """Number of best labels in an answer; 0 for one if there are `labels`, else for none."""
-
-
 class Document(Section):
     """The whole file."""
 
@@ -208,6 +201,8 @@ class Document(Section):
     """Engine."""
     server: ServerTable = ServerTable()
     """HTTP server of the function."""
+    python: PythonTable = PythonTable()
+    """Python function with packages of its own; an empty table for one with all defaults."""
     openai: OpenAITable = OpenAITable()
     """API of a server that answers at fngate's `/v1`; an empty table for one with all defaults."""
     oip: OipTable = OipTable()
@@ -229,7 +224,7 @@ class Document(Section):
     sample: dict[Text, Any] = Field(default={}, max_length=INPUTS_MAX)
     """Example value of each input: JSON, or `"@FILE"` for a file of the folder. A deploy runs it;
     `fnctl invoke` without an input sends it. With `[server]` it is a request, or a list of
-    requests."""
+    requests; with `[python]` inputs as of a model."""
 
 
 def check_document(data: Mapping[str, Any]) -> Document:

@@ -179,9 +179,7 @@ def server_settings(
 ) -> ServerSettings:
     """Convert the table to settings; `files` are the paths of the bundle. Raises BadManifest."""
     command = _command(table, files)
-    _check_variables(table)
-    if sum(len(text.encode()) for text in (*command, *table.env, *table.env.values())) > TEXT_MAX:
-        raise _bad("command", f"at most {TEXT_MAX} bytes with server.env", "more")
+    check_variables(table.env, table.secrets, command)
     if not table.image:
         _check_address(command, table)
     if table.ready:
@@ -208,7 +206,7 @@ def server_table(settings: ServerSettings) -> dict[str, Any]:
     """Return the table that `server_settings` converts to these settings, without samples and
     the table [openai]."""
     values = asdict(settings)
-    del values["samples"], values["api"], values["found_host"]
+    del values["samples"], values["api"], values["found_host"], values["python"]
     paths = values.pop("paths")
     return {
         **values,
@@ -240,10 +238,14 @@ def sample_files(samples: Sequence[SampleRequest]) -> Iterator[str]:
 
 
 def limits(
-    values: Mapping[str, Any], given: Collection[str], *, is_server: bool
+    values: Mapping[str, Any],
+    given: Collection[str],
+    *,
+    is_server: bool,
+    is_python: bool = False,
 ) -> tuple[Limits, ExchangeLimits | None]:
     """Convert the table [limits], whose keys `given` were set. Raises BadManifest for a key that
-    the other kind of function has."""
+    the other kind of function has; Python functions, which are servers, have all."""
     exchange = {field.name for field in fields(ExchangeLimits)}
     own = {key: value for key, value in values.items() if key not in exchange}
     if not is_server:
@@ -254,7 +256,7 @@ def limits(
             )
         return Limits(**own), None
     for key, instead in _INSTEAD.items():
-        if key in given:
+        if key in given and not is_python:
             raise refused(f"limits.{key}", instead, values[key], "is for model functions only")
     kept = {key: value for key, value in values.items() if key in exchange}
     if kept["drain_s"] is None:
@@ -282,20 +284,26 @@ def _command(table: ServerTable, files: Collection[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _check_variables(table: ServerTable) -> None:
-    for section, variables in (("env", table.env), ("secrets", table.secrets)):
+def check_variables(
+    env: Mapping[str, str], secrets: Mapping[str, str], command: Sequence[str] = (), at: str = _AT
+) -> None:
+    """Raise BadManifest for variables of table `at` that a server cannot have."""
+    for section, variables in ((f"{at}.env", env), (f"{at}.secrets", secrets)):
         for name, value in variables.items():
             if not _VARIABLE.fullmatch(name):
-                raise _bad(f"{section}.{name[:40]}", "a name of letters, digits and _", name)
+                raise refused(f"{section}.{name[:40]}", "a name of letters, digits and _", name)
             if note := _OWN_VARIABLES.get(name):
-                raise _bad(f"{section}.{name}", "another name", name, note)
+                raise refused(f"{section}.{name}", "another name", name, note)
             if "\0" in value:
-                raise _bad(f"{section}.{name}", "text without a zero byte", value)
-    if both := sorted(table.env.keys() & table.secrets.keys()):
-        raise _bad(f"secrets.{both[0]}", "a variable that server.env does not set", both[0])
-    for name, secret in table.secrets.items():
+                raise refused(f"{section}.{name}", "text without a zero byte", value)
+    if both := sorted(env.keys() & secrets.keys()):
+        raise refused(f"{at}.secrets.{both[0]}", f"a variable that {at}.env does not set", both[0])
+    for name, secret in secrets.items():
         if not is_name(secret):
-            raise _bad(f"secrets.{name}", NAME_RULE, secret)
+            raise refused(f"{at}.secrets.{name}", NAME_RULE, secret)
+    if sum(len(text.encode()) for text in (*command, *env, *env.values())) > TEXT_MAX:
+        key = f"{at}.command" if command else f"{at}.env"
+        raise refused(key, f"at most {TEXT_MAX} bytes with {at}.env", "more")
 
 
 def _check_address(command: tuple[str, ...], table: ServerTable) -> None:

@@ -5,6 +5,7 @@ Source: RFC 9110, sections 5.6.6 (parameters), 12.4.2 (quality values) and 12.5.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
@@ -62,16 +63,24 @@ def choose(accept: str, default: AnswerForm, signature: Signature) -> AnswerForm
     """
     if not accept or accept == "*/*" or (accept == JSON and default is SHORT):
         return default
-    ranges = (_known_ranges if len(accept) <= _CACHED_LENGTH else _ranges)(accept)
     offers = _offers(default, signature)
-    best, quality, parameters = default, 0.0, dict[str, str]()
-    for media, form in offers.items():
+    media, parameters = best_of(accept, offers)
+    best = offers[media]
+    return _npy(best, parameters, signature) if best.form == "npy" else best
+
+
+def best_of(accept: str, offers: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Return the media type of the highest quality, the first of `offers` among equals, and the
+    parameters of its range. Raises NOT_ACCEPTABLE with the offers."""
+    ranges = (_known_ranges if len(accept) <= _CACHED_LENGTH else _ranges)(accept)
+    best, quality, parameters = "", 0.0, dict[str, str]()
+    for media in offers:
         found = _match(media, ranges)
         if found is not None and found.quality > quality:
-            best, quality, parameters = form, found.quality, found.parameters
+            best, quality, parameters = media, found.quality, found.parameters
     if not quality:
         raise _refusal(", ".join(offers), accept)
-    return _npy(best, parameters, signature) if best.form == "npy" else best
+    return best, parameters
 
 
 def media_type(text: str) -> tuple[str, dict[str, str]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime_image.codecs import bfloat16
+from runtime_image.codecs import bfloat16, plain_json
 from runtime_image.codecs.accept import JSON, NPY, OCTETS, AnswerForm
 from runtime_image.codecs.arrays import DTYPES
 from runtime_image.codecs.bfloat16 import BF16
@@ -27,14 +25,10 @@ from runtime_image.contract.errors import (
 from runtime_image.contract.model import OutputRule
 from runtime_image.contract.signature import Signature
 
-_NULL: Final = b"null"
 _NO_JSON: Final = (
     "output %r: BF16 has no JSON form: request it with binary_data, as the Open Inference Protocol"
     " has it"
 )
-_PATH_MAX: Final = 200
-"""Max characters of a path in an error message."""
-_LEAVES: Final = (str, bytes, bool, int, type(None), np.ndarray)
 _NAMES: Final = {dtype: name for name, dtype in DTYPES.items()} | {BF16: bfloat16.NAME}
 
 
@@ -101,46 +95,7 @@ def _short(outputs: dict[str, Any], rule: OutputRule, revision: str) -> bytes:
         scores = outputs.get(rule.tensor or next(iter(outputs), ""))
         if isinstance(scores, np.ndarray) and scores.ndim and scores.dtype.kind in "fiu":
             body["top"] = top_rows(scores, rule)
-    written = _json(body)
-    if _NULL in written:
-        check_plain_numbers(outputs)
-    return written
-
-
-def check_plain_numbers(outputs: dict[str, Any]) -> None:
-    """Raise FUNCTION_FAILED with the path of the first NaN or infinity outside a tensor.
-
-    `outputs` are JSON values and NumPy arrays, as a handler returns them. In a tensor, NaN is a
-    result of the model; elsewhere it is a mistake of the handler and would reach the client as
-    null.
-    """
-    pending: list[tuple[str, Any]] = [("$", outputs)]
-    while pending:
-        path, value = pending.pop()
-        if isinstance(value, np.generic):
-            value = value.item()
-        if not isinstance(value, float):
-            pending += _children(path, value)
-        elif not math.isfinite(value):
-            raise RequestError(
-                FUNCTION_FAILED,
-                f"the outputs cannot be written: expected a finite number at {path[:_PATH_MAX]},"
-                f" got {value}, which JSON cannot represent; return None or a number",
-            )
-
-
-def _children(path: str, value: Any) -> list[tuple[str, Any]]:
-    """Return path and value of each child of `value`, whose own JSON path is `path`."""
-    if isinstance(value, _LEAVES):
-        return []
-    if not isinstance(value, dict | list | tuple | set | frozenset):
-        # A dataclass or similar type: convert it as the encoder does.
-        value = msgspec.to_builtins(value, enc_hook=lambda _: None)
-    if isinstance(value, dict):
-        return [(f"{path}.{key}", inner) for key, inner in value.items()]
-    if isinstance(value, list | tuple | set | frozenset):
-        return [(f"{path}[{at}]", inner) for at, inner in enumerate(value)]
-    return []
+    return plain_json.encode_outputs(body)
 
 
 def top_rows(scores: NDArray[Any], rule: OutputRule) -> list[list[dict[str, Any]]]:
@@ -218,7 +173,7 @@ def _oip(
     head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if id:
         head["id"] = id
-    body = _json({**head, "outputs": items})
+    body = plain_json.encode({**head, "outputs": items})
     if form.form == "oip":
         return Answer(JSON, 0, body)
     return Answer(OCTETS, len(body), b"".join([body, *raw]))
@@ -258,23 +213,6 @@ def _prefixed(items: Iterable[Any]) -> Iterable[bytes]:
     for item in items:
         data = item.encode() if isinstance(item, str) else item
         yield len(data).to_bytes(4, "little") + data
-
-
-def _plain(value: Any) -> Any:
-    """Convert NumPy values for msgspec, which cannot encode them."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot be converted to JSON")
-
-
-_encoder: Final = msgspec.json.Encoder(enc_hook=_plain)
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    try:
-        return _encoder.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise RequestError(FUNCTION_FAILED, f"the outputs cannot be written: {error}") from None
 
 
 def _failed(name: str, got: str) -> RequestError:

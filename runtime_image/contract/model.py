@@ -20,7 +20,7 @@ from runtime_image.contract.compiled import (
     order_from_json,
 )
 from runtime_image.contract.precision import Optimisation, optimisation_from_json
-from runtime_image.contract.signature import DYNAMIC
+from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
 InputKind = Literal["tensor", "image", "audio", "bytes", "json"]
 CHANNELS: Final = {"L": 1, "RGB": 3}
@@ -97,6 +97,24 @@ class InputRule:
     image: ImageForm | None = None
     audio: AudioForm | None = None
     bytes: BytesForm | None = None
+
+
+def declared_signature(rules: dict[str, InputRule]) -> Signature | None:
+    """Return the inputs that the manifest declares for a handler, None if the model defines
+    them. A lone input of raw bytes is the body itself, unless it has a length."""
+    if {rule.kind for rule in rules.values()} == {"json"}:
+        return Signature("json", (), ())
+    if len(rules) == 1 and all(map(_is_raw, rules.values())):
+        return Signature("bytes", tuple(TensorSpec(name, dtypes.BYTES, (1,)) for name in rules), ())
+    if not rules or not all(rule.dtype for rule in rules.values()):
+        return None
+    inputs = tuple(TensorSpec(name, rule.dtype, rule.shape) for name, rule in rules.items())
+    return Signature("tensors", inputs, ())
+
+
+def _is_raw(rule: InputRule) -> bool:
+    has_length = rule.bytes is not None and rule.bytes.length is not None
+    return rule.kind == "bytes" and not rule.dtype and not has_length
 
 
 def form_shape(rule: InputRule) -> tuple[int, ...] | None:

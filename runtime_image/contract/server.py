@@ -30,6 +30,8 @@ BUNDLE: Final = "FN_BUNDLE"
 """Environment variable of a server: the folder with its function's files, read-only."""
 BUNDLE_FOLDER: Final = "/function"
 """Value of BUNDLE in the container of an image."""
+SERVER_FOLDER: Final = "server"
+"""Folder of the server below the run folder of its replica. It is all that it may write to."""
 BODY_SHOWN_MAX: Final = 1024
 """Max bytes of a sample's answer that a trial reports."""
 
@@ -57,7 +59,8 @@ class ServerSpec:
     399; "" probes "/" and accepts every status below 500. `concurrency` is the number of exchanges
     at once over all gateways. `host` is the Host of probes and samples, "" for the server's
     address. `is_apart`: the driver starts and stops the server, not the sidecar, which then has
-    neither command nor variables, and shares only the network with it.
+    neither command nor variables, and shares only the network with it. `read_only` are absolute
+    paths that the server cannot change, as far as it has mounts of its own.
     """
 
     revision: str
@@ -73,6 +76,7 @@ class ServerSpec:
     samples: tuple[SampleRequest, ...] = ()
     host: str = ""
     is_apart: bool = False
+    read_only: tuple[str, ...] = ()
 
 
 def to_json(spec: ServerSpec) -> dict[str, Any]:
@@ -86,6 +90,7 @@ def from_json(data: dict[str, Any]) -> ServerSpec:
     plain["command"] = tuple(map(str, plain.get("command", ())))
     plain["env"] = {str(name): str(value) for name, value in dict(plain.get("env", {})).items()}
     plain["samples"] = tuple(SampleRequest(**one) for one in plain.get("samples", ()))
+    plain["read_only"] = tuple(map(str, plain.get("read_only", ())))
     spec = ServerSpec(**plain)
     if not spec.command and not spec.is_apart:
         raise ValueError("command: expected at least one word, got none")

@@ -12,10 +12,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from runtime_image.contract.control import SessionName
-from runtime_image.contract.dtypes import BYTES
 from runtime_image.contract.errors import LoadError, NeverAnswers
-from runtime_image.contract.model import InputRule
-from runtime_image.contract.signature import Signature, TensorSpec
+from runtime_image.contract.model import InputRule, declared_signature
 from runtime_image.engines.base import Engine
 from runtime_image.engines.failures import Failures, is_own
 from runtime_image.engines.upgrade import SessionUpgrade
@@ -115,24 +113,6 @@ class HandlerEngine:
         """Stop the model's run, if one is in progress."""
         if self._model is not None:
             self._model.stop(ticket)
-
-
-def declared_signature(rules: dict[str, InputRule]) -> Signature | None:
-    """Return the inputs that the manifest declares for a handler, None if the model defines
-    them. A lone input of raw bytes is the body itself, unless it has a length."""
-    if {rule.kind for rule in rules.values()} == {"json"}:
-        return Signature("json", (), ())
-    if len(rules) == 1 and all(map(_is_raw, rules.values())):
-        return Signature("bytes", tuple(TensorSpec(name, BYTES, (1,)) for name in rules), ())
-    if not rules or not all(rule.dtype for rule in rules.values()):
-        return None
-    inputs = tuple(TensorSpec(name, rule.dtype, rule.shape) for name, rule in rules.items())
-    return Signature("tensors", inputs, ())
-
-
-def _is_raw(rule: InputRule) -> bool:
-    has_length = rule.bytes is not None and rule.bytes.length is not None
-    return rule.kind == "bytes" and not rule.dtype and not has_length
 
 
 def _import(path: Path, failures: Failures) -> ModuleType:

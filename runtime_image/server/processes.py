@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from runtime_image.contract.server import BUNDLE, MARKER, ServerSpec
+from runtime_image.contract.server import BUNDLE, MARKER, SERVER_FOLDER, ServerSpec
 from runtime_image.replica.loop import Loop
 from runtime_image.server import libc, reaper
 from runtime_image.server.process_tree import Process, descendants, kill
 from runtime_image.server.reaper import Reaper
 
 HOST: Final = "127.0.0.1"
-FOLDER: Final = "server"
-"""Folder of the server below the run folder. It is all that the server may write to."""
 SOCKET: Final = "http.sock"
 KILL_POLL_S: Final = 0.005
 KILL_ROUND_S: Final = 0.02
@@ -53,7 +51,7 @@ class Folders:
     @classmethod
     def below(cls, run_dir: Path) -> Folders:
         """Return the folders below a run folder."""
-        root = run_dir / FOLDER
+        root = run_dir / SERVER_FOLDER
         return cls(root, root / "home", root / "tmp", root / "socket")
 
     @property

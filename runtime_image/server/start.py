@@ -163,7 +163,14 @@ class ServerStart:
             return
         root = self._folders.root
         needs = view.needed(launch.arguments, launch.environment, has_network=not is_alone)
-        view.limit_view(self._model_dir, root.parent, root, needs, is_alone=is_alone)
+        view.limit_view(
+            self._model_dir,
+            root.parent,
+            root,
+            needs,
+            is_alone=is_alone,
+            read_only=map(Path, self._spec.read_only),
+        )
         if has_namespace:
             view.mount_proc()
 

@@ -78,20 +78,27 @@ def needed(
 
 
 def limit_view(
-    model_dir: Path, run_dir: Path, kept: Path, needs: Iterable[Path], *, is_alone: bool
+    model_dir: Path,
+    run_dir: Path,
+    kept: Path,
+    needs: Iterable[Path],
+    *,
+    is_alone: bool,
+    read_only: Iterable[Path] = (),
 ) -> None:
     """Give this process, a child of a sidecar, its own view of the files.
 
     All run folders are hidden, except `kept` below `run_dir`, and so is what is below HIDDEN,
-    except `needs`. With a network namespace (`is_alone`), `model_dir` gets read-only, too. Drops
-    the capabilities to undo that.
+    except `needs` and `read_only`. The latter get read-only; with a network namespace (`is_alone`)
+    `model_dir`, too. Drops the capabilities to undo that.
     """
     own_mounts()
-    if is_alone:
-        libc.mount(str(model_dir), str(model_dir), flags=libc.MS_BIND | libc.MS_REC)
-        _remount_read_only(model_dir)
+    fixed = [one for one in read_only if one.is_dir()]
+    for folder in (*fixed, *((model_dir,) if is_alone else ())):
+        libc.mount(str(folder), str(folder), flags=libc.MS_BIND | libc.MS_REC)
+        _remount_read_only(folder)
     runs = Path(os.path.realpath(run_dir.parent))
-    if runs in hide((*HIDDEN, runs), (kept, model_dir, *needs)):
+    if runs in hide((*HIDDEN, runs), (kept, model_dir, *fixed, *needs)):
         _remount_read_only(runs)
     for capability in (*_DROPPED, *((_NET_ADMIN, _NET_RAW) if is_alone else ())):
         with contextlib.suppress(OSError):

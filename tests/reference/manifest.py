@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from registry.manifest import oip, openai, optimise, runtime, schema, server
+from registry.manifest import oip, openai, optimise, output, python, runtime, schema, server
 from registry.manifest.schema import RESERVED_ENGINES, Document
 from tests.reference.markdown import code, described, either, items, page, wrapped
 from tests.reference.values import default_of, type_of
@@ -26,6 +26,7 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "runtime": ("[runtime]", schema.RuntimeTable),
     "runtime.shapes.*": ("[runtime.shapes.NAME]", runtime.ShapeTable),
     "server": ("[server]", server.ServerTable),
+    "python": ("[python]", python.PythonTable),
     "openai": ("[openai] with [server]", openai.OpenAITable),
     "oip": ("[oip]", oip.OipTable),
     "scaling": ("[scaling]", schema.ScalingTable),
@@ -34,7 +35,7 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "optimise": ("[optimise]", optimise.OptimiseTable),
     "limits": ("[limits]", schema.LimitsTable),
     "input.*": ("[input.NAME]", schema.InputTable),
-    "output": ("[output]", schema.OutputTable),
+    "output": ("[output]", output.OutputTable),
     "sample": ("[sample] with [server]", server.SampleTable),
 }
 GREETING = {
@@ -53,8 +54,13 @@ GREETING = {
     "output": "Labels make answers readable. The scores stay in the answer.",
     "server": (
         "The function is an HTTP server, which is started when a request comes. Exclusive with"
-        " `model`, `handler.py`, `[runtime]`, `[input]`, `[output]`, `[batching]`, `[optimise]`"
-        " and `[oip]`."
+        " `model`, `handler.py`, `[python]`, `[runtime]`, `[input]`, `[output]`, `[batching]`,"
+        " `[optimise]` and `[oip]`."
+    ),
+    "python": (
+        "The function is Python code with packages of its own: see [Python"
+        " functions](../guides/python.md). Exclusive with `model`, `[runtime]`, `[server]`,"
+        " `[openai]`, `[optimise]` and `[oip]`."
     ),
     "openai": (
         "The function is a model at `/v1`, for clients of OpenAI's or Anthropic's API. An empty"

@@ -56,6 +56,7 @@ GROUPS = {
         "read_ahead_mib",
         "prepare",
     ),
+    "Python functions": ("pythons", "uv_config", "environment_mib"),
     "Compiled models": ("compiler", "build_delay_s"),
     "Limits of requests": ("held_mib", "grpc_message_mib", "body_read_s", "head_read_s"),
     "Logs and traces": ("log_format", "access_log", "traces", "traces_sample"),

@@ -8,5 +8,6 @@ from tests.fuzz.subjects.builders import BUILDERS
 from tests.fuzz.subjects.fields import FIELDS
 from tests.fuzz.subjects.files import FILES
 from tests.fuzz.subjects.heads import HEADS
+from tests.fuzz.subjects.needs import NEEDS
 
-SUBJECTS: tuple[Subject, ...] = (*BUILDERS, *HEADS, *BODIES, *FIELDS, *FILES)
+SUBJECTS: tuple[Subject, ...] = (*BUILDERS, *HEADS, *BODIES, *FIELDS, *FILES, *NEEDS)

@@ -206,6 +206,22 @@ def test_a_handler_beside_the_server_needs_admin(
     )
 
 
+def test_a_python_function_needs_trust_admin_and_processes() -> None:
+    """It runs with the rights of the server's user, and its packages are this machine's."""
+    wanted = request("handler.py", manifest="schema = 1\n[python]\n", trust=True)
+    draft = planned(wanted)
+    assert draft.revision.server is not None
+    assert not draft.names_concurrency
+    check_code(draft, "process", ("admin",))
+
+    with pytest.raises(Refused, match=r"handler\.py and its packages would run .* pass --trust"):
+        planned(request("handler.py", manifest="schema = 1\n[python]\n"))
+    with pytest.raises(WrongScope, match=r"handler\.py would run as the server's own user"):
+        check_code(draft, "process", ("deploy",))
+    with pytest.raises(Refused, match=r"python: expected the driver process, got docker"):
+        check_code(draft, "docker", ("admin",))
+
+
 IMAGE = 'schema = 1\n[server]\nimage = "nginx:1.27"\n'
 
 

@@ -9,17 +9,12 @@ import tracemalloc
 import pytest
 
 from gateway.v1.endpoints import ENDPOINTS
-from gateway.v1.multipart import (
-    FIELDS_MAX,
-    HEAD_MAX,
-    PREAMBLE_MAX,
-    form_type,
-    scan_multipart,
-)
+from gateway.v1.multipart import form_type, scan_multipart
 from gateway.v1.scanning import SLICE, Scanned, run
 from gateway.v1.splicing import upstream_body
 from registry.errors import BadRequest
 from registry.model import ModelApi
+from runtime_image.codecs.multipart import FIELDS_MAX, HEAD_MAX, PREAMBLE_MAX
 
 TYPE = b"multipart/form-data; boundary=B1"
 MODEL = b'Content-Disposition: form-data; name="model"\r\n\r\nwhisper'

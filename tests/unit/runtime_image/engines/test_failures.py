@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from runtime_image.contract.errors import HandlerFailed
+from runtime_image.contract.tracebacks import TEXT_MAX, TRACEBACK_MAX
 from runtime_image.engines.base import Stopped
 from runtime_image.engines.failures import (
     AGAIN_S,
     PLACES_MAX,
-    TEXT_MAX,
-    TRACEBACK_MAX,
     Failures,
     is_own,
     reason_of,

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from runtime_image.contract.errors import HandlerFailed, LoadError, NeverAnswers
-from runtime_image.contract.model import BytesForm, InputRule
+from runtime_image.contract.model import BytesForm, InputRule, declared_signature
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.engines.base import Stopped
 from runtime_image.engines.onnx import OnnxEngine, load_model
-from runtime_image.engines.python import Context, HandlerEngine, declared_signature
+from runtime_image.engines.python import Context, HandlerEngine
 from tests.support import models, prepared
 
 JSON = {"x": InputRule("json")}

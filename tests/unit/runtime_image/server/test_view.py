@@ -61,6 +61,45 @@ def test_the_view_is_limited_for_good(tmp_path: Path, is_inside: bool) -> None:
     assert (run_dir / "replica.json").read_text() == "token"
 
 
+@ISOLATED
+@NETWORKS
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_folders_that_others_share_cannot_be_changed(
+    tmp_path: Path, network: Network, is_inside: bool
+) -> None:
+    """Packages of other functions: also what is hard-linked, and below a hidden folder. An absent
+    folder is no error."""
+    run_dir = tmp_path / "r" / "a1"
+    shared = (tmp_path / "r" if is_inside else tmp_path) / "environments"
+    for folder in (run_dir / "server", shared, tmp_path / "m"):
+        folder.mkdir(parents=True)
+    (shared / "one.py").write_text("x")
+
+    def act() -> None:
+        found = isolate(network, 8000)
+        assert found.files == ""
+        view.limit_view(
+            *(tmp_path / "m", run_dir, run_dir / "server", ()),
+            is_alone=not found.network,
+            read_only=(shared, tmp_path / "absent"),
+        )
+        assert (shared / "one.py").read_text() == "x"
+        for change in (
+            lambda: (shared / "one.py").write_text("y"),
+            lambda: (shared / "one.py").chmod(0o777),
+            lambda: (shared / "two.py").write_text("y"),
+            lambda: (shared / "one.py").unlink(),
+            lambda: (shared / "one.py").rename(shared / "two.py"),
+        ):
+            with pytest.raises(OSError, match="Read-only"):
+                change()
+        script = f"umount {shared} || mount -o remount,bind,rw {shared} || echo > {shared}/one.py"
+        assert os.spawnlp(os.P_WAIT, "sh", "sh", "-c", f"({script}) 2>/dev/null") != 0
+
+    assert in_child(act) == ""
+    assert (shared / "one.py").read_text() == "x"
+
+
 @pytest.fixture
 def below_run() -> Iterator[Path]:
     """A folder below /run that everybody may enter, with `service.sock`, whose server listens."""

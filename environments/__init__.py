@@ -1,0 +1,1 @@
+"""Packages of functions in Python: what a folder needs, its lock, folders that functions share."""

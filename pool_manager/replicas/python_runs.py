@@ -1,0 +1,134 @@
+"""Run folders of Python functions: a shell over the shared packages, our server, its settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from environments.folders import Environment, Environments, EnvironmentSettings
+from environments.interpreters import Interpreter, find_interpreters
+from environments.programs import Limits, Program, Work, run
+from environments.shell import write_shell
+from pool_manager.ports import Binding
+from pool_manager.settings import PoolSettings
+from registry.errors import DriverError
+from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.server import SERVER_FOLDER, ServerSpec
+
+PACKAGES: Final = ("python_runner", "runtime_image/contract", "runtime_image/codecs")
+"""Our packages that run beside those of a function."""
+RUNNER: Final = ".runner-"
+COMPILE_S: Final = 120.0
+_ROOT: Final = Path(__file__).parents[2]
+_SHELL, _CODE, _SETTINGS = "python", "runner", "settings.json"
+"""Below the folder of the server: the shell, and in it a link to our code, and the settings."""
+
+
+class PythonRuns:
+    """Makes what a start of a Python function needs. Methods may be called in any thread."""
+
+    def __init__(self, settings: PoolSettings) -> None:
+        self._settings = settings
+        self._found: tuple[Interpreter, ...] | None = None
+        self._making = threading.Lock()
+
+    def prepare(self, binding: Binding, record: ReplicaRecord, run_dir: Path) -> None:
+        """Write shell and settings of a start into its run folder, which is there. Blocks. Raises
+        DriverError if its packages are not there, EnvironmentRefused, StoreUnavailable, OSError."""
+        if binding.python is None:
+            return
+        environment = self._environment(binding)
+        interpreter = self._interpreter(environment)
+        server = run_dir / SERVER_FOLDER
+        server.mkdir(mode=0o700, exist_ok=True)
+        shell = server / _SHELL
+        write_shell(shell, interpreter, environment)
+        (shell / _CODE).symlink_to(self._runner(environment.folder.parent, interpreter))
+        own: dict[str, Any] = {"device": record.device_kind, "threads": record.threads}
+        (shell / _SETTINGS).write_text(json.dumps({**binding.python.settings, **own}))
+
+    def spec(self, spec: ServerSpec, binding: Binding, run_dir: Path) -> ServerSpec:
+        """Return what a server runs in its run folder, and which folders it cannot change."""
+        root = self._settings.environments
+        if root is None or spec.is_apart:
+            return spec
+        spec = replace(spec, read_only=(str(root),))
+        if binding.python is None:
+            return spec
+        shell = run_dir / SERVER_FOLDER / _SHELL
+        # The options stay as the revision has them; paths are known only here.
+        _, *options, _, _, listen = spec.command
+        program, code = shell / "bin" / "python", shell / _CODE / "python_runner"
+        path = f"{shell / 'bin'}:{spec.env.get('PATH') or self._settings.server_path}"
+        return replace(
+            spec,
+            command=(str(program), *options, str(code), str(shell / _SETTINGS), listen),
+            env={**spec.env, "PATH": path},
+        )
+
+    def _environment(self, binding: Binding) -> Environment:
+        root, python = self._settings.environments, binding.python
+        assert python is not None
+        found = Environments(root, EnvironmentSettings()).read(python.environment) if root else None
+        if found is None:
+            raise DriverError(
+                f"the packages of {binding.name} are not there: fnctl warm {binding.name} installs"
+                " them"
+            )
+        return found
+
+    def _interpreter(self, environment: Environment) -> Interpreter:
+        with self._making:
+            if self._found is None:
+                self._found = find_interpreters(self._settings.pythons).found
+        lock = environment.lock
+        found = next((one for one in self._found if lock.fits(one)), None)
+        if found is None:
+            there = ", ".join(one.full_version for one in self._found) or "none"
+            raise DriverError(
+                f"expected Python {lock.python} on {lock.platform} with {lock.libc}, this server"
+                f" has {there} (FN_PYTHONS)"
+            )
+        return found
+
+    def _runner(self, root: Path, interpreter: Interpreter) -> Path:
+        """Return the folder with our code and its bytecode for an interpreter, made once: at each
+        start it would be compiled anew, as nothing can be written beside it."""
+        with self._making:
+            files = {path.relative_to(_ROOT): path.read_bytes() for path in _sources()}
+            digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
+            final = root / f"{RUNNER}{digest}-{interpreter.python}"
+            if not final.is_dir():
+                _make_runner(root, final, files, interpreter)
+        return final
+
+
+def _sources() -> Iterator[Path]:
+    yield _ROOT / "runtime_image" / "__init__.py"
+    for package in PACKAGES:
+        yield from (_ROOT / package).rglob("*.py")
+
+
+def _make_runner(
+    root: Path, final: Path, files: dict[Path, bytes], interpreter: Interpreter
+) -> None:
+    for left in root.glob(f"{RUNNER}.*"):
+        shutil.rmtree(left, ignore_errors=True)
+    folder = root / f"{RUNNER}.{secrets.token_hex(8)}"
+    try:
+        for path, data in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(data)
+        command: list[str | Path] = [interpreter.path, "-I", "-m", "compileall", "-q"]
+        command += ["--invalidation-mode", "unchecked-hash", "-s", folder, "-p", final, folder]
+        run(Program(command, folder), Limits(COMPILE_S), Work())
+        folder.rename(final)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

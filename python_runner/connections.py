@@ -1,0 +1,282 @@
+"""HTTP/1.1 on asyncio: connections that read one request after the other and write its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple
+
+from python_runner.heads import HEAD_END, HEAD_MAX, BadHttp, Body, Head, read_head
+from runtime_image.contract import problems
+
+CONNECTIONS_MAX: Final = 512
+PIPELINED_MAX: Final = 64 * 1024
+"""Max bytes that are read ahead of an answer."""
+JOINED_MAX: Final = 4096
+"""Max bytes of a chunk that is joined with its frame, to be sent in one call."""
+READ_S: Final = 60.0
+"""Seconds without a byte in the middle of a request."""
+OK: Final = 200
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+class Request(NamedTuple):
+    """One request with its whole body."""
+
+    head: Head
+    body: bytes
+
+
+Application = Callable[[Request, "Connection"], Awaitable[None]]
+"""Answers a request on its connection. It is cancelled when the client leaves."""
+Refusal = Callable[[BadHttp], tuple[int, Mapping[str, str], bytes]]
+"""Returns status, fields and body of the answer to what is no request."""
+
+
+class Server:
+    """All connections of a process. `drained` is set when none is left after `drain`."""
+
+    def __init__(self, answer: Application, refuse: Refusal, body_max: int) -> None:
+        self.answer = answer
+        self.refuse = refuse
+        self.body_max = body_max
+        self.connections: set[Connection] = set()
+        self.is_draining = False
+        self.drained = asyncio.Event()
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self, address: str) -> None:
+        """Listen on a path, or on "127.0.0.1:PORT". Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if "/" in address:
+            self._listener = await loop.create_unix_server(
+                lambda: Connection(self), address, backlog=CONNECTIONS_MAX
+            )
+        else:
+            host, _, port = address.rpartition(":")
+            self._listener = await loop.create_server(
+                lambda: Connection(self), host, int(port), backlog=CONNECTIONS_MAX
+            )
+
+    def admits(self) -> bool:
+        """Whether there is room for one more connection; if not, an idle one makes it."""
+        if len(self.connections) < CONNECTIONS_MAX:
+            return True
+        idle = next((one for one in self.connections if one.is_idle), None)
+        if idle is None:
+            return False
+        idle.close()
+        return True
+
+    def drain(self) -> None:
+        """Accept nothing more, and end each connection behind its present answer."""
+        self.is_draining = True
+        if self._listener is not None:
+            self._listener.close()
+        for one in [*self.connections]:
+            if one.is_idle:
+                one.close()
+        self.forget(None)
+
+    def forget(self, connection: Connection | None) -> None:
+        """Take a connection out that has ended."""
+        self.connections.discard(connection)
+        if self.is_draining and not self.connections:
+            self.drained.set()
+
+
+class Connection(asyncio.Protocol):
+    """One connection. An answer is `send`, or `begin`, `write`, and `end` or `cut`."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made
+        self._buffer = bytearray()
+        self._head: Head | None = None
+        self._body: Body | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_s = 0.0
+        self._keeps = True
+        self._is_chunked = False
+        self._room: asyncio.Future[None] | None = None
+        self._is_full = False
+        self.is_gone = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return self._task is None and not self._buffer and self._head is None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection in, or refuse it (asyncio)."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # Nothing waits in this process: a value is written when the one before it has left.
+        transport.set_write_buffer_limits(high=0)
+        if not self._server.admits():
+            text = f"expected at most {CONNECTIONS_MAX} connections, got one more"
+            self._refuse(BadHttp(problems.TOO_MANY_CONNECTIONS, text))
+            return
+        self._server.connections.add(self)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """End what is under way (asyncio)."""
+        self._left()
+        self._server.forget(self)
+
+    def eof_received(self) -> bool:
+        """A client that has closed its half has left: what a gateway's connection says, too."""
+        self._left()
+        return False
+
+    def _left(self) -> None:
+        if self.is_gone:
+            return  # a second cancellation would end the cleaning up after the first one
+        self.is_gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        """The kernel takes no more for now (asyncio)."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """All written bytes have left (asyncio)."""
+        self._is_full = False
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+
+    def data_received(self, data: bytes) -> None:
+        """Read on (asyncio)."""
+        self._buffer += data
+        self._heard_s = self._loop.time()
+        if self._task is None:
+            self._advance()
+        elif len(self._buffer) > PIPELINED_MAX:
+            self._transport.pause_reading()
+
+    def _advance(self) -> None:
+        """Begin to answer the next request if it is here as a whole."""
+        try:
+            request = self._read()
+        except BadHttp as error:
+            self._refuse(error)
+            return
+        if request is not None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._task = self._loop.create_task(self._serve(request))
+        elif self._timer is None and self._buffer:
+            self._timer = self._loop.call_later(READ_S, self._wait_on)
+
+    def _read(self) -> Request | None:
+        """Return the next request, None if it is not here yet. Raises BadHttp."""
+        if self._head is None:
+            end = self._buffer.find(HEAD_END, 0, HEAD_MAX)
+            if end < 0:
+                if len(self._buffer) >= HEAD_MAX:
+                    text = f"expected a head of at most {HEAD_MAX} bytes, got more"
+                    raise BadHttp(problems.HEAD_TOO_LARGE, text)
+                return None
+            head = read_head(bytes(self._buffer[:end]))
+            del self._buffer[: end + len(HEAD_END)]
+            self._body = Body(head.length, self._server.body_max)
+            self._head = head
+            if head.continues and head.length != 0 and not self._buffer:
+                self._transport.write(_CONTINUE)
+        assert self._body is not None
+        if not self._body.take(self._buffer):
+            return None
+        request = Request(self._head, bytes(self._body.data))
+        self._head = self._body = None
+        return request
+
+    def _wait_on(self) -> None:
+        """End a request that stopped in its middle."""
+        left_s = self._heard_s + READ_S - self._loop.time()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._wait_on)
+        else:
+            text = f"expected the rest of the request within {READ_S:g} s"
+            self._refuse(BadHttp(problems.BODY_TIMEOUT, text))
+
+    def _refuse(self, error: BadHttp) -> None:
+        self._keeps = False
+        self.send(*self._server.refuse(error))
+        self.close()
+
+    def close(self) -> None:
+        """Close when what was written has left."""
+        self._transport.close()
+
+    async def _serve(self, request: Request) -> None:
+        self._keeps = request.head.keeps
+        self._is_chunked = not request.head.is_old
+        try:
+            await self._server.answer(request, self)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._task = None
+        if not self._keeps or self._server.is_draining:
+            self.close()
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+            if self._buffer:
+                self._advance()
+
+    def send(self, status: int, fields: Mapping[str, str], body: bytes) -> None:
+        """Write a whole answer."""
+        head = self._answer_head(status, fields, f"content-length: {len(body)}\r\n")
+        self._transport.write(head + body)
+
+    def begin(self, fields: Mapping[str, str]) -> None:
+        """Write the head of an answer that grows. An old client's ends with the connection."""
+        self._keeps = self._keeps and self._is_chunked
+        framing = "transfer-encoding: chunked\r\n" if self._is_chunked else ""
+        self._transport.write(self._answer_head(OK, fields, framing))
+
+    def write(self, data: bytes) -> None:
+        """Write a part of an answer. Whoever has more waits for `room`, with no part in hand."""
+        if not data:
+            return
+        if not self._is_chunked:
+            self._transport.write(data)
+        elif len(data) <= JOINED_MAX:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            self._transport.write(b"%x\r\n" % len(data))
+            self._transport.write(data)
+            self._transport.write(b"\r\n")
+
+    async def room(self) -> None:
+        """Return when the kernel has taken all that was written, or the client has left."""
+        if self._is_full and not self.is_gone:
+            self._room = self._loop.create_future()
+            await self._room
+
+    def end(self) -> None:
+        """End an answer that grew."""
+        if self._is_chunked:
+            self._transport.write(_LAST_CHUNK)
+
+    def cut(self) -> None:
+        """Close the connection in the middle of an answer, so that nobody takes it for whole."""
+        self._keeps = False
+        self.close()
+
+    def _answer_head(self, status: int, fields: Mapping[str, str], framing: str) -> bytes:
+        self._keeps = self._keeps and not self._server.is_draining
+        reason = "OK" if status == OK else ""
+        lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])
+        closing = "" if self._keeps else "connection: close\r\n"
+        return f"HTTP/1.1 {status} {reason}\r\n{lines}{framing}{closing}\r\n".encode("latin-1")

@@ -1,0 +1,191 @@
+"""Runs plain functions in threads: the main thread first, which loaded the handler."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from runtime_image.contract.errors import EXECUTION_TIMEOUT, RequestError
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One call of a function."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    future: asyncio.Future[Any]
+
+
+class Worker:
+    """One thread that runs a job after the other."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.thread = 0
+        self.waiting: deque[Job] = deque()
+        self.is_free = True
+        self.timer: asyncio.TimerHandle | None = None
+        self._loop = loop
+        self._jobs: SimpleQueue[tuple[Job, Callable[[Worker, Job, Any, bool], None]] | None] = (
+            SimpleQueue()
+        )
+
+    def run(self) -> None:
+        """Run jobs until `stop`."""
+        self.thread = threading.get_ident()
+        while (given := self._jobs.get()) is not None:
+            job, done = given
+            try:
+                value, failed = job.function(*job.arguments), False
+            except BaseException as error:  # noqa: BLE001 - it is the handler's, whatever it is
+                value, failed = error, True
+            self._loop.call_soon_threadsafe(done, self, job, value, failed)
+            # What the loop has by now must not live until the next call.
+            del given, job, value
+
+    def begin(self, job: Job, done: Callable[[Worker, Job, Any, bool], None]) -> None:
+        """Give the thread a job; `done` is called in the loop."""
+        self._jobs.put((job, done))
+
+    def stop(self) -> None:
+        """End the thread behind its present job."""
+        self._jobs.put(None)
+
+
+class Workers:
+    """Threads with one queue, in the order of arrival. All methods belong to the event loop.
+
+    `hung` is told of a thread whose function took longer than `timeout_s` seconds.
+    """
+
+    def __init__(self, count: int, timeout_s: float, hung: Callable[[int], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = timeout_s
+        self._hung = hung
+        self._waiting: deque[Job] = deque()
+        self.main = Worker(self._loop)
+        self._workers = [self.main]
+        for at in range(1, count):
+            worker = Worker(self._loop)
+            self._workers.append(worker)
+            threading.Thread(target=worker.run, name=f"predict-{at}", daemon=True).start()
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns in a thread that is free. Raises what it raises, and
+        EXECUTION_TIMEOUT."""
+        return (await self.place(function, *arguments))[1]
+
+    async def place(self, function: Callable[..., Any], *arguments: Any) -> tuple[Worker, Any]:
+        """As `run`, with the worker that ran it."""
+        job = Job(function, arguments, self._loop.create_future())
+        self._waiting.append(job)
+        self._assign()
+        return await self._result(job, self._waiting)
+
+    async def run_on(self, worker: Worker, function: Callable[..., Any], *arguments: Any) -> Any:
+        """As `run`, by this worker: a generator may depend on its thread."""
+        job = Job(function, arguments, self._loop.create_future())
+        worker.waiting.append(job)
+        self._assign()
+        return (await self._result(job, worker.waiting))[1]
+
+    async def _result(self, job: Job, queue: deque[Job]) -> tuple[Worker, Any]:
+        try:
+            return await job.future  # type: ignore[no-any-return]  # set in `_done`
+        except asyncio.CancelledError:
+            if job in queue:
+                queue.remove(job)
+            raise
+
+    def _assign(self) -> None:
+        for worker in self._workers:
+            queue = worker.waiting or self._waiting
+            if worker.is_free and queue:
+                self._begin(worker, queue.popleft())
+
+    def _begin(self, worker: Worker, job: Job) -> None:
+        worker.is_free = False
+        worker.timer = self._loop.call_later(self._timeout_s, self._late, worker, job)
+        worker.begin(job, self._done)
+
+    def _late(self, worker: Worker, job: Job) -> None:
+        if not job.future.done():
+            text = f"predict took longer than {self._timeout_s:g} s (timeout_s)"
+            job.future.set_exception(RequestError(EXECUTION_TIMEOUT, text))
+        self._hung(worker.thread)
+
+    def _done(self, worker: Worker, job: Job, value: Any, failed: bool) -> None:
+        if worker.timer is not None:
+            worker.timer.cancel()
+        worker.is_free = True
+        if not job.future.done():
+            if failed:
+                job.future.set_exception(_raisable(value))
+            else:
+                job.future.set_result((worker, value))
+        self._assign()
+
+
+class Raised(Exception):
+    """Carries an exception that a future refuses, or that would mean something else here."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _raisable(error: BaseException) -> BaseException:
+    return error if type(error) is RequestError else Raised(error)
+
+
+class Batcher:
+    """Joins calls that wait while all lanes are in use. `run` gets and returns lists."""
+
+    def __init__(self, run: Callable[[list[Any]], Any], size: int, lanes: int) -> None:
+        self._run = run
+        self._size = size
+        self._lanes = lanes
+        self._waiting: deque[tuple[Any, asyncio.Future[Any]]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(self, value: Any) -> Any:
+        """Return the result of one call. Raises what `run` raises."""
+        loop = asyncio.get_running_loop()
+        entry = (value, loop.create_future())
+        self._waiting.append(entry)
+        self._begin(loop)
+        return await entry[1]
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._lanes and self._waiting:
+            batch: list[tuple[Any, asyncio.Future[Any]]] = []
+            while self._waiting and len(batch) < self._size:
+                entry = self._waiting.popleft()
+                if not entry[1].done():  # its client has left
+                    batch.append(entry)
+            if batch:
+                self._lanes -= 1
+                task = loop.create_task(self._run_batch(batch))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _run_batch(self, batch: list[tuple[Any, asyncio.Future[Any]]]) -> None:
+        futures = [future for _, future in batch]
+        try:
+            results = await self._run([value for value, _ in batch])
+        except BaseException as error:  # noqa: BLE001 - each of its callers gets it
+            for future in futures:
+                if not future.done():
+                    future.set_exception(error if isinstance(error, Exception) else Raised(error))
+        else:
+            for future, result in zip(futures, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+        finally:
+            self._lanes += 1
+            self._begin(asyncio.get_running_loop())

@@ -1,0 +1,272 @@
+"""Tests of Python functions: packages from an index, calls, redeploys, what they cannot write."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.chaos.footprint import until
+from tests.support.package_index import PackageIndex, make_wheel, package_index
+from tests.support.process_server import ServerProcess, server_process
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+MANIFEST = """schema = 1
+[python]
+[python.env]
+GREETING = "hello"
+[sample]
+text = "a"
+"""
+HANDLER = """
+import os, sys
+import greeter
+
+def predict(text: str, times: int = 1, upload: bytes = b""):
+    if text == "stream":
+        return stream(times)
+    if text == "fail":
+        raise KeyError("c")
+    if text == "write":
+        return {"tried": tried()}
+    return {"said": f"{os.environ['GREETING']} {text * times} {greeter.V} {len(upload)}"}
+
+def stream(times):
+    for number in range(times):
+        yield {"number": number}
+
+def tried():
+    packages = os.path.realpath(os.path.dirname(greeter.__file__))
+    root = os.path.dirname(os.path.dirname(packages))
+    places = [packages + "/greeter.py", packages + "/new.py", root + "/.cache/new", root + "/new",
+              os.path.realpath(sys.modules["__main__"].__file__)]
+    return [refusal(place) for place in places]
+
+def refusal(place):
+    try:
+        os.path.exists(place) and os.chmod(place, 0o777)
+        open(place, "ab").close()
+    except OSError as error:
+        return error.strerror
+    return "written"
+"""
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[PackageIndex]:
+    """An index with msgspec as it is installed here, and a small package."""
+    with package_index() as index:
+        index.add_installed("msgspec")
+        index.add("greeter")
+        yield index
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of data and functions."""
+    return tmp_path_factory.mktemp("python")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, index: PackageIndex) -> Iterator[ServerProcess]:
+    """A server whose packages come from the index."""
+    config = {"FN_UV_CONFIG": str(index.config(folder))}
+    with server_process(folder / "data", "--cpu-slots", "2", environment=config) as server:
+        yield server
+
+
+def function(folder: Path, name: str, handler: str = HANDLER, needs: str = "greeter\n") -> str:
+    """Write the folder of a function; return its path."""
+    path = folder / name
+    path.mkdir(exist_ok=True)
+    (path / "function.toml").write_text(f'name = "{name}"\n{MANIFEST}')
+    (path / "handler.py").write_text(handler)
+    (path / "requirements.txt").write_text(needs)
+    return str(path)
+
+
+def deployed(server: ServerProcess, path: str) -> dict[str, Any]:
+    """Deploy a function, which must succeed; return the result."""
+    done: dict[str, Any] = server.fnctl_json("deploy", path, "--trust")
+    return done["result"]
+
+
+async def called(server: ServerProcess, name: str, data: Any = None, **inputs: Any) -> Any:
+    """Call a function with a form or with JSON; return the outputs of its answer."""
+    body = {"json": {"inputs": inputs}} if data is None else {"data": data}
+    async with server.session() as session, session.post(f"/fn/{name}", **body) as answer:
+        assert answer.status == 200, await answer.text()
+        return (await answer.json())["outputs"]
+
+
+async def test_a_function_with_packages_is_called_in_every_form(
+    server: ServerProcess, folder: Path, index: PackageIndex
+) -> None:
+    """JSON, a form with a file, and a stream; errors name the line; our own paths are denied, and
+    packages, cache and runner cannot be written to."""
+    result = deployed(server, function(folder, "greet"))
+    assert result["revision"] == "greet@1"
+    assert "/files/greeter/greeter-1.0-py3-none-any.whl" in index.asked
+    assert await called(server, "greet", text="a", times=2) == {"said": "hello aa 1.0 0"}
+    form = aiohttp.FormData({"text": "b"})
+    form.add_field("upload", b"1234", filename="x.bin")
+    assert await called(server, "greet", form) == {"said": "hello b 1.0 4"}
+    tried = (await called(server, "greet", text="write"))["tried"]
+    assert tried == ["Read-only file system"] * 5
+    async with server.session() as session:
+        stream = {"inputs": {"text": "stream", "times": 3}}
+        async with session.post("/fn/greet", json=stream) as answer:
+            assert answer.content_type == "text/event-stream"
+            assert (await answer.text()).count("data: ") == 3
+        async with session.post("/fn/greet", json={"inputs": {"text": "fail"}}) as answer:
+            problem = await answer.json()
+            assert (answer.status, problem["code"]) == (500, "function_failed")
+            assert problem["detail"].startswith("KeyError: 'c' (handler.py:")
+            assert "Fn-Traceback" not in answer.headers
+        async with session.get("/fn/greet/.fngate/description") as answer:
+            assert (answer.status, (await answer.json())["code"]) == (403, "path_denied")
+    assert "raise KeyError" in server.fnctl("logs", "greet").stdout
+
+
+async def test_a_redeploy_with_equal_needs_asks_no_index(
+    server: ServerProcess, folder: Path, index: PackageIndex
+) -> None:
+    """Another function, and another handler, with equal needs share lock and folder."""
+    deployed(server, function(folder, "first"))
+    assert concurrency(server, "first") == 1
+    asked, there = len(index.asked), folders(server)
+    deployed(server, function(folder, "second"))
+    assert deployed(server, function(folder, "first", f"{HANDLER}\n"))["revision"] == "first@2"
+    assert (len(index.asked), folders(server)) == (asked, there)
+    handler = "import greeter\nasync def predict(text: str): return {'said': text}"
+    deployed(server, function(folder, "waiting", handler))
+    assert concurrency(server, "waiting") == 32
+    assert await called(server, "waiting", text="a") == {"said": "a"}
+
+
+def test_a_deploy_that_is_refused_changes_nothing(
+    server: ServerProcess, folder: Path, index: PackageIndex
+) -> None:
+    """A package that no index has, a line that uv must not get, a failing sample, no --trust, and
+    requirements that nothing would install."""
+    asked, before = len(index.asked), folders(server)
+    for needs, told in (
+        ("no-such-package\n", "no-such-package was not found"),
+        ("-r /etc/passwd\n", "requirements.txt:1: expected a package"),
+    ):
+        refused = server.fnctl("deploy", function(folder, "bad", needs=needs), "--trust")
+        assert (refused.returncode, told in refused.stderr) == (1, True), refused.stderr
+    path = function(folder, "bad", HANDLER.replace('== "fail"', '!= "fail"'))
+    assert "raise KeyError" in server.fnctl("deploy", path, "--trust").stderr
+    assert "pass --trust" in server.fnctl("deploy", path).stderr
+    (folder / "bad/function.toml").write_text('schema = 1\n[runtime]\nengine = "python"\n[input.a]')
+    assert "expected the line [python]" in server.fnctl("deploy", path, "--trust").stderr
+    assert "bad" not in server.fnctl("ls").stdout
+    assert folders(server) == before
+    assert not [path for path in index.asked[asked:] if "passwd" in path]
+
+
+async def test_packages_that_are_gone_are_installed_again_by_warm_alone(
+    folder: Path, index: PackageIndex
+) -> None:
+    """A function starts after a restart of the server and from sleep, without the index. A call
+    installs no packages, and says what does."""
+    config = {"FN_UV_CONFIG": str(index.config(folder))}
+    data, path = folder / "other", function(folder, "again")
+    with server_process(data, environment=config) as server:
+        deployed(server, path)
+        asked = len(index.asked)
+    with server_process(data, environment=config) as server:
+        assert await called(server, "again", text="a") == {"said": "hello a 1.0 0"}
+        assert server.fnctl("sleep", "again", "--force").returncode == 0
+        assert await called(server, "again", text="a") == {"said": "hello a 1.0 0"}
+        assert len(index.asked) == asked
+        assert server.fnctl("sleep", "again", "--force").returncode == 0
+        for environment in (data / "environments").glob("[0-9a-f]*"):
+            environment.rename(environment.with_name(f".gone-{environment.name}"))
+        question = {"inputs": {"text": "a"}}
+        async with server.session() as session, session.post("/fn/again", json=question) as answer:
+            assert answer.status == 503
+            assert "fnctl warm again" in await answer.text()
+        assert folders(server) == set()
+        warm = server.fnctl("warm", "again")
+        assert warm.returncode == 0, warm.stderr
+        assert await called(server, "again", text="a") == {"said": "hello a 1.0 0"}
+    (environment,) = (data / "environments").glob("[0-9a-f]*")
+    environment.rename(environment.with_name(".gone-again"))
+    with server_process(data, environment=config) as server:
+
+        async def is_there() -> bool:
+            return folders(server) == {environment.name}
+
+        assert await until(is_there, 60.0)
+        assert await called(server, "again", text="a") == {"said": "hello a 1.0 0"}
+
+
+async def test_a_deploy_is_cancelled_while_an_index_is_slow(
+    server: ServerProcess, folder: Path, index: PackageIndex
+) -> None:
+    """Its phase tells what it waits for; nothing is left."""
+    index.add("slow")
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def before(path: str) -> None:
+        if path == "/simple/slow/":
+            asked.set()
+            goes_on.wait(60)
+
+    index.before, there = before, folders(server)
+    try:
+        path = function(folder, "slow", needs="greeter\nslow\n")
+        operation = server.fnctl_json("deploy", path, "--trust", "--no-wait")
+        assert await asyncio.to_thread(asked.wait, 60)
+        async with server.session() as session:
+            place = f"/admin/v1/operations/{operation['id']}"
+            async with session.get(place) as answer:
+                assert (await answer.json())["phase"].startswith("lock")
+            async with session.delete(place) as answer:
+                assert (await answer.json())["state"] == "cancelled", await answer.text()
+    finally:
+        goes_on.set()
+        index.before = lambda _: None
+    assert folders(server) == there
+    assert not list((server.data / "environments").glob(".resolve-*"))
+    assert "slow" not in server.fnctl("ls").stdout
+
+
+def concurrency(server: ServerProcess, name: str) -> int:
+    """Return how many calls a replica of a function takes at once."""
+    return int(server.fnctl_json("show", name)["exchange"]["concurrency"])
+
+
+def folders(server: ServerProcess) -> set[str]:
+    """Return the names of the environments."""
+    return {path.name for path in (server.data / "environments").glob("[0-9a-f]*")}
+
+
+@pytest.mark.parametrize("network", ["none", "egress"])
+async def test_own_wheels_and_networks(
+    server: ServerProcess, folder: Path, index: PackageIndex, network: str
+) -> None:
+    """A wheel of the folder is installed; also with the host's network nothing is written."""
+    name = f"own-{network}"
+    path = function(folder, name, HANDLER.replace("import greeter", "import greeter, mine"))
+    (folder / name / "function.toml").write_text(
+        f'name = "{name}"\n' + MANIFEST.replace("[python]\n", f'[python]\nnetwork = "{network}"\n')
+    )
+    (folder / name / "requirements.txt").write_text("greeter\nmine\n")
+    shutil.rmtree(folder / name / "wheels", ignore_errors=True)
+    (folder / name / "wheels").mkdir()
+    file, data = make_wheel("mine")
+    (folder / name / "wheels" / file).write_bytes(data)
+    deployed(server, path)
+    assert await called(server, name, text="a") == {"said": "hello a 1.0 0"}
+    tried = (await called(server, name, text="write"))["tried"]
+    assert tried == ["Read-only file system"] * 5
