@@ -214,6 +214,22 @@ def test_a_named_file_must_be_there(source: str) -> None:
         read_needs({"other.toml": b""}, source)
 
 
+def test_a_project_may_say_its_python_beside_requirements() -> None:
+    """Only files that list packages exclude each other."""
+    project = b'[project]\nname="x"\nrequires-python=">=3.12"\ndependencies=[]\n'
+
+    found = read_needs({REQUIREMENTS: b"a\n", PROJECT: project})
+
+    assert (found.source, found.requires_python) == (REQUIREMENTS, ">=3.12")
+    assert read_needs({REQUIREMENTS: b"", PROJECT: project}).requires_python == ">=3.12"
+
+
+@pytest.mark.parametrize("code", [b"# caf\xe9\n", b"x = '\0'\n", b"#" * 3_000_000])
+def test_a_handler_without_a_block_is_not_read(code: bytes) -> None:
+    """Its encoding and size are its own business."""
+    assert read_needs({HANDLER: code}) == Needs()
+
+
 def test_another_text_file_may_be_named() -> None:
     """Requirements may have another name."""
     found = read_needs({"cpu.txt": b"torch\n", REQUIREMENTS: b"x\n"}, "cpu.txt")
