@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from environments.requirement import (
@@ -43,6 +43,7 @@ OWN: Final = ("msgspec>=0.19",)
 WHEELS_HINT: Final = "packages of your own go as wheels into the folder wheels/"
 _BLOCK_START: Final = re.compile(r"# /// ([A-Za-z0-9-]+)")
 _BLOCK_END: Final = "# ///"
+_BLOCK_SIGN: Final = b"# /// script"
 _HASH: Final = re.compile(r"(?:^|\s)--hash=(\S*)(?=\s|$)")
 _COMMENT: Final = re.compile(r"(?:^|\s)#.*")
 _UV_KEYS: Final = frozenset(
@@ -103,24 +104,22 @@ def read_needs(files: Mapping[str, bytes], source: str = "") -> Needs:
         if source not in files:
             raise BadNeeds(f"{shown(source)}: expected a file of the folder, got none")
         return _read(source, files)
-    said = [needs for name in (REQUIREMENTS, PROJECT, HANDLER) if (needs := _found(name, files))]
-    if len(said) > 1:
-        names = " and ".join(needs.source for needs in said)
+    read = [_read(name, files) for name in (REQUIREMENTS, PROJECT, HANDLER) if name in files]
+    said = [needs for needs in read if needs.source]
+    listing = [needs for needs in said if needs.requirements] or said[:1] or [Needs()]
+    if len(listing) > 1:
+        names = " and ".join(needs.source for needs in listing)
         raise BadNeeds(
             f"expected one file with needs, got {names}: choose one by needs = in [python]"
         )
-    return said[0] if said else Needs()
-
-
-def _found(name: str, files: Mapping[str, bytes]) -> Needs | None:
-    """Return what a file says; None if it is absent or says nothing about packages."""
-    if name not in files:
-        return None
-    needs = _read(name, files)
-    return needs if needs.source else None
+    # A project that lists no packages may still say which Python it needs.
+    versions = dict.fromkeys(needs.requires_python for needs in said if needs.requires_python)
+    return replace(listing[0], requires_python=",".join(versions))
 
 
 def _read(name: str, files: Mapping[str, bytes]) -> Needs:
+    if name.endswith(".py") and _BLOCK_SIGN not in files[name]:
+        return Needs()  # whatever its size and encoding
     text = _text(name, files[name])
     if name.endswith(".txt"):
         return Needs(name, tuple(_requirement_lines(name, text)))
@@ -232,11 +231,20 @@ def _project(name: str, text: str) -> Needs:
         map(str, dynamic)
     ):
         raise refusal(where, "dependencies that are listed", f"dynamic = {shown(str(dynamic))}")
-    odd = sorted(_UV_KEYS & _table(_table(document.get("tool")).get("uv")).keys())
-    if odd and "dependencies" in table:
-        expected = f"no tool.uv.{odd[0]}: the server's FN_UV_CONFIG says where packages come from,"
-        raise BadNeeds(f"{name}:{_line_of(text, odd[0])}: expected {expected} and {WHEELS_HINT}")
+    if "dependencies" in table:
+        _check_uv_keys(name, text, document)
     return _listed(name, text, table, "project.")
+
+
+def _check_uv_keys(
+    name: str, text: str, document: Mapping[str, Any], lines_before: int = 0
+) -> None:
+    """Refuse what would change the outcome, rather than ignore it."""
+    odd = sorted(_UV_KEYS & _table(_table(document.get("tool")).get("uv")).keys())
+    if odd:
+        where = f"{name}:{lines_before + _line_of(text, odd[0])}"
+        expected = "the server's FN_UV_CONFIG to say where packages come from"
+        raise refusal(where, expected, f"tool.uv.{odd[0]}; {WHEELS_HINT}")
 
 
 def _script(name: str, text: str) -> Needs:
@@ -245,7 +253,9 @@ def _script(name: str, text: str) -> Needs:
     if found is None:
         return Needs()
     block, first = found
-    return _listed(name, block, _toml(name, block), "", first)
+    document = _toml(name, block)
+    _check_uv_keys(name, block, document, first)
+    return _listed(name, block, document, "", first)
 
 
 def _block(name: str, text: str) -> tuple[str, int] | None:

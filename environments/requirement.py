@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Parsed
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from registry.errors import BadNeeds
 
@@ -107,7 +108,7 @@ def _parsed(text: str, where: str) -> Requirement:
         raise refusal(where, EXAMPLE, f"a direct reference: {shown(text)}")
     if not _MARKER.fullmatch(marker):
         raise refusal(where, "a marker of names, versions and and/or", shown(marker))
-    return Requirement(canonicalize_name(found.name), extras, str(found.specifier), marker)
+    return Requirement(canonicalize_name(found.name), extras, _written(found.specifier), marker)
 
 
 def with_hashes(one: Requirement, hashes: list[str], where: str) -> Requirement:
@@ -123,12 +124,20 @@ def with_hashes(one: Requirement, hashes: list[str], where: str) -> Requirement:
 def read_versions(text: object, where: str) -> str:
     """Return versions of Python like `>=3.11` in the form of `packaging`. Raises BadNeeds."""
     expected = "versions like >=3.11"
-    if not isinstance(text, str) or len(text) > LINE_MAX or not _BOUNDARY.fullmatch(text):
+    is_text = isinstance(text, str) and len(text) <= LINE_MAX and "===" not in text
+    if not isinstance(text, str) or not is_text or not _BOUNDARY.fullmatch(text):
         raise refusal(where, expected, shown(str(text)))
     try:
         found = SpecifierSet(text)
     except InvalidSpecifier as error:
         raise refusal(where, expected, shown(text)) from error
-    if "===" in text:
-        raise refusal(where, expected, shown(text))
-    return str(found)
+    return _written(found)
+
+
+def _written(versions: SpecifierSet) -> str:
+    """Return versions in their normal form: `packaging` keeps loose ones like `3R_` as they are."""
+    parts = []
+    for one in versions:
+        bare = one.version.removesuffix(".*")
+        parts.append(f"{one.operator}{Version(bare)}{one.version[len(bare) :]}")
+    return ",".join(sorted(parts))

@@ -28,7 +28,7 @@ TIMEOUT_S = 30
 """Max seconds of one input, after which the process ends."""
 MEMORY_MIB = 2048
 """Max MiB of the process."""
-PACKAGES = ["gateway", "registry", "runtime_image", "admin"]
+PACKAGES = ["environments", "gateway", "registry", "runtime_image", "admin"]
 """Packages whose branches count as coverage."""
 
 

@@ -125,6 +125,11 @@ HOSTILE_FILES: dict[str, tuple[str, bytes]] = {
         "handler.py",
         b'# /// script\n# dependencies=["x @ https://evil.example/x.whl"]\n# ///\n',
     ),
+    "index in a block": (
+        "handler.py",
+        b'# /// script\n# dependencies=["x"]\n# [[tool.uv.index]]\n# url="https://evil"\n# ///\n',
+    ),
+    "block that is no text": ("handler.py", b"# \xff\n# /// script\n# dependencies=[]\n# ///\n"),
     "no TOML in a block": ("handler.py", b"# /// script\n# dependencies = [\n# ///\n"),
     "large block": ("handler.py", b"# /// script\n" + b"# a = 1\n" * 20_000 + b"# ///\n"),
 }

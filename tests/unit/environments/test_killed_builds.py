@@ -28,7 +28,7 @@ MOMENTS = 20
 STEPS = 38
 """Steps that a build says at least."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def start(environments: Environments, config: Path, lock: Lock) -> subprocess.Popen[str]:

@@ -76,6 +76,7 @@ def test_a_hostile_uv_lock_is_refused(kind: str) -> None:
         ("  numpy>=2 , <3  # why", ["numpy<3,>=2"]),
         ("Foo.Bar_baz [b, A]", ["foo-bar-baz[a,b]"]),
         ("x (>=1)", ["x>=1"]),
+        ("x<3R_,>=v1.0-1,!=2.0RC1.dev2", ["x!=2.0rc1.dev2,<3.post0,>=1.0.post1"]),
         ("x~=1.4.2 ; python_version<'3.12'", ['x~=1.4.2 ; python_version < "3.12"']),
         ("x==1.0+cpu\n\n# é\ny!=2.*", ["x==1.0+cpu", "y!=2.*"]),
         ("b\na\nb", ["a", "b"]),
@@ -212,6 +213,22 @@ def test_a_named_file_must_be_there(source: str) -> None:
     """The file that a manifest names is one of the folder, in a known form."""
     with pytest.raises(BadNeeds, match="expected"):
         read_needs({"other.toml": b""}, source)
+
+
+def test_a_project_may_say_its_python_beside_requirements() -> None:
+    """Only files that list packages exclude each other."""
+    project = b'[project]\nname="x"\nrequires-python=">=3.12"\ndependencies=[]\n'
+
+    found = read_needs({REQUIREMENTS: b"a\n", PROJECT: project})
+
+    assert (found.source, found.requires_python) == (REQUIREMENTS, ">=3.12")
+    assert read_needs({REQUIREMENTS: b"", PROJECT: project}).requires_python == ">=3.12"
+
+
+@pytest.mark.parametrize("code", [b"# caf\xe9\n", b"x = '\0'\n", b"#" * 3_000_000])
+def test_a_handler_without_a_block_is_not_read(code: bytes) -> None:
+    """Its encoding and size are its own business."""
+    assert read_needs({HANDLER: code}) == Needs()
 
 
 def test_another_text_file_may_be_named() -> None:
