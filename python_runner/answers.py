@@ -103,6 +103,8 @@ class Writer:
 
 
 def _kind_of(result: Any) -> str:
+    if type(result) is dict:
+        return "json"
     if isinstance(result, str):
         return "text"
     if isinstance(result, bytes | bytearray | memoryview):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, NamedTuple
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
 
 from python_runner.heads import HEAD_END, HEAD_MAX, BadHttp, Body, Head, read_head
 from runtime_image.contract import problems
@@ -17,6 +18,7 @@ JOINED_MAX: Final = 4096
 READ_S: Final = 60.0
 """Seconds without a byte in the middle of a request."""
 OK: Final = 200
+_EAGER: Final = sys.version_info >= (3, 12)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -173,9 +175,16 @@ class Connection(asyncio.Protocol):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._task = self._loop.create_task(self._serve(request))
+            task = self._begin(self._serve(request))
+            self._task = None if task.done() else task
         elif self._timer is None and self._buffer:
             self._timer = self._loop.call_later(READ_S, self._wait_on)
+
+    def _begin(self, serving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin to answer: at once if Python can (3.12), unless requests wait behind this one."""
+        if _EAGER and not self._buffer:
+            return asyncio.Task(serving, loop=self._loop, eager_start=True)  # type: ignore[call-arg]
+        return self._loop.create_task(serving)
 
     def _read(self) -> Request | None:
         """Return the next request, None if it is not here yet. Raises BadHttp."""
@@ -188,6 +197,10 @@ class Connection(asyncio.Protocol):
                 return None
             head = read_head(bytes(self._buffer[:end]))
             del self._buffer[: end + len(HEAD_END)]
+            if head.length == len(self._buffer) and head.length <= self._server.body_max:
+                body = bytes(self._buffer)
+                self._buffer.clear()
+                return Request(head, body)
             self._body = Body(head.length, self._server.body_max)
             self._head = head
             if head.continues and head.length != 0 and not self._buffer:
