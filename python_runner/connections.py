@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
         self._heard_s = self._loop.time()
         if self._task is None:
             self._advance()
-        elif len(self._buffer) > PIPELINED_MAX:
+        if self._task is not None and len(self._buffer) > PIPELINED_MAX:
             self._transport.pause_reading()
 
     def _advance(self) -> None:
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
                 self._timer = None
             task = self._begin(self._serve(request))
             self._task = None if task.done() else task
-        elif self._timer is None and self._buffer:
+        elif self._timer is None and not self.is_idle:
             self._timer = self._loop.call_later(READ_S, self._wait_on)
 
     def _begin(self, serving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
