@@ -29,7 +29,6 @@ TRACEBACK: Final = "fn-traceback"
 TRACEBACK_MAX: Final = 6 * 1024
 """Max bytes of the traceback in the field; its end says the most."""
 _END: Final = object()
-_JSON: Final = {"content-type": "application/json"}
 
 
 def problem_answer(

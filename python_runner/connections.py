@@ -17,6 +17,8 @@ JOINED_MAX: Final = 4096
 """Max bytes of a chunk that is joined with its frame, to be sent in one call."""
 READ_S: Final = 60.0
 """Seconds without a byte in the middle of a request."""
+LINGER_S: Final = 2.0
+"""Seconds in which a refused client's bytes are dropped."""
 OK: Final = 200
 _EAGER: Final = sys.version_info >= (3, 12)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -103,6 +105,8 @@ class Connection(asyncio.Protocol):
         self._heard_s = 0.0
         self._keeps = True
         self._is_chunked = False
+        self._has_body = True
+        self._is_refused = False
         self._room: asyncio.Future[None] | None = None
         self._is_full = False
         self.is_gone = False
@@ -121,6 +125,7 @@ class Connection(asyncio.Protocol):
         if not self._server.admits():
             text = f"expected at most {CONNECTIONS_MAX} connections, got one more"
             self._refuse(BadHttp(problems.TOO_MANY_CONNECTIONS, text))
+            self.close()
             return
         self._server.connections.add(self)
 
@@ -157,6 +162,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on (asyncio)."""
+        if self._is_refused:
+            return
         self._buffer += data
         self._heard_s = self._loop.time()
         if self._task is None:
@@ -222,9 +229,20 @@ class Connection(asyncio.Protocol):
             self._refuse(BadHttp(problems.BODY_TIMEOUT, text))
 
     def _refuse(self, error: BadHttp) -> None:
+        """Answer what is no request, and read nothing more as one.
+
+        What still comes is dropped for a while: closed at once, the kernel would tell the client of
+        a reset, and it might never read the answer.
+        """
         self._keeps = False
+        self._has_body = self._is_refused = True
         self.send(*self._server.refuse(error))
-        self.close()
+        self._buffer.clear()
+        self._head = None
+        self._transport.write_eof()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER_S, self.close)
 
     def close(self) -> None:
         """Close when what was written has left."""
@@ -233,6 +251,7 @@ class Connection(asyncio.Protocol):
     async def _serve(self, request: Request) -> None:
         self._keeps = request.head.keeps
         self._is_chunked = not request.head.is_old
+        self._has_body = request.head.method != "HEAD"
         try:
             await self._server.answer(request, self)
         except BaseException:
@@ -250,7 +269,7 @@ class Connection(asyncio.Protocol):
     def send(self, status: int, fields: Mapping[str, str], body: bytes) -> None:
         """Write a whole answer."""
         head = self._answer_head(status, fields, f"content-length: {len(body)}\r\n")
-        self._transport.write(head + body)
+        self._transport.write(head + body if self._has_body else head)
 
     def begin(self, fields: Mapping[str, str]) -> None:
         """Write the head of an answer that grows. An old client's ends with the connection."""
