@@ -12,7 +12,7 @@ from python_runner.bodies import Given
 from python_runner.handlers import Handler
 from python_runner.settings import Output
 from runtime_image.codecs import plain_json
-from runtime_image.codecs.accept import JSON, NPY, OCTETS, best_of
+from runtime_image.codecs.accept import JSON, NPY, OCTETS, SHORT, best_of
 from runtime_image.contract.errors import FUNCTION_FAILED, RequestError
 from runtime_image.contract.model import OutputRule
 from runtime_image.contract.signature import Signature
@@ -24,6 +24,7 @@ LINES: Final = "application/x-ndjson"
 OUTPUT: Final = "output"
 """Name of a result that is no dict, in JSON."""
 _NO_SIGNATURE: Final = Signature("json", (), ())
+_JSON: Final = {"content-type": JSON}
 _LENGTH: Final = "inference-header-content-length"
 
 
@@ -42,9 +43,13 @@ class Writer:
         self._output = output
         self._rule = OutputRule(output.tensor, output.labels, output.top_k)
         self._revision = revision
+        self._is_short = output.kind in ("", "json") and not (output.labels or output.top_k)
 
     def write(self, result: Any, given: Given, accept: str) -> Answer:
         """Return the answer of a result. Raises FUNCTION_FAILED, NOT_ACCEPTABLE or BAD_INPUT."""
+        is_any = accept in ("", "*/*")
+        if self._is_short and is_any and type(result) is dict and given.answer is SHORT:
+            return self._short(result)
         kind = self._output.kind or _kind_of(result)
         if kind in ("text", "bytes"):
             return self._octets(kind, result, accept)
@@ -55,11 +60,13 @@ class Writer:
         if kind == "npy" or self._is_tensors(given, accept, outputs):
             return self._tensors(outputs, given, accept, is_npy=kind == "npy")
         _check_accept(accept, JSON)
+        return self._short(outputs)
+
+    def _short(self, outputs: dict[str, Any]) -> Answer:
         body: dict[str, Any] = {"outputs": outputs}
         if self._revision:
             body["revision"] = self._revision
-        written = plain_json.encode_outputs(body, kinds.encoder, kinds.write)
-        return Answer({"content-type": JSON}, written)
+        return Answer(_JSON, plain_json.encode_outputs(body, kinds.encoder, kinds.write))
 
     def _octets(self, kind: str, result: Any, accept: str) -> Answer:
         data = result.encode() if isinstance(result, str) else result
@@ -103,6 +110,8 @@ class Writer:
 
 
 def _kind_of(result: Any) -> str:
+    if type(result) is dict:
+        return "json"
     if isinstance(result, str):
         return "text"
     if isinstance(result, bytes | bytearray | memoryview):

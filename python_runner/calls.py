@@ -18,9 +18,9 @@ from python_runner.connections import OK, Connection, Request
 from python_runner.handlers import Handler, trace
 from python_runner.heads import BadHttp
 from python_runner.settings import Settings
-from python_runner.workers import Batcher, Raised, Worker, Workers
+from python_runner.workers import Batcher, Deadlines, Raised, Worker, Workers
 from runtime_image.contract import problems
-from runtime_image.contract.errors import EXECUTION_TIMEOUT, FUNCTION_FAILED, RequestError
+from runtime_image.contract.errors import FUNCTION_FAILED, RequestError
 from runtime_image.contract.problems import Problem
 from runtime_image.contract.tracebacks import Tracebacks
 
@@ -29,7 +29,6 @@ TRACEBACK: Final = "fn-traceback"
 TRACEBACK_MAX: Final = 6 * 1024
 """Max bytes of the traceback in the field; its end says the most."""
 _END: Final = object()
-_JSON: Final = {"content-type": "application/json"}
 
 
 def problem_answer(
@@ -58,11 +57,17 @@ class Calls:
     """Answers the requests of one handler."""
 
     def __init__(
-        self, handler: Handler, settings: Settings, workers: Workers, tracebacks: Tracebacks
+        self,
+        handler: Handler,
+        settings: Settings,
+        workers: Workers,
+        deadlines: Deadlines,
+        tracebacks: Tracebacks,
     ) -> None:
         self._handler = handler
         self._settings = settings
         self._workers = workers
+        self._deadlines = deadlines
         self._tracebacks = tracebacks
         self._writer = Writer(handler, settings.output, settings.revision)
         self._batcher: Batcher | None = None
@@ -84,7 +89,8 @@ class Calls:
             )
             return
         try:
-            trace.set(head.fields.get("traceparent", ""))
+            if "traceparent" in head.fields:
+                trace.set(head.fields["traceparent"])
             given = read_body(request, self._handler)
             del request
             await self._call(given, head.fields.get("accept", ""), connection)
@@ -105,7 +111,10 @@ class Calls:
             worker, result = await self._workers.place(self._traced(self._run), given.arguments)
             if inspect.isawaitable(result):
                 result = await self._in_time(result)
-        if isinstance(result, AsyncIterator):
+        if type(result) is dict:
+            answer = self._writer.write(result, given, accept)
+            connection.send(OK, answer.fields, answer.body)
+        elif isinstance(result, AsyncIterator):
             await self._stream(_AsyncValues(result, self._in_time), accept, connection)
         elif isinstance(result, Iterator):
             await self._stream(
@@ -153,16 +162,19 @@ class Calls:
         return list(results)
 
     async def _in_time(self, awaitable: Any) -> Any:
-        """Return what an awaitable gives. Raises EXECUTION_TIMEOUT when it is late, and Raised."""
-        deadline = asyncio.timeout(self._settings.timeout_s)
+        """Return what an awaitable gives, which is cancelled when it is late. Raises
+        EXECUTION_TIMEOUT."""
+        task = asyncio.current_task()
+        assert task is not None
+        deadline = self._deadlines.begin(task.cancel)
         try:
-            async with deadline:
-                return await awaitable
-        except (TimeoutError, asyncio.CancelledError) as error:
-            if not deadline.expired():
-                raise
-            text = f"predict took longer than {self._settings.timeout_s:g} s (timeout_s)"
-            raise RequestError(EXECUTION_TIMEOUT, text) from error
+            return await awaitable
+        except asyncio.CancelledError:
+            if not deadline.is_over or task.uncancel():
+                raise  # the client has left
+            raise self._deadlines.error() from None
+        finally:
+            self._deadlines.end(deadline)
 
     async def _stream(
         self, values: _Values | _AsyncValues, accept: str, connection: Connection

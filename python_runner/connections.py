@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, NamedTuple
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
 
 from python_runner.heads import HEAD_END, HEAD_MAX, BadHttp, Body, Head, read_head
 from runtime_image.contract import problems
@@ -16,7 +17,10 @@ JOINED_MAX: Final = 4096
 """Max bytes of a chunk that is joined with its frame, to be sent in one call."""
 READ_S: Final = 60.0
 """Seconds without a byte in the middle of a request."""
+LINGER_S: Final = 2.0
+"""Seconds in which a refused client's bytes are dropped."""
 OK: Final = 200
+_EAGER: Final = sys.version_info >= (3, 12)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -101,6 +105,8 @@ class Connection(asyncio.Protocol):
         self._heard_s = 0.0
         self._keeps = True
         self._is_chunked = False
+        self._has_body = True
+        self._is_refused = False
         self._room: asyncio.Future[None] | None = None
         self._is_full = False
         self.is_gone = False
@@ -119,6 +125,7 @@ class Connection(asyncio.Protocol):
         if not self._server.admits():
             text = f"expected at most {CONNECTIONS_MAX} connections, got one more"
             self._refuse(BadHttp(problems.TOO_MANY_CONNECTIONS, text))
+            self.close()
             return
         self._server.connections.add(self)
 
@@ -155,11 +162,13 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on (asyncio)."""
+        if self._is_refused:
+            return
         self._buffer += data
         self._heard_s = self._loop.time()
         if self._task is None:
             self._advance()
-        elif len(self._buffer) > PIPELINED_MAX:
+        if self._task is not None and len(self._buffer) > PIPELINED_MAX:
             self._transport.pause_reading()
 
     def _advance(self) -> None:
@@ -173,9 +182,16 @@ class Connection(asyncio.Protocol):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            self._task = self._loop.create_task(self._serve(request))
-        elif self._timer is None and self._buffer:
+            task = self._begin(self._serve(request))
+            self._task = None if task.done() else task
+        elif self._timer is None and not self.is_idle:
             self._timer = self._loop.call_later(READ_S, self._wait_on)
+
+    def _begin(self, serving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin to answer: at once if Python can (3.12), unless requests wait behind this one."""
+        if _EAGER and not self._buffer:
+            return asyncio.Task(serving, loop=self._loop, eager_start=True)  # type: ignore[call-arg]
+        return self._loop.create_task(serving)
 
     def _read(self) -> Request | None:
         """Return the next request, None if it is not here yet. Raises BadHttp."""
@@ -188,6 +204,10 @@ class Connection(asyncio.Protocol):
                 return None
             head = read_head(bytes(self._buffer[:end]))
             del self._buffer[: end + len(HEAD_END)]
+            if head.length == len(self._buffer) and head.length <= self._server.body_max:
+                body = bytes(self._buffer)
+                self._buffer.clear()
+                return Request(head, body)
             self._body = Body(head.length, self._server.body_max)
             self._head = head
             if head.continues and head.length != 0 and not self._buffer:
@@ -209,9 +229,20 @@ class Connection(asyncio.Protocol):
             self._refuse(BadHttp(problems.BODY_TIMEOUT, text))
 
     def _refuse(self, error: BadHttp) -> None:
+        """Answer what is no request, and read nothing more as one.
+
+        What still comes is dropped for a while: closed at once, the kernel would tell the client of
+        a reset, and it might never read the answer.
+        """
         self._keeps = False
+        self._has_body = self._is_refused = True
         self.send(*self._server.refuse(error))
-        self.close()
+        self._buffer.clear()
+        self._head = None
+        self._transport.write_eof()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(LINGER_S, self.close)
 
     def close(self) -> None:
         """Close when what was written has left."""
@@ -220,6 +251,7 @@ class Connection(asyncio.Protocol):
     async def _serve(self, request: Request) -> None:
         self._keeps = request.head.keeps
         self._is_chunked = not request.head.is_old
+        self._has_body = request.head.method != "HEAD"
         try:
             await self._server.answer(request, self)
         except BaseException:
@@ -237,7 +269,7 @@ class Connection(asyncio.Protocol):
     def send(self, status: int, fields: Mapping[str, str], body: bytes) -> None:
         """Write a whole answer."""
         head = self._answer_head(status, fields, f"content-length: {len(body)}\r\n")
-        self._transport.write(head + body)
+        self._transport.write(head + body if self._has_body else head)
 
     def begin(self, fields: Mapping[str, str]) -> None:
         """Write the head of an answer that grows. An old client's ends with the connection."""

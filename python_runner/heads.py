@@ -26,7 +26,8 @@ HEAD_END: Final = b"\r\n\r\n"
 _LINE_END: Final = b"\r\n"
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST: Final = re.compile(rb"(" + _TOKEN + rb") (/[\x21-\x7e]*+) HTTP/1\.([01])")
-_FIELD: Final = re.compile(rb"(" + _TOKEN + rb"):[ \t]*+([\t\x20-\x7e\x80-\xff]*+)")
+_FIELD: Final = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+")
+_HEAD: Final = re.compile(_REQUEST.pattern + rb"(?:\r\n" + _FIELD.pattern + rb")*+")
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*+;[\t\x20-\x7e\x80-\xff]*+)?")
 _LENGTH: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _ONCE: Final = frozenset({"content-length", "transfer-encoding", "host", "content-type", "expect"})
@@ -59,32 +60,40 @@ class Head(NamedTuple):
 
 def read_head(data: bytes) -> Head:
     """Return the head in `data`, without the line ends behind it. Raises BadHttp."""
-    first, *lines = data.split(_LINE_END)
-    request = _REQUEST.fullmatch(first)
-    if request is None:
-        raise _bad("a request line `METHOD /PATH HTTP/1.1`", first)
+    found = _HEAD.fullmatch(data)
+    if found is None:
+        raise _fault(data)
+    method, target, minor = str(found[1], "ascii"), str(found[2], "ascii"), found[3]
+    fields: dict[str, str] = {}
+    lines = str(data, "latin-1").split("\r\n")[1:]
     if len(lines) > FIELDS_MAX:
         raise BadHttp(problems.HEAD_TOO_LARGE, f"expected at most {FIELDS_MAX} fields, got more")
-    fields: dict[str, str] = {}
     for line in lines:
-        found = _FIELD.fullmatch(line)
-        if found is None:
-            raise _bad("fields `Name: value`, each on a line", line)
-        name, value = str(found[1], "ascii").lower(), str(found[2], "latin-1").rstrip(" \t")
+        name, _, value = line.partition(":")
+        name, value = name.lower(), value.strip(" \t")
         if name in fields:
             if name in _ONCE:
                 raise _bad(f"the field {name} once", b"it twice")
             value = f"{fields[name]}, {value}"
         fields[name] = value
-    is_old = request[3] == b"0"
+    is_old = minor == b"0"
     if not is_old and "host" not in fields:
         raise _bad("a field Host", b"none")
-    _check_expect(fields)
-    _check_coding(fields)
-    wishes = fields.get("connection", "").lower()
+    if "expect" in fields or "content-encoding" in fields:
+        _check_wishes(fields)
+    wishes = fields["connection"].lower() if "connection" in fields else ""
     keeps = "close" not in wishes and not (is_old and "keep-alive" not in wishes)
-    path = str(request[2], "ascii").partition("?")[0]
-    return Head(str(request[1], "ascii"), path, fields, _length(fields, is_old), keeps, is_old)
+    path = target.partition("?")[0]
+    return Head(method, path, fields, _length(fields, is_old), keeps, is_old)
+
+
+def _fault(data: bytes) -> BadHttp:
+    """Return the error of the line that is none of a head's."""
+    first, *lines = data.split(_LINE_END)
+    if _REQUEST.fullmatch(first) is None:
+        return _bad("a request line `METHOD /PATH HTTP/1.1`", first)
+    line = next((line for line in lines if not _FIELD.fullmatch(line)), b"none")
+    return _bad("fields `Name: value`, each on a line", line)
 
 
 def _length(fields: dict[str, str], is_old: bool) -> int | None:
@@ -102,14 +111,12 @@ def _length(fields: dict[str, str], is_old: bool) -> int | None:
     return int(length)
 
 
-def _check_expect(fields: dict[str, str]) -> None:
-    if fields.get("expect", "100-continue").lower() != "100-continue":
-        got = fields["expect"][:SHOWN_MAX]
-        raise BadHttp(problems.EXPECTATION_FAILED, f"Expect: expected 100-continue, got {got!r}")
-
-
-def _check_coding(fields: dict[str, str]) -> None:
-    coding = fields.get("content-encoding", "")
+def _check_wishes(fields: dict[str, str]) -> None:
+    """Raise BadHttp for an expectation or a content coding that nobody can meet."""
+    expect, coding = fields.get("expect", "100-continue"), fields.get("content-encoding", "")
+    if expect.lower() != "100-continue":
+        text = f"Expect: expected 100-continue, got {expect[:SHOWN_MAX]!r}"
+        raise BadHttp(problems.EXPECTATION_FAILED, text)
     if coding.lower() not in _NOTHING:
         text = f"Content-Encoding: expected none, got {coding[:SHOWN_MAX]!r}"
         raise BadHttp(problems.UNSUPPORTED_ENCODING, text)

@@ -19,7 +19,7 @@ from python_runner.description import describe
 from python_runner.handlers import Context, Handler, import_handler, optional, read_handler
 from python_runner.imports import Imports
 from python_runner.settings import BadSettings, Settings, read_settings
-from python_runner.workers import Workers
+from python_runner.workers import Deadlines, Workers
 from runtime_image.contract import problems
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.tracebacks import Tracebacks
@@ -94,8 +94,9 @@ class Front:
 
     async def _open(self, handler: Handler, imports: Imports) -> Workers:
         count = 1 if handler.is_async else handler.concurrency
-        workers = Workers(count, self._settings.timeout_s, self._hung)
-        self._calls = Calls(handler, self._settings, workers, self._tracebacks)
+        deadlines = Deadlines(self._settings.timeout_s)
+        workers = Workers(count, deadlines, self._hung)
+        self._calls = Calls(handler, self._settings, workers, deadlines, self._tracebacks)
         self._description = lambda: describe(handler, imports)
         self.workers = workers
         self._keep_watch()
@@ -103,7 +104,8 @@ class Front:
         return workers
 
     async def _answer(self, request: Request, connection: Connection) -> None:
-        await self._loaded.wait()
+        if self._calls is None:
+            await self._loaded.wait()
         assert self._calls is not None
         path = request.head.path
         if path == self._settings.ready:

@@ -13,6 +13,55 @@ from typing import Any
 from runtime_image.contract.errors import EXECUTION_TIMEOUT, RequestError
 
 
+class Deadline:
+    """The end of the time of one run. `is_over`: it was late."""
+
+    __slots__ = ("at_s", "is_over", "late")
+
+    def __init__(self, at_s: float, late: Callable[[], object]) -> None:
+        self.at_s = at_s
+        self.late = late
+        self.is_over = False
+
+
+class Deadlines:
+    """Runs that may take `timeout_s` seconds each: one timer for all, since they end in order."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = timeout_s
+        self._open: dict[Deadline, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, late: Callable[[], object]) -> Deadline:
+        """Call `late` in `timeout_s` seconds unless the run has ended."""
+        deadline = Deadline(self._loop.time() + self._timeout_s, late)
+        self._open[deadline] = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline.at_s, self._look)
+        return deadline
+
+    def end(self, deadline: Deadline | None) -> None:
+        """End a run."""
+        self._open.pop(deadline, None)  # type: ignore[arg-type]  # None is never in there
+
+    def error(self) -> RequestError:
+        """Return what its caller is told."""
+        text = f"predict took longer than {self._timeout_s:g} s (timeout_s)"
+        return RequestError(EXECUTION_TIMEOUT, text)
+
+    def _look(self) -> None:
+        self._timer = None
+        now_s = self._loop.time()
+        for deadline in [*self._open]:
+            if deadline.at_s > now_s:
+                self._timer = self._loop.call_at(deadline.at_s, self._look)
+                return
+            del self._open[deadline]
+            deadline.is_over = True
+            deadline.late()
+
+
 @dataclass(eq=False, slots=True)
 class Job:
     """One call of a function."""
@@ -29,7 +78,7 @@ class Worker:
         self.thread = 0
         self.waiting: deque[Job] = deque()
         self.is_free = True
-        self.timer: asyncio.TimerHandle | None = None
+        self.deadline: Deadline | None = None
         self._loop = loop
         self._jobs: SimpleQueue[tuple[Job, Callable[[Worker, Job, Any, bool], None]] | None] = (
             SimpleQueue()
@@ -60,12 +109,12 @@ class Worker:
 class Workers:
     """Threads with one queue, in the order of arrival. All methods belong to the event loop.
 
-    `hung` is told of a thread whose function took longer than `timeout_s` seconds.
+    `hung` is told of a thread whose function is late.
     """
 
-    def __init__(self, count: int, timeout_s: float, hung: Callable[[int], None]) -> None:
+    def __init__(self, count: int, deadlines: Deadlines, hung: Callable[[int], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timeout_s = timeout_s
+        self._deadlines = deadlines
         self._hung = hung
         self._waiting: deque[Job] = deque()
         self.main = Worker(self._loop)
@@ -110,18 +159,16 @@ class Workers:
 
     def _begin(self, worker: Worker, job: Job) -> None:
         worker.is_free = False
-        worker.timer = self._loop.call_later(self._timeout_s, self._late, worker, job)
+        worker.deadline = self._deadlines.begin(lambda: self._late(worker, job))
         worker.begin(job, self._done)
 
     def _late(self, worker: Worker, job: Job) -> None:
         if not job.future.done():
-            text = f"predict took longer than {self._timeout_s:g} s (timeout_s)"
-            job.future.set_exception(RequestError(EXECUTION_TIMEOUT, text))
+            job.future.set_exception(self._deadlines.error())
         self._hung(worker.thread)
 
     def _done(self, worker: Worker, job: Job, value: Any, failed: bool) -> None:
-        if worker.timer is not None:
-            worker.timer.cancel()
+        self._deadlines.end(worker.deadline)
         worker.is_free = True
         if not job.future.done():
             if failed:

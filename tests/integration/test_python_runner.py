@@ -468,6 +468,24 @@ def test_a_client_that_asks_first_is_told_to_go_on(runners: Runners) -> None:
         assert b"200 OK" in until(end, b"ab")
 
 
+def test_an_answer_to_head_has_no_body(runners: Runners) -> None:
+    """Else the next answer would begin in its middle."""
+    request = HEAD.replace(b"POST", b"HEAD") + b"\r\n"
+    with runners("plain").connect() as end:
+        end.sendall(request + request)
+        answers = until(end, b"\r\n\r\nHTTP/1.1 405 ")
+
+    assert answers.startswith(b"HTTP/1.1 405 ")
+
+
+def test_a_refusal_is_read_by_a_client_that_goes_on_sending(runners: Runners) -> None:
+    """What comes behind it is dropped, so that no reset overtakes it."""
+    with runners("plain").connect() as end:
+        end.sendall(HEAD + b"Content-Length: 999999999\r\n\r\n")
+        end.sendall(b"x" * (4 << 20))
+        assert rest_of(end).startswith(b"HTTP/1.1 413 ")
+
+
 def test_an_old_client_gets_its_answer(runners: Runners) -> None:
     """HTTP/1.0 ends the connection."""
     body = b'{"inputs":{"give":"bytes"}}'

@@ -110,6 +110,7 @@ class FunctionRunner:
         self.process.wait(WAIT_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
+        self.socket.unlink(missing_ok=True)
 
     @property
     def socket(self) -> Path:

@@ -31,6 +31,17 @@ def imported_by(module: str) -> set[str]:
     return set(process.stdout.split())
 
 
+CODECS_WITHOUT_NUMPY = [
+    f"runtime_image.codecs.{name}" for name in ("request", "plain_json", "pictures", "multipart")
+]
+
+
+@pytest.mark.parametrize("module", ["python_runner.program", *CODECS_WITHOUT_NUMPY])
+def test_functions_of_json_bring_no_numpy(module: str) -> None:
+    """Nor Pillow and pydantic: only a handler that imports them has them."""
+    assert imported_by(module) & {*HEAVY, "pydantic", "aiohttp"} == set()
+
+
 @pytest.mark.parametrize("module", ["gateway.http.app", "pool_manager.manager", "admin.compose"])
 def test_the_server_brings_no_engine(module: str) -> None:
     """A server loads neither numpy nor an engine nor a picture library, whatever it imports."""
