@@ -109,8 +109,22 @@ class Front:
             connection.send(OK, {"content-type": "text/plain"}, b"ready\n")
         elif path == self._settings.description:
             connection.send(*self._described())
+        elif self._settings.log_calls:
+            await self._answer_told(self._calls, request, connection)
         else:
             await self._calls.answer(request, connection)
+
+    async def _answer_told(self, calls: Calls, request: Request, connection: Connection) -> None:
+        """Answer a call, and say what came of it."""
+        began_s = self.loop.time()
+        connection.status = 0
+        try:
+            await calls.answer(request, connection)
+        finally:
+            took = f"{(self.loop.time() - began_s) * 1e3:.1f} ms"
+            head, status = request.head, connection.status or "no answer"
+            left = ", the client left" if connection.is_gone else ""
+            _say(f"{head.method} {ascii(head.path[:200])[1:-1]} {status} {took}{left}\n")
 
     def _described(self) -> tuple[int, dict[str, str], bytes]:
         try:

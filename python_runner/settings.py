@@ -56,6 +56,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Path that answers once the handler is loaded."""
     description: str = "/.fngate/description"
     """Path that answers with signature, schema and imports."""
+    log_calls: bool = False
+    """Whether stderr has a line for each answered call: method, path, status, milliseconds."""
     device: str = "cpu"
     threads: int = 1
 
