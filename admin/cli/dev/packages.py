@@ -23,7 +23,7 @@ from registry.files import make_private, unavailable, write_atomic
 
 UNUSED_S: Final = 30 * 24 * 3600.0
 """Seconds after which what no run has used is removed."""
-TOLD_S: Final = 2.0
+TOLD_S: Final = 5.0
 """Seconds between two lines about the same phase."""
 _PHASES: Final = {
     "wait": "waits for another build",

@@ -68,7 +68,7 @@ def dev(  # noqa: PLR0913 - typer takes one parameter per option
     environment_mib: EnvironmentMib = 8192,
     cache: Cache = DEFAULT_CACHE,
 ) -> None:
-    """Run a Python function on this machine until Ctrl-C, without a server.
+    """Run a Python function here until Ctrl-C, without a server.
 
     The packages, their versions and the program that runs the code are those that a deploy would
     take. Calls, prints and tracebacks appear here. A change of a file in the folder starts it
