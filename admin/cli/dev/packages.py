@@ -60,8 +60,7 @@ class Packages:
         self._say = say
         self._pythons = pythons
         try:
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            make_private(cache)
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
             make_private(self._locks)
         except OSError as error:
             raise unavailable(error) from error

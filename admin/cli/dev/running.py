@@ -103,7 +103,7 @@ class Running:
         waited: list[int | socket.socket] = [self._pidfd, *([self._probe] if self._probe else [])]
         readable, _, _ = select.select(waited, [], [], seconds)
         if self._pidfd in readable:
-            return self._process.wait()
+            return self._end()
         if self._probe in readable:
             self._read_answer()
         return None
@@ -111,17 +111,21 @@ class Running:
     def stop(self) -> None:
         """End it, and whatever it has started. An interrupt of this wait ends it at once."""
         try:
-            if self._process.poll() is None:
+            if self._process.returncode is None:
                 self._process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(STOP_S)
+                select.select([self._pidfd], [], [], STOP_S)
         finally:
-            # Its number is not given to another group while a member of this one lives.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            self._end()
             os.close(self._pidfd)
             self._forget_probe()
+
+    def _end(self) -> int:
+        """Kill what is left of it and of its children; return its exit code."""
+        if self._process.returncode is None:
+            # Before it is reaped: until then its number belongs to no other group.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait()
 
     def _connect(self) -> None:
         probe = socket.socket()
