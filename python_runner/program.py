@@ -17,6 +17,7 @@ from python_runner.calls import Calls, problem_answer, refuse
 from python_runner.connections import OK, Connection, Request, Server
 from python_runner.description import describe
 from python_runner.handlers import Context, Handler, import_handler, optional, read_handler
+from python_runner.heads import foreign
 from python_runner.imports import Imports
 from python_runner.settings import BadSettings, Settings, read_settings
 from python_runner.workers import Workers
@@ -105,7 +106,9 @@ class Front:
         await self._loaded.wait()
         assert self._calls is not None
         path = request.head.path
-        if path == self._settings.ready:
+        if self._settings.local_only and (text := foreign(request.head, self._settings.listen)):
+            connection.send(*problem_answer(problems.BAD_REQUEST, text, {}, {}))
+        elif path == self._settings.ready:
             connection.send(OK, {"content-type": "text/plain"}, b"ready\n")
         elif path == self._settings.description:
             connection.send(*self._described())

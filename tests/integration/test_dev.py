@@ -64,6 +64,7 @@ def test_it_serves(folder: Path, index: PackageIndex) -> None:
         assert (status, document["outputs"]) == (200, {"text": "Hello, Ada!"})
         assert '-d \'{"inputs": {"name": "Ada"}}\'' in line
         assert run.until("POST / 200 ").endswith(" ms")
+        assert call(port, {"name": "Ada"}, {"Origin": "http://evil.example"})[0] == 400
         said = "\n".join(run.said)
         assert "1 package, " in said
         assert "environment  " in said

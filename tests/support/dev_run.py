@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -97,12 +97,14 @@ def dev_run(folder: Path, index: PackageIndex, *words: str) -> Iterator[DevRun]:
         process.stdout.close()
 
 
-def call(port: int, inputs: Any = None) -> tuple[int, Any]:
+def call(port: int, inputs: Any = None, fields: Mapping[str, str] | None = None) -> tuple[int, Any]:
     """Call what serves on a port; return status and document."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
     try:
         body = json.dumps({"inputs": inputs or {}})
-        connection.request("POST", "/", body, {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/", body, {"Content-Type": "application/json", **(fields or {})}
+        )
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
     finally:

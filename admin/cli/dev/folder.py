@@ -147,4 +147,5 @@ def _settings(
         "inputs": declared(inputs) if inputs else {},
         "output": dict(output),
         "log_calls": True,
+        "local_only": True,
     }

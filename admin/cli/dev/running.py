@@ -132,8 +132,8 @@ class Running:
         try:
             probe.settimeout(1.0)
             probe.connect((HOST, self._start.port))
-            head = f"GET {self._start.ready} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n"
-            probe.sendall(head.encode("ascii"))
+            host = f"Host: {HOST}:{self._start.port}\r\nConnection: close"
+            probe.sendall(f"GET {self._start.ready} HTTP/1.1\r\n{host}\r\n\r\n".encode("ascii"))
         except OSError:
             probe.close()
         else:

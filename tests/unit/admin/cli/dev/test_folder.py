@@ -22,7 +22,16 @@ def write(root: Path, manifest: str = "", **files: str) -> Path:
 
 def settings(root: Path) -> dict[str, Any]:
     """Return the runner's settings that differ from the usual ones."""
-    usual = {"revision", "body_mib", "concurrency", "batch_max", "inputs", "output", "log_calls"}
+    usual = {
+        "revision",
+        "body_mib",
+        "concurrency",
+        "batch_max",
+        "inputs",
+        "output",
+        "log_calls",
+        "local_only",
+    }
     return {key: value for key, value in read_folder(root).settings.items() if key not in usual}
 
 
