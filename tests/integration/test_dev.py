@@ -119,10 +119,11 @@ def test_nothing_is_left(folder: Path, index: PackageIndex, number: int) -> None
         said = call(run.ready())[1]["outputs"]
         ends = [os.pidfd_open(pid) for pid in said["pids"]]
         assert said["token"] == "abc"
-        assert said["path"].partition("/bin:")[0].startswith("/tmp/fnctl-dev-")
+        assert said["path"].startswith(f"{folder.parent}/fnctl-dev-")
         assert run.end(number) == 0
 
     assert [gone(end) for end in ends] == [True, True]
+    assert not Path(said["path"].partition(":")[0]).exists()
 
 
 def test_killed(folder: Path, index: PackageIndex) -> None:
@@ -134,6 +135,7 @@ def test_killed(folder: Path, index: PackageIndex) -> None:
         run.process.kill()
         assert gone(end)
         os.kill(child, signal.SIGKILL)
+    assert run.process.returncode == -signal.SIGKILL
 
 
 def test_hangs(folder: Path, index: PackageIndex) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -73,7 +74,7 @@ class DevRun:
 
 @contextmanager
 def dev_run(folder: Path, index: PackageIndex, *words: str) -> Iterator[DevRun]:
-    """Run `fnctl dev` on a folder; its cache is beside that."""
+    """Run `fnctl dev` on a folder; its cache and its work are beside that."""
     command = [sys.executable, "-c", "from admin.cli.main import main; main()", "dev", str(folder)]
     command += ["--port", "0", "--cache", str(folder.parent / "cache")]
     process = subprocess.Popen(
@@ -82,6 +83,7 @@ def dev_run(folder: Path, index: PackageIndex, *words: str) -> Iterator[DevRun]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env={**os.environ, "TMPDIR": str(folder.parent)},
         start_new_session=True,
     )
     try:
