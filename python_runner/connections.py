@@ -110,6 +110,8 @@ class Connection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         self._is_full = False
         self.is_gone = False
+        self.status = 0
+        """Status of the last answer that has begun."""
 
     @property
     def is_idle(self) -> bool:
@@ -307,6 +309,7 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def _answer_head(self, status: int, fields: Mapping[str, str], framing: str) -> bytes:
+        self.status = status
         self._keeps = self._keeps and not self._server.is_draining
         reason = "OK" if status == OK else ""
         lines = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])

@@ -204,3 +204,18 @@ class Body:
 def _bad(expected: str, got: bytes | bytearray) -> BadHttp:
     shown = bytes(got[:SHOWN_MAX]).decode("latin-1")
     return BadHttp(problems.BAD_REQUEST, f"expected {expected}, got {shown!r}")
+
+
+def foreign(head: Head, address: str) -> str:
+    """Return what a request has that one of this machine's own programs has not, "" for nothing.
+
+    `address` is 127.0.0.1:PORT. A page of any site can send a form there, and with a name of its
+    own that leads there it could read the answer, too.
+    """
+    own = (address, address.replace("127.0.0.1", "localhost"))
+    host, origin = head.fields.get("host", ""), head.fields.get("origin")
+    if host not in own:
+        return f"Host: expected {own[0]} or {own[1]}, got {host[:80]!a}"
+    if origin is not None and origin not in {f"http://{one}" for one in own}:
+        return f"Origin: expected a page of http://{own[0]} or none, got {origin[:80]!a}"
+    return ""

@@ -17,6 +17,7 @@ from python_runner.calls import Calls, problem_answer, refuse
 from python_runner.connections import OK, Connection, Request, Server
 from python_runner.description import describe
 from python_runner.handlers import Context, Handler, import_handler, optional, read_handler
+from python_runner.heads import foreign
 from python_runner.imports import Imports
 from python_runner.settings import BadSettings, Settings, read_settings
 from python_runner.workers import Deadlines, Workers
@@ -108,12 +109,28 @@ class Front:
             await self._loaded.wait()
         assert self._calls is not None
         path = request.head.path
-        if path == self._settings.ready:
+        if self._settings.local_only and (text := foreign(request.head, self._settings.listen)):
+            connection.send(*problem_answer(problems.BAD_REQUEST, text, {}, {}))
+        elif path == self._settings.ready:
             connection.send(OK, {"content-type": "text/plain"}, b"ready\n")
         elif path == self._settings.description:
             connection.send(*self._described())
+        elif self._settings.log_calls:
+            await self._answer_told(self._calls, request, connection)
         else:
             await self._calls.answer(request, connection)
+
+    async def _answer_told(self, calls: Calls, request: Request, connection: Connection) -> None:
+        """Answer a call, and say what came of it."""
+        began_s = self.loop.time()
+        connection.status = 0
+        try:
+            await calls.answer(request, connection)
+        finally:
+            took = f"{(self.loop.time() - began_s) * 1e3:.1f} ms"
+            head, status = request.head, connection.status or "no answer"
+            left = ", the client left" if connection.is_gone else ""
+            _say(f"{head.method} {ascii(head.path[:200])[1:-1]} {status} {took}{left}\n")
 
     def _described(self) -> tuple[int, dict[str, str], bytes]:
         try:

@@ -56,6 +56,11 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Path that answers once the handler is loaded."""
     description: str = "/.fngate/description"
     """Path that answers with signature, schema and imports."""
+    log_calls: bool = False
+    """Whether stderr has a line for each answered call: method, path, status, milliseconds."""
+    local_only: bool = False
+    """Whether requests for another host than `listen`, and those of pages elsewhere, are refused:
+    where no gateway stands before this server, browsers reach it."""
     device: str = "cpu"
     threads: int = 1
 

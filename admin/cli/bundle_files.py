@@ -158,7 +158,7 @@ def _of_code(path: Path) -> BadBundle:
 def collect_model(root: Path, manifest: str, name: str, *, is_derived: bool) -> Collected:
     """Collect the files of a model in `root` whose function.toml is the text `manifest`: the model
     and its weights. Raises BadBundle or BadManifest."""
-    model = parse_manifest(manifest, _there(root)).model
+    model = parse_manifest(manifest, files_in(root)).model
     paths = {check_path(model), *_external(root, model)}
     return Collected(name, is_derived, root, _bundle(root, paths), manifest=manifest, model=model)
 
@@ -179,6 +179,16 @@ def open_file(root: Path, path: str) -> BinaryIO:
     return file
 
 
+def files_in(root: Path) -> list[str]:
+    """Return the paths of all files of the folder but those that .fnignore leaves out.
+
+    Raises BadBundle.
+    """
+    has_rules = (root / ignoring.IGNORE_FILE).is_file()
+    text = _text(root, ignoring.IGNORE_FILE, ignoring.IGNORE_MAX) if has_rules else ""
+    return sorted(ignoring.scan(root, ignoring.parse(text)))
+
+
 def _folder(root: Path, name: str | None, built: str) -> Collected:
     has_manifest = (root / MANIFEST_FILE).is_file()
     if not has_manifest and not built:
@@ -190,7 +200,7 @@ def _folder(root: Path, name: str | None, built: str) -> Collected:
             error.add_note(f"for an HTTP server: {line} --command '...' --trust")
         raise error
     text = _text(root, MANIFEST_FILE) if has_manifest else built
-    there = _there(root)
+    there = files_in(root)
     manifest = parse_manifest(text, there)
     named = {*([MANIFEST_FILE] if has_manifest else []), *manifest.files}
     if is_onnx(manifest.model):
@@ -211,13 +221,6 @@ def _folder(root: Path, name: str | None, built: str) -> Collected:
         is_server=manifest.server is not None,
         unnamed=unnamed,
     )
-
-
-def _there(root: Path) -> list[str]:
-    """Return the paths of all files of the folder but those that .fnignore leaves out."""
-    has_rules = (root / ignoring.IGNORE_FILE).is_file()
-    text = _text(root, ignoring.IGNORE_FILE, ignoring.IGNORE_MAX) if has_rules else ""
-    return sorted(ignoring.scan(root, ignoring.parse(text)))
 
 
 def _external(root: Path, model: str) -> tuple[str, ...]:

@@ -18,9 +18,11 @@ from admin.cli.verbs import (
     backup,
     bench,
     deploy,
+    dev,
     doctor,
     host,
     image,
+    init,
     invoke,
     key,
     logs,
@@ -45,6 +47,10 @@ COMMANDS: Final[dict[str, dict[str, Callable[..., None] | typer.Typer]]] = {
         "invoke": invoke.invoke,
         "open": open_page.open_page,
         "rm": operate.rm,
+    },
+    "Write a function": {
+        "init": init.init,
+        "dev": dev.dev,
     },
     "Traffic and scale": {
         "warm": operate.warm,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hosts.login import Login
 
 METAVAR: Final = "[USER@]HOST[:PORT]"
-LOCAL: Final = ("serve", "image", "ui", "open", "restore")
+LOCAL: Final = ("serve", "init", "dev", "image", "ui", "open", "restore")
 """Verbs that run on this machine only: `--ssh` before them is wrong usage."""
 HELP: Final = "Reach a server on another machine; --url and --data then refer to it."
 DEFAULT_URL: Final = "http://127.0.0.1:8080"

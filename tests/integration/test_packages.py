@@ -19,6 +19,7 @@ from tests.support.engine import refuse
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "admin" / "dashboard" / "node_modules"
 NEEDED = {
+    "admin/cli/templates/plain/handler.py.in",
     "admin/grafana/dashboard.json",
     "admin/grafana/rules.yml",
     "gateway/grpc/inference.binpb",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -332,3 +333,20 @@ def test_other_pythons_serve_alike(tmp_path: Path, python: Path) -> None:
         assert runner.infer(values=["x"]).detail == "values[0]: expected float, got str"
         assert runner.call(path=READY, method="GET").status == 200
         assert runner.call(path="/.fngate/description", method="GET").status == 200
+
+
+def test_calls_are_told_if_that_is_wanted(tmp_path: Path) -> None:
+    """Method, path, status and time, in a line of stderr."""
+    text = "def predict(a: int): return {'a': 1 // a}"
+    with FunctionRunner(tmp_path, text, settings={"log_calls": True}) as runner:
+        runner.infer(a=1)
+        runner.infer(a=0)
+        runner.call(path="/what", method="GET")
+        runner.call(path=READY, method="GET")
+    told = [re.sub(r"[0-9.]+ ms", "T ms", line) for line in runner.log.splitlines()]
+
+    assert [line for line in told if " T ms" in line] == [
+        "POST / 200 T ms",
+        "POST / 500 T ms",
+        "GET /what 404 T ms",
+    ]

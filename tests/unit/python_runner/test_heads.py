@@ -10,6 +10,7 @@ from python_runner.heads import (
     TRAILER_MAX,
     BadHttp,
     Body,
+    foreign,
     read_head,
 )
 from runtime_image.contract import problems
@@ -155,3 +156,27 @@ def test_a_body_over_the_limit_is_refused_before_it_arrives() -> None:
         Body(101, 100)
 
     assert refused.value.problem == problems.BODY_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("Host: 127.0.0.1:8000", ""),
+        ("Host: localhost:8000\r\nOrigin: http://127.0.0.1:8000", ""),
+        ("Host: 127.0.0.1:8001", "Host: expected 127.0.0.1:8000 or localhost:8000, got '127"),
+        ("Host: evil.example:8000", "got 'evil.example:8000'"),
+        ("Host: 127.0.0.1:8000\r\nOrigin: http://evil.example", "got 'http://evil.example'"),
+        (
+            "Host: 127.0.0.1:8000\r\nOrigin: null",
+            "Origin: expected a page of http://127.0.0.1:8000",
+        ),
+        ("Host: 127.0.0.1:8000\r\nOrigin: https://127.0.0.1:8000", "got 'https://127.0.0.1:8000'"),
+    ],
+)
+def test_requests_of_pages_elsewhere_are_known(fields: str, said: str) -> None:
+    """By the host that they name, or the page that they come from."""
+    head = read_head(f"POST / HTTP/1.1\r\n{fields}".encode())
+    found = foreign(head, "127.0.0.1:8000")
+
+    assert said in found
+    assert bool(found) == bool(said)

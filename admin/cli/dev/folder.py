@@ -1,0 +1,151 @@
+"""What a folder says about its function: program, packages, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field
+
+from admin.cli.bundle_files import files_in, open_file
+from environments.needs import FILE_MAX, FILES, HANDLER, Needs, read_needs
+from registry.bounded_text import TOML_MAX, read_toml
+from registry.bundles.paths import check_path
+from registry.errors import BadBundle
+from registry.manifest import MANIFEST_FILE
+from registry.manifest.checks import Path as BundlePath
+from registry.manifest.checks import Section, Text, Word, refused, validate
+from registry.manifest.schema import SCHEMA, Document, check_document, declared, input_rule
+from registry.manifest.server import (
+    PORT,
+    SOCKET,
+    VARIABLES_MAX,
+    server_settings,
+)
+from registry.model import ServerSettings
+
+BATCH_MAX: Final = 32
+"""Calls of a batch where `[batching]` names no number."""
+
+
+class _Python(Section):
+    """Table [python], as far as a run on this machine looks at it."""
+
+    version: Text = ""
+    needs: BundlePath = ""
+    handler: BundlePath = HANDLER
+    env: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
+    secrets: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
+
+
+_ELSEWHERE: Final = frozenset({"network", "start_s", "stop_grace_s", "drain_s"})
+"""Keys of [python] that mean something in a server only."""
+_OF_RUNNER: Final = frozenset({"kind", "content_type"})
+"""Keys of [output] that models do not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder, as it was read."""
+
+    root: Path
+    needs: Needs
+    version: str = ""
+    """Version of Python that is wanted, "" for any."""
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    """Variables whose values only a server has."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of the runner without the address."""
+    server: ServerSettings | None = None
+    """The command that is the server; None for a handler."""
+    sample: dict[str, Any] = field(default_factory=dict)
+    """Example inputs of a handler."""
+
+
+def read_folder(root: Path) -> Folder:
+    """Return what a folder says. Raises BadBundle, BadManifest, BadNeeds."""
+    names = frozenset(files_in(root))
+    if MANIFEST_FILE not in names:
+        if HANDLER not in names:
+            raise BadBundle(f"expected {HANDLER} or {MANIFEST_FILE} in {root}, got neither")
+        return _folder(root, {"schema": SCHEMA}, names)
+    text = _text(root, MANIFEST_FILE, TOML_MAX * 4).decode("utf-8", "replace")
+    data = read_toml(text, MANIFEST_FILE)
+    if "python" not in data:
+        error = refused("python", "this table, which makes a Python function", "none")
+        error.add_note(f"[python] in {MANIFEST_FILE}; the other functions need a server")
+        raise error
+    return _folder(root, data, names)
+
+
+def _text(root: Path, name: str, most: int) -> bytes:
+    with open_file(root, name) as file:
+        return file.read(most + 1)
+
+
+def _folder(root: Path, data: Mapping[str, Any], names: frozenset[str]) -> Folder:
+    given = _table(data, "python")
+    table = validate(
+        _Python, {key: value for key, value in given.items() if key not in _ELSEWHERE}, "python"
+    )
+    wanted = {*FILES, *([table.needs] if table.needs else [])}
+    files = {name: _text(root, name, FILE_MAX) for name in sorted(wanted) if name in names}
+    output = _table(data, "output")
+    rest = {key: value for key, value in data.items() if key != "python"}
+    rest["output"] = {key: value for key, value in output.items() if key not in _OF_RUNNER}
+    is_server = "server" in data
+    if is_server:
+        rest.pop("sample", None)
+    document = check_document(rest)
+    server = _server(document) if is_server else None
+    return Folder(
+        root,
+        read_needs(files, table.needs),
+        table.version,
+        {**table.env, **(server.env if server else {})},
+        tuple(sorted({*table.secrets, *(server.secrets if server else ())})),
+        {} if server else _settings(root, table.handler, document, output),
+        server,
+        document.sample,
+    )
+
+
+def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = data.get(name, {})
+    if not isinstance(found, Mapping):
+        raise refused(name, "a table", found)
+    return found
+
+
+def _server(document: Document) -> ServerSettings:
+    found = server_settings(document.server, (), ())
+    texts = (*found.command, *found.env.values())
+    if any(SOCKET in text for text in texts) or not any(PORT in text for text in texts):
+        raise refused("server.command", f"{PORT} in it, for a run on this machine", found.command)
+    return found
+
+
+def _settings(
+    root: Path, handler: str, document: Document, output: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of the runner, which checks those of [output] by itself."""
+    path = root / check_path(handler)
+    if not path.is_file():
+        raise refused("python.handler", "a file of the folder", handler)
+    limits, batching = document.limits, document.batching
+    inputs = {name: input_rule(name, table, "python") for name, table in document.input.items()}
+    return {
+        "handler": str(path),
+        "revision": document.name,
+        "timeout_s": limits.timeout_s,
+        "body_mib": limits.body_mib,
+        "concurrency": limits.concurrency if "concurrency" in limits.model_fields_set else 0,
+        "batch_max": (batching.max_size or BATCH_MAX) if batching.mode == "always" else 0,
+        "inputs": declared(inputs) if inputs else {},
+        "output": dict(output),
+        "log_calls": True,
+        "local_only": True,
+    }
