@@ -168,7 +168,8 @@ def _python_run(deployed: Deployed) -> PythonRun | None:
     server = deployed.revision.server
     if server is None or server.python is None:
         return None
-    return PythonRun(server.python.environment, runner_settings(deployed))
+    settings = runner_settings(deployed) if deployed.revision.handler else None
+    return PythonRun(server.python.environment, settings)
 
 
 def server_container(deployed: Deployed, bundle: Bundle) -> ServerContainer | None:

@@ -53,11 +53,11 @@ class ServerContainer:
 
 @dataclass(frozen=True, slots=True)
 class PythonRun:
-    """What a start of a Python function needs: the name of its environment, the settings of our
-    server."""
+    """What a start beside Python packages needs: the name of their environment, and the settings of
+    our server; None if it runs a command."""
 
     environment: str
-    settings: dict[str, Any]
+    settings: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class Binding:
     `ModelSpec.compiled`; for a build the timing cache of an earlier one, if any. `variants` are
     compiled models by the type of device, of which a replica gets one (`on`). Paths begin with the
     folders of the contract: `.optimised/`, `.prepared/`, `.compiled/`. `container` is set if the
-    server is apart, `python` if it is our own. `secrets` maps the server's variables to names of
-    secrets.
+    server is apart, `python` if it has Python packages. `secrets` maps the server's variables to
+    names of secrets.
     """
 
     spec: ModelSpec | ServerSpec

@@ -242,8 +242,8 @@ HOST_OF_LOOPBACK: Final = "loopback"
 
 @dataclass(frozen=True, slots=True)
 class PythonSettings:
-    """The [python] table of a revision: its server is fngate's own, which runs `Revision.handler`
-    beside packages of the function."""
+    """The [python] table of a revision, whose server has packages of its own: fngate's, which runs
+    `Revision.handler`, or a command if there is no handler."""
 
     version: str = ""
     """Python that it wants, 3.12 or 3.12.1; "" for the first one that fits."""
@@ -271,8 +271,8 @@ class ServerSettings:
     the web origins whose pages may call the function. `fields` are lower-case names with `_` of
     header fields that it gets. `host` is the Host that it sees: HOST_OF_CLIENT, HOST_OF_LOOPBACK
     for its own address, a fixed one, or HOST_BY_TRIAL for `found_host`, one of the first two. `api`
-    is set if it answers at /v1. `python` is set for Python functions, whose `command` stands for
-    what a start makes of it.
+    is set if it answers at /v1. `python` is set if it has Python packages of its own; with a
+    handler `command` stands for what a start makes of it.
     """
 
     command: tuple[str, ...]

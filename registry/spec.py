@@ -71,7 +71,7 @@ def runner_settings(deployed: Deployed) -> dict[str, Any]:
     """Return the settings of our server of a Python function, as `python_runner/settings.py` has
     them. Raises ValueError for other functions."""
     revision, server = deployed.revision, deployed.revision.server
-    if server is None or server.python is None:
+    if server is None or server.python is None or not revision.handler:
         raise ValueError(f"{revision.ref} is no Python function")
     python, limits = server.python, deployed.function.limits
     exchange = deployed.function.exchange or ExchangeLimits()

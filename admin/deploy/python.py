@@ -235,7 +235,8 @@ class PythonPackages:
         """Return the draft with the number of calls at once that its handler says, unless the
         request names one. Blocking."""
         exchange, python = draft.function.exchange, _of(draft.revision)
-        if draft.names_concurrency or exchange is None or python is None:
+        is_named = draft.names_concurrency or not draft.revision.handler
+        if is_named or exchange is None or python is None:
             return draft
         found = 2 * python.batch_max or calls_at_once(
             draft.bundle, self._store.blobs, draft.revision.handler

@@ -50,6 +50,8 @@ class PythonRuns:
         server.mkdir(mode=0o700, exist_ok=True)
         shell = server / _SHELL
         write_shell(shell, interpreter, environment)
+        if binding.python.settings is None:
+            return
         (shell / _CODE).symlink_to(self._runner(environment.folder.parent, interpreter))
         own: dict[str, Any] = {"device": record.device_kind, "threads": record.threads}
         (shell / _SETTINGS).write_text(json.dumps({**binding.python.settings, **own}))
@@ -63,15 +65,15 @@ class PythonRuns:
         if binding.python is None:
             return spec
         shell = run_dir / SERVER_FOLDER / _SHELL
+        path = f"{shell / 'bin'}:{spec.env.get('PATH') or self._settings.server_path}"
+        spec = replace(spec, env={**spec.env, "PATH": path})
+        if binding.python.settings is None:
+            return spec
         # The options stay as the revision has them; paths are known only here.
         _, *options, _, _, listen = spec.command
         program, code = shell / "bin" / "python", shell / _CODE / "python_runner"
-        path = f"{shell / 'bin'}:{spec.env.get('PATH') or self._settings.server_path}"
-        return replace(
-            spec,
-            command=(str(program), *options, str(code), str(shell / _SETTINGS), listen),
-            env={**spec.env, "PATH": path},
-        )
+        command = (str(program), *options, str(code), str(shell / _SETTINGS), listen)
+        return replace(spec, command=command)
 
     def _environment(self, binding: Binding) -> Environment:
         root, python = self._settings.environments, binding.python

@@ -20,6 +20,7 @@ from registry.manifest.output import model_output, python_output
 from registry.manifest.python import (
     MODEL_KEYS,
     PythonTable,
+    beside_command,
     check_needs,
     python_samples,
     python_settings,
@@ -90,8 +91,8 @@ class Manifest:
 
     @property
     def is_python(self) -> bool:
-        """Whether it is a function in Python with packages of its own."""
-        return self.server is not None and self.server.python is not None
+        """Whether it is a function in Python whose server is ours."""
+        return self.server is not None and self.server.python is not None and self.handler != ""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -159,7 +160,7 @@ def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
     Raises BadManifest, naming the key, the expected and the actual value.
     """
     data = read_toml(text, MANIFEST_FILE)
-    if "python" in data:
+    if "python" in data and "server" not in data:
         return _python_manifest(data, files)
     if "server" in data:
         return _server_manifest(data, files)
@@ -217,7 +218,7 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         batching=batching,
         limits=own_limits,
         exchange=exchange,
-        server=_changed_server(manifest.server, tables, batching),
+        server=_changed_server(manifest, tables, batching),
         named=frozenset(named),
     )
 
@@ -238,16 +239,17 @@ def _place(manifest: Manifest, key: str, value: object) -> tuple[str, str]:
 
 
 def _changed_server(
-    before: ServerSettings | None, tables: dict[str, dict[str, Any]], batching: Batching
+    manifest: Manifest, tables: dict[str, dict[str, Any]], batching: Batching
 ) -> ServerSettings | None:
+    before = manifest.server
     if before is None:
         return None
-    if before.python is not None:
+    if before.python is not None and manifest.is_python:
         table = validate(PythonTable, tables["python"], "python")
         output = before.python.kind, before.python.content_type
         return python_settings(table, before.samples, batching, output)
     changed = server_settings(validate(ServerTable, tables["server"], "server"), before.samples, ())
-    return replace(changed, api=before.api)
+    return replace(changed, api=before.api, python=before.python)
 
 
 def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
@@ -302,12 +304,16 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
     for key in REFUSED_KEYS:
         if key in data:
             raise refused(key, "no such key with [server]", data[key])
-    if HANDLER_FILE in files:
+    if HANDLER_FILE in files and "python" not in data:
         raise refused(
             "server", f"no {HANDLER_FILE} beside it", HANDLER_FILE, "makes a model function"
         )
     document = check_document({key: value for key, value in data.items() if key != "sample"})
     samples = sample_requests(data.get("sample", []), files)
+    python = None
+    if "python" in data:
+        python = beside_command(document.python, document.server.image)
+        _check_there("python.needs", python.needs, files)
     api = model_api(document.openai) if _OPENAI in document.model_fields_set else None
     own_limits, exchange = _limits(document.limits, is_server=True)
     return Manifest(
@@ -317,7 +323,7 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         scaling=Scaling(**document.scaling.model_dump()),
         limits=own_limits,
         device=DeviceNeed(**document.device.model_dump()),
-        server=replace(server_settings(document.server, samples, files), api=api),
+        server=replace(server_settings(document.server, samples, files), api=api, python=python),
         exchange=exchange,
         named=_named(document),
     )
@@ -329,9 +335,8 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
             raise refused(key, "no such key with [python]", data[key])
     document = check_document(data)
     handler = document.python.handler
-    for key, path in (("handler", handler), ("needs", document.python.needs)):
-        if path and path not in files:
-            raise refused(f"python.{key}", "one of the folder's files", path)
+    _check_there("python.handler", handler, files)
+    _check_there("python.needs", document.python.needs, files)
     rules = {name: input_rule(name, one, "python") for name, one in document.input.items()}
     rules = declared(rules) if rules else {}
     output = python_output(document.output)
@@ -361,6 +366,11 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         exchange=exchange,
         named=_named(document),
     )
+
+
+def _check_there(key: str, path: str, files: Collection[str]) -> None:
+    if path and path not in files:
+        raise refused(key, "one of the folder's files", path)
 
 
 def _named(document: Document) -> frozenset[str]:

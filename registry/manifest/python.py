@@ -21,7 +21,7 @@ from registry.model import (
 from runtime_image.contract.model import JSON, content_type, file_of
 from runtime_image.contract.server import Network, SampleRequest
 
-MODEL_KEYS: Final = ("model", "runtime", "optimise", "oip", "openai", "server")
+MODEL_KEYS: Final = ("model", "runtime", "optimise", "oip", "openai")
 """Keys of the manifest that Python functions have not."""
 REQUIREMENTS: Final = "requirements.txt"
 COMMAND: Final = ("python", "-I", "-u", "python_runner", "settings.json", "${SOCKET}")
@@ -69,6 +69,25 @@ def check_needs(files: Collection[str]) -> None:
         )
 
 
+def beside_command(table: PythonTable, image: str) -> PythonSettings:
+    """Convert the table of a server whose command runs beside the packages. Raises BadManifest for
+    keys that [server] has."""
+    if image:
+        raise refused("python", "no such table with server.image, which has its packages", {})
+    for key in sorted(table.model_fields_set - {"version", "needs"}):
+        got = getattr(table, key)
+        raise refused(f"python.{key}", "version or needs beside [server], which runs it", got)
+    _check_needs_name(table.needs)
+    return PythonSettings(table.version, table.needs)
+
+
+def _check_needs_name(needs: str) -> None:
+    if needs and not needs.endswith(_NEEDS):
+        raise refused("python.needs", f"a name that ends with {', '.join(_NEEDS)}", needs)
+    if "/" in needs:
+        raise refused("python.needs", "a file of the folder, not of one below", needs)
+
+
 def python_settings(
     table: PythonTable,
     samples: Sequence[SampleRequest],
@@ -78,10 +97,7 @@ def python_settings(
     """Convert the table to settings; `output` are kind and content type of results. Raises
     BadManifest."""
     check_variables(table.env, table.secrets, at="python")
-    if table.needs and not table.needs.endswith(_NEEDS):
-        raise refused("python.needs", f"a name that ends with {', '.join(_NEEDS)}", table.needs)
-    if table.needs and "/" in table.needs:
-        raise refused("python.needs", "a file of the folder, not of one below", table.needs)
+    _check_needs_name(table.needs)
     if not table.handler.endswith(".py"):
         raise refused("python.handler", "the path of a Python file", table.handler)
     return ServerSettings(

@@ -202,7 +202,8 @@ class Document(Section):
     server: ServerTable = ServerTable()
     """HTTP server of the function."""
     python: PythonTable = PythonTable()
-    """Python function with packages of its own; an empty table for one with all defaults."""
+    """Python packages of the function, whose code is `handler.py`, or a command of `[server]`; an
+    empty table for one with all defaults."""
     openai: OpenAITable = OpenAITable()
     """API of a server that answers at fngate's `/v1`; an empty table for one with all defaults."""
     oip: OipTable = OipTable()

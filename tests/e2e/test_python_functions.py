@@ -210,6 +210,37 @@ async def test_packages_that_are_gone_are_installed_again_by_warm_alone(
         assert await called(server, "again", text="a") == {"said": "hello a 1.0 0"}
 
 
+SERVER = """
+import http.server, sys
+import greeter
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(greeter.V.encode())
+
+def main():
+    http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+async def test_a_command_of_a_package_runs_beside_it(
+    server: ServerProcess, folder: Path, index: PackageIndex
+) -> None:
+    """A console script of the packages, as uvicorn is one, is found and imports them."""
+    files = {"web.py": SERVER.encode()}
+    index.add("web", files=files, scripts={"serve-web": "web:main"}, requires=["greeter"])
+    path = function(folder, "web", needs="web\n")
+    (folder / "web/function.toml").write_text(
+        'schema = 1\nname = "web"\n[python]\n[server]\ncommand = "serve-web ${PORT}"\n'
+    )
+    deployed(server, path)
+    assert concurrency(server, "web") == 32
+    async with server.session() as session, session.get("/fn/web/") as answer:
+        assert (answer.status, await answer.text()) == (200, "1.0")
+
+
 async def test_a_deploy_is_cancelled_while_an_index_is_slow(
     server: ServerProcess, folder: Path, index: PackageIndex
 ) -> None:

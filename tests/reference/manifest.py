@@ -54,13 +54,13 @@ GREETING = {
     "output": "Labels make answers readable. The scores stay in the answer.",
     "server": (
         "The function is an HTTP server, which is started when a request comes. Exclusive with"
-        " `model`, `handler.py`, `[python]`, `[runtime]`, `[input]`, `[output]`, `[batching]`,"
-        " `[optimise]` and `[oip]`."
+        " `model`, `[runtime]`, `[input]`, `[output]`, `[batching]`, `[optimise]` and `[oip]`, and"
+        " with `handler.py` unless there is `[python]`."
     ),
     "python": (
         "The function is Python code with packages of its own: see [Python"
-        " functions](../guides/python.md). Exclusive with `model`, `[runtime]`, `[server]`,"
-        " `[openai]`, `[optimise]` and `[oip]`."
+        " functions](../guides/python.md). Exclusive with `model`, `[runtime]`, `[optimise]` and"
+        " `[oip]`. Beside `[server]` the table has `version` and `needs` alone."
     ),
     "openai": (
         "The function is a model at `/v1`, for clients of OpenAI's or Anthropic's API. An empty"

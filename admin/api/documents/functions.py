@@ -18,6 +18,7 @@ from registry.model import (
     Mount,
     PathRules,
     Profile,
+    PythonSettings,
     ServerImage,
     StateInterval,
 )
@@ -152,6 +153,7 @@ class Server(msgspec.Struct):
     host: str
     found_host: str
     api: ModelApi | None
+    python: PythonSettings | None
 
 
 class RevisionRow(msgspec.Struct, kw_only=True):

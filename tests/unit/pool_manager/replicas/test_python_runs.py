@@ -45,6 +45,8 @@ def test_a_start_has_paths_of_its_own_run_folder(tmp_path: Path) -> None:
     )
     assert found.env == {"A": "1", "PATH": f"{shell}/bin:/usr/bin"}
     assert found.read_only == (str(tmp_path / "environments"),)
+    command = replace(binding, python=PythonRun("0" * 64, None))
+    assert runs.spec(SPEC, command, run_dir) == replace(found, command=COMMAND)
     plain = runs.spec(replace(SPEC, command=("x",)), replace(binding, python=None), run_dir)
     assert plain == replace(SPEC, command=("x",), read_only=found.read_only)
     apart = replace(SPEC, is_apart=True)

@@ -99,7 +99,15 @@ def test_values_are_a_sample_as_of_a_model() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (f"{SHORT}[server]\ncommand = 'x'", "server: expected no such key with [python]"),
+        (
+            f"{SHORT}env = {{}}\n[server]\ncommand = 'x ${{PORT}}'",
+            "python.env: expected version or",
+        ),
+        (f"{SHORT}[server]\nimage = 'x'", "python: expected no such table with server.image"),
+        (
+            f"{SHORT}needs = 'x.txt'\n[server]\ncommand = 'x ${{PORT}}'",
+            "python.needs: expected one",
+        ),
         (f"model = 'a.onnx'\n{SHORT}", "model: expected no such key with [python]"),
         (f"{SHORT}[openai]", "openai: expected no such key with [python]"),
         (f"{SHORT}needs = 'x.txt'", "python.needs: expected one of the folder's files"),
@@ -127,6 +135,20 @@ def test_values_are_a_sample_as_of_a_model() -> None:
 def test_what_does_not_fit_is_refused(text: str, told: str) -> None:
     """The error names the key."""
     assert refusal(text).startswith(told)
+
+
+def test_a_command_runs_beside_packages() -> None:
+    """It is a server as any other: with its own keys, samples and limits."""
+    text = f"{SHORT}version = '3.11'\n[server]\ncommand = 'uvicorn app:app --port ${{PORT}}'\n"
+    found = overrides(parse_manifest(text, FILES), env={"A": "1"}, port=80)
+    assert not found.is_python
+    assert found.handler == ""
+    assert found.server is not None
+    assert found.server.command[0] == "uvicorn"
+    assert (found.server.env, found.server.port) == ({"A": "1"}, 80)
+    assert found.server.python == PythonSettings("3.11")
+    assert refusal(f"{text}[limits]\ntimeout_s = 1").startswith("limits.timeout_s")
+    assert refusal(text, batching="always").startswith("batching.mode")
 
 
 def test_options_override_what_the_table_has() -> None:
