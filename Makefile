@@ -190,12 +190,12 @@ clean-data:
 # that keeps no compiled files, so its modules are compiled here.
 # cpu, gpu or tensorrt: the ONNX Runtime of replicas that are processes (docs/guides/gpu-box.md).
 ENGINE ?= cpu
-# More extras of pyproject.toml: make install EXTRAS=grpc,traces
+# uv, for functions in Python, is always there. More extras: make install EXTRAS=grpc,traces
 EXTRAS ?=
 EMPTY :=
 COMMA := ,
 SPACE := $(EMPTY) $(EMPTY)
-CHOSEN = $(subst $(SPACE),$(COMMA),$(strip $(ENGINE) $(subst $(COMMA),$(SPACE),$(EXTRAS))))
+CHOSEN = $(subst $(SPACE),$(COMMA),$(strip $(ENGINE) python $(filter-out python,$(subst $(COMMA),$(SPACE),$(EXTRAS)))))
 # An environment that was made with others gets those that are named now.
 ifneq ($(filter command environment,$(origin ENGINE) $(origin EXTRAS)),)
 ifneq ($(shell cat $(RUN_READY) 2>/dev/null),$(CHOSEN))

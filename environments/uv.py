@@ -108,11 +108,18 @@ def _wheel_remedy(sources: list[str]) -> str:
     )
 
 
+def _ours(hint: str) -> str:
+    """Return a hint of uv's as it helps here, "" if it names an option, which nobody can give."""
+    if "--system-certs" in hint:
+        return "system-certs = true in the uv.toml of FN_UV_CONFIG trusts the system's certificates"
+    return "" if "`--" in hint else hint
+
+
 def core(text: str) -> str:
     """Return uv's text without what is not needed: its head, the end of its reasons, its hints."""
     reasons, *hints = text.strip().removeprefix("error: ").split("\nhint: ")
     if len(reasons) > TEXT_MAX:
         head = reasons.partition("\n")[0][:HEAD_MAX]
         reasons = f"{head}\n  ...{reasons[-(TEXT_MAX - len(head)) :]}"
-    hint = "".join(f"\nhint: {one.strip()}" for one in hints)
+    hint = "".join(f"\nhint: {one.strip()}" for one in map(_ours, hints) if one)
     return f"{reasons.strip()}{hint[:HINTS_MAX]}"

@@ -71,7 +71,7 @@ def test_clean_data_leaves_a_running_servers_alone(project: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "needs", "stamp"),
     [
-        ("run", "fngate[cpu]", "echo 'cpu' >.venv/.run-ready"),
+        ("run", "fngate[cpu,python]", "echo 'cpu,python' >.venv/.run-ready"),
         ("check", "fngate[dev]", "touch .venv/.run-ready .venv/.ready"),
     ],
 )
@@ -119,15 +119,15 @@ def test_an_environment_gets_the_engine_and_the_extras_that_are_named(project: P
         (project / name).touch()
     (project / ".venv/bin").mkdir()
     (project / ".venv/bin/pip").touch()
-    (project / ".venv/.run-ready").write_text("cpu\n")
+    (project / ".venv/.run-ready").write_text("cpu,python\n")
 
     def installed(*words: str) -> str:
         return make(project, "--dry-run", "install", "UV=", *words)[1]
 
     text = installed("ENGINE=gpu", "EXTRAS=grpc,audio")
-    assert "fngate[gpu,grpc,audio]" in text
+    assert "fngate[gpu,python,grpc,audio]" in text
     assert "pip uninstall" in text
-    assert "fngate[grpc]" in installed("ENGINE=", "EXTRAS=grpc")
+    assert "fngate[python,grpc]" in installed("ENGINE=", "EXTRAS=grpc")
     assert "-e ." not in installed() + installed("ENGINE=cpu")
 
 
