@@ -281,7 +281,7 @@ class Environments:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            reason = f"the environment {name} cannot be read: {error}; fnctl env rm {name}"
+            reason = f"the environment {name} cannot be read: {error}; remove its folder"
             raise StoreUnavailable(reason) from error
         return Environment(
             name,

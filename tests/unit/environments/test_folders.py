@@ -488,7 +488,7 @@ def test_an_unreadable_environment_is_said(
     about.chmod(0o600)
     about.write_text(json.dumps({"size": "x"}))
 
-    with pytest.raises(StoreUnavailable, match=r"cannot be read: .*; fnctl env rm "):
+    with pytest.raises(StoreUnavailable, match=r"cannot be read: .*; remove its folder"):
         environments.find(lock)
     assert environments.listed() == []
     environments.remove(built.name)
