@@ -192,7 +192,9 @@ def files_in(root: Path) -> list[str]:
 def _folder(root: Path, name: str | None, built: str) -> Collected:
     has_manifest = (root / MANIFEST_FILE).is_file()
     if not has_manifest and not built:
-        error = BadBundle(f"expected {MANIFEST_FILE} in {root}, got none")
+        two_lines = f"; of the lines 'schema = 1' and '[python]' {HANDLER_FILE} becomes a function"
+        hint = two_lines if (root / HANDLER_FILE).is_file() else ""
+        error = BadBundle(f"expected {MANIFEST_FILE} in {root}, got none{hint}")
         if models := sorted(each for each in root.iterdir() if is_onnx(each.name)):
             error.add_note(command("fnctl", "deploy", str(models[0])))
         else:

@@ -177,6 +177,22 @@ def test_a_function_without_a_model_is_named_by_its_folder(tmp_path: Path) -> No
     assert collect(folder).name == "my-words"
 
 
+def test_a_python_function_is_its_folder(tmp_path: Path) -> None:
+    """All its files go along. Without a manifest the refusal has the two lines that make one."""
+    (tmp_path / "handler.py").write_text("def predict(a): return a")
+    (tmp_path / "requirements.txt").write_text("numpy")
+    with pytest.raises(BadBundle, match=re.escape("of the lines 'schema = 1' and '[python]'")):
+        collect(tmp_path)
+    (tmp_path / "function.toml").write_text("schema = 1\n[python]\n")
+    found = collect(tmp_path)
+    assert found.is_server
+    assert [one.path for one in found.bundle.files] == [
+        "function.toml",
+        "handler.py",
+        "requirements.txt",
+    ]
+
+
 def test_a_bad_name_is_refused_first(tmp_path: Path) -> None:
     """A bad name is refused before any file is read."""
     with pytest.raises(BadRequest, match="expected a name"):
