@@ -47,7 +47,10 @@ def namespaces(command: Sequence[str] = COMMAND, settings: Path = Path("/proc/sy
     if network:
         found = f"{network}: local users can reach the commands' ports, bundles are not read-only"
         if files:
-            found += ", commands reach the sockets below /run (Docker, D-Bus)"
+            found += (
+                ", commands reach the sockets below /run (Docker, D-Bus), and functions in Python"
+                " can write to their packages, of which each has a copy"
+            )
         return Check("warn", NAME, found, _advice(settings))
     if processes:
         found = f"{processes}: a process may outlive a sidecar that is killed"

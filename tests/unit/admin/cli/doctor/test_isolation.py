@@ -66,6 +66,7 @@ def test_sockets_below_run_are_named_where_they_are_in_reach(tmp_path: Path, fil
     check = namespaces(answering(NO_USERS, NO_USERS, files), tmp_path)
 
     assert ("sockets below /run" in check.found) is bool(files)
+    assert ("can write to their packages" in check.found) is bool(files)
 
 
 @pytest.mark.parametrize("command", [("false",), ("/nonexistent",), ("echo", "[1]")])
