@@ -168,7 +168,12 @@ async def test_held_requests_are_answered_before_the_server_ends(tmp_path: Path)
     async with serving_apart(tmp_path) as server:
         await server.deploy(models.add_one(tmp_path))
         call = asyncio.create_task(server.call("add-one", ROW))
-        await server.until_shown("add-one", state="waking")
+
+        async def is_begun() -> bool:
+            # A start may be over between two looks.
+            return (await server.function("add-one"))["state"] != "cold"
+
+        await server.until(is_begun)
         server.process.terminate()
         answer = await call
 
