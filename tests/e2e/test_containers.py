@@ -114,6 +114,8 @@ def test_a_running_replica_is_shut_in(server: ContainerServer) -> None:
         lambda: serving(server)["HostConfig"]["Memory"] == CAP_MIB * MIB,
         "the limits of the function were not set",
     )
+    # A standby gets its name in the background.
+    until(lambda: bool(server.containers("digits-1-")), "the container was not renamed")
     [name] = server.containers("digits-1-")
     shown = serving(server)
     host, config = shown["HostConfig"], shown["Config"]
