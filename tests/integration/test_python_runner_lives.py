@@ -301,11 +301,13 @@ def predict(value: int):
 
 PYTHONS = sorted(
     [
-        *(Path("/root/.pyenv/versions").glob("3.1[1-9].*/bin/python")),
+        *Path(os.environ.get("PYENV_ROOT", "~/.pyenv"))
+        .expanduser()
+        .glob("versions/3.1[1-9].*/bin/python"),
         *(Path(one) for one in os.environ.get("FN_TEST_PYTHONS", "").split(os.pathsep) if one),
     ]
 )
-"""Other interpreters. FN_TEST_PYTHONS: further ones, with NumPy or without."""
+"""Other interpreters: those of pyenv, and FN_TEST_PYTHONS, with NumPy or without."""
 OTHER = """
 import sys
 try:

@@ -147,7 +147,7 @@ dependencies = [{ name = "numpy" }]
 [[package]]
 name = "numpy"
 version = "2.0.1"
-source = { registry = "https://pypi.org/simple" }
+source = { registry = "https://index.test/simple" }
 resolution-markers = ["python_full_version >= '3.12'", "sys_platform == 'linux'"]
 sdist = { url = "https://files.example/numpy.tar.gz", hash = "sha256:%s", size = 1 }
 wheels = [{ url = "https://files.example/n.whl", hash = "sha256:%s", size = 2 }]
