@@ -340,8 +340,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_turn = False
         if self._is_paused or not self._unread or self.handler is None:
             return
-        part, self._unread = self._unread[: self._step_max], self._unread[self._step_max :]
-        self.handler.upstream_data(part)
+        self._hand_on(self.handler)
         if self._unread:
             self._take_turn()
         elif self._transport is not None and not self._is_paused:
@@ -350,8 +349,12 @@ class UpstreamConnection(asyncio.Protocol):
     def _hand_on_unread(self) -> None:
         """Hand on all that was received: the connection is lost."""
         while self._unread and self.handler is not None:
-            part, self._unread = self._unread[: self._step_max], self._unread[self._step_max :]
-            self.handler.upstream_data(part)
+            self._hand_on(self.handler)
+
+    def _hand_on(self, handler: UpstreamHandler) -> None:
+        """Hand on the next part."""
+        part, self._unread = self._unread[: self._step_max], self._unread[self._step_max :]
+        handler.upstream_data(part)
 
     def _read_last(self, transport: asyncio.Transport) -> None:
         """Read what arrived before a failed write.

@@ -10,20 +10,11 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from registry import errors
+from tests.structure import PRODUCT
 from tests.support import rules
 from tests.support.rules import Source
 
 ROOT = Path(__file__).parent.parent
-PRODUCT = (
-    "registry",
-    "runtime_image",
-    "python_runner",
-    "environments",
-    "hosts",
-    "pool_manager",
-    "gateway",
-    "admin",
-)
 
 ENVIRONMENT = {
     "admin/settings.py": "the one place where settings are read",

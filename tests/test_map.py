@@ -8,18 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.structure import PRODUCT
+
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-PRODUCT = (
-    "registry",
-    "runtime_image",
-    "python_runner",
-    "environments",
-    "hosts",
-    "pool_manager",
-    "gateway",
-    "admin",
-)
 FOLDERS = (*PRODUCT, "tests", "benchmarks", "functions", "docs")
 LINES_MAX, COLUMNS_MAX = 200, 120
 

@@ -205,9 +205,13 @@ class PythonPackages:
     def _needs(self, draft: Plan, python: PythonSettings) -> tuple[Needs, Interpreter]:
         files = read_files(draft.bundle, self._store.blobs, python.needs, draft.revision.handler)
         needs = read_needs(files, python.needs)
+        return needs, self._found().choose(python.version, needs.requires_python)
+
+    def _found(self) -> Interpreters:
+        """Return the interpreters, each of which is asked once."""
         if self._interpreters is None:
             self._interpreters = find_interpreters(self._pythons)
-        return needs, self._interpreters.choose(python.version, needs.requires_python)
+        return self._interpreters
 
     def _wanted(self, draft: Plan, python: PythonSettings, scratch: Path) -> _Wanted:
         needs, interpreter = self._needs(draft, python)
@@ -280,18 +284,14 @@ class PythonPackages:
                 with self._scratch() as scratch:
                     bundle = self._store.bundles[deployed.revision.bundle]
                     wheels = await asyncio.to_thread(self._lay_out, bundle, scratch)
-                    interpreter = await asyncio.to_thread(self._fitting, lock)
+                    found = await asyncio.to_thread(self._found)
+                    interpreter = found.choose(lock.python)
                     await self._ensure(lock, interpreter, wheels, owner, _unseen)
         except FnError as error:
             return error
         except OSError as error:
             return StoreUnavailable(str(error))
         return None
-
-    def _fitting(self, lock: Lock) -> Interpreter:
-        if self._interpreters is None:
-            self._interpreters = find_interpreters(self._pythons)
-        return self._interpreters.choose(lock.python)
 
 
 def _of(revision: Revision) -> PythonSettings | None:

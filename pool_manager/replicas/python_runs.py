@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from environments.folders import Environment, Environments, EnvironmentSettings
 from environments.interpreters import Interpreter, find_interpreters
-from environments.programs import Limits, Program, Work, run
+from environments.runner import PROGRAM, copy_runner, runner_digest
 from environments.shell import write_shell
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
@@ -22,11 +20,7 @@ from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import SERVER_FOLDER, ServerSpec
 
-PACKAGES: Final = ("python_runner", "runtime_image/contract", "runtime_image/codecs")
-"""Our packages that run beside those of a function."""
 RUNNER: Final = ".runner-"
-COMPILE_S: Final = 120.0
-_ROOT: Final = Path(__file__).parents[2]
 _SHELL, _CODE, _SETTINGS = "python", "runner", "settings.json"
 """Below the folder of the server: the shell, and in it a link to our code, and the settings."""
 
@@ -71,7 +65,7 @@ class PythonRuns:
             return spec
         # The options stay as the revision has them; paths are known only here.
         _, *options, _, _, listen = spec.command
-        program, code = shell / "bin" / "python", shell / _CODE / "python_runner"
+        program, code = shell / "bin" / "python", shell / _CODE / PROGRAM
         command = (str(program), *options, str(code), str(shell / _SETTINGS), listen)
         return replace(spec, command=command)
 
@@ -104,33 +98,18 @@ class PythonRuns:
         """Return the folder with our code and its bytecode for an interpreter, made once: at each
         start it would be compiled anew, as nothing can be written beside it."""
         with self._making:
-            files = {path.relative_to(_ROOT): path.read_bytes() for path in _sources()}
-            digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
-            final = root / f"{RUNNER}{digest}-{interpreter.python}"
+            final = root / f"{RUNNER}{runner_digest()}-{interpreter.python}"
             if not final.is_dir():
-                _make_runner(root, final, files, interpreter)
+                _make_runner(final, interpreter)
         return final
 
 
-def _sources() -> Iterator[Path]:
-    yield _ROOT / "runtime_image" / "__init__.py"
-    for package in PACKAGES:
-        yield from (_ROOT / package).rglob("*.py")
-
-
-def _make_runner(
-    root: Path, final: Path, files: dict[Path, bytes], interpreter: Interpreter
-) -> None:
-    for left in root.glob(f"{RUNNER}.*"):
+def _make_runner(final: Path, interpreter: Interpreter) -> None:
+    for left in final.parent.glob(f"{RUNNER}.*"):
         shutil.rmtree(left, ignore_errors=True)
-    folder = root / f"{RUNNER}.{secrets.token_hex(8)}"
+    folder = final.with_name(f"{RUNNER}.{secrets.token_hex(8)}")
     try:
-        for path, data in files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(data)
-        command: list[str | Path] = [interpreter.path, "-I", "-m", "compileall", "-q"]
-        command += ["--invalidation-mode", "unchecked-hash", "-s", folder, "-p", final, folder]
-        run(Program(command, folder), Limits(COMPILE_S), Work())
+        copy_runner(folder, interpreter, final)
         folder.rename(final)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

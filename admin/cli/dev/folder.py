@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-
-from pydantic import Field
+from typing import Any
 
 from admin.cli.bundle_files import files_in, open_file
 from environments.needs import FILE_MAX, FILES, HANDLER, Needs, read_needs
@@ -15,35 +13,11 @@ from registry.bounded_text import TOML_MAX, read_toml
 from registry.bundles.paths import check_path
 from registry.errors import BadBundle
 from registry.manifest import MANIFEST_FILE
-from registry.manifest.checks import Path as BundlePath
-from registry.manifest.checks import Section, Text, Word, refused, validate
+from registry.manifest.checks import refused
+from registry.manifest.python import BATCH_MAX
 from registry.manifest.schema import SCHEMA, Document, check_document, declared, input_rule
-from registry.manifest.server import (
-    PORT,
-    SOCKET,
-    VARIABLES_MAX,
-    server_settings,
-)
+from registry.manifest.server import PORT, SOCKET, server_settings
 from registry.model import ServerSettings
-
-BATCH_MAX: Final = 32
-"""Calls of a batch where `[batching]` names no number."""
-
-
-class _Python(Section):
-    """Table [python], as far as a run on this machine looks at it."""
-
-    version: Text = ""
-    needs: BundlePath = ""
-    handler: BundlePath = HANDLER
-    env: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
-    secrets: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
-
-
-_ELSEWHERE: Final = frozenset({"network", "start_s", "stop_grace_s", "drain_s"})
-"""Keys of [python] that mean something in a server only."""
-_OF_RUNNER: Final = frozenset({"kind", "content_type"})
-"""Keys of [output] that models do not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +61,14 @@ def _text(root: Path, name: str, most: int) -> bytes:
 
 
 def _folder(root: Path, data: Mapping[str, Any], names: frozenset[str]) -> Folder:
-    given = _table(data, "python")
-    table = validate(
-        _Python, {key: value for key, value in given.items() if key not in _ELSEWHERE}, "python"
+    is_server = "server" in data
+    # The sample of a server is a request.
+    document = check_document(
+        {key: value for key, value in data.items() if key != "sample" or not is_server}
     )
+    table = document.python
     wanted = {*FILES, *([table.needs] if table.needs else [])}
     files = {name: _text(root, name, FILE_MAX) for name in sorted(wanted) if name in names}
-    output = _table(data, "output")
-    rest = {key: value for key, value in data.items() if key != "python"}
-    rest["output"] = {key: value for key, value in output.items() if key not in _OF_RUNNER}
-    is_server = "server" in data
-    if is_server:
-        rest.pop("sample", None)
-    document = check_document(rest)
     server = _server(document) if is_server else None
     return Folder(
         root,
@@ -107,17 +76,10 @@ def _folder(root: Path, data: Mapping[str, Any], names: frozenset[str]) -> Folde
         table.version,
         {**table.env, **(server.env if server else {})},
         tuple(sorted({*table.secrets, *(server.secrets if server else ())})),
-        {} if server else _settings(root, table.handler, document, output),
+        {} if server else _settings(root, document),
         server,
         document.sample,
     )
-
-
-def _table(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = data.get(name, {})
-    if not isinstance(found, Mapping):
-        raise refused(name, "a table", found)
-    return found
 
 
 def _server(document: Document) -> ServerSettings:
@@ -128,10 +90,9 @@ def _server(document: Document) -> ServerSettings:
     return found
 
 
-def _settings(
-    root: Path, handler: str, document: Document, output: Mapping[str, Any]
-) -> dict[str, Any]:
+def _settings(root: Path, document: Document) -> dict[str, Any]:
     """Return the settings of the runner, which checks those of [output] by itself."""
+    handler = document.python.handler
     path = root / check_path(handler)
     if not path.is_file():
         raise refused("python.handler", "a file of the folder", handler)
@@ -145,7 +106,7 @@ def _settings(
         "concurrency": limits.concurrency if "concurrency" in limits.model_fields_set else 0,
         "batch_max": (batching.max_size or BATCH_MAX) if batching.mode == "always" else 0,
         "inputs": declared(inputs) if inputs else {},
-        "output": dict(output),
+        "output": document.output.model_dump(exclude_unset=True),
         "log_calls": True,
         "local_only": True,
     }

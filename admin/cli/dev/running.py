@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,31 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import environments
-from environments.interpreters import Interpreter
 from environments.launch import NO_LIMIT
-from environments.programs import LAUNCH, SEARCH, Limits, Program, Work, run
+from environments.programs import LAUNCH, SEARCH
 from registry.errors import BadRequest
 
 HOST: Final = "127.0.0.1"
 STOP_S: Final = 5.0
 """Seconds that calls have to end when the process stops."""
-COMPILE_S: Final = 60.0
 ANSWER_MAX: Final = 1024
-_ROOT: Final = Path(environments.__file__).parent.parent
-_PARTS: Final = ("python_runner", "runtime_image/contract", "runtime_image/codecs")
-"""The runner: beside nothing else, so that it finds no package of ours."""
-
-
-def copy_runner(folder: Path, interpreter: Interpreter) -> Path:
-    """Copy the server of Python functions into an empty folder, compiled; return its program.
-    Raises OSError."""
-    for part in _PARTS:
-        shutil.copytree(_ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy2(_ROOT / "runtime_image" / "__init__.py", folder / "runtime_image")
-    command: list[str | Path] = [interpreter.path, "-I", "-S", "-m", "compileall", "-q", folder]
-    run(Program(command, folder), Limits(COMPILE_S), Work())
-    return folder / _PARTS[0]
 
 
 def choose_port(port: int) -> int:

@@ -15,10 +15,11 @@ import msgspec
 from admin.cli.dev.calling import curl, describe
 from admin.cli.dev.folder import Folder, read_folder
 from admin.cli.dev.packages import Packages, Prepared
-from admin.cli.dev.running import HOST, Running, Start, copy_runner
+from admin.cli.dev.running import HOST, Running, Start
 from admin.cli.dev.watching import Watch, shown
 from admin.text import duration
 from environments.programs import SEARCH
+from environments.runner import copy_runner
 from environments.shell import write_shell
 from registry.errors import EnvironmentRefused, FnError
 from registry.files import unavailable
