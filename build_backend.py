@@ -40,7 +40,7 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-# The Makefile says why it chooses this mode; whoever installs cannot act on the warning.
+# The Makefile gives the reason for this mode, and a user cannot change it: no warning.
 warnings.filterwarnings("ignore", message="Compat editable installs")
 
 ROOT: Final = Path(__file__).parent

@@ -157,7 +157,7 @@ class Environments:
         """
         name = environment_name(lock, owner)
         if (found := self._read(name)) is not None:
-            # Whoever removes what is unused must not take it before a revision names it.
+            # `remove_unused` must not remove the environment before a revision names it.
             with contextlib.suppress(OSError):
                 os.utime(found.folder)
             return found

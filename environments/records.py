@@ -50,7 +50,7 @@ def check_records(folder: Path, lock: Lock, work: Work) -> Contents:
     """Return the files of a folder, each of which is as a RECORD says, for the packages of a lock.
 
     Raises EnvironmentRefused, naming the file, for one that is changed, absent or in no RECORD, for
-    what is no file, and for a package too many or too few.
+    a link or another entry that is no file, and for a package that is missing or is not locked.
     """
     sizes = dict(_walk(folder))
     infos = sorted({path.split("/")[0] for path in sizes if path.split("/")[0].endswith(INFO)})

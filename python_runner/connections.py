@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(self._answer_head(OK, fields, framing))
 
     def write(self, data: bytes) -> None:
-        """Write a part of an answer. Whoever has more waits for `room`, with no part in hand."""
+        """Write a part of an answer. The caller awaits `room` before it makes the next part."""
         if not data:
             return
         if not self._is_chunked:

@@ -24,7 +24,7 @@ def lines(text: str | bytes) -> list[str]:
 
 @pytest.mark.parametrize("kind", HOSTILE_LINES)
 def test_a_hostile_line_is_refused(kind: str) -> None:
-    """What is no name with versions is refused with its line, whatever surrounds it."""
+    """A line that is not a name with versions is refused with its number, among any others."""
     text = f"idna==3.10\n{HOSTILE_LINES[kind]}\n"
 
     with pytest.raises(BadNeeds) as refused:
