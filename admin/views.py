@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from admin.rates import ResponseRate
 from gateway.http.connected import Connected, Connections
+from gateway.openapi.descriptions import python_calls
 from pool_manager.builds import SUFFIX
 from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Replica
@@ -171,6 +172,7 @@ def call_json(deployed: Deployed) -> dict[str, Any]:
         "batching": asdict(revision.batching),
         "device": asdict(revision.device),
         "sample": "manifest" if revision.sample else "zeros",
+        **(python_calls(revision.interface) if revision.is_python else {}),
         **server_json(revision.server),
         **({"exchange": asdict(exchange)} if exchange else {}),
     }
@@ -204,6 +206,7 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
         "profile": profile_json(deployed.profile),
         "batch_max": rows_of(revision, deployed.profile),
         "batching": summary(revision, deployed.profile),
+        **({"predict": revision.interface.predict} if revision.interface else {}),
         **server_json(revision.server),
     }
 

@@ -12,17 +12,18 @@ from python_runner.bodies import accepted
 from python_runner.handlers import Handler
 from python_runner.imports import Imports
 from python_runner.parameters import Parameter
+from runtime_image.contract.server import DESCRIPTION_MAX
 from runtime_image.contract.signature import to_json
 
-DESCRIPTION_MAX: Final = 64 * 1024
-"""Max bytes of the description."""
+WHY_MAX: Final = 500
+"""Max characters of the reason for no schema."""
 _REF: Final = "#/$defs/{name}"
 _STREAMS: Final = (Iterator, Generator, AsyncIterator, AsyncGenerator)
 
 
 def describe(handler: Handler, imports: Imports) -> bytes:
-    """Return the description as JSON: `signature`, `schema`, `imports`. Raises TypeError for a hint
-    without JSON Schema."""
+    """Return the description as JSON: `signature`, `schema`, `imports`. Of a schema that cannot be
+    made, `schema` has the reason as `why_not`."""
     signature = {
         "predict": handler.parameters.text[:2000],
         "form": handler.form,
@@ -30,7 +31,11 @@ def describe(handler: Handler, imports: Imports) -> bytes:
         "content_types": accepted(handler),
         "tensors": None if handler.signature is None else to_json(handler.signature),
     }
-    document = {"signature": signature, "schema": _schema(handler), "imports": imports.top()}
+    try:
+        schema = _schema(handler)
+    except Exception as error:  # noqa: BLE001 - hints are code of the handler
+        schema = {"why_not": str(error)[:WHY_MAX]}
+    document = {"signature": signature, "schema": schema, "imports": imports.top()}
     written = msgspec.json.encode(document)
     if len(written) > DESCRIPTION_MAX:
         why = f"the schema would make the description longer than {DESCRIPTION_MAX} bytes"

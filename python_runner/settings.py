@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from runtime_image.contract.model import InputRule
+from runtime_image.contract.server import DESCRIPTION
 
 FILE_MAX: Final = 1024 * 1024
 """Max bytes of the file."""
@@ -54,7 +55,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     output: Output = Output()
     ready: str = "/.fngate/ready"
     """Path that answers once the handler is loaded."""
-    description: str = "/.fngate/description"
+    description: str = DESCRIPTION
     """Path that answers with signature, schema and imports."""
     log_calls: bool = False
     """Whether stderr has a line for each answered call: method, path, status, milliseconds."""

@@ -305,13 +305,43 @@ class ServerSettings:
         return self.found_host if self.host == HOST_BY_TRIAL else self.host
 
 
+PredictForm = Literal["def", "async def", "generator", "async generator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """How a Python function is called, as its own server said in the trial; `registry.interface`
+    has checked it."""
+
+    predict: str = ""
+    """Signature of `predict` as in Python: "predict(text: str, times: int = 1)"."""
+    form: PredictForm = "def"
+    content_types: tuple[str, ...] = ()
+    """Content types that calls may have, in words."""
+    tensors: Signature | None = None
+    """Signature of inputs that are tensors, or one raw body; None for any others."""
+    schema: str = ""
+    """JSON Schemas of `inputs` and `output` with their `$defs`, as the text of a JSON object; "" if
+    there is none."""
+    why_not: str = ""
+    """Why there is no schema."""
+    imports: tuple[tuple[str, float], ...] = ()
+    """Packages that the handler imports, with milliseconds, those that took longest first."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether answers are streams."""
+        return self.form.endswith("generator")
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
     """Immutable definition of what runs. `model` and `handler` are bundle paths, "" for none.
 
     `server` is set only for server functions. `oip_version` is its version in the Open Inference
     Protocol, digits; "" for its number. `optimise` has the manifest's [optimise], None for its
-    defaults. `compilation` is None unless the model is compiled.
+    defaults. `compilation` is None unless the model is compiled. `interface` is set by the trial of
+    a Python function.
     """
 
     name: str
@@ -332,6 +362,12 @@ class Revision:
     oip_version: str = ""
     compilation: Compilation | None = None
     optimise: Optimisation | None = None
+    interface: Interface | None = None
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it is a Python function: fngate's own server answers its calls."""
+        return self.server is not None and self.server.python is not None and bool(self.handler)
 
     @property
     def ref(self) -> str:

@@ -23,7 +23,7 @@ from registry.model import (
 )
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import RULES, Optimisation
-from runtime_image.contract.server import ServerSpec
+from runtime_image.contract.server import DESCRIPTION, ServerSpec
 from runtime_image.contract.signature import Signature
 
 INLINE_BELOW_MS: Final = 0.1
@@ -64,6 +64,7 @@ def server_spec(deployed: Deployed) -> ServerSpec:
         samples=server.samples,
         host="" if server.host in _UNNAMED else server.host,
         is_apart=is_apart,
+        description=DESCRIPTION if revision.is_python else "",
     )
 
 
@@ -71,7 +72,7 @@ def runner_settings(deployed: Deployed) -> dict[str, Any]:
     """Return the settings of our server of a Python function, as `python_runner/settings.py` has
     them. Raises ValueError for other functions."""
     revision, server = deployed.revision, deployed.revision.server
-    if server is None or server.python is None or not revision.handler:
+    if server is None or server.python is None or not revision.is_python:
         raise ValueError(f"{revision.ref} is no Python function")
     python, limits = server.python, deployed.function.limits
     exchange = deployed.function.exchange or ExchangeLimits()
@@ -211,7 +212,9 @@ def _comparable(revision: Revision) -> Revision:
     """Return a revision without its number and time, and what only its trial says."""
     server = revision.server and replace(revision.server, found_host=HOST_OF_CLIENT)
     signature = Signature("json", (), ())
-    return replace(revision, number=0, created_s=0.0, signature=signature, server=server)
+    return replace(
+        revision, number=0, created_s=0.0, signature=signature, server=server, interface=None
+    )
 
 
 def _inline(revision: Revision, profile: Profile | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast, get_args
 
@@ -17,6 +17,7 @@ from registry.bundles.paths import FILES_MAX, make_bundle
 from registry.catalog import Catalog, Deployed
 from registry.compilation import wants_trial
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
+from registry.interface import read_interface
 from registry.manifest import Manifest
 from registry.model import (
     HOST_OF_CLIENT,
@@ -25,6 +26,7 @@ from registry.model import (
     BundleFile,
     Contention,
     Function,
+    Interface,
     Optimised,
     PathRules,
     Prepared,
@@ -487,3 +489,12 @@ def signature_from_report(report: dict[str, Any]) -> Signature:
         return signatures.from_json(report["signature"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's signature is invalid: {error!r}") from error
+
+
+def interface_from_report(report: Mapping[str, Any]) -> Interface:
+    """Return how a Python function is called, as its trial reports it. Never raises: a function
+    whose description cannot be kept works without one."""
+    said, why_not = report.get("description", ""), report.get("no_description", "")
+    if not isinstance(said, str) or not isinstance(why_not, str):
+        return read_interface("", "the trial's report has no description of the function")
+    return read_interface(said, why_not)

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from admin.deploy.plan import Plan
+from gateway.openapi.descriptions import python_calls
 from registry.catalog import Deployed
 from registry.model import Profile
 
@@ -28,8 +29,9 @@ def with_wait(draft: Plan, profile: Profile | None) -> Plan:
 
 def server_result(deployed: Deployed) -> dict[str, Any]:
     """Return what the result of a deploy says about a server, {} for a model function. `hidden` are
-    the folders of an image that folders in memory hide."""
-    server = deployed.revision.server
+    the folders of an image that folders in memory hide. `interface` is how a Python function is
+    called."""
+    server, interface = deployed.revision.server, deployed.revision.interface
     if server is None:
         return {}
     return {
@@ -40,5 +42,6 @@ def server_result(deployed: Deployed) -> dict[str, Any]:
             "host": server.host,
             "found_host": server.found_host,
             **({"image": asdict(server.image), "hidden": []} if server.image else {}),
-        }
+        },
+        **({"interface": python_calls(interface)} if interface else {}),
     }

@@ -14,7 +14,13 @@ import structlog
 
 from admin.deploy import remeasurement
 from admin.deploy.operations import Phase
-from admin.deploy.plan import Plan, profile_from_report, signature_from_report, verified_before
+from admin.deploy.plan import (
+    Plan,
+    interface_from_report,
+    profile_from_report,
+    signature_from_report,
+    verified_before,
+)
 from admin.deploy.turns import Turns
 from admin.pool_sync import binding, with_hosts, with_server
 from admin.store import Store
@@ -193,9 +199,7 @@ class Verification:
             else verified_before(draft, self._store.catalog, self._expected_kind(kind))
         )
         if known is not None and known.profile is not None and self.has_candidate(known):
-            tried = known.revision.server
-            host = tried.found_host if tried else HOST_OF_CLIENT
-            revision = _as_tried(draft.revision, known.revision.signature, host)
+            revision = _as_tried(draft.revision, known.revision)
             check_shapes(revision, known.profile)
             if phase is not None:
                 await phase("verify")
@@ -215,8 +219,7 @@ class Verification:
             # In another precision it has the same graph.
             if other.revision.bundle == profile.bundle:
                 profile = with_refutation(profile, other.profile)
-        host = HOST_OF_LOOPBACK if report.get("checks_host") is True else HOST_OF_CLIENT
-        revision = _as_tried(draft.revision, signature_from_report(report), host)
+        revision = _with_report(draft.revision, report)
         check_shapes(revision, profile)
         return Verified(
             revision,
@@ -334,11 +337,22 @@ def check_shapes(revision: Revision, profile: Profile) -> None:
         raise ModelRefused(str(error)) from error
 
 
-def _as_tried(revision: Revision, signature: Signature, host: str) -> Revision:
-    """Return a revision with what its trial has found: the signature, or the Host that the server
-    is to see."""
+def _with_report(revision: Revision, report: dict[str, Any]) -> Revision:
+    """Return a revision with what its trial has found: the signature; the Host that the server is
+    to see; how a Python function is called. Raises BadRequest for an invalid report."""
+    host = HOST_OF_LOOPBACK if report.get("checks_host") is True else HOST_OF_CLIENT
     server = revision.server and replace(revision.server, found_host=host)
-    return replace(revision, signature=signature, server=server)
+    interface = interface_from_report(report) if revision.is_python else None
+    signature = signature_from_report(report)
+    return replace(revision, signature=signature, server=server, interface=interface)
+
+
+def _as_tried(revision: Revision, tried: Revision) -> Revision:
+    """Return a revision with what the trial of an equal one has found."""
+    host = tried.server.found_host if tried.server else HOST_OF_CLIENT
+    server = revision.server and replace(revision.server, found_host=host)
+    interface = tried.interface
+    return replace(revision, signature=tried.signature, server=server, interface=interface)
 
 
 def _with_candidates(spec: PoolSpec) -> PoolSpec:

@@ -34,7 +34,12 @@ from gateway.http.oip.routes import OipRoutes
 from gateway.http.page_route import route_pages
 from gateway.metrics.counters import PageFormat, negotiate_format
 from gateway.oip import shapes
-from gateway.openapi.descriptions import describe, describe_server, prefers_page
+from gateway.openapi.descriptions import (
+    describe,
+    describe_python,
+    describe_server,
+    prefers_page,
+)
 from gateway.openapi.function_document import function_document
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
@@ -136,8 +141,8 @@ class Gateway:
 
     async def _document(self, request: web.Request) -> web.StreamResponse:
         """Answer with the OpenAPI document of a function. A server has a path of that name, or
-        not."""
-        if self.parts.exchanges.is_server(request.match_info["ref"]):
+        not, unless it is ours of a Python function."""
+        if self.parts.exchanges.has_document(request.match_info["ref"]):
             return await self._proxy(request)
         return await self.boundary.wrap(self._describe_calls)(request)
 
@@ -168,7 +173,8 @@ class Gateway:
                 f"expected {', '.join(allow)}, got {request.method}", detail={"allow": allow}
             )
         deployed = self._resolve(request)
-        if deployed.revision.server is not None and prefers_page(request.headers.get("Accept", "")):
+        is_python, is_server = deployed.revision.is_python, deployed.revision.server is not None
+        if is_server and not is_python and prefers_page(request.headers.get("Accept", "")):
             # Relative: a proxy before this server may offer it below a path of its own.
             url = request.rel_url
             query = f"?{url.raw_query_string}" if url.raw_query_string else ""
@@ -176,8 +182,8 @@ class Gateway:
             return web.Response(status=problems.MOVED, headers=location)
         endpoints = self.invoker.delivery.endpoints(deployed.revision.key)
         origin = f"{request.scheme}://{request.host}"
-        is_server = deployed.revision.server is not None
-        described = (describe_server if is_server else describe)(deployed, endpoints, origin)
+        by_kind = describe_python if is_python else describe_server if is_server else describe
+        described = by_kind(deployed, endpoints, origin)
         return problems.json_answer(described)
 
 

@@ -62,7 +62,9 @@ def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
     if target is None or is_description(line[1], target):
         return False
     # Below the name there is little but servers; who may know whether it exists is checked later.
-    return target.path not in (b"", DOCUMENT) or exchanges.is_server(target.ref)
+    if target.path == DOCUMENT:
+        return exchanges.has_document(target.ref)
+    return target.path != b"" or exchanges.is_server(target.ref)
 
 
 class ExchangeParts(NamedTuple):

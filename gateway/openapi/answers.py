@@ -67,6 +67,27 @@ class ServerDescription(msgspec.Struct):
     example: str
 
 
+class PythonTimes(ExchangeTimes):
+    """Limits of a call of a Python function; besides, seconds of one run or of one value of a
+    stream, and MiB of a body."""
+
+    timeout_s: float
+    body_mib: int
+
+
+class PythonDescription(ServerDescription):
+    """A Python function: what is said of every server function, and how it is called. `signature`
+    is as a model's, `predict` as in Python. `no_schema`: why `schema` is null."""
+
+    limits: PythonTimes
+    signature: Signature
+    predict: str
+    form: Literal["def", "async def", "generator", "async generator"]
+    content_types: list[str]
+    schema: dict[str, Any] | None
+    no_schema: str
+
+
 class Inputs(msgspec.Struct, forbid_unknown_fields=True):
     """A call in short JSON: nested lists by input, or any JSON values of a `json` function."""
 

@@ -11,6 +11,7 @@ from gateway.openapi.answers import (
     Health,
     Inputs,
     Outputs,
+    PythonDescription,
     Readiness,
     ServerDescription,
 )
@@ -116,7 +117,7 @@ def _functions() -> list[Route]:
         Content("*/*"),
     )
     answers = (Content(JSON, (Outputs, InferAnswer)), Content(OCTETS), Content(NPY))
-    described = json_of((FunctionDescription, ServerDescription))
+    described = json_of((FunctionDescription, ServerDescription, PythonDescription))
     moved = Answer(MOVED, "A browser is sent to the pages of a server function.")
     shown = (Answer(OK, WORDS[OK], described), moved)
     return [
@@ -140,7 +141,7 @@ def _functions() -> list[Route]:
             "/fn/{name}/openapi.json",
             "Describe the calls of one function with its signature, as an OpenAPI document.",
             (Answer(OK, WORDS[OK], json_of(dict[str, Any]), ("ETag",)), _UNCHANGED),
-            text="A server function answers at this path itself.",
+            text="Other server functions than those in Python answer at this path themselves.",
         ),
     ]
 

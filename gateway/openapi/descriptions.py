@@ -7,21 +7,28 @@ import math
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from registry.model import ExchangeLimits
+import msgspec
+
+from registry.input_fields import call_line
+from registry.input_fields import example_inputs as example_of
+from registry.model import ExchangeLimits, Interface
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.dtypes import BYTES, FLOATS
 from runtime_image.contract.server import SampleRequest
-from runtime_image.contract.signature import TensorSpec
+from runtime_image.contract.signature import Signature, TensorSpec
 
 if TYPE_CHECKING:
     from registry.catalog import Deployed
     from registry.exchange import PoolEndpoints
+    from registry.model import Revision
 
 EXAMPLE_ITEMS_MAX: Final = 256
 """Max items of a tensor that an example shows as JSON; a larger one is shown as its type."""
 EXAMPLE_CHARS_MAX: Final = 4096
 """The same for a value of a sample: max characters of its JSON."""
+NOT_DESCRIBED: Final = "its trial asked for none: deploy it again, with a changed file"
+"""Why a Python function has no interface."""
 RANGES_MAX: Final = 32
 """Max media ranges of a header Accept that are read."""
 
@@ -55,8 +62,34 @@ def describe_server(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -
     }
 
 
+def describe_python(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[str, Any]:
+    """Return a Python function as JSON data: what `describe_server` returns, and how it is called.
+    `origin` is the scheme and host that the client used."""
+    found, limits = describe_server(deployed, endpoints, origin), deployed.function.limits
+    own = {"timeout_s": limits.timeout_s, "body_mib": limits.body_mib}
+    limited = {"limits": {**found["limits"], **own}}
+    return {**found, **python_calls(deployed.revision.interface), **limited}
+
+
+def python_calls(interface: Interface | None) -> dict[str, Any]:
+    """Return how a Python function is called as JSON data. `signature` is as a model's, `predict`
+    as in Python; `no_schema` says why `schema` is null."""
+    said = interface or Interface(why_not=NOT_DESCRIBED)
+    return {
+        "signature": signatures.to_json(said.tensors or Signature("json", (), ())),
+        "predict": said.predict,
+        "form": said.form,
+        "content_types": list(said.content_types),
+        "schema": msgspec.json.decode(said.schema) if said.schema else None,
+        "no_schema": said.why_not,
+    }
+
+
 def server_example(deployed: Deployed, origin: str) -> str:
-    """Return a curl command that calls the function: its first sample, or its root."""
+    """Return a curl command that calls the function: its first sample, or its root; a Python
+    function with its sample, or with inputs that its schema allows."""
+    if deployed.revision.interface is not None:
+        return _python_example(deployed.revision, f"{origin}/fn/{deployed.function.name}")
     server = deployed.revision.server
     sample = server.samples[0] if server and server.samples else SampleRequest()
     words = ["curl"]
@@ -67,6 +100,15 @@ def server_example(deployed: Deployed, origin: str) -> str:
     if sample.body:
         words += ["--data-binary", sample.body]
     return shlex.join([*words, f"{origin}/fn/{deployed.function.name}{sample.path}"])
+
+
+def _python_example(revision: Revision, url: str) -> str:
+    calls = python_calls(revision.interface)
+    inputs = revision.sample or example_of(calls)
+    line = call_line(url, inputs, is_stream=calls["form"].endswith("generator"))
+    if len(line) <= EXAMPLE_CHARS_MAX:
+        return line
+    return shlex.join(["curl", url, "-H", "Content-Type: application/json", "-d", "@request.json"])
 
 
 def describe(deployed: Deployed, endpoints: PoolEndpoints, origin: str) -> dict[str, Any]:

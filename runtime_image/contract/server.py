@@ -34,6 +34,10 @@ SERVER_FOLDER: Final = "server"
 """Folder of the server below the run folder of its replica. It is all that it may write to."""
 BODY_SHOWN_MAX: Final = 1024
 """Max bytes of a sample's answer that a trial reports."""
+DESCRIPTION: Final = "/.fngate/description"
+"""Path at which our server of a Python function says what its handler takes and returns."""
+DESCRIPTION_MAX: Final = 64 * 1024
+"""Max bytes of that answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ class ServerSpec:
     at once over all gateways. `host` is the Host of probes and samples, "" for the server's
     address. `is_apart`: the driver starts and stops the server, not the sidecar, which then has
     neither command nor variables, and shares only the network with it. `read_only` are absolute
-    paths that the server cannot change, as far as it has mounts of its own.
+    paths that the server cannot change, as far as it has mounts of its own. `description` is the
+    path that a trial asks for a description of the calls, "" for a server that has none.
     """
 
     revision: str
@@ -77,6 +82,7 @@ class ServerSpec:
     host: str = ""
     is_apart: bool = False
     read_only: tuple[str, ...] = ()
+    description: str = ""
 
 
 def to_json(spec: ServerSpec) -> dict[str, Any]:

@@ -197,24 +197,27 @@ class Sidecar:
     def _try_samples(self, load_ms: float) -> None:
         """Run the samples of a trial, in a thread, so that the loop still answers PING."""
         # Its imports take as long as a start.
-        from runtime_image.server.trial import checks_host, run_samples
+        from runtime_image.server.trial import checks_host, describe_calls, run_samples
 
         assert self._spec is not None
         assert self._start is not None
         try:
-            is_checking = checks_host(self._spec, self._start.server)
+            found: dict[str, Any] = {
+                "checks_host": checks_host(self._spec, self._start.server),
+                **describe_calls(self._spec, self._start.server),
+            }
             shown = run_samples(self._spec, self._start.server, Path(self._record.model_dir))
         except LoadError as error:
             self._loop.post(partial(self._fail, str(error), stage=error.stage))
         except Exception as error:  # noqa: BLE001 - a thread's error would be lost
             self._loop.post(partial(self._fail, repr(error), stage="sample"))
         else:
-            self._loop.post(partial(self._serve, load_ms, shown, is_checking))
+            found["sample_outputs"] = {"requests": shown}
+            self._loop.post(partial(self._serve, load_ms, found))
 
-    def _serve(
-        self, load_ms: float, samples: list[dict[str, Any]] | None, checks_host: bool = False
-    ) -> None:
-        """Report that the server is ready and, unless this is a trial, serve."""
+    def _serve(self, load_ms: float, found: dict[str, Any] | None) -> None:
+        """Report that the server is ready and, unless this is a trial, serve. `found` are members
+        of a trial's report, None for any other role."""
         if self._is_ending:
             return
         assert self._spec is not None
@@ -228,10 +231,8 @@ class Sidecar:
             "memory_mib": self._peak_mib,
             "session": "none",
         }
-        if samples is not None:
-            note = self._start.note
-            report = self._report(load_ms, samples, note)
-            loaded["report"] = {**report, "checks_host": checks_host}
+        if found is not None:
+            loaded["report"] = {**self._report(load_ms, self._start.note), **found}
         else:
             loaded["limit"] = self._spec.concurrency
             self._links = Links(
@@ -248,8 +249,8 @@ class Sidecar:
         self._loaded = loaded
         self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
 
-    def _report(self, load_ms: float, samples: list[dict[str, Any]], note: str) -> dict[str, Any]:
-        """Return a trial's `Report` as JSON."""
+    def _report(self, load_ms: float, note: str) -> dict[str, Any]:
+        """Return the measurements of a trial's `Report` as JSON."""
         return {
             "signature": {"kind": "http", "inputs": [], "outputs": []},
             "load_ms": load_ms,
@@ -260,7 +261,6 @@ class Sidecar:
             "batch_max": 1,
             "profiled": True,
             "note": note,
-            "sample_outputs": {"requests": samples},
         }
 
     # Memory

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.server import BODY_SHOWN_MAX, SampleRequest, ServerSpec
+from runtime_image.contract.server import (
+    BODY_SHOWN_MAX,
+    DESCRIPTION_MAX,
+    SampleRequest,
+    ServerSpec,
+)
 from runtime_image.server.connecting import Server, shut
 
 BODY_S: Final = 5.0
@@ -29,6 +34,8 @@ GUARDED: Final = frozenset({400, 403, 421})
 """Statuses for a Host that a server does not know: of Django; of Ollama, Jupyter and Vite; of the
 SDKs for MCP."""
 HOST_S: Final = 5.0
+DESCRIPTION_S: Final = 10.0
+"""Seconds in which a server describes its calls."""
 STATUS_MAX: Final = 400
 """Without a status of its own, a sample expects one below."""
 
@@ -66,6 +73,28 @@ def _status(server: Server, path: str, host: str) -> int:
         connection.sock = sock
         connection.request("GET", path, headers={"Host": host})
         return connection.getresponse().status
+
+
+def describe_calls(spec: ServerSpec, server: Server) -> dict[str, str]:
+    """Return what a server says of its calls as `description`, a text that nobody has checked, or
+    why there is none as `no_description`; {} for a server that has none. Blocks."""
+    if not spec.description:
+        return {}
+    name = f"GET {spec.description}"
+    try:
+        with _connection(server, DESCRIPTION_S, name) as sock:
+            connection = http.client.HTTPConnection(server.name)
+            connection.sock = sock
+            connection.request("GET", spec.description, headers={"Host": server.name})
+            answer = connection.getresponse()
+            body = answer.read(DESCRIPTION_MAX + 1)
+    except (SampleError, OSError, ValueError, http.client.HTTPException) as error:
+        return {"no_description": f"{name}: expected an answer, got {str(error) or error!r}"}
+    if answer.status != http.client.OK:
+        return {"no_description": f"{name}: expected 200, got {answer.status} {answer.reason}"}
+    if len(body) > DESCRIPTION_MAX:
+        return {"no_description": f"{name}: expected at most {DESCRIPTION_MAX} bytes, got more"}
+    return {"description": body.decode("utf-8", "replace")}
 
 
 def _run(sample: SampleRequest, server: Server, folder: Path, max_s: float) -> dict[str, Any]:
