@@ -37,11 +37,14 @@ _KINDS: Final[dict[Any, FieldKind]] = {
 _FILES: Final = {"image/*": "@x.png", "audio/*": "@x.wav"}
 _FILE: Final = "@x.bin"
 _REF: Final = "#/$defs/"
+_DTYPE: Final = "x-dtype"
+"""Member of the schema of a NumPy array."""
 
 
 class InputField(NamedTuple):
-    """One input. `media` is the content type of a file, "" for any; `is_many`: it is a list of
-    files. `takes_file`: a file may stand for a value of another kind."""
+    """One input. `media` is the content type of a file, "" for any. `is_many`: it is a list, of
+    which each part of a form is one item; of kind `file`, a list of files. `takes_file`: a file may
+    stand for a value of another kind."""
 
     name: str
     kind: FieldKind
@@ -57,7 +60,7 @@ class InputField(NamedTuple):
         """What it takes, in words: "an integer", 'one of "a", "b"'."""
         if self.kind == "choice":
             return f"one of {', '.join(json.dumps(one) for one in self.choices)}"
-        text = NOUNS[self.kind]
+        text = "a JSON list" if self.is_many and self.kind == "json" else NOUNS[self.kind]
         text = text if self.media in ("", "*/*") else f"{text} of {self.media}"
         return f"{text}, or a file" if self.takes_file else text
 
@@ -147,7 +150,10 @@ def _field(
     if schema.get("type") == "array" and "contentEncoding" in items:
         return _of_file(one, items)._replace(is_many=True)
     kind = _KINDS.get(schema.get("type"), "any")
-    return one._replace(kind=kind, takes_file=kind in ("text", "json", "any"))
+    is_many = schema.get("type") == "array" and bool({"items", "prefixItems"} & schema.keys())
+    is_many = is_many and _DTYPE not in schema
+    takes_file = kind in ("text", "json", "any")
+    return one._replace(kind=kind, takes_file=takes_file, is_many=is_many)
 
 
 def _of_file(one: InputField, schema: Mapping[str, Any]) -> InputField:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import typer
 
 from admin.client.client import Payload
+from admin.text import plain
 from runtime_image.contract.dtypes import BYTES
 from runtime_image.contract.model import CONTENT_TYPES, JSON, OCTETS
 from runtime_image.contract.proposals import did_you_mean, nearest
@@ -22,7 +23,8 @@ FILE_MAX = 256 * 1024 * 1024
 """Max bytes of a file; no server can be configured to accept more."""
 PICTURE = "image/*"
 """Content type of functions that take images in any format."""
-_SHOWN_MAX = 60
+SHOWN_MAX = 60
+"""Max characters of a value that an error repeats."""
 _MEDIA = re.compile(r"[\w.+-]+/[\w.+-]+(\s*;[ -~]*)?", re.ASCII)
 
 
@@ -61,10 +63,10 @@ def payload(
     {"inputs": {...}}, with the digits of each value unchanged.
     """
     if (data is None) == (not inputs):
-        _wrong("-d / -i", "expected either -d JSON or -i TENSOR=VALUE")
-    named = dict(_split(item) for item in inputs)
+        wrong("-d / -i", "expected either -d JSON or -i TENSOR=VALUE")
+    named = dict(split_input(item) for item in inputs)
     if len(named) != len(inputs):
-        _wrong("-i", "expected each tensor once")
+        wrong("-i", "expected each tensor once")
     _check_names(named, taken.tensors)
     media = media or _declared(inputs, taken.types)
     if media:
@@ -80,7 +82,7 @@ def payload(
         )
         return Payload(f'{{"inputs": {{{", ".join(pairs)}}}}}'.encode(), JSON)
     if len(named) > 1:
-        _wrong("-i", f"expected JSON values or .json files for several tensors; {raw[0]} is raw")
+        wrong("-i", f"expected JSON values or .json files for several tensors; {raw[0]} is raw")
     return _raw(raw[0], Path(named[raw[0]][1:]))
 
 
@@ -89,10 +91,10 @@ def _check_names(names: Iterable[str], tensors: Mapping[str, TensorSpec]) -> Non
     not."""
     for name in names:
         if tensors and name not in tensors:
-            _wrong(
+            wrong(
                 "-i",
                 f"expected an input of the function: {', '.join(tensors)}; got"
-                f" {name[:_SHOWN_MAX]!r}{did_you_mean(nearest(name, tensors, 1))}",
+                f" {name[:SHOWN_MAX]!r}{did_you_mean(nearest(name, tensors, 1))}",
             )
 
 
@@ -110,7 +112,7 @@ def _file_hint(option: str, value: str) -> str:
     is_file = PurePath(value).suffix.lower() in (*CONTENT_TYPES, ".bin")
     with suppress(OSError, ValueError):  # too long for a path, or none
         is_file |= Path(value).is_file()
-    return f"; did you mean {option}@{value[:_SHOWN_MAX]}?" if is_file else ""
+    return f"; did you mean {option}@{value[:SHOWN_MAX]}?" if is_file else ""
 
 
 def _value_hint(name: str, value: str, spec: TensorSpec | None) -> str:
@@ -119,7 +121,7 @@ def _value_hint(name: str, value: str, spec: TensorSpec | None) -> str:
         takes = f"{spec.dtype} {spec.shape_text}"
         return f"; {name} takes {takes}, as numbers in JSON or as a file: -i {name}=@FILE"
     axes = len(spec.shape or ()) if spec is not None else 0
-    text = "[" * axes + json.dumps(value[:_SHOWN_MAX], ensure_ascii=False) + "]" * axes
+    text = "[" * axes + json.dumps(value[:SHOWN_MAX], ensure_ascii=False) + "]" * axes
     return f"; a text needs double quotes: -i {shlex.quote(f'{name}={text}')}"
 
 
@@ -141,17 +143,18 @@ def _declared(inputs: Sequence[str], takes: Collection[str]) -> str:
 
 def _as_asked(inputs: Sequence[str], media: str) -> Payload:
     if _MEDIA.fullmatch(media) is None:
-        _wrong("--type", f"expected a content type like {OCTETS}, got {media[:_SHOWN_MAX]!r}")
-    values = [_split(item)[1] for item in inputs]
+        wrong("--type", f"expected a content type like {OCTETS}, got {media[:SHOWN_MAX]!r}")
+    values = [split_input(item)[1] for item in inputs]
     if len(values) != 1 or not values[0].startswith("@"):
-        _wrong("--type", "expected one -i TENSOR=@FILE beside it")
-    return Payload(_read("-i", Path(values[0][1:])), media)
+        wrong("--type", "expected one -i TENSOR=@FILE beside it")
+    return Payload(read_file("-i", Path(values[0][1:])), media)
 
 
-def _split(item: str) -> tuple[str, str]:
+def split_input(item: str) -> tuple[str, str]:
+    """Return name and value of an -i option. Raises typer.BadParameter."""
     name, equals, value = item.partition("=")
     if not name or not equals:
-        _wrong("-i", f"expected TENSOR=VALUE or TENSOR=@FILE, got {item[:_SHOWN_MAX]!r}")
+        wrong("-i", f"expected TENSOR=VALUE or TENSOR=@FILE, got {item[:SHOWN_MAX]!r}")
     return name, value
 
 
@@ -164,7 +167,7 @@ def _raw(name: str, path: Path) -> Payload:
     if path.suffix.lower() == ".npy":
         quoted = name.replace("\\", "\\\\").replace('"', '\\"')
         media = f'{media}; input="{quoted}"'
-    return Payload(_read(f"-i {name}", path), media)
+    return Payload(read_file(f"-i {name}", path), media)
 
 
 def _value(option: str, value: str) -> str:
@@ -172,34 +175,54 @@ def _value(option: str, value: str) -> str:
     if not value.startswith("@"):
         return value
     try:
-        return _read(option, Path(value[1:])).decode()
+        return read_file(option, Path(value[1:])).decode()
     except UnicodeDecodeError as error:
-        _wrong(option, f"{value[1:]}: expected JSON in UTF-8, got other bytes at {error.start}")
+        wrong(option, f"{value[1:]}: expected JSON in UTF-8, got other bytes at {error.start}")
 
 
 def _checked(option: str, text: str, hint: Callable[[], str]) -> str:
     """Return `text`, which must be JSON; `hint` returns the end of the error if it is not."""
 
-    def refuse(word: str) -> NoReturn:
-        raise ValueError(f"JSON has no {word}")
-
     try:
-        json.loads(text, parse_constant=refuse, parse_int=str, parse_float=str)
+        _parse(text)
     except (ValueError, RecursionError) as error:
-        _wrong(option, f"expected JSON, got {text[:_SHOWN_MAX]!r}: {error}{hint()}")
+        wrong(option, f"expected JSON, got {text[:SHOWN_MAX]!r}: {error}{hint()}")
     return text
 
 
-def _read(option: str, path: Path) -> bytes:
+def is_json(text: str) -> bool:
+    """Return whether a text is JSON."""
+    try:
+        _parse(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _parse(text: str) -> None:
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"JSON has no {word}")
+
+    json.loads(text, parse_constant=refuse, parse_int=str, parse_float=str)
+
+
+def read_file(option: str, path: Path) -> bytes:
+    """Return a file's bytes. Raises typer.BadParameter."""
     try:
         with path.expanduser().open("rb") as file:
             data = file.read(FILE_MAX + 1)
     except OSError as error:
-        _wrong(option, f"{path}: {error.strerror}")
+        wrong(option, f"{path}: {error.strerror}")
     if len(data) > FILE_MAX:
-        _wrong(option, f"{path}: expected at most {FILE_MAX} bytes, got more")
+        wrong(option, f"{path}: expected at most {FILE_MAX} bytes, got more")
     return data
 
 
-def _wrong(option: str, text: str) -> NoReturn:
-    raise typer.BadParameter(text, param_hint=option)
+def wrong(option: str, text: str) -> NoReturn:
+    """Raise typer.BadParameter for an option."""
+    raise wrong_value(option, text)
+
+
+def wrong_value(option: str, text: str) -> typer.BadParameter:
+    """Return the error for an option; names in it may be a stranger's."""
+    return typer.BadParameter(plain(text), param_hint=plain(option))

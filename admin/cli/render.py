@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from admin.cli.answers import first_line
 from admin.cli.precision import summary as precision_summary
 from admin.text import ago, bar, command, duration, fields, get, number, one_line, size
+from registry.input_fields import call_line, example_inputs
 from registry.model import LOCAL_HOST
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.model import JSON, content_type
@@ -33,6 +34,8 @@ HIDDEN: Final = ": volumes of the image, empty folders in memory hide what it ha
 _KINDS: Final = {"websocket": "a WebSocket", "events": "an event stream", "request": "a request"}
 VALUE_MAX: Final = 60
 """Max characters of a sample's value in an example command."""
+LINE_MAX: Final = 400
+"""Max characters of a command that calls a Python function."""
 
 
 def render_why(answer: dict[str, Any], now_s: float) -> str:
@@ -249,7 +252,10 @@ def _server_pairs(
     ready = get(server, "ready") or "/, any status below 500"
     is_egress = server.get("network") == "egress"
     is_guarded = get(server, "host") == "auto" and get(server, "found_host") == "loopback"
+    calls = result.get("interface") or {}
     return [
+        ("takes", one_line(get(calls, "predict"))),
+        ("schema", f"no: {one_line(why)}" if (why := get(calls, "no_schema")) else ""),
         *(("sample", exchanged(one)) for one in sample.get("requests") or []),
         ("start", f"ready after {duration(float(profile.get('load_ms') or 0))} ({ready})"),
         ("memory", f"{number(float(profile.get('memory_mib') or 0))} MiB"),
@@ -292,8 +298,16 @@ def _start(times: dict[str, Any]) -> str:
     return duration(float(times["load_ms"]) + float(times["first_ms"]))
 
 
-def example(collected: Collected) -> str:
-    """Return the command that calls the function with its sample, or shows the function."""
+def example(collected: Collected, calls: dict[str, Any] | None = None) -> str:
+    """Return the command that calls the function with its sample, or shows the function. `calls` is
+    how a Python function is called."""
+    if calls and not collected.sample:
+        pairs = example_inputs(calls).items()
+        words = ["fnctl", "invoke", collected.name]
+        for name, one in pairs:
+            words += ["-i", f"{name}={one if isinstance(one, str) else json.dumps(one)}"]
+        line = command(*words)
+        return line if len(line) <= LINE_MAX else command("fnctl", "show", collected.name)
     if collected.is_server:
         return command("fnctl", "invoke", collected.name)
     words = ["fnctl", "invoke", collected.name]
@@ -308,6 +322,24 @@ def example(collected: Collected) -> str:
     if not collected.sample:
         return command("fnctl", "show", collected.name)
     return command(*words)
+
+
+def python_curl(collected: Collected, url: str, calls: dict[str, Any]) -> str:
+    """Return a curl command that calls a Python function, as `calls` says: with its sample, or with
+    inputs that its schema allows; "" if it does not fit on a line."""
+    sample = {
+        name: f"@{Path(collected.root, one[1:])}" if is_file_name(one) else one
+        for name, one in collected.sample.items()
+    }
+    is_stream = get(calls, "form").endswith("generator")
+    inputs = sample or example_inputs(calls)
+    line = call_line(f"{url.rstrip('/')}/fn/{collected.name}", inputs, is_stream=is_stream)
+    return line if len(line) <= LINE_MAX else ""
+
+
+def is_file_name(value: object) -> bool:
+    """Return whether an input of a sample is a file of the bundle."""
+    return isinstance(value, str) and value.startswith("@")
 
 
 def curl(collected: Collected, url: str) -> str:

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import typer
 
 from admin.cli.errors import INTERRUPTED, REFUSED
 from admin.cli.options import Session
-from admin.client.client import ApiError, Client, HttpRequest
+from admin.client.client import Answer, ApiError, Client, HttpRequest
 from admin.client.transport import Reply
 from admin.text import duration, plain, size
 
@@ -30,6 +30,7 @@ SHOWN_MAX: Final = 16 * 1024 * 1024
 MISTAKES: Final = 400
 FAILURES: Final = 500
 TYPE: Final = "Content-Type"
+JSON_TYPE: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
 TEXTS: Final = ("text/", "application/json", "application/x-ndjson", "application/xml")
 METHOD: Final = re.compile(r"[A-Za-z]{1,32}")
@@ -38,6 +39,7 @@ FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 FRAMING: Final = ("connection", "content-length", "transfer-encoding")
 
 Write = Callable[[bytes], object]
+Show = Callable[[Answer], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,14 @@ class Wanted:
         return next((name for name, value in given.items() if value not in (None, ())), "")
 
 
+class Patience(NamedTuple):
+    """Max seconds that a call waits before it starts, None for the function's own, and max seconds
+    until the answer."""
+
+    wait_s: float | None
+    timeout_s: float
+
+
 def send(
     session: Session,
     name: str,
@@ -83,15 +93,31 @@ def send(
         return _sample(session, name, headers)
 
     with opened(wanted, sample) as request:
-        began_s = time.monotonic()
-        client = session.client
-        try:
-            exchange = client.exchange(name, request, wait_s=wait_s, timeout_s=timeout_s)
-            with exchange as (reply, pieces):
-                first_ms = (time.monotonic() - began_s) * 1e3
-                count = _deliver(session, reply, pieces, output)
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+        exchange(session, name, request, output, Patience(wait_s, timeout_s))
+
+
+def exchange(
+    session: Session,
+    name: str,
+    request: HttpRequest,
+    output: Path | None,
+    patience: Patience,
+    show: Show | None = None,
+) -> None:
+    """As `send`, of a request that is made. `show` prints an answer in JSON, where it is not
+    written to a file."""
+    began_s = time.monotonic()
+    try:
+        opened = session.client.exchange(name, request, **patience._asdict())
+        with opened as (reply, pieces):
+            first_ms = (time.monotonic() - began_s) * 1e3
+            kind = reply.headers.get(TYPE, "")
+            if show is not None and output is None and kind.startswith(JSON_TYPE):
+                show(Answer(_whole(pieces), kind, reply.headers.get("Server-Timing", "")))
+                return
+            count = _deliver(session, reply, pieces, output)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
     took = f"{duration((time.monotonic() - began_s) * 1e3)}, head after {duration(first_ms)}"
     where = f" to {output}" if output else ""
     session.remark(f"HTTP {reply.status}, {size(count)}{where} in {took}")
@@ -99,6 +125,18 @@ def send(
         session.next(f"fnctl logs {name.partition('@')[0]}")
     if reply.status >= MISTAKES:
         raise typer.Exit(REFUSED)
+
+
+def _whole(pieces: Iterator[bytes]) -> bytes:
+    """Return a body. Raises typer.BadParameter if it is too large to be shown."""
+    body = bytearray()
+    for piece in pieces:
+        body += piece
+        if len(body) > SHOWN_MAX:
+            raise typer.BadParameter(
+                f"expected --output FILE for an answer of more than {size(SHOWN_MAX)}"
+            )
+    return bytes(body)
 
 
 @contextmanager

@@ -79,7 +79,10 @@ def _said(interface: Interface, taken: Collection[str]) -> _Said:
 
 def _requests(interface: Interface, said: _Said) -> dict[str, Any]:
     found: dict[str, Any] = {JSON: {"schema": closed_object({"inputs": said.inputs})}}
+    needs_file = any(one.is_required and one.kind == "file" for one in said.fields.fields)
     for words in interface.content_types:
+        if words == URLENCODED and needs_file:
+            continue
         if words in (FORM, URLENCODED):
             found[words] = {"schema": _form(said, words)}
         elif words == ANY_TYPE:

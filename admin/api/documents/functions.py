@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,6 +17,7 @@ from registry.model import (
     ModelApi,
     Mount,
     PathRules,
+    PredictForm,
     Profile,
     PythonSettings,
     ServerImage,
@@ -159,7 +160,7 @@ class Server(msgspec.Struct):
 class RevisionRow(msgspec.Struct, kw_only=True):
     """A revision. `compilation`: how its model is compiled, null if it is not. `oip_version`: its
     version at /v2, "" for its number. `traffic`: plain calls go to it. `size` in bytes. `server`
-    only of server functions."""
+    only of server functions, `predict` only of Python functions."""
 
     number: int
     oip_version: str
@@ -175,6 +176,7 @@ class RevisionRow(msgspec.Struct, kw_only=True):
     profile: Profile | None
     batch_max: int
     batching: str
+    predict: str | UnsetType = UNSET
     server: Server | UnsetType = UNSET
 
 
@@ -182,7 +184,8 @@ class FunctionDetail(FunctionRow, kw_only=True):
     """A function with all details. `previous`: the revision that a rollback returns to. `builds`:
     those of its compiled models by type of device; `build`: one that is not done, if any.
     `precision`: candidates that the trial of the revision with the
-    traffic measured, null without any. `server` and `exchange` only of server functions."""
+    traffic measured, null without any. `server` and `exchange` only of server functions; of these
+    `predict`, `form`, `schema` and `no_schema` only of Python functions, as in `GET /fn/NAME`."""
 
     build: BuildDetail | None
     builds: list[BuildDetail]
@@ -202,6 +205,10 @@ class FunctionDetail(FunctionRow, kw_only=True):
     previous: int | None
     cold_starts: list[ColdStartTimes]
     example: str
+    predict: str | UnsetType = UNSET
+    form: PredictForm | UnsetType = UNSET
+    schema: dict[str, Any] | UnsetType | None = UNSET
+    no_schema: str | UnsetType = UNSET
     server: Server | UnsetType = UNSET
     exchange: ExchangeLimits | UnsetType = UNSET
 

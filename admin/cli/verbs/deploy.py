@@ -394,23 +394,25 @@ def _deploy(
     ended = finish(session, operation)
     session.answer(ended, lambda: render_summary(ended.get("result") or {}, collected))
     session.warn(ended.get("result") or {})
-    session.next(example(collected))
+    calls = (ended.get("result") or {}).get("interface")
+    session.next(example(collected, calls))
     if line := _curl(session, collected, ended.get("result") or {}):
         session.remark(f"  or: {line}")
 
 
 def _curl(session: Session, collected: Collected, result: dict[str, Any]) -> str:
     """Return a curl command that works; "" if there is none or curl cannot reach the server."""
-    from admin.cli.render import curl
+    from admin.cli.render import curl, python_curl
     from admin.client.client import ApiError
 
     client, call = session.client, ""
     is_tried = bool((result.get("profile") or {}).get("profiled"))
+    calls = result.get("interface") or {}
     if session.as_json or not client.is_direct or not (collected.sample or is_tried):
         return ""
     try:
-        call = curl(collected, client.url)
-        if not collected.sample:
+        call = python_curl(collected, client.url, calls) if calls else curl(collected, client.url)
+        if not collected.sample and not calls:
             shown = str(client.function(collected.name).get("example", ""))
             # Examples of other kinds have a placeholder.
             is_whole = " -d '" in shown and '"<' not in shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,7 @@ from admin.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from admin.client.client import Answer, Payload
+    from admin.client.client import Answer, HttpRequest, Payload
 
 TIMEOUT_S = 300.0
 SHOWN_MAX = 100
@@ -44,7 +44,7 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            "-i", "--input", metavar="TENSOR=VALUE|@FILE", help="One input: JSON, or a file."
+            "-i", "--input", metavar="NAME=VALUE|@FILE", help="One input: a value, or a file."
         ),
     ] = None,
     media: MediaType = "",
@@ -75,8 +75,11 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     picture (.png .jpg ...), a sound (.wav .flac .ogg), an .npy or a .bin; .json files and values
     are JSON. --type sends any file unchanged.
 
+    A Python function takes its parameters: texts as they are, numbers, true, false and JSON by the
+    function's schema, and files. Without its inputs it says what it takes.
+
     A server function gets one request, by default its sample, and its answer is printed as it
-    arrives. -d is then any text, and makes the request a POST.
+    arrives, as are streams. -d is then any text, and makes the request a POST.
 
     \b
     Examples:
@@ -84,6 +87,7 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl invoke digits -i image=@seven.png
       fnctl invoke sum -i a=[[1,2]] -i b=[[3,4]]
       fnctl invoke filetype -i data=@page.html
+      fnctl invoke words -i text='to be or not to be' -i most=2
       fnctl invoke digits@2 -d @request.json --wait 10
       fnctl invoke web --path /items?q=1 -H 'Accept: text/event-stream'
     """
@@ -96,38 +100,76 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
             "expected no input beside --path, -X or -H, which are for servers: -d is their body",
             param_hint="-i",
         )
-    if is_request or (not inputs and not media and _is_server(session, name)):
+    described = {} if is_request else _described(session, name)
+    is_call = "predict" in described and body is None and not media
+    if is_call and (inputs or not _has_sample(session, name)):
+        request = _python_request(name, described, inputs or [], accept)
+        from admin.cli.requests import Patience, exchange
+
+        exchange(session, name, request, output, Patience(wait, timeout), partial(_show, session))
+        return
+    if is_request or (not inputs and not media and described.get("kind") == "http"):
         from admin.cli.requests import Wanted, send
 
         wanted = Wanted(path, method, tuple(headers or ()), body, media, accept)
         send(session, name, wanted, output, wait_s=wait, timeout_s=timeout)
         return
-    sent = _payload(session, name, body, inputs or [], media)
+    sent = _payload(session, name, body, inputs or [], media, described)
     answer = session.client.invoke(name, sent, accept=accept, wait_s=wait, timeout_s=timeout)
     if output is not None:
         _write(output, answer.body)
+    _show(session, answer, output)
+
+
+def _show(session: Session, answer: Answer, output: Path | None = None) -> None:
     session.answer(to_json(answer), lambda: render_receipt(answer, output))
     _print_receipt(session, answer)
 
 
-def _is_server(session: Session, name: str) -> bool:
-    """Return whether the function is a server; False if that cannot be told, since the call itself
-    is then refused with the reason."""
+def _described(session: Session, name: str) -> dict[str, Any]:
+    """Return the function's description; {} without one, since the call itself is then refused with
+    the reason."""
     from admin.client.client import ApiError
 
     try:
-        return session.client.describe(name).get("kind") == "http"
+        return session.client.describe(name)
+    except ApiError:
+        return {}
+
+
+def _has_sample(session: Session, name: str) -> bool:
+    """Return whether a function has a sample, as far as the key may read that."""
+    from admin.client.client import ApiError
+
+    try:
+        return session.client.function(name.partition("@")[0]).get("sample") == "manifest"
     except ApiError:
         return False
 
 
+def _python_request(
+    name: str, described: dict[str, Any], inputs: list[str], accept: str
+) -> HttpRequest:
+    """Return the call of a Python function. Raises typer.BadParameter."""
+    from admin.cli.python_inputs import python_payload, without_inputs
+    from admin.client.client import HttpRequest
+
+    made = python_payload(name, described, inputs) if inputs else without_inputs(name, described)
+    headers = {"Content-Type": made.content_type, **({"Accept": accept} if accept else {})}
+    return HttpRequest("/", "POST", headers, made.body)
+
+
 def _payload(
-    session: Session, name: str, body: str | None, inputs: list[str], media: str
+    session: Session,
+    name: str,
+    body: str | None,
+    inputs: list[str],
+    media: str,
+    described: dict[str, Any],
 ) -> Payload:
     """Return the body for the options; without any, the function's sample. How inputs are sent, and
     which there are, is said by the function's description."""
     from admin.cli.inputs import Taken, payload
-    from admin.client.client import ApiError
     from admin.text import one_line, size
 
     if body is None and not inputs and not media:
@@ -137,11 +179,7 @@ def _payload(
             shown = one_line(sample.body.decode(errors="replace"))
         session.remark(f"no input given, an example is sent: {shown}")
         return sample
-    taken = Taken()
-    if inputs:
-        # If the description fails, the call itself is refused with the reason.
-        with suppress(ApiError):
-            taken = Taken.read(session.client.describe(name))
+    taken = Taken.read(described) if inputs else Taken()
     return payload(body, inputs, media, taken)
 
 

@@ -12,6 +12,7 @@ from admin.cli.completion import function_names
 from admin.cli.options import Session, connected
 from admin.cli.verbs.ls import ready_in
 from admin.text import NONE, command, duration, fields, get, number, size, table
+from registry.input_fields import inputs_of
 
 ERRORS_MAX = 3
 _OF_MODELS = ("timeout_s", "body_mib")
@@ -68,7 +69,7 @@ def render(function: dict[str, Any], now_s: float) -> str:
     parts = [
         f"{get(function, 'revision')}  {get(function, 'state')}: {get(function, 'reason')}",
         fields([*_facts(function), *_server(function)]),
-        _tensors(function.get("signature") or {}),
+        _calls(function) or _tensors(function.get("signature") or {}),
         render_precision(function.get("precision")),
         _cold_starts(function.get("cold_starts") or []),
         _revisions(function.get("revisions") or [], function.get("previous")),
@@ -187,6 +188,20 @@ def _prepared(revisions: list[dict[str, Any]]) -> str:
 
     profiles = (one.get("profile") or {} for one in revisions if one.get("traffic"))
     return next((prepared(profile) for profile in profiles), "")
+
+
+def _calls(function: dict[str, Any]) -> str:
+    """Return how a Python function is called, "" for others."""
+    if "predict" not in function:
+        return ""
+    if why := get(function, "no_schema"):
+        return f"takes {get(function, 'predict') or 'inputs'}: no schema, {why}"
+    tensors = _tensors(function.get("signature") or {})
+    is_tensors = get(function.get("signature") or {}, "kind") == "tensors"
+    fields_of = inputs_of(function).fields
+    rows = [(one.name, one.noun, "yes" if one.is_required else "no") for one in fields_of]
+    inputs = tensors if is_tensors else table(("INPUT", "TAKES", "NEEDED"), rows) if rows else ""
+    return f"takes {get(function, 'predict')}\n\n{inputs}".rstrip()
 
 
 def _tensors(signature: dict[str, Any]) -> str:
