@@ -50,6 +50,7 @@ POLICY: Final = "; ".join(
         "script-src 'self'",
         "style-src 'self'",
         "img-src 'self' data: blob:",
+        "media-src blob:",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",

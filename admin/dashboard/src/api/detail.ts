@@ -235,6 +235,13 @@ export interface FunctionDetail extends FunctionLine {
   previous: number | null;
   cold_starts: ColdStartRow[];
   example: string;
+  /** Signature of `predict`, set only for Python functions, as are the next three. */
+  predict?: string;
+  form?: "def" | "async def" | "generator" | "async generator";
+  /** JSON Schemas of `inputs` and `output` with their `$defs`; null without. */
+  schema?: Record<string, unknown> | null;
+  /** Why there is no schema. */
+  no_schema?: string;
   /** Set only for server functions. */
   server?: ServerSettings | null;
   exchange?: ExchangeLimits | null;

@@ -12,11 +12,13 @@ export function FileInput({
   file,
   fault,
   onFile,
+  takesPaste = true,
 }: {
   field: FileField;
   file: File | null;
   fault: Fault | undefined;
   onFile: (file: File) => void;
+  takesPaste?: boolean;
 }) {
   const id = useId();
   const [isOver, setIsOver] = useState(false);
@@ -30,6 +32,7 @@ export function FileInput({
     take(event.dataTransfer.files);
   };
   useEffect(() => {
+    if (!takesPaste) return;
     // On the whole page: pasting should work without focusing the drop zone first.
     const paste = (event: ClipboardEvent) => {
       const [file] = event.clipboardData?.files ?? [];
@@ -37,7 +40,7 @@ export function FileInput({
     };
     document.addEventListener("paste", paste);
     return () => document.removeEventListener("paste", paste);
-  }, [onFile]);
+  }, [onFile, takesPaste]);
   const over = (event: DragEvent) => {
     event.preventDefault();
     setIsOver(true);

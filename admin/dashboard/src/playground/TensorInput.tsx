@@ -14,7 +14,7 @@ export function TensorInput({
   text: string;
   fault: Fault | undefined;
   onText: (text: string) => void;
-  onLeave: () => void;
+  onLeave?: () => void;
 }) {
   const id = useId();
   return (

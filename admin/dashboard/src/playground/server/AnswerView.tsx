@@ -1,4 +1,4 @@
-import { memo, useEffect, useRef } from "react";
+import { memo, useEffect, useRef, useState } from "react";
 import { bytes, count, millis } from "../../design/format.ts";
 import { ProblemNote, ReceiptBar, RequestId } from "../OutcomeView.tsx";
 import type { Seen } from "./exchange.ts";
@@ -24,9 +24,22 @@ export function AnswerView({ seen }: { seen: Seen }) {
       <ProblemNote problem={problem} />
       {seen.receipt && <ReceiptBar receipt={seen.receipt} />}
       {seen.headers.length > 0 && <Headers headers={seen.headers} />}
-      {seen.isEvents ? <Events seen={seen} /> : <Text seen={seen} />}
+      {seen.media && <Media media={seen.media} />}
+      {seen.isEvents ? <Events seen={seen} /> : !seen.media && <Text seen={seen} />}
     </div>
   );
+}
+
+function Media({ media }: { media: Blob }) {
+  const [url, setUrl] = useState("");
+  useEffect(() => {
+    const made = URL.createObjectURL(media);
+    setUrl(made);
+    return () => URL.revokeObjectURL(made);
+  }, [media]);
+  if (!url) return null;
+  if (media.type.startsWith("audio/")) return <audio className="play-media" src={url} controls aria-label="The answer" />;
+  return <img className="play-media" src={url} alt="The answer" />;
 }
 
 function Headers({ headers }: { headers: [string, string][] }) {

@@ -1,13 +1,16 @@
-import { memo, useId, useState } from "react";
+import { memo, useId, useMemo, useState } from "react";
 import type { FunctionDetail } from "../../api/detail.ts";
 import { CopyText } from "../../design/CopyText.tsx";
 import { millis } from "../../design/format.ts";
 import { useFunction } from "../../store/hooks.ts";
 import { Options, waitOf, type Chosen } from "../Options.tsx";
 import "../playground.css";
+import { bodyOf, inputsOf, textsOfInputs, type Given, type InputField } from "../schema.ts";
+import { SchemaFields } from "../SchemaFields.tsx";
+import type { Fault } from "../tensor.ts";
 import { Waiting } from "../Waiting.tsx";
 import { AnswerView } from "./AnswerView.tsx";
-import { curlOf, hasBody, METHODS, readyOf, type Draft, type Faults, type Method } from "./request.ts";
+import { callOf, curlOf, hasBody, METHODS, readyOf, type Draft, type Faults, type Method, type Ready } from "./request.ts";
 import { useExchange } from "./useExchange.ts";
 
 /** The deploy's first sample as the first request, else the page at "/". */
@@ -28,18 +31,31 @@ export const ServerPlayground = memo(function ServerPlayground({
   detail: FunctionDetail;
   whyNot: string;
 }) {
+  const fields = useMemo(() => (detail.predict === undefined ? null : inputsOf(detail)), [detail]);
   const [draft, setDraft] = useState<Draft>(() => draftOf(detail));
   const [faults, setFaults] = useState<Faults>({});
+  const [given, setGiven] = useState<Given>(() => givenOf(detail, fields ?? []));
+  const [unfit, setUnfit] = useState<ReadonlyMap<string, Fault>>(new Map());
+  const [isRaw, setIsRaw] = useState(false);
   const [chosen, setChosen] = useState<Chosen>({ wait: "", priority: "normal" });
   const { seen, isOut, send, abort } = useExchange(detail.name);
   const line = useFunction(detail.name);
-  const ready = readyOf(detail.name, draft, waitOf(chosen.wait), chosen.priority);
+  const wait_s = waitOf(chosen.wait);
+  const made = fields && !isRaw ? bodyOf(fields, given) : null;
+  const ready: Ready | { faults: Faults } | { unfit: ReadonlyMap<string, Fault> } =
+    made === null
+      ? readyOf(detail.name, draft, wait_s, chosen.priority)
+      : "faults" in made
+        ? { unfit: made.faults }
+        : callOf(detail.name, made.body, wait_s, chosen.priority);
   const isOpen = seen !== null && seen.phase !== "waiting";
 
   return (
     <section className="panel" aria-labelledby="playground-title">
       <div className="panel-head play-head">
         <h2 id="playground-title">Playground</h2>
+        <span className="spread" />
+        {fields && <Ways isRaw={isRaw} onRaw={setIsRaw} />}
       </div>
       <form
         className="panel-body play"
@@ -47,11 +63,19 @@ export const ServerPlayground = memo(function ServerPlayground({
           event.preventDefault();
           if (isOut || whyNot) return;
           if ("faults" in ready) return setFaults(ready.faults);
+          if ("unfit" in ready) return setUnfit(ready.unfit);
           setFaults({});
+          setUnfit(new Map());
           void send(ready);
         }}
       >
-        <Fields draft={draft} faults={faults} onDraft={setDraft} />
+        {detail.predict && <code className="play-predict">{detail.predict}</code>}
+        {detail.no_schema && <p className="small muted">No form: {detail.no_schema}</p>}
+        {fields && !isRaw ? (
+          <SchemaFields fields={fields} given={given} faults={unfit} onGiven={setGiven} />
+        ) : (
+          <Fields draft={draft} faults={faults} onDraft={setDraft} />
+        )}
         <div className="row-of">
           <button className="button primary" type="submit" disabled={isOut || whyNot !== ""} title={whyNot}>
             Send
@@ -75,6 +99,29 @@ export const ServerPlayground = memo(function ServerPlayground({
     </section>
   );
 });
+
+function Ways({ isRaw, onRaw }: { isRaw: boolean; onRaw: (isRaw: boolean) => void }) {
+  return (
+    <div className="play-ways" role="group" aria-label="How the request is made">
+      {[false, true].map((one) => (
+        <button key={String(one)} type="button" aria-pressed={one === isRaw} onClick={() => onRaw(one)}>
+          {one ? "Request" : "Form"}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+/** The values of the deploy's sample, as far as the page has them. */
+export function givenOf(detail: Pick<FunctionDetail, "server">, fields: InputField[]): Given {
+  const body = detail.server?.samples[0]?.body ?? "";
+  try {
+    const { inputs } = JSON.parse(body) as { inputs?: Record<string, unknown> };
+    return { texts: textsOfInputs(fields, inputs ?? {}), files: {} };
+  } catch {
+    return { texts: {}, files: {} };
+  }
+}
 
 function Fields({ draft, faults, onDraft }: { draft: Draft; faults: Faults; onDraft: (draft: Draft) => void }) {
   const id = useId();

@@ -89,3 +89,10 @@ test("no answer and a redirect are told", async () => {
   const away = await seenOf(async () => Object.defineProperty(Response.error(), "type", { value: "opaqueredirect" }));
   expect(away.last).toMatchObject({ phase: "done", problem: { title: "Redirect" } });
 });
+
+test("a picture is kept as what it is; a text is none", async () => {
+  const picture = async () => new Response(new Uint8Array([1, 2]), { headers: { "Content-Type": "image/png" } });
+  const { last } = await seenOf(picture);
+  expect([last.media?.type, last.media?.size]).toEqual(["image/png", 2]);
+  expect((await seenOf(async () => new Response("x", { headers: { "Content-Type": "text/plain" } }))).last.media).toBeNull();
+});

@@ -25,6 +25,8 @@ export interface Seen {
   eventCount: number;
   text: string;
   cut: number;
+  /** A picture or a sound that is the whole answer. */
+  media: Blob | null;
   request_id: string;
   receipt: Receipt | null;
   /** An error that fngate made, or the reason for a missing answer. */
@@ -45,6 +47,7 @@ export const BEFORE: Seen = {
   eventCount: 0,
   text: "",
   cut: 0,
+  media: null,
   request_id: "",
   receipt: null,
   problem: null,
@@ -118,7 +121,8 @@ function headOf(response: Response): Partial<Seen> {
 function bodyOf(collected: Collected, isEnd: boolean): Partial<Seen> {
   const { size, firstMs, isEvents, eventCount } = collected;
   const text = isEnd ? collected.whole() : { text: collected.soFar, cut: 0 };
-  return { size, firstMs, isEvents, events: [...collected.events], eventCount, ...text };
+  const media = isEnd ? collected.media() : null;
+  return { size, firstMs, isEvents, events: [...collected.events], eventCount, media, ...text };
 }
 
 /** The problem document of fngate; an error answer of the server's own is shown as it is. */

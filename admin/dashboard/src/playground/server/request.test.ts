@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { curlOf, headersOf, readyOf, urlOf, type Draft } from "./request.ts";
+import { callOf, curlOf, headersOf, readyOf, urlOf, type Draft } from "./request.ts";
 
 const DRAFT: Draft = { method: "GET", path: "/items?q=1", headers: "", body: "" };
 const ready = (draft: Partial<Draft>) => readyOf("web", { ...DRAFT, ...draft }, null, "normal");
@@ -58,4 +58,17 @@ test("the curl line is the same request, quoted for a shell, without the key", (
   expect(line({ method: "PUT", path: "/", body: "x" })).toBe(
     `curl -N -X PUT http://h:1/fn/web/ ${key} -H 'Content-Type: text/plain' --data-binary x`,
   );
+});
+
+test("a call with a file is a form, whose texts curl does not take for files", () => {
+  const form = new FormData();
+  form.append("image", new File(["x"], "my cat.png"));
+  form.append("note", "@home");
+  form.append("k", "3");
+  const call = callOf("pic", form, null, "normal");
+  expect(call.headers).toEqual([]);
+  expect(curlOf(call, "http://h")).toBe(
+    `curl -N http://h/fn/pic -H "Fn-Key: $FN_KEY" -F 'image=@my cat.png' --form-string note=@home -F k=3`,
+  );
+  expect(curlOf(callOf("pic", '{"inputs": {}}', null, "normal"), "http://h")).toContain("-H 'Content-Type: application/json' --data-binary");
 });

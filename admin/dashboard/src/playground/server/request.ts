@@ -18,7 +18,8 @@ export interface Ready {
   /** Path and query on this server, as "/fn/web/items?q=1". */
   url: string;
   headers: [string, string][];
-  body: string | null;
+  /** A form gets its Content-Type from the browser. */
+  body: string | FormData | null;
   wait_s: number | null;
   priority: Priority;
 }
@@ -63,6 +64,12 @@ export function headersOf(text: string): { headers: [string, string][] } | { fau
   return { headers };
 }
 
+/** The call of a Python function with a body, as a request. */
+export function callOf(name: string, body: string | FormData, wait_s: number | null, priority: Priority): Ready {
+  const headers: [string, string][] = typeof body === "string" ? [["Content-Type", "application/json"]] : [];
+  return { method: "POST", url: `/fn/${encodeURIComponent(name)}`, headers, body, wait_s, priority };
+}
+
 /** The draft as a request, or its faults. */
 export function readyOf(name: string, draft: Draft, wait_s: number | null, priority: Priority): Ready | { faults: Faults } {
   const at = urlOf(name, draft.path.trim());
@@ -88,7 +95,13 @@ export function curlOf({ method, url, headers, body }: Ready, origin: string): s
   else if (method !== (body === null ? "GET" : "POST")) words.push("-X", method);
   words.push(quoted(origin + url), "-H", '"Fn-Key: $FN_KEY"');
   for (const [name, value] of headers) words.push("-H", quoted(`${name}: ${value}`));
-  if (body !== null) {
+  if (body instanceof FormData) {
+    for (const [field, value] of body) {
+      const shown = typeof value === "string" ? value : `@${value.name}`;
+      // curl would read a file for a text that begins with @ or <.
+      words.push(/^[@<]/.test(shown) && typeof value === "string" ? "--form-string" : "-F", quoted(`${field}=${shown}`));
+    }
+  } else if (body !== null) {
     // curl would name a form otherwise.
     if (!headers.some(([name]) => name.toLowerCase() === "content-type")) words.push("-H", "'Content-Type: text/plain'");
     words.push("--data-binary", quoted(body));

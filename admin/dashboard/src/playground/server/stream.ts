@@ -55,6 +55,12 @@ export class Collected {
     return this.tail;
   }
 
+  /** The whole body, if it is a picture or a sound that is small enough to be shown; else null. */
+  media(): Blob | null {
+    const isMedia = /^(image|audio)\//.test(this.type) && this.size === this.kept && this.size > 0;
+    return isMedia ? new Blob(this.pieces as BlobPart[], { type: this.type }) : null;
+  }
+
   /** The whole body as text; `cut`: bytes that are not shown. Its cost grows with the body. */
   whole(): { text: string; cut: number } {
     if (this.kind === "events") return { text: "", cut: 0 };
