@@ -63,7 +63,7 @@ def payload(
     {"inputs": {...}}, with the digits of each value unchanged.
     """
     if (data is None) == (not inputs):
-        wrong("-d / -i", "expected either -d JSON or -i TENSOR=VALUE")
+        wrong("-d / -i", "expected either -d JSON or -i NAME=VALUE")
     named = dict(split_input(item) for item in inputs)
     if len(named) != len(inputs):
         wrong("-i", "expected each tensor once")
@@ -154,7 +154,7 @@ def split_input(item: str) -> tuple[str, str]:
     """Return name and value of an -i option. Raises typer.BadParameter."""
     name, equals, value = item.partition("=")
     if not name or not equals:
-        wrong("-i", f"expected TENSOR=VALUE or TENSOR=@FILE, got {item[:SHOWN_MAX]!r}")
+        wrong("-i", f"expected NAME=VALUE or NAME=@FILE, got {item[:SHOWN_MAX]!r}")
     return name, value
 
 

@@ -94,6 +94,8 @@ def describe_calls(spec: ServerSpec, server: Server) -> dict[str, str]:
         return {"no_description": f"{name}: expected 200, got {answer.status} {answer.reason}"}
     if len(body) > DESCRIPTION_MAX:
         return {"no_description": f"{name}: expected at most {DESCRIPTION_MAX} bytes, got more"}
+    if answer.length:
+        return {"no_description": f"{name}: expected {answer.length} more bytes, got the end"}
     return {"description": body.decode("utf-8", "replace")}
 
 

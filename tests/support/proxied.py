@@ -32,6 +32,7 @@ from registry.catalog import Catalog, Deployed
 from registry.model import (
     HOST_OF_CLIENT,
     ExchangeLimits,
+    Interface,
     Key,
     ModelApi,
     PathRules,
@@ -45,6 +46,7 @@ from runtime_image.contract.signature import Signature
 from runtime_image.link.frames import Frame
 from tests.support import nouns
 from tests.support.fronts.sites import Pools
+from tests.support.interfaces import as_python
 from tests.support.peers import KnownPast, published
 from tests.support.sidecars import Sidecar
 
@@ -281,11 +283,13 @@ async def gate(
     fields: tuple[str, ...] = (),
     host: str = HOST_OF_CLIENT,
     send_buffer: int = 0,
+    interface: Interface | None = None,
 ) -> AsyncIterator[Gate]:
     """Run a gateway with one server function, whose server runs `handler` per connection.
 
-    With `api` it is a model, too, with ALIASES. `send_buffer`: bytes that the kernel holds for each
-    client, half of it for their accounting; 0 for what it chooses.
+    With `api` it is a model, too, with ALIASES; with `interface` it is a Python function.
+    `send_buffer`: bytes that the kernel holds for each client, half of it for their accounting; 0
+    for what it chooses.
     """
     open_handlers: set[asyncio.Task[None]] = set()
 
@@ -313,6 +317,8 @@ async def gate(
         fields,
         host,
     )
+    if interface is not None:
+        deployed = as_python(deployed, interface)
     catalog = Catalog([deployed, nouns.deployed("digits")])
     events: list[AccessEvent] = []
     access = Access("127.0.0.1", ("gpu.example",), ring, SECRET)

@@ -100,7 +100,8 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
             "expected no input beside --path, -X or -H, which are for servers: -d is their body",
             param_hint="-i",
         )
-    described = {} if is_request else _described(session, name)
+    is_by_function = not is_request and (bool(inputs) or not media)
+    described = _described(session, name) if is_by_function else {}
     is_call = "predict" in described and body is None and not media
     if is_call and (inputs or not _has_sample(session, name)):
         request = _python_request(name, described, inputs or [], accept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any, Final
@@ -25,6 +26,8 @@ from gateway.hosts.upstream import _key
 from gateway.http.decompression import Inflater
 from gateway.oip.parameters import requested_scheduling
 from gateway.oip.repository import check_load, check_unload, read_index, read_settings
+from gateway.openapi.descriptions import EXAMPLE_CHARS_MAX, example
+from gateway.openapi.function_document import function_document
 from gateway.shared_memory import _accepts_slabs
 from gateway.v1 import scanning
 from gateway.v1.answer_edits import AnswerEdits
@@ -33,7 +36,9 @@ from gateway.v1.multipart import scan_multipart
 from gateway.v1.splicing import upstream_body
 from gateway.v1.usage import TOKENS_MAX, Ends, TokenUsage
 from registry.bounded_text import read_json
+from registry.catalog import Deployed
 from registry.errors import FnError
+from registry.interface import read_interface
 from registry.manifest import parse_manifest
 from registry.model import ModelApi
 from runtime_image.contract.errors import RequestError
@@ -42,6 +47,7 @@ from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.link.frames import Frame, LinkError
 from tests.fuzz.subject import FNCTL_S, KIB, THREAD_S, Bound, Subject
+from tests.support.interfaces import PICTURE, description, named, python_deployed
 from tests.support.odd_bodies import form_models_of, models_of
 
 TENSORS = Signature(
@@ -56,6 +62,17 @@ OIP = (
     b'{"name":"n","shape":[1],"datatype":"INT64","parameters":{"binary_data_size":8}}],'
     b'"outputs":[{"name":"y","parameters":{"binary_data":true}}],"parameters":{"priority":1}}'
 )
+INTERFACE = json.dumps(
+    description(
+        named(
+            "item", item={"$ref": "#/$defs/A"}, image=PICTURE, k={"type": "integer", "default": 3}
+        ),
+        {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "null"}]},
+        defs={
+            "A": {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}, "b": {"enum": [1]}}}
+        },
+    )
+).encode()
 NPY_HEAD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }"
 NPY = b"\x93NUMPY\x01\x00" + len(NPY_HEAD).to_bytes(2, "little") + NPY_HEAD + b"\0" * 8
 OCTETS = "application/octet-stream"
@@ -262,6 +279,20 @@ def _check_usage(_data: bytes, found: Any) -> None:
         assert 0 <= count <= TOKENS_MAX
 
 
+def _interface(data: bytes) -> Deployed:
+    """Return a Python function with what a server said of its calls."""
+    return python_deployed(read_interface(data.decode("utf-8", "replace")))
+
+
+def _check_interface(_data: bytes, found: Any) -> None:
+    """Everything that is made of it has an end, and refers to what is there."""
+    document = json.dumps(function_document(found))
+    assert len(example(found, "http://a")) <= EXAMPLE_CHARS_MAX, "a long example"
+    components = json.loads(document)["components"]["schemas"]
+    for name in re.findall(r'"\$ref": "#/components/schemas/([^"]*)"', document):
+        assert name in components, "a reference leads nowhere"
+
+
 def _config(data: bytes) -> None:
     read_config(data.decode("utf-8", "replace"), "m", Findings())
 
@@ -273,6 +304,7 @@ REFUSALS: Final = (FnError, RequestError)
 BUILDERS = (
     Subject("toml", _manifest, (TOML, SERVER), 64 * KIB, REFUSALS, THREAD_S, *MANIFEST),
     Subject("deploy", _deploy, DEPLOYS, 512 * KIB, REFUSALS, THREAD_S, *MANIFEST),
+    Subject("interface", _interface, (INTERFACE,), 64 * KIB, REFUSALS, check=_check_interface),
     Subject("admin", _any_of(*map(_small, KINDS)), tuple(KINDS.values()), 64 * KIB),
     Subject(
         "repository",

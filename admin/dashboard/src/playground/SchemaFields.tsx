@@ -71,7 +71,7 @@ function ValueInput({
       </label>
       {choices.length > 0 ? (
         <select {...shared} className="field play-choice" onChange={(event) => onText(event.target.value)}>
-          <option value="">{field.isRequired ? "choose" : "as it is without"}</option>
+          <option value="">{field.isRequired ? "choose" : "not given"}</option>
           {choices.map((one) => (
             <option key={JSON.stringify(one)} value={JSON.stringify(one)}>
               {typeof one === "string" ? one : JSON.stringify(one)}

@@ -87,8 +87,8 @@ def test_a_type_goes_with_one_file(
     [
         (None, [], "expected either -d JSON or -i"),
         ("{}", ["a=1"], "expected either -d JSON or -i"),
-        (None, ["a"], "expected TENSOR=VALUE or TENSOR=@FILE, got 'a'"),
-        (None, ["=1"], "expected TENSOR=VALUE"),
+        (None, ["a"], "expected NAME=VALUE or NAME=@FILE, got 'a'"),
+        (None, ["=1"], "expected NAME=VALUE"),
         (None, ["a=1", "a=2"], "each tensor once"),
         (None, ["a=hello"], "a text needs double quotes"),
         (None, ["a=NaN"], "JSON has no NaN"),

@@ -1,12 +1,16 @@
-"""Requests to /fn/NAME without a slash: handshakes, and the redirect of browsers."""
+"""Requests to /fn/NAME without a slash: handshakes, the redirect of browsers, descriptions."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from gateway.openapi.answers import PythonDescription
+from tests.support.interfaces import interface, named
 from tests.support.proxied import gate
 
 UPGRADE = (
@@ -69,4 +73,42 @@ async def test_the_redirect_keeps_the_query(tmp_path: Path, query: bytes, is_fas
         assert b" 308 " in head.split(b"\r\n")[0]
         assert b"\r\nLocation: web/" + query + b"\r\n" in head
         wire.close()
+        await one.settled()
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+async def test_a_python_function_is_described(tmp_path: Path, is_fast: bool) -> None:
+    """By the gateway, as JSON also to browsers, with its OpenAPI document; its server gets the
+    calls, and nothing of the answers begins with Fn- but what the gateway says."""
+    lines: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines.append(head.split(b"\r\n")[0])
+        answer = b"HTTP/1.1 500 E\r\nContent-Length: 2\r\nFn-Traceback: c2VjcmV0\r\n\r\n{}"
+        writer.write(answer)
+
+    said = interface(named("text", text={"type": "string"}))
+    async with gate(tmp_path, serve, is_fast=is_fast, interface=said) as one:
+        host = b"Host: 127.0.0.1\r\nConnection: close\r\n"
+        for path in (b"/fn/web", b"/fn/web@1?a=1"):
+            answer = await one.ask(b"GET %b HTTP/1.1\r\nAccept: text/html\r\n%b\r\n" % (path, host))
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200"), head
+            found = msgspec.json.decode(body, type=PythonDescription)
+            assert found.schema == json.loads(said.schema)
+            assert json.loads(body).keys() == set(PythonDescription.__struct_fields__)
+        document = await one.ask(b"GET /fn/web/openapi.json HTTP/1.1\r\n%b\r\n" % host)
+        assert b'"/fn/web":{"post":' in document
+        assert lines == []
+        for door in (b"127.0.0.1", b"web.gpu.example"):
+            target = b"/" if door.startswith(b"web") else b"/fn/web"
+            call = b"POST %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            answer = await one.ask(call % (target, door))
+            assert answer.startswith(b"HTTP/1.1 500"), answer
+            assert b"Fn-Revision: web@1" in answer
+            assert b"traceback" not in answer.lower()
+        post = b"POST /fn/web/openapi.json HTTP/1.1\r\n%bContent-Length: 0\r\n\r\n" % host
+        await one.ask(post)
+        assert lines == [b"POST / HTTP/1.1"] * 2 + [b"POST /openapi.json HTTP/1.1"]
         await one.settled()

@@ -85,6 +85,7 @@ def test_an_empty_reason() -> None:
         b"Report-To: {}",
         b"Fn-Revision: other@1",
         b"fn-anything: x",
+        b"Fn-Traceback: x",
         b"Set-Cookie: fngate=mine",
     ],
 )

@@ -268,6 +268,7 @@ def test_trailers_cannot_change_the_message(trailers: bytes, direction: Directio
         *((name, "request") for name in (b"X-HTTP-Method-Override", b"X-Api-Key", b"X-Real-IP")),
         *((name, "request answer") for name in (b"X-Accel-Redirect", b"X-Sendfile", b"Proxy-X")),
         *((name, "answer") for name in (b"X-Reproxy-URL", b"X-LIGHTTPD-send-file", b"Fn-Revision")),
+        (b"fn-traceback", "answer"),
         *((name, "") for name in (b"X-Checksum", b"X.Any", b"Server-Timing")),
     ],
 )

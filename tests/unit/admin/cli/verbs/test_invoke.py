@@ -9,7 +9,9 @@ import pytest
 from typer.testing import Result
 
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.interfaces import named
 
+JSON = "application/json"
 TIMING = {"Server-Timing": 'cold;desc="digits@3 on cpu:0", queue;dur=20, load;dur=9'}
 ANSWER: dict[str, Any] = {"outputs": {"y": [1.5]}, "revision": "digits@3"}
 
@@ -239,3 +241,70 @@ def test_a_refusal_is_told_with_expected_and_got(
     assert result.stderr == (
         "error: Too many: full\n  expected: room\n  got: none\n  try again in 3 s\n"
     )
+
+
+PYTHON: dict[str, Any] = {
+    "kind": "http",
+    "predict": "predict(text: str, k: int = 1)",
+    "signature": {"kind": "json", "inputs": [], "outputs": []},
+    "schema": {"inputs": named("text", text={"type": "string"}, k={"type": "integer"})},
+}
+
+
+def test_a_python_function_takes_its_parameters(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """By its schema, at its root; an answer in JSON has its receipt."""
+    api.on("GET", "/fn/words@2", Canned(PYTHON))
+    api.on("POST", "/fn/words@2/", Canned(ANSWER, headers=TIMING))
+
+    result = fnctl("invoke", "words@2", "-i", "text=5", "-i", "k=2", "--wait", "3")
+
+    assert (result.stdout, result.exit_code) == ("y  [1.5]\n", 0)
+    assert result.stderr == "cold start 9 ms: load 9 | queue 20 ms\n"
+    [sent] = api.sent("POST")
+    assert sent.body == b'{"inputs": {"text": "5", "k": 2}}'
+    assert (sent.headers["Content-Type"], sent.headers["Prefer"]) == ("application/json", "wait=3")
+
+
+def test_a_stream_of_a_python_function_is_printed(
+    api: AdminApi, fnctl: Callable[..., Result]
+) -> None:
+    """As it is."""
+    stream = Canned(b"data: 1\n\n", headers={"Content-Type": "text/event-stream"})
+    api.on("GET", "/fn/words", Canned(PYTHON))
+    api.on("POST", "/fn/words/", stream)
+
+    result = fnctl("invoke", "words", "-i", "text=a", "--accept", "text/event-stream")
+
+    assert result.stdout == "data: 1\n\n"
+    assert "HTTP 200, 9 B in" in result.stderr
+    assert api.sent("POST")[0].headers["Accept"] == "text/event-stream"
+
+
+@pytest.mark.parametrize("words", [(), ("-i", "k=1"), ("-i", "t=1")])
+def test_a_python_function_says_what_it_takes(
+    api: AdminApi, fnctl: Callable[..., Result], words: tuple[str, ...]
+) -> None:
+    """Without a sample nothing is sent for a call without its inputs."""
+    api.on("GET", "/fn/words", Canned(PYTHON))
+    api.on("GET", "/admin/v1/functions/words", Canned({"sample": "zeros"}))
+
+    result = fnctl("invoke", "words", *words)
+
+    assert (result.exit_code, api.sent("POST")) == (2, [])
+    assert "text" in result.stderr
+
+
+def test_a_sample_of_a_python_function_is_sent(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """As that of any server function."""
+    sample = {"path": "/", "method": "POST", "headers": {"Content-Type": JSON}, "body": "{}"}
+    function = {"sample": "manifest", "server": {"samples": [sample]}}
+    api.on("GET", "/fn/words", Canned(PYTHON))
+    api.on("GET", "/admin/v1/functions/words", Canned(function))
+    api.on("GET", "/admin/v1/functions/words/sample", Canned(b"{}", headers={"Content-Type": JSON}))
+    api.on("POST", "/fn/words/", Canned(ANSWER))
+
+    result = fnctl("invoke", "words")
+
+    assert (result.exit_code, api.sent("POST")[0].body) == (0, b"{}")
