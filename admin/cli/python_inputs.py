@@ -15,7 +15,7 @@ import typer
 from admin.cli.inputs import SHOWN_MAX, is_json, read_file, split_input, wrong, wrong_value
 from admin.client.client import Payload
 from admin.text import command
-from registry.input_fields import FieldKind, InputField, Inputs, inputs_of
+from gateway.openapi.input_fields import FieldKind, InputField, Inputs, inputs_of
 from runtime_image.contract.model import CONTENT_TYPES, JSON, OCTETS
 from runtime_image.contract.proposals import did_you_mean, nearest
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from registry.input_fields import call_line
-from registry.input_fields import example_inputs as example_of
+from gateway.openapi.input_fields import call_line
+from gateway.openapi.input_fields import example_inputs as example_of
 from registry.model import ExchangeLimits, Interface
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures

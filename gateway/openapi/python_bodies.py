@@ -7,9 +7,9 @@ from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from gateway.openapi.descriptions import python_calls
+from gateway.openapi.input_fields import DEPTH_MAX, InputField, Inputs, inputs_of
 from gateway.openapi.routes import EVENTS, JSON, OCTETS, TEXT
 from gateway.openapi.tensor_bodies import closed_object, tensor_answers, tensor_requests
-from registry.input_fields import DEPTH_MAX, InputField, Inputs, inputs_of
 from registry.interface import referring
 from registry.model import Interface, Revision
 from runtime_image.contract.signature import Signature

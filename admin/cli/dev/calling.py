@@ -6,9 +6,9 @@ import http.client
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gateway.openapi.input_fields import call_line, example_inputs
 from registry.bounded_text import read_json
 from registry.errors import BadRequest
-from registry.input_fields import call_line, example_inputs
 from runtime_image.contract.server import DESCRIPTION, DESCRIPTION_MAX
 
 ASK_S: Final = 5.0

@@ -91,6 +91,7 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
       fnctl invoke digits@2 -d @request.json --wait 10
       fnctl invoke web --path /items?q=1 -H 'Accept: text/event-stream'
     """
+    from admin.cli.requests import Patience, Wanted, exchange, send
     from registry.names import parse_ref
 
     parse_ref(name)
@@ -100,29 +101,25 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
             "expected no input beside --path, -X or -H, which are for servers: -d is their body",
             param_hint="-i",
         )
-    is_by_function = not is_request and (bool(inputs) or not media)
-    described = _described(session, name) if is_by_function else {}
+    is_asked = not is_request and (inputs or not media)
+    described = _described(session, name) if is_asked else {}
     is_call = "predict" in described and body is None and not media
     if is_call and (inputs or not _has_sample(session, name)):
         request = _python_request(name, described, inputs or [], accept)
-        from admin.cli.requests import Patience, exchange
-
         exchange(session, name, request, output, Patience(wait, timeout), partial(_show, session))
-        return
-    if is_request or (not inputs and not media and described.get("kind") == "http"):
-        from admin.cli.requests import Wanted, send
-
+    elif is_request or (not inputs and not media and described.get("kind") == "http"):
         wanted = Wanted(path, method, tuple(headers or ()), body, media, accept)
         send(session, name, wanted, output, wait_s=wait, timeout_s=timeout)
-        return
-    sent = _payload(session, name, body, inputs or [], media, described)
-    answer = session.client.invoke(name, sent, accept=accept, wait_s=wait, timeout_s=timeout)
-    if output is not None:
-        _write(output, answer.body)
-    _show(session, answer, output)
+    else:
+        sent = _payload(session, name, body, inputs or [], media, described)
+        answer = session.client.invoke(name, sent, accept=accept, wait_s=wait, timeout_s=timeout)
+        _show(session, answer, output)
 
 
 def _show(session: Session, answer: Answer, output: Path | None = None) -> None:
+    """Print an answer and its receipt, or write its body to a file."""
+    if output is not None:
+        _write(output, answer.body)
     session.answer(to_json(answer), lambda: render_receipt(answer, output))
     _print_receipt(session, answer)
 

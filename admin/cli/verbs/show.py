@@ -12,7 +12,7 @@ from admin.cli.completion import function_names
 from admin.cli.options import Session, connected
 from admin.cli.verbs.ls import ready_in
 from admin.text import NONE, command, duration, fields, get, number, size, table
-from registry.input_fields import inputs_of
+from gateway.openapi.input_fields import inputs_of
 
 ERRORS_MAX = 3
 _OF_MODELS = ("timeout_s", "body_mib")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from admin.deploy.plan import (
     WireDeploy,
     WireFile,
     check_code,
+    interface_from_report,
     plan,
     read_request,
     verified_before,
@@ -33,7 +35,9 @@ from registry.catalog import Catalog, Deployed
 from registry.errors import BadBundle, ModelRefused, Refused, ServerRefused, WrongScope
 from registry.exchange import Load
 from registry.model import ExchangeLimits, Function, Limits
-from runtime_image.contract.server import SampleRequest, ServerSpec
+from registry.spec import settings_equal
+from runtime_image.contract.server import DESCRIPTION, SampleRequest, ServerSpec
+from tests.support.interfaces import description, named
 from tests.support.nouns import (
     EMPTY,
     HTTP,
@@ -230,6 +234,50 @@ async def test_a_trial_runs_the_server_as_it_is(tmp_path: Path) -> None:
     assert verified.profile == server_profile(draft.revision, load_ms=60_000.0, memory_mib=50.0)
     assert verified.revision.signature.kind == "http"
     assert verified.sample == REPORT["sample_outputs"]
+
+
+PYTHON = WireDeploy(
+    files=[WireFile("handler.py", 1, sha256(b"x"))], manifest="schema = 1\n[python]\n", trust=True
+)
+
+
+async def test_a_trial_asks_a_python_function_how_it_is_called(tmp_path: Path) -> None:
+    """Its revision has it; an equal one has the same without a trial, and it makes none of them
+    another. What the report says of another server is not read."""
+    said = json.dumps(description(named("text", text={"type": "string"})))
+    report = {**REPORT, "description": said}
+    async with operating(tmp_path) as operator:
+        draft, trials = planned(PYTHON), Trials(operator, report)
+        verification = Verification(operator.store, trials, wall=time.time)  # type: ignore[arg-type]
+        verified = await verification.verify(draft, "1")
+        known = Deployed(function("web"), replace(verified.revision, number=1), verified.profile)
+        operator.store.catalog.put(known)
+        again = await verification.verify(draft, "2")
+        other = await verification.verify(planned(request()), "3")
+
+    ((_, bound), _) = trials.asked
+    assert isinstance(bound.spec, ServerSpec)
+    assert bound.spec.description == DESCRIPTION
+    found = verified.revision.interface
+    assert found is not None
+    assert json.loads(found.schema)["inputs"]["required"] == ["text"]
+    assert again.revision.interface == found
+    assert other.revision.interface is None
+    assert settings_equal(known.revision, draft.revision)
+    assert server_result(known)["interface"]["predict"] == "predict(...)"
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        ({}, "cannot be read"),
+        ({"description": {"a": 1}}, "the trial's report has no description"),
+        ({"no_description": "GET /: expected 200, got 500"}, "expected 200, got 500"),
+    ],
+)
+def test_a_function_without_a_description_is_deployed(report: dict[str, Any], why: str) -> None:
+    """The replica is not trusted."""
+    assert why in interface_from_report(report).why_not
 
 
 async def test_a_refused_server_is_told_with_stage_and_log(tmp_path: Path) -> None:

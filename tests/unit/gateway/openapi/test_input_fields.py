@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from registry.input_fields import PARTS_MAX, Inputs, example_inputs, inputs_of
+from gateway.openapi.input_fields import PARTS_MAX, Inputs, example_inputs, inputs_of
 from tests.support.interfaces import FILE, PICTURE, named
 
 
