@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from time import monotonic
 from typing import Final
@@ -59,9 +59,30 @@ log = structlog.get_logger()
 
 TOGETHER: Final = 200
 """Max functions in one message when a worker starts."""
+SCHEMAS_MAX: Final = 8 * 2**20
+"""Max characters of schemas of Python functions in such a message of more than one function."""
 SETTLED_S: Final = 2.0
 """Max seconds that a change waits until all gateway processes have applied it. A process that takes
 longer is busy starting, or about to be killed."""
+
+
+def pieces(
+    functions: Iterable[FunctionNow], together: int = TOGETHER, schemas_max: int = SCHEMAS_MAX
+) -> Iterator[list[FunctionNow]]:
+    """Yield functions in lists of at most `together`, with at most `schemas_max` characters of
+    schemas unless there is only one function."""
+    piece: list[FunctionNow] = []
+    length = 0
+    for function in functions:
+        said = (one.revision.interface for one in function.revisions)
+        more = sum(len(one.schema) for one in said if one is not None)
+        if piece and (len(piece) == together or length + more > schemas_max):
+            yield piece
+            piece, length = [], 0
+        piece.append(function)
+        length += more
+    if piece:
+        yield piece
 
 
 class Broadcaster:
@@ -106,9 +127,7 @@ class Broadcaster:
         send(encode(OpennessNow(self._ring.openness)))
         for one in self._upstream_keys.all():
             send(encode(UpstreamKeyNow(one, True)))
-        functions = self._catalog.all()
-        for first in range(0, len(functions), TOGETHER):
-            now = [self._message_of(one) for one in functions[first : first + TOGETHER]]
+        for now in pieces(self._message_of(one) for one in self._catalog.all()):
             send(encode(Functions(now)))
             self._send_estimates([send], (one for each in now for one in each.revisions))
         send(encode(Began()))

@@ -104,8 +104,8 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
     is_asked = not is_request and (inputs or not media)
     described = _described(session, name) if is_asked else {}
     is_call = "predict" in described and body is None and not media
-    if is_call and (inputs or not _has_sample(session, name)):
-        request = _python_request(name, described, inputs or [], accept)
+    if is_call:
+        request = _python_request(session, name, described, inputs or [], accept)
         exchange(session, name, request, output, Patience(wait, timeout), partial(_show, session))
     elif is_request or (not inputs and not media and described.get("kind") == "http"):
         wanted = Wanted(path, method, tuple(headers or ()), body, media, accept)
@@ -135,26 +135,44 @@ def _described(session: Session, name: str) -> dict[str, Any]:
         return {}
 
 
-def _has_sample(session: Session, name: str) -> bool:
-    """Return whether a function has a sample, as far as the key may read that."""
-    from admin.client.client import ApiError
-
-    try:
-        return session.client.function(name.partition("@")[0]).get("sample") == "manifest"
-    except ApiError:
-        return False
-
-
 def _python_request(
-    name: str, described: dict[str, Any], inputs: list[str], accept: str
+    session: Session, name: str, described: dict[str, Any], inputs: list[str], accept: str
 ) -> HttpRequest:
-    """Return the call of a Python function. Raises typer.BadParameter."""
+    """Return the call of a Python function: with inputs, with its sample, or with none. Raises
+    typer.BadParameter."""
     from admin.cli.python_inputs import python_payload, without_inputs
     from admin.client.client import HttpRequest
 
-    made = python_payload(name, described, inputs) if inputs else without_inputs(name, described)
+    if inputs:
+        made = python_payload(name, described, inputs)
+    else:
+        made = _own_sample(session, name) or without_inputs(name, described)
     headers = {"Content-Type": made.content_type, **({"Accept": accept} if accept else {})}
     return HttpRequest("/", "POST", headers, made.body)
+
+
+def _own_sample(session: Session, name: str) -> Payload | None:
+    """Return the sample of a function's manifest; None without one, and for a key that may not read
+    it."""
+    from admin.client.client import ApiError
+
+    try:
+        if session.client.function(name.partition("@")[0]).get("sample") != "manifest":
+            return None
+        return _sample(session, name)
+    except ApiError:
+        return None
+
+
+def _sample(session: Session, name: str) -> Payload:
+    from admin.text import one_line, size
+
+    sample = session.client.sample(name)
+    shown = f"{sample.content_type}, {size(len(sample.body))}"
+    if sample.content_type == "application/json" and len(sample.body) <= SHOWN_MAX:
+        shown = one_line(sample.body.decode(errors="replace"))
+    session.remark(f"no input given, an example is sent: {shown}")
+    return sample
 
 
 def _payload(
@@ -168,15 +186,9 @@ def _payload(
     """Return the body for the options; without any, the function's sample. How inputs are sent, and
     which there are, is said by the function's description."""
     from admin.cli.inputs import Taken, payload
-    from admin.text import one_line, size
 
     if body is None and not inputs and not media:
-        sample = session.client.sample(name)
-        shown = f"{sample.content_type}, {size(len(sample.body))}"
-        if sample.content_type == "application/json" and len(sample.body) <= SHOWN_MAX:
-            shown = one_line(sample.body.decode(errors="replace"))
-        session.remark(f"no input given, an example is sent: {shown}")
-        return sample
+        return _sample(session, name)
     taken = Taken.read(described) if inputs else Taken()
     return payload(body, inputs, media, taken)
 

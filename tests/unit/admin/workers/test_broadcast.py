@@ -9,17 +9,24 @@ from typing import Any, cast
 import pytest
 
 from admin.workers import messages as m
-from admin.workers.broadcast import TOGETHER, Broadcaster, ClusterState, WorkerMessages
-from admin.workers.messages import Arrived, Beat, Reckoned, Woken
+from admin.workers.broadcast import (
+    TOGETHER,
+    Broadcaster,
+    ClusterState,
+    WorkerMessages,
+    pieces,
+)
+from admin.workers.messages import Arrived, Beat, FunctionNow, Reckoned, Woken
 from admin.workers.worker import CatalogReplica
 from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.samples import RateSample
-from registry.catalog import Catalog
+from registry.catalog import Catalog, Deployed
 from registry.exchange import Demand, Endpoints, Expected, Load, PoolEndpoints, encode
-from registry.model import ColdStart, Key
+from registry.model import ColdStart, Interface, Key
 from registry.store.keys import KeyRing
 from registry.upstream_keys import UpstreamKey, UpstreamKeys
 from tests.support import nouns
+from tests.support.interfaces import python_revision
 
 KEY = Key("k", "ab" * 32, ("invoke",))
 UPSTREAM_KEY = UpstreamKey("k", "s3cret")
@@ -356,3 +363,19 @@ def test_background_work_is_counted_over_living_workers() -> None:
     cluster.remove_worker("a")
 
     assert cluster.tasks == 4
+
+
+def test_long_schemas_make_shorter_messages() -> None:
+    """A message has a limit, which functions with long schemas would exceed together."""
+    short, long = (python_revision(Interface(schema="x" * size)) for size in (10, 60))
+    owner = nouns.function("web")
+    functions = [
+        FunctionNow("default", "web", [Deployed(owner, one)])
+        for one in (short, long, long, short, short)
+    ]
+
+    sizes = [len(piece) for piece in pieces(functions, together=2, schemas_max=70)]
+
+    assert sizes == [2, 2, 1]
+    assert [len(piece) for piece in pieces(functions[1:3], schemas_max=50)] == [1, 1]
+    assert [*pieces([])] == []
