@@ -21,6 +21,8 @@ PNG: Final = "image/png"
 NPY: Final = "application/x-npy"
 OUTPUT: Final = "output"
 """Name of a result that is no object."""
+FILE_KINDS: Final = ("image", "audio", "bytes")
+"""Kinds of inputs that are files."""
 ANY_TYPE: Final = "any other type"
 _MEDIA: Final = re.compile(r"[a-z]+/[A-Za-z0-9.+*-]+")
 _PREFIX: Final = "#/components/schemas/"
@@ -59,6 +61,8 @@ def python_bodies(
     else:
         requests = tensor_requests(interface.tensors, revision.inputs)
         requests[FORM] = {"schema": _form(said, FORM)}
+        files = (name for name, rule in revision.inputs.items() if rule.kind in FILE_KINDS)
+        requests[FORM]["schema"]["properties"] |= dict.fromkeys(files, _FILE)
     return requests, _answers(revision, interface, said), said.components
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from openapi_spec_validator import validate
 
+from tests.support.browser import need_browser, viewing
 from tests.support.package_index import PackageIndex, package_index
 from tests.support.process_server import ServerProcess, server_process
 
@@ -141,6 +142,34 @@ def check_invoked(server: ServerProcess, folder: Path) -> None:
     shown = server.fnctl("show", "typed").stdout
     assert "takes predict(item: handler.Item, name: str" in shown
     assert 'one of "a", "b"' in shown
+
+
+async def test_the_playground_has_a_field_for_each_input(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    """What does not fit is told beside its field; a file goes as a form; a stream is shown."""
+    need_browser()
+    config = {"FN_UV_CONFIG": str(index.config(tmp_path))}
+    with server_process(tmp_path / "data", environment=config) as server:
+        path = function(tmp_path, "typed", HANDLER)
+        assert server.fnctl("deploy", path, "--trust").returncode == 0
+        async with viewing(f"{server.url}/ui/#key={server.token}") as view:
+            page = view.page
+            await page.goto(f"{server.url}/ui/#/fn/typed")
+            await page.get_by_label("item JSON", exact=True).fill("2.5")
+            await page.get_by_label("name a text", exact=True).fill("5")
+            await page.get_by_label("keep true or false, false if empty").select_option("true")
+            await page.get_by_label("item JSON", exact=True).fill("{")
+            await page.get_by_role("button", name="Send").click()
+            await page.get_by_text("expected JSON, got {").wait_for()
+            await page.get_by_label("item JSON", exact=True).fill('{"price": 2.5}')
+            file = {"name": "x.bin", "mimeType": "a/b", "buffer": b"1234"}
+            await page.get_by_label("Pick a file for data").set_input_files(file)
+            assert await view.faults() == []
+            await page.get_by_role("button", name="Send").click()
+            await page.locator(".play-events", has_text="5 2.5 a 4 True").wait_for()
+            assert "-F data=@x.bin -F" in await page.get_by_text("curl -N").first.inner_text()
+            assert view.complaints == []
 
 
 async def test_a_hostile_description_is_left_out(tmp_path: Path, index: PackageIndex) -> None:

@@ -101,8 +101,7 @@ def invoke(  # noqa: PLR0913 - typer takes one parameter per option
             "expected no input beside --path, -X or -H, which are for servers: -d is their body",
             param_hint="-i",
         )
-    is_asked = not is_request and (inputs or not media)
-    described = _described(session, name) if is_asked else {}
+    described = {} if is_request or (media and not inputs) else _described(session, name)
     is_call = "predict" in described and body is None and not media
     if is_call:
         request = _python_request(session, name, described, inputs or [], accept)
