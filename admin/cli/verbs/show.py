@@ -11,12 +11,12 @@ import typer
 from admin.cli.completion import function_names
 from admin.cli.options import Session, connected
 from admin.cli.verbs.ls import ready_in
-from admin.text import NONE, command, duration, fields, get, number, size, table
+from admin.text import NONE, command, duration, fields, get, number, one_line, size, table
 from gateway.openapi.input_fields import inputs_of
 
 ERRORS_MAX = 3
 _OF_MODELS = ("timeout_s", "body_mib")
-"""Limits that server functions do not use."""
+"""Limits that server functions do not use, but for those in Python."""
 _PLAIN: Final = re.compile(r"[\w@%+=:,./${}-]+", re.ASCII)
 """A word of a command that needs no quotes, as no shell replaces ${PORT}."""
 
@@ -84,7 +84,7 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
     from admin.cli.build_lines import compiled_facts
 
     limits = {**(function.get("limits") or {}), **(function.get("exchange") or {})}
-    if function.get("exchange"):
+    if function.get("exchange") and "predict" not in function:
         limits = {key: value for key, value in limits.items() if key not in _OF_MODELS}
     labels = function.get("labels") or {}
     return [
@@ -194,14 +194,15 @@ def _calls(function: dict[str, Any]) -> str:
     """Return how a Python function is called, "" for others."""
     if "predict" not in function:
         return ""
-    if why := get(function, "no_schema"):
-        return f"takes {get(function, 'predict') or 'inputs'}: no schema, {why}"
+    takes = f"takes {one_line(get(function, 'predict')) or 'inputs'}"
+    if why := one_line(get(function, "no_schema")):
+        return f"{takes}: no schema, {why}"
     tensors = _tensors(function.get("signature") or {})
     is_tensors = get(function.get("signature") or {}, "kind") == "tensors"
     fields_of = inputs_of(function).fields
     rows = [(one.name, one.noun, "yes" if one.is_required else "no") for one in fields_of]
     inputs = tensors if is_tensors else table(("INPUT", "TAKES", "NEEDED"), rows) if rows else ""
-    return f"takes {get(function, 'predict')}\n\n{inputs}".rstrip()
+    return f"{takes}\n\n{inputs}".rstrip()
 
 
 def _tensors(signature: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typer.testing import Result
 
 from admin.cli.verbs.show import render
 from tests.support.admin_api import AdminApi, Canned
+from tests.support.interfaces import named
 
 NOW_S = 1000.0
 FUNCTION: dict[str, Any] = {
@@ -99,6 +100,30 @@ def test_a_function_is_shown_whole() -> None:
 def test_a_function_without_tensors_says_what_it_takes() -> None:
     """A function that takes JSON has no table of tensors."""
     assert "takes json" in render({**FUNCTION, "signature": {"kind": "json"}}, NOW_S)
+
+
+PYTHON: dict[str, Any] = {
+    **FUNCTION,
+    "server": {"command": ["python"]},
+    "exchange": {"concurrency": 1},
+    "predict": "predict(text: str,\n k: int = 1)",
+    "signature": {"kind": "json", "inputs": [], "outputs": []},
+    "schema": {"inputs": named("text", text={"type": "string"}, k={"type": "integer"})},
+    "no_schema": "",
+}
+
+
+def test_a_python_function_is_shown_with_its_inputs() -> None:
+    """Its signature, what each input takes, and the limits that it uses; or why that is unknown."""
+    shown = render(PYTHON, NOW_S)
+
+    assert "limits    timeout_s 60, concurrency 1" in shown
+    assert "takes predict(text: str, k: int = 1)\n\nINPUT  TAKES" in shown
+    assert "\ntext   a text, or a file  yes\nk      an integer         no\n" in shown
+    without = render({**PYTHON, "schema": None, "no_schema": "too\nlong"}, NOW_S)
+    assert "takes predict(text: str, k: int = 1): no schema, too long" in without
+    tensors = render({**PYTHON, "signature": FUNCTION["signature"]}, NOW_S)
+    assert "in   image   FP32   [any, 8, 8]" in tensors
 
 
 def test_an_empty_answer_is_no_error() -> None:
