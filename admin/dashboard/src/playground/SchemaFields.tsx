@@ -1,7 +1,7 @@
 import { useId } from "react";
 import { FileInput } from "./FileInput.tsx";
 import type { FileField } from "./form.ts";
-import type { Given, InputField } from "./schema.ts";
+import { own, type Given, type InputField } from "./schema.ts";
 import { FaultText, TensorInput } from "./TensorInput.tsx";
 import type { Fault } from "./tensor.ts";
 
@@ -24,7 +24,7 @@ export function SchemaFields({
     const onText = (text: string) => onGiven({ ...given, texts: { ...given.texts, [field.name]: text } });
     if (field.kind === "file") {
       const onFile = (file: File) => onGiven({ ...given, files: { ...given.files, [field.name]: file } });
-      const file = given.files[field.name] ?? null;
+      const file = own(given.files, field.name) ?? null;
       return (
         <FileInput
           key={field.name}
@@ -36,7 +36,7 @@ export function SchemaFields({
         />
       );
     }
-    const text = given.texts[field.name] ?? "";
+    const text = own(given.texts, field.name) ?? "";
     if (field.kind === "json" || field.kind === "any") {
       const shown = { name: field.name, kind: "json" as const, spec: null, hint: field.hint };
       return <TensorInput key={field.name} field={shown} text={text} fault={fault} onText={onText} />;

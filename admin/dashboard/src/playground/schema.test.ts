@@ -86,3 +86,12 @@ test("a sample is typed as it would be by hand", () => {
   const fields = inputsOf(described({ a: { type: "string" }, b: { type: "array", items: {} }, f: FILE }))!;
   expect(textsOfInputs(fields, { a: "x", b: [1], f: "@x.png", z: 1 })).toEqual({ a: "x", b: "[1]" });
 });
+
+test("names of the function's choice are names only", () => {
+  const names = ["constructor", "__proto__", "toString"];
+  const fields = inputsOf(described(Object.fromEntries(names.map((name) => [name, { type: "string" }]))))!;
+  expect(fields.map(({ name }) => name)).toEqual(names);
+  expect(bodyOf(fields, { texts: {}, files: {} })).toEqual({ body: '{"inputs": {}}' });
+  const texts = Object.fromEntries(names.map((name) => [name, "a"]));
+  expect(bodyOf(fields, { texts, files: {} })).toEqual({ body: '{"inputs": {"constructor": "a", "__proto__": "a", "toString": "a"}}' });
+});

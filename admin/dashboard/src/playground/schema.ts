@@ -29,6 +29,11 @@ export interface Given {
 
 export type Made = { body: string | FormData } | { faults: Map<string, Fault> };
 
+/** What a record has under a name of the function's choice, such as "constructor". */
+export function own<T>(record: Record<string, T>, name: string): T | undefined {
+  return Object.hasOwn(record, name) ? record[name] : undefined;
+}
+
 /** References that are followed. */
 const DEPTH_MAX = 8;
 /** Maximum inputs that are shown as fields. */
@@ -60,7 +65,7 @@ type Described = Pick<FunctionDetail, "schema" | "signature" | "inputs">;
 export function inputsOf({ schema, signature, inputs }: Described): InputField[] | null {
   if (signature.kind === "tensors") {
     return signature.inputs.map((spec) => {
-      const rule = inputs[spec.name]?.kind ?? "tensor";
+      const rule = own(inputs, spec.name)?.kind ?? "tensor";
       const isFile = rule === "image" || rule === "audio" || rule === "bytes";
       const media = rule === "image" || rule === "audio" ? `${rule}/*` : "";
       return { ...EMPTY, name: spec.name, kind: isFile ? "file" : "json", isRequired: true, media, hint: described(spec) };
@@ -108,7 +113,7 @@ function kindOf(schema: Schema, defs: Schema): Partial<InputField> {
   const isList = schema["type"] === "array";
   if (isList && "contentEncoding" in items) return { kind: "file", media: mediaOf(items), isMany: true };
   const isMany = isList && ("items" in schema || "prefixItems" in schema) && !("x-dtype" in schema);
-  return { kind: KINDS[String(schema["type"])] ?? "any", isMany };
+  return { kind: own(KINDS, String(schema["type"])) ?? "any", isMany };
 }
 
 const mediaOf = (schema: Schema): string => String(schema["contentMediaType"] ?? "");
@@ -118,9 +123,9 @@ export function bodyOf(fields: InputField[], { texts, files }: Given): Made {
   const faults = new Map<string, Fault>();
   const written: [InputField, string][] = [];
   for (const field of fields) {
-    const text = texts[field.name] ?? "";
+    const text = own(texts, field.name) ?? "";
     if (field.kind === "file") {
-      if (field.isRequired && !files[field.name]) faults.set(field.name, { expected: "a file", got: "none" });
+      if (field.isRequired && !own(files, field.name)) faults.set(field.name, { expected: "a file", got: "none" });
     } else if (text !== "" || (field.isRequired && field.kind === "text")) {
       const json = jsonOf(field, text);
       if (json === null) faults.set(field.name, { expected: nounOf(field), got: cut(text) });
@@ -128,13 +133,13 @@ export function bodyOf(fields: InputField[], { texts, files }: Given): Made {
     } else if (field.isRequired) faults.set(field.name, { expected: nounOf(field), got: "nothing" });
   }
   if (faults.size) return { faults };
-  const chosen = fields.filter(({ name, kind }) => kind === "file" && files[name]);
+  const chosen = fields.filter(({ name, kind }) => kind === "file" && own(files, name));
   if (!chosen.length) {
     return { body: `{"inputs": {${written.map(([{ name }, json]) => `${JSON.stringify(name)}: ${json}`).join(", ")}}}` };
   }
   const form = new FormData();
   for (const { name } of chosen) form.append(name, files[name] as File);
-  for (const [field, json] of written) for (const one of partsOf(field, json, texts[field.name] ?? "")) form.append(field.name, one);
+  for (const [field, json] of written) for (const one of partsOf(field, json, own(texts, field.name) ?? "")) form.append(field.name, one);
   return { body: form };
 }
 
@@ -179,7 +184,7 @@ function partsOf(field: InputField, json: string, text: string): string[] {
 export function textsOfInputs(fields: InputField[], inputs: Record<string, unknown>): Record<string, string> {
   const texts: Record<string, string> = {};
   for (const { name, kind } of fields) {
-    const value = inputs[name];
+    const value = own(inputs, name);
     if (value === undefined || kind === "file") continue;
     texts[name] = (kind === "text" || kind === "any") && typeof value === "string" ? value : JSON.stringify(value);
   }
@@ -209,7 +214,7 @@ function listOf(of: Schema, name: string): Schema[] {
 }
 
 function part(of: Schema, name: string): Schema {
-  const found = Object.hasOwn(of, name) ? of[name] : undefined;
+  const found = own(of, name);
   return isObject(found) ? found : {};
 }
 

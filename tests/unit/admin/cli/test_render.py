@@ -12,6 +12,7 @@ from admin.cli.render import (
     curl,
     example,
     prepared,
+    python_curl,
     render_connected,
     render_errors,
     render_summary,
@@ -21,6 +22,7 @@ from admin.cli.render import (
 from admin.text import plain
 from registry.bundles.paths import make_bundle
 from registry.model import BundleFile
+from tests.support.interfaces import PICTURE, named
 
 FILES = Collected(
     "digits", False, Path("functions/digits"), make_bundle([BundleFile("m.onnx", 2048, "ab" * 32)])
@@ -289,3 +291,19 @@ def test_websockets_that_were_closed_are_named() -> None:
     assert "the lab" in shown
     assert "/ws" in shown
     assert render_connected({"connected": [], "closed": []}, 100.0) == ""
+
+
+def test_commands_fit_the_parameters_of_a_python_function() -> None:
+    """Its sample, whose files are those of the folder; else what its schema allows, on a line."""
+    pic = replace(FILES, name="pic", root=Path("pic"), is_server=True)
+    inputs = named("image", "k", image=PICTURE, k={"type": "integer"}, more={"type": "string"})
+    calls = {"form": "generator", "schema": {"inputs": inputs}}
+    sampled = replace(pic, sample={"image": "@two.png", "k": [1]})
+    long = {"schema": {"inputs": named("x" * 400, **{"x" * 400: {}})}}
+
+    assert example(pic, calls) == "fnctl invoke pic -i image=@x.png -i k=1"
+    assert python_curl(pic, "http://a/", calls) == "curl -N http://a/fn/pic -F image=@x.png -F k=1"
+    assert example(sampled, calls) == "fnctl invoke pic"
+    line = "curl -N http://a/fn/pic -F image=@pic/two.png -F 'k=[1]'"
+    assert python_curl(sampled, "http://a", calls) == line
+    assert (example(pic, long), python_curl(pic, "http://a", long)) == ("fnctl show pic", "")
