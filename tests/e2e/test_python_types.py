@@ -10,6 +10,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from tests.support.browser import need_browser, viewing
+from tests.support.described import check_answer, described_routes
 from tests.support.package_index import PackageIndex, package_index
 from tests.support.process_server import ServerProcess, server_process
 
@@ -106,18 +107,27 @@ async def check_described(server: ServerProcess) -> None:
     assert found["no_schema"] == ""
     document = await got(server, "/fn/typed/openapi.json")
     validate(document)
-    call = document["paths"]["/fn/typed"]["post"]
-    form = call["requestBody"]["content"]["multipart/form-data"]["schema"]
+    post = document["paths"]["/fn/typed"]["post"]
+    form = post["requestBody"]["content"]["multipart/form-data"]["schema"]
     assert form["properties"]["data"]["format"] == "binary"
-    assert "text/event-stream" in call["responses"]["200"]["content"]
+    assert "text/event-stream" in post["responses"]["200"]["content"]
     assert (await got(server, "/admin/v1/functions/typed"))["schema"] == found["schema"]
     async with server.session() as session:
-        body = {"inputs": {"item": {"price": 1}, "name": "fail"}}
-        async with session.post("/fn/typed", json=body) as answer:
+        routes = described_routes()
+        for path, route in (
+            ("/fn/typed", "/fn/{name}"),
+            ("/admin/v1/functions/typed", "/admin/v1/functions/{name}"),
+            ("/admin/v1/functions/typed/revisions", "/admin/v1/functions/{name}/revisions"),
+        ):
+            async with session.get(path) as answer:
+                body = await answer.read()
+                check_answer(routes[f"GET {route}"], answer.status, answer.content_type, body)
+        call = {"inputs": {"item": {"price": 1}, "name": "fail"}}
+        async with session.post("/fn/typed", json=call) as answer:
             assert answer.status == 500
             assert not [name for name in answer.headers if "traceback" in name.lower()]
         host = {"Host": f"typed.localhost:{server.url.rpartition(':')[2]}"}
-        async with session.post("/", json=body, headers=host) as answer:
+        async with session.post("/", json=call, headers=host) as answer:
             assert answer.status == 500, await answer.text()
             assert not [name for name in answer.headers if "traceback" in name.lower()]
 
