@@ -60,7 +60,8 @@ class InputField(NamedTuple):
         """What it takes, in words: "an integer", 'one of "a", "b"'."""
         if self.kind == "choice":
             return f"one of {', '.join(json.dumps(one) for one in self.choices)}"
-        text = "a JSON list" if self.is_many and self.kind == "json" else NOUNS[self.kind]
+        lists = {"json": "a JSON list", "file": "files"} if self.is_many else {}
+        text = lists.get(self.kind, NOUNS[self.kind])
         text = text if self.media in ("", "*/*") else f"{text} of {self.media}"
         return f"{text}, or a file" if self.takes_file else text
 

@@ -12,19 +12,26 @@ export function FileInput({
   file,
   fault,
   onFile,
+  others = [],
+  onFiles,
   takesPaste = true,
 }: {
   field: FileField;
   file: File | null;
   fault: Fault | undefined;
   onFile: (file: File) => void;
+  /** Further files of a list. */
+  others?: File[];
+  /** Set if the input is a list; called in place of `onFile`. */
+  onFiles?: (files: File[]) => void;
   takesPaste?: boolean;
 }) {
   const id = useId();
   const [isOver, setIsOver] = useState(false);
   const take = (files: FileList | null | undefined) => {
-    const first = files?.[0];
-    if (first) onFile(first);
+    const [first, ...more] = files ?? [];
+    if (first && onFiles) onFiles([first, ...more]);
+    else if (first) onFile(first);
   };
   const drop = (event: DragEvent) => {
     event.preventDefault();
@@ -61,6 +68,7 @@ export function FileInput({
           {file ? (
             <span>
               <b>{file.name}</b> <span className="muted">{bytes(file.size)}</span>
+              {others.length > 0 && `, ${others.map(({ name }) => name).join(", ")}`}
             </span>
           ) : (
             <span className="muted">Drop, paste or pick a {NOUN[field.kind]}</span>
@@ -70,6 +78,7 @@ export function FileInput({
             className="play-pick"
             type="file"
             accept={field.accept}
+            multiple={onFiles !== undefined}
             aria-label={`Pick a ${NOUN[field.kind]} for ${field.name}`}
             aria-describedby={`${id}-fault`}
             onChange={(event) => take(event.target.files)}

@@ -23,15 +23,17 @@ export function SchemaFields({
     const fault = faults.get(field.name);
     const onText = (text: string) => onGiven({ ...given, texts: { ...given.texts, [field.name]: text } });
     if (field.kind === "file") {
-      const onFile = (file: File) => onGiven({ ...given, files: { ...given.files, [field.name]: file } });
-      const file = own(given.files, field.name) ?? null;
+      const onFiles = (files: File[]) => onGiven({ ...given, files: { ...given.files, [field.name]: files } });
+      const [file = null, ...others] = own(given.files, field.name) ?? [];
       return (
         <FileInput
           key={field.name}
           field={fileFieldOf(field)}
           file={file}
           fault={fault}
-          onFile={onFile}
+          others={others}
+          onFile={(one) => onFiles([one])}
+          {...(field.isMany ? { onFiles } : {})}
           takesPaste={field.name === first}
         />
       );

@@ -22,7 +22,7 @@ test.each<[Schema, string, string]>([
   [{ type: "integer" }, "integer", "an integer"],
   [{ enum: ["x", 1] }, "choice", "one of its values"],
   [FILE, "file", "a file of image/*"],
-  [{ type: "array", items: FILE }, "file", "a file of image/*"],
+  [{ type: "array", items: FILE }, "file", "files of image/*"],
   [{ type: "array", items: { type: "number" } }, "json", "a JSON list"],
   [{ anyOf: [{ type: "boolean" }, { type: "null" }] }, "boolean", "true or false"],
   [{ anyOf: [{ type: "string" }, { type: "integer" }] }, "any", "JSON or a text"],
@@ -71,10 +71,11 @@ test.each<[Schema, string, string]>([
 
 test("with a file the call is a form, of which lists have a part for each item", () => {
   const fields = inputsOf(described({ file: FILE, name: { type: "string" }, tags: { type: "array", items: {} }, k: { type: "integer" } }))!;
-  const made = bodyOf(fields, { texts: { name: "a", tags: '["x", {"y": 1}]', k: "2" }, files: { file: new File(["x"], "x.png") } });
+  const made = bodyOf(fields, { texts: { name: "a", tags: '["x", {"y": 1}]', k: "2" }, files: { file: [new File(["x"], "x.png"), new File(["y"], "y.png")] } });
   const form = ("body" in made && made.body) as FormData;
   expect([...form].map(([name, value]) => [name, typeof value === "string" ? value : value.name])).toEqual([
     ["file", "x.png"],
+    ["file", "y.png"],
     ["name", "a"],
     ["tags", "x"],
     ["tags", '{"y":1}'],

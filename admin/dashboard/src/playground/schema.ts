@@ -24,7 +24,7 @@ export interface InputField {
 /** What was typed and chosen, by input. */
 export interface Given {
   texts: Record<string, string>;
-  files: Record<string, File>;
+  files: Record<string, File[]>;
 }
 
 export type Made = { body: string | FormData } | { faults: Map<string, Fault> };
@@ -50,6 +50,7 @@ const NOUN: Record<InputKind, string> = {
   json: "JSON",
   any: "JSON or a text",
 };
+const LISTS: Partial<Record<InputKind, string>> = { json: "a JSON list", file: "files" };
 const KINDS: Record<string, InputKind> = {
   string: "text",
   integer: "integer",
@@ -100,7 +101,7 @@ function fieldOf(name: string, given: Schema, defs: Schema, isRequired: boolean)
   else if (only) found.kind = others.some((one) => one["type"] === "string") ? "any" : "json";
   if (others.length < 2) Object.assign(found, kindOf(schema, defs));
   const usual = "default" in given ? cut(JSON.stringify(given["default"])) : "";
-  const noun = found.isMany && found.kind === "json" ? "a JSON list" : NOUN[found.kind];
+  const noun = (found.isMany ? LISTS[found.kind] : undefined) ?? NOUN[found.kind];
   const of = found.media ? ` of ${found.media}` : "";
   return { ...found, hint: `${noun}${of}${isRequired ? "" : usual ? `, ${usual} if empty` : ", may be left out"}` };
 }
@@ -125,7 +126,7 @@ export function bodyOf(fields: InputField[], { texts, files }: Given): Made {
   for (const field of fields) {
     const text = own(texts, field.name) ?? "";
     if (field.kind === "file") {
-      if (field.isRequired && !own(files, field.name)) faults.set(field.name, { expected: "a file", got: "none" });
+      if (field.isRequired && !own(files, field.name)?.length) faults.set(field.name, { expected: "a file", got: "none" });
     } else if (text !== "" || (field.isRequired && field.kind === "text")) {
       const json = jsonOf(field, text);
       if (json === null) faults.set(field.name, { expected: nounOf(field), got: cut(text) });
@@ -133,19 +134,19 @@ export function bodyOf(fields: InputField[], { texts, files }: Given): Made {
     } else if (field.isRequired) faults.set(field.name, { expected: nounOf(field), got: "nothing" });
   }
   if (faults.size) return { faults };
-  const chosen = fields.filter(({ name, kind }) => kind === "file" && own(files, name));
+  const chosen = fields.filter(({ name, kind }) => kind === "file" && own(files, name)?.length);
   if (!chosen.length) {
     return { body: `{"inputs": {${written.map(([{ name }, json]) => `${JSON.stringify(name)}: ${json}`).join(", ")}}}` };
   }
   const form = new FormData();
-  for (const { name } of chosen) form.append(name, files[name] as File);
+  for (const { name } of chosen) for (const file of own(files, name) ?? []) form.append(name, file);
   for (const [field, json] of written) for (const one of partsOf(field, json, own(texts, field.name) ?? "")) form.append(field.name, one);
   return { body: form };
 }
 
 function nounOf(field: InputField): string {
   if (field.kind === "choice") return `one of ${field.choices.map((one) => JSON.stringify(one)).join(", ")}`;
-  return field.isMany && field.kind === "json" ? "a JSON list" : NOUN[field.kind];
+  return (field.isMany ? LISTS[field.kind] : undefined) ?? NOUN[field.kind];
 }
 
 /** The JSON text of a typed value; null for one that does not fit. */

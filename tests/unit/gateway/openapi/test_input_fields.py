@@ -26,7 +26,7 @@ def of(inputs: Any, **defs: Any) -> Inputs:
         ({"const": "a"}, "choice", 'one of "a"'),
         (FILE, "file", "a file"),
         (PICTURE, "file", "a file of image/*"),
-        ({"type": "array", "items": PICTURE}, "file", "a file of image/*"),
+        ({"type": "array", "items": PICTURE}, "file", "files of image/*"),
         ({"type": "array", "items": {}}, "json", "a JSON list, or a file"),
         ({"type": "array", "items": {}, "x-dtype": "FP32"}, "json", "JSON, or a file"),
         ({"type": "object"}, "json", "JSON, or a file"),
