@@ -337,6 +337,7 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
     handler = document.python.handler
     _check_there("python.handler", handler, files)
     _check_there("python.needs", document.python.needs, files)
+    _check_there("python.page", document.python.page, files)
     rules = {name: input_rule(name, one, "python") for name, one in document.input.items()}
     rules = declared(rules) if rules else {}
     output = python_output(document.output)

@@ -45,6 +45,9 @@ class PythonTable(Section):
     the block of `handler.py`, whichever there is; none of them is no packages."""
     handler: Path = "handler.py"
     """File that defines `predict`."""
+    page: Path = ""
+    """HTML file that `GET /` answers: [a page](../guides/python.md#a-page) that calls the function
+    from a browser, at its own host."""
     network: Network = "none"
     """Network of the function: `none` for the calls alone, `egress` for whatever the host
     reaches."""
@@ -117,6 +120,7 @@ def python_settings(
             kind=output[0],
             content_type=output[1],
             batch_max=_batch_max(batching),
+            page=table.page,
         ),
     )
 
