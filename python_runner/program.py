@@ -26,6 +26,7 @@ from runtime_image.contract.errors import LoadError
 from runtime_image.contract.tracebacks import Tracebacks
 
 ARGUMENTS_MAX: Final = 2
+PACKAGES_HINT: Final = "requirements.txt or pyproject.toml beside it names the packages"
 USAGE: Final = 2
 """Exit code: the arguments or the settings cannot be used."""
 NOT_LOADED: Final = 1
@@ -211,7 +212,10 @@ def _load(
         whole = ""
         with suppress(BaseException):  # the exception's methods are code of the handler
             whole = tracebacks.whole(error)
-        _end(f"{whole}{doing} raised {tracebacks.told(error)}\n")
+        told = tracebacks.told(error)
+        if isinstance(error, ModuleNotFoundError):
+            told = f"{told}; {PACKAGES_HINT}"
+        _end(f"{whole}{doing} raised {told}\n")
     return handler
 
 

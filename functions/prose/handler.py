@@ -51,7 +51,7 @@ async def predict(
     The higher the temperature, the odder; 0 takes the likeliest one. Equal seeds give equal texts.
     """
     model: Model = ctx.state
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - no secret
     state = [0.0] * len(model.state_bias)
     for one in "\n" + prompt:
         state = following(model, state, model.characters.find(one))

@@ -115,6 +115,9 @@ class HandlerEngine:
             self._model.stop(ticket)
 
 
+_PACKAGES_HINT: Final = "; [python] in function.toml gives a handler packages of its own"
+
+
 def _import(path: Path, failures: Failures) -> ModuleType:
     spec = importlib.util.spec_from_file_location("handler", path)
     if spec is None or spec.loader is None:
@@ -126,7 +129,8 @@ def _import(path: Path, failures: Failures) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         before = f"importing {path.name} raised "
-        raise LoadError(str(failures.failed(error, before))) from error
+        hint = _PACKAGES_HINT if isinstance(error, ModuleNotFoundError) else ""
+        raise LoadError(f"{failures.failed(error, before)}{hint}") from error
     return module
 
 
