@@ -270,6 +270,8 @@ def deeper():
     with FunctionRunner(tmp_path, text, settings={"timeout_s": 0.2}) as runner:
         reply = runner.call()
         assert (reply.status, reply.json()["code"]) == (504, "execution_timeout")
+        # A call that it took now would be lost with it.
+        assert reply.fields["connection"] == "close"
         assert runner.end() == 124
         assert 'File "handler.py", line 5, in deeper' in runner.log
         assert "python_runner" not in runner.log
