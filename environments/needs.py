@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from environments.requirement import (
     EXAMPLE,
+    WHEELS_HINT,
     Requirement,
     read_requirement,
     read_versions,
@@ -40,7 +41,6 @@ LINES_MAX: Final = 20_000
 """Max lines of a file with needs."""
 OWN: Final = ("msgspec>=0.19",)
 """What our own part of a Python function needs."""
-WHEELS_HINT: Final = "packages of your own go as wheels into the folder wheels/"
 _BLOCK_START: Final = re.compile(r"# /// ([A-Za-z0-9-]+)")
 _BLOCK_END: Final = "# ///"
 _BLOCK_SIGN: Final = b"# /// script"

@@ -40,6 +40,8 @@ _FOREIGN: Final = (
     (re.compile(r"[;#]\s*--|\s--?[a-z]"), "an option"),
 )
 """What else a line may be for pip or uv."""
+WHEELS_HINT: Final = "packages of your own go as wheels into the folder wheels/"
+INDEX_HINT: Final = "the server's FN_UV_CONFIG says where packages come from"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,7 +88,8 @@ def read_requirement(text: str, where: str, max_chars: int = LINE_MAX) -> Requir
         raise refusal(where, "printable ASCII", shown(text))
     for pattern, kind in _FOREIGN:
         if pattern.search(text):
-            raise refusal(where, EXAMPLE, f"{kind}: {shown(text.strip())}")
+            hint = INDEX_HINT if "index" in text or "links" in text else WHEELS_HINT
+            raise refusal(where, EXAMPLE, f"{kind}: {shown(text.strip())}; {hint}")
     if text.count("(") > PARENTHESES_MAX:
         raise refusal(where, f"at most {PARENTHESES_MAX} parentheses", str(text.count("(")))
     bare = text.strip().removesuffix(";").strip()

@@ -38,17 +38,27 @@ show() {
     fnctl invoke "$1" -i "$2"
     echo
 }
+# A package comes from an index, which may be away: then the others are there without this one.
+stream() {
+    fnctl deploy functions/prose --trust && fnctl invoke prose && echo && return
+    echo "prose is not deployed; later: fnctl deploy functions/prose --trust"
+    return 1
+}
 # In parallel, because a deploy mostly waits for its trial. Their output is shown in sequence.
 said=$(mktemp -d)
 show filetype data=@functions/filetype/written/ring.c >"$said/filetype" 2>&1 &
 filetype=$!
 show commands audio=@functions/commands/yes.wav >"$said/commands" 2>&1 &
 commands=$!
+stream >"$said/prose" 2>&1 &
+prose=$!
 failed=
 show digits image=@functions/digits/seven.png || failed=1
 wait "$filetype" || failed=1
 wait "$commands" || failed=1
-cat "$said/filetype" "$said/commands"
+no_prose=
+wait "$prose" || no_prose=1
+cat "$said/filetype" "$said/commands" "$said/prose"
 rm -r "$said"
 if [ "$failed" ]; then
     stop
@@ -68,6 +78,7 @@ echo "Serving on $FN_URL until Ctrl-C. In another terminal:"
 call digits image/png functions/digits/two.png
 call filetype application/octet-stream README.md
 call commands audio/wav functions/commands/left.wav
+[ "$no_prose" ] || echo "  curl -N $FN_URL/fn/prose -F prompt='A cold function '"
 echo "For fnctl there, and for the dashboard at $FN_URL/ui/ with its key:"
 echo "  export PATH=$(quoted "$(dirname "$(command -v fnctl)")"):\"\$PATH\" FN_DATA=$(quoted "$FN_DATA") FN_URL=$FN_URL"
 echo "  $(quoted "$(command -v fnctl)") ui --open --url $FN_URL --data $(quoted "$FN_DATA")"

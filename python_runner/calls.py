@@ -28,6 +28,7 @@ TRACEBACK: Final = "fn-traceback"
 """Field of an answer with the traceback, in base64. It is for the gateway, which cuts it."""
 TRACEBACK_MAX: Final = 6 * 1024
 """Max bytes of the traceback in the field; its end says the most."""
+_PAGE: Final = {"content-type": "text/html; charset=utf-8", "cache-control": "no-cache"}
 _END: Final = object()
 
 
@@ -76,16 +77,20 @@ class Calls:
 
     async def answer(self, request: Request, connection: Connection) -> None:
         """Answer a call."""
-        head = request.head
+        head, page = request.head, self._handler.page
         if head.path != "/":
             text = f"expected the path /, got {head.path[:200]}"
             connection.send(*problem_answer(problems.UNKNOWN, text, {}, {}))
             return
+        if page is not None and head.method in ("GET", "HEAD"):
+            connection.send(OK, _PAGE, page)
+            return
         if head.method != "POST":
-            text = f"expected POST, got {head.method[:20]}"
-            fields = {"allow": "POST"}
+            allowed = ["POST"] if page is None else ["GET", "HEAD", "POST"]
+            text = f"expected {' or '.join(allowed)}, got {head.method[:20]}"
+            fields = {"allow": ", ".join(allowed)}
             connection.send(
-                *problem_answer(problems.METHOD_NOT_ALLOWED, text, {"allow": ["POST"]}, fields)
+                *problem_answer(problems.METHOD_NOT_ALLOWED, text, {"allow": allowed}, fields)
             )
             return
         try:

@@ -20,6 +20,8 @@ from runtime_image.contract.signature import Signature
 Form = Literal["def", "async def", "generator", "async generator"]
 ASYNC_CONCURRENCY: Final = 32
 """Calls at once of an `async def`, unless the settings say another number."""
+PAGE_MAX: Final = 1024 * 1024
+"""Max bytes of the page."""
 trace: Final = ContextVar("traceparent", default="")
 
 
@@ -49,7 +51,8 @@ class Context:
 
 @dataclass(frozen=True)
 class Handler:
-    """A loaded handler. `signature`: of inputs that are tensors or one raw body, else None."""
+    """A loaded handler. `signature`: of inputs that are tensors or one raw body, else None. `page`:
+    what `GET /` answers, None for nothing."""
 
     predict: Callable[..., Any]
     form: Form
@@ -58,6 +61,7 @@ class Handler:
     signature: Signature | None
     concurrency: int
     batch_max: int
+    page: bytes | None = None
 
     @property
     def is_async(self) -> bool:
@@ -92,7 +96,30 @@ def read_handler(module: Any, settings: Settings, context: Context) -> Handler:
     if signature is not None and signature.kind == "json":
         signature = None
     concurrency = settings.concurrency or (ASYNC_CONCURRENCY if form.startswith("async") else 1)
-    return Handler(predict, form, parameters, context, signature, concurrency, settings.batch_max)
+    return Handler(
+        predict,
+        form,
+        parameters,
+        context,
+        signature,
+        concurrency,
+        settings.batch_max,
+        read_page(settings.page),
+    )
+
+
+def read_page(name: str) -> bytes | None:
+    """Return the bytes of the page, None without one. Raises LoadError."""
+    if not name:
+        return None
+    try:
+        with Path(name).open("rb") as file:
+            page = file.read(PAGE_MAX + 1)
+    except OSError as error:
+        raise LoadError(f"{Path(name).name}: {error.strerror}") from None
+    if len(page) > PAGE_MAX:
+        raise LoadError(f"{Path(name).name}: expected at most {PAGE_MAX} bytes, got more")
+    return page
 
 
 def form_of(function: Callable[..., Any]) -> Form:

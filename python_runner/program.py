@@ -26,6 +26,7 @@ from runtime_image.contract.errors import LoadError
 from runtime_image.contract.tracebacks import Tracebacks
 
 ARGUMENTS_MAX: Final = 2
+PACKAGES_HINT: Final = "requirements.txt or pyproject.toml beside it names the packages"
 USAGE: Final = 2
 """Exit code: the arguments or the settings cannot be used."""
 NOT_LOADED: Final = 1
@@ -52,6 +53,7 @@ class Front:
         self._up = threading.Event()
         self._signals, self._wakeup = socket.socketpair()
         self._signalled = False
+        self._is_hung = False
 
     def start(self) -> None:
         """Start the thread; return when it listens. Raises OSError."""
@@ -88,6 +90,8 @@ class Front:
         finally:
             self._up.set()
         await self._server.drained.wait()
+        if self._is_hung:
+            os._exit(HUNG)
         if self.workers is None:
             os._exit(0)  # it still loads
         self.workers.main.stop()
@@ -153,6 +157,9 @@ class Front:
         where = "" if frame is None else self._tracebacks.stack(frame)
         text = f"predict took longer than {self._settings.timeout_s:g} s and is here:\n{where}"
         _say(f"{text}the process ends with code {HUNG}\n")
+        # A call that came now would be lost with the process: another replica can have it.
+        self._is_hung = True
+        self._server.drain()
         self.loop.call_later(HUNG_S, os._exit, HUNG)
 
     def _keep_watch(self) -> None:
@@ -211,7 +218,10 @@ def _load(
         whole = ""
         with suppress(BaseException):  # the exception's methods are code of the handler
             whole = tracebacks.whole(error)
-        _end(f"{whole}{doing} raised {tracebacks.told(error)}\n")
+        told = tracebacks.told(error)
+        if isinstance(error, ModuleNotFoundError):
+            told = f"{told}; {PACKAGES_HINT}"
+        _end(f"{whole}{doing} raised {told}\n")
     return handler
 
 

@@ -42,6 +42,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Shown in answers, "greet@3"; "" for none."""
     handler: str = "handler.py"
     """The handler's file; its folder is the bundle."""
+    page: str = ""
+    """HTML file that `GET /` answers, "" for none."""
     concurrency: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Calls at once: threads of a `def`, batches of an `async def`. 0: 1, and 32."""
     batch_max: Annotated[int, Meta(ge=0, le=4096)] = 0

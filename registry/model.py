@@ -255,6 +255,8 @@ class PythonSettings:
     """Content-Type of results of kind text and bytes, "" for the kind's own."""
     batch_max: int = 0
     """Max calls that `predict` gets as lists; 0 for one call, not in a list."""
+    page: str = ""
+    """Bundle path of the HTML file that `GET /` answers, "" for none."""
     lock: str = ""
     """Digest of the stored lock of its packages, "" until the deploy has it."""
     environment: str = ""

@@ -80,6 +80,7 @@ def runner_settings(deployed: Deployed) -> dict[str, Any]:
     return {
         "revision": revision.ref if revision.number else "",
         "handler": revision.handler,
+        "page": python.page,
         # Exchanges fill a batch, of which one runs at a time.
         "concurrency": 1 if python.batch_max else min(exchange.concurrency, RUNNER_THREADS_MAX),
         "batch_max": python.batch_max,

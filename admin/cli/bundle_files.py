@@ -27,6 +27,8 @@ BIG: Final = 100 * 1024 * 1024
 """Bytes above which a file of a program's folder may not be meant to be sent."""
 MANY: Final = 500
 """Files above which a program's folder may not be meant to be sent."""
+OF_HANDLER: Final = "schema = 1\n\n[python]\n"
+"""Manifest of a folder that has none, but a handler and no model: a Python function."""
 _SHOWN: Final = 5
 _CHUNK: Final = 1024 * 1024
 
@@ -112,8 +114,8 @@ class Collected:
 
 
 def collect(path: Path | None, name: str | None = None, built: str = "") -> Collected:
-    """Collect the files of `path`: a model file, or a folder with function.toml. `built` is the
-    manifest of a server function, for a folder without one or for no folder at all.
+    """Collect the files of `path`: a model file, or a folder with function.toml or handler.py.
+    `built` is the manifest of a server function, for a folder without one or for no folder at all.
 
     Links are followed to regular files; special files and paths outside the folder are refused.
     Raises BadBundle, BadManifest, or BadRequest for a bad name.
@@ -148,9 +150,9 @@ def _of_code(path: Path) -> BadBundle:
     """Return the error for a file of Python code, which goes along with its folder only."""
     error = BadBundle(
         f"expected a folder with {MANIFEST_FILE} or an .onnx file, got {path}; code is deployed"
-        f" with its folder, where {HANDLER_FILE} defines predict(inputs, ctx)"
+        f" with its folder, where {HANDLER_FILE} defines predict"
     )
-    if (path.parent / MANIFEST_FILE).is_file() and (path.parent / HANDLER_FILE).is_file():
+    if (path.parent / HANDLER_FILE).is_file():
         error.add_note(command("fnctl", "deploy", str(path.parent), "--trust"))
     return error
 
@@ -192,15 +194,10 @@ def files_in(root: Path) -> list[str]:
 def _folder(root: Path, name: str | None, built: str) -> Collected:
     has_manifest = (root / MANIFEST_FILE).is_file()
     if not has_manifest and not built:
-        two_lines = f"; of the lines 'schema = 1' and '[python]' {HANDLER_FILE} becomes a function"
-        hint = two_lines if (root / HANDLER_FILE).is_file() else ""
-        error = BadBundle(f"expected {MANIFEST_FILE} in {root}, got none{hint}")
-        if models := sorted(each for each in root.iterdir() if is_onnx(each.name)):
-            error.add_note(command("fnctl", "deploy", str(models[0])))
-        else:
-            line = command("fnctl", "deploy", str(root))
-            error.add_note(f"for an HTTP server: {line} --command '...' --trust")
-        raise error
+        models = sorted(each for each in root.iterdir() if is_onnx(each.name))
+        if models or not (root / HANDLER_FILE).is_file():
+            raise _of_folder(root, models)
+        built = OF_HANDLER
     text = _text(root, MANIFEST_FILE) if has_manifest else built
     there = files_in(root)
     manifest = parse_manifest(text, there)
@@ -223,6 +220,20 @@ def _folder(root: Path, name: str | None, built: str) -> Collected:
         is_server=manifest.server is not None,
         unnamed=unnamed,
     )
+
+
+def _of_folder(root: Path, models: list[Path]) -> BadBundle:
+    """Return the error for a folder that does not say what it is."""
+    error = BadBundle(f"expected {MANIFEST_FILE} in {root}, got none")
+    if models:
+        error.add_note(command("fnctl", "deploy", str(models[0])))
+    else:
+        line = command("fnctl", "deploy", str(root))
+        error.add_note(
+            f"for an HTTP server: {line} --command '...' --trust; for Python code: {HANDLER_FILE},"
+            " as fnctl init writes one"
+        )
+    return error
 
 
 def _external(root: Path, model: str) -> tuple[str, ...]:

@@ -44,10 +44,12 @@ NO_NETWORK: Final = re.compile(
     re.IGNORECASE,
 )
 """What programs and libraries print that find no network (gai_strerror(3), Go, Node, curl)."""
-EGRESS_ADVICE: Final = ' (it has no network: [server] network = "egress" gives it the host\'s)'
+EGRESS_ADVICE: Final = (
+    ' (it has no network: network = "egress" in [server] or [python] gives it the host\'s)'
+)
 HANDLER_ADVICE: Final = (
-    " (handlers have no network: deploy with the files that it loads; [server] network ="
-    ' "egress" is for servers)'
+    " (handlers have no network: deploy with the files that it loads; network = "
+    '"egress" is for [server] and [python])'
 )
 SPARE_MIB = {"cpu": 1024, "cuda": 8192}
 """Host memory added to a cap, by device kind: for larger inputs, and for CUDA's libraries."""

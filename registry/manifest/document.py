@@ -306,7 +306,11 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
             raise refused(key, "no such key with [server]", data[key])
     if HANDLER_FILE in files and "python" not in data:
         raise refused(
-            "server", f"no {HANDLER_FILE} beside it", HANDLER_FILE, "makes a model function"
+            "server",
+            f"no {HANDLER_FILE} beside it",
+            HANDLER_FILE,
+            "is a function by itself: [python] in place of [server] makes it one with packages,"
+            " [python] beside [server] gives packages to the command",
         )
     document = check_document({key: value for key, value in data.items() if key != "sample"})
     samples = sample_requests(data.get("sample", []), files)
@@ -332,11 +336,12 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
 def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifest:
     for key in MODEL_KEYS:
         if key in data:
-            raise refused(key, "no such key with [python]", data[key])
+            raise refused(key, f"no such key with [python]{MODEL_KEYS[key]}", data[key])
     document = check_document(data)
     handler = document.python.handler
     _check_there("python.handler", handler, files)
     _check_there("python.needs", document.python.needs, files)
+    _check_there("python.page", document.python.page, files)
     rules = {name: input_rule(name, one, "python") for name, one in document.input.items()}
     rules = declared(rules) if rules else {}
     output = python_output(document.output)

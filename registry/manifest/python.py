@@ -21,8 +21,14 @@ from registry.model import (
 from runtime_image.contract.model import JSON, content_type, file_of
 from runtime_image.contract.server import Network, SampleRequest
 
-MODEL_KEYS: Final = ("model", "runtime", "optimise", "oip", "openai")
-"""Keys of the manifest that Python functions have not."""
+MODEL_KEYS: Final = {
+    "model": "; a handler around an ONNX model has no packages of its own, so leave [python] out",
+    "runtime": ", which says what runs",
+    "optimise": "",
+    "oip": '; /v2 and gRPC are for models and for engine = "python" without packages',
+    "openai": "; an application with [server] command beside [python] may have it",
+}
+"""Keys of the manifest that Python functions have not, and what to do instead."""
 REQUIREMENTS: Final = "requirements.txt"
 COMMAND: Final = ("python", "-I", "-u", "python_runner", "settings.json", "${SOCKET}")
 """What a start makes a command of: with its own interpreter, program and settings."""
@@ -45,6 +51,9 @@ class PythonTable(Section):
     the block of `handler.py`, whichever there is; none of them is no packages."""
     handler: Path = "handler.py"
     """File that defines `predict`."""
+    page: Path = ""
+    """HTML file that `GET /` answers: [a page](../guides/python.md#a-page) that calls the function
+    from a browser, at its own host."""
     network: Network = "none"
     """Network of the function: `none` for the calls alone, `egress` for whatever the host
     reaches."""
@@ -64,7 +73,7 @@ def check_needs(files: Collection[str]) -> None:
     if REQUIREMENTS in files:
         raise refused(
             "python",
-            f"the line [python] beside {REQUIREMENTS}, so that its packages are installed",
+            f"[python] in place of [runtime], so that packages of {REQUIREMENTS} are installed",
             NOTHING,
         )
 
@@ -117,6 +126,7 @@ def python_settings(
             kind=output[0],
             content_type=output[1],
             batch_max=_batch_max(batching),
+            page=table.page,
         ),
     )
 

@@ -115,6 +115,10 @@ class HandlerEngine:
             self._model.stop(ticket)
 
 
+_PYTHON_HINT: Final = "with [python] in place of [runtime] it streams, and may be async"
+_PACKAGES_HINT: Final = "; [python] in function.toml gives a handler packages of its own"
+
+
 def _import(path: Path, failures: Failures) -> ModuleType:
     spec = importlib.util.spec_from_file_location("handler", path)
     if spec is None or spec.loader is None:
@@ -126,7 +130,8 @@ def _import(path: Path, failures: Failures) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         before = f"importing {path.name} raised "
-        raise LoadError(str(failures.failed(error, before))) from error
+        hint = _PACKAGES_HINT if isinstance(error, ModuleNotFoundError) else ""
+        raise LoadError(f"{failures.failed(error, before)}{hint}") from error
     return module
 
 
@@ -174,8 +179,8 @@ def _kind_of_result(outputs: object) -> str:
 
 def _refusal(kind: str) -> str:
     if kind == "coroutine":
-        return "is a coroutine (async): expected a plain function; call asyncio.run in it"
-    return "is a generator (yield): expected a plain function; answers cannot be streamed yet"
+        return f"is a coroutine (async): expected a plain function; {_PYTHON_HINT}"
+    return f"is a generator (yield): expected a plain function; {_PYTHON_HINT}"
 
 
 def _require(model: Engine | None) -> Engine:

@@ -167,7 +167,7 @@ def test_a_deploy_that_is_refused_changes_nothing(
     assert "raise KeyError" in server.fnctl("deploy", path, "--trust").stderr
     assert "pass --trust" in server.fnctl("deploy", path).stderr
     (folder / "bad/function.toml").write_text('schema = 1\n[runtime]\nengine = "python"\n[input.a]')
-    assert "expected the line [python]" in server.fnctl("deploy", path, "--trust").stderr
+    assert "expected [python] in place of" in server.fnctl("deploy", path, "--trust").stderr
     assert "bad" not in server.fnctl("ls").stdout
     assert folders(server) == before
     assert not [path for path in index.asked[asked:] if "passwd" in path]

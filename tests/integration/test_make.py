@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from registry.files import DataDirectory
+from tests.support.package_index import package_index
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -141,35 +142,39 @@ def test_the_commands_that_make_run_prints_work_elsewhere(tmp_path: Path) -> Non
     here = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
     here |= {"FN_DATA": str(data), "FN_PORT": str(port)}
     there = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "BROWSER": "true"}
-    server = subprocess.Popen(
-        ["sh", "functions/serve.sh"],
-        cwd=ROOT,
-        env=here,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        assert server.stdout is not None
-        printed: list[str] = []
-        for line in server.stdout:
-            printed.append(line)
-            if LAST in line:
-                break
-        commands = [line.strip() for line in printed[printed.index(serving(printed)) + 1 :]]
-        commands = [line for line in commands if not line.startswith("For fnctl there")]
-        export, last = commands[-2:]
-        runs = [*commands[:-2], f"{export}; fnctl ls", last]
+    with package_index() as index:
+        index.add_installed("msgspec")
+        here["FN_UV_CONFIG"] = str(index.config(tmp_path))
+        server = subprocess.Popen(
+            ["sh", "functions/serve.sh"],
+            cwd=ROOT,
+            env=here,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            assert server.stdout is not None
+            printed: list[str] = []
+            for line in server.stdout:
+                printed.append(line)
+                if LAST in line:
+                    break
+            commands = [line.strip() for line in printed[printed.index(serving(printed)) + 1 :]]
+            commands = [line for line in commands if not line.startswith("For fnctl there")]
+            export, last = commands[-2:]
+            runs = [*commands[:-2], f"{export}; fnctl ls", last]
 
-        answers = [shell(command, tmp_path, there) for command in runs]
-    finally:
-        os.killpg(server.pid, signal.SIGINT)
-        server.communicate(timeout=60)
+            answers = [shell(command, tmp_path, there) for command in runs]
+        finally:
+            os.killpg(server.pid, signal.SIGINT)
+            server.communicate(timeout=60)
 
-    assert len(answers) == 5
-    digit, kind, word, listed, opened = answers
+    assert len(answers) == 6
+    digit, kind, word, text, listed, opened = answers
     assert ('"label":"2"' in digit, '"top"' in kind, '"label":"left"' in word) == (True, True, True)
+    assert len(text) == 200
     assert "digits@1" in listed
     assert f"http://127.0.0.1:{port}/ui/#key=" in opened
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from python_runner.handlers import PAGE_MAX
 from tests.support.function_runner import JSON, READY, FunctionRunner, Reply, until
 
 ASKED = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
@@ -42,6 +43,7 @@ def predict(): return "here"
     ("text", "said"),
     [
         ("import no_such", "importing handler.py raised ModuleNotFoundError: No module named"),
+        ("import no_such", "; requirements.txt or pyproject.toml beside it names the packages"),
         ("def predict(:", "importing handler.py raised SyntaxError: invalid syntax (handler.py:1)"),
         ("raise SystemExit(0)", "importing handler.py raised SystemExit: 0 (handler.py:1)"),
         ("x = 1", "handler.py must define predict"),
@@ -65,6 +67,36 @@ def test_what_cannot_be_loaded_ends_the_process(tmp_path: Path, text: str, said:
         assert said in runner.log
         assert runner.log.endswith("the process ends with code 1\n")
         assert "python_runner" not in runner.log
+
+
+def test_a_page_is_read_once_and_answers_get(tmp_path: Path) -> None:
+    """It is the answer to GET at /, POST is a call, and other methods are told all that may be."""
+    (tmp_path / "page.html").write_text("<!doctype html><title>é</title>")
+    with FunctionRunner(tmp_path, "def predict(): return {}", settings={"page": "page.html"}) as it:
+        reply = it.call(method="GET")
+        assert reply.fields["content-type"] == "text/html; charset=utf-8"
+        assert reply.body.decode() == "<!doctype html><title>é</title>"
+        head = it.call(method="HEAD")
+        assert (head.status, head.body) == (200, b"")
+        assert it.call().outputs == {}
+        refused = it.call(method="PUT")
+        assert (refused.status, refused.fields["allow"]) == (405, "GET, HEAD, POST")
+        assert refused.detail == "expected GET or HEAD or POST, got PUT"
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(None, "page.html: No such file"), (PAGE_MAX + 1, "page.html: expected at")]
+)
+def test_a_page_that_cannot_be_read_ends_the_process(
+    tmp_path: Path, size: int | None, said: str
+) -> None:
+    """As a handler that cannot be loaded does."""
+    if size is not None:
+        with (tmp_path / "page.html").open("wb") as file:
+            file.truncate(size)
+    with FunctionRunner(tmp_path, "def predict(): ...", settings={"page": "page.html"}) as runner:
+        assert runner.end() == 1
+        assert said in runner.log
 
 
 @pytest.mark.parametrize(
@@ -238,6 +270,8 @@ def deeper():
     with FunctionRunner(tmp_path, text, settings={"timeout_s": 0.2}) as runner:
         reply = runner.call()
         assert (reply.status, reply.json()["code"]) == (504, "execution_timeout")
+        # A call that it took now would be lost with it.
+        assert reply.fields["connection"] == "close"
         assert runner.end() == 124
         assert 'File "handler.py", line 5, in deeper' in runner.log
         assert "python_runner" not in runner.log

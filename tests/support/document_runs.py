@@ -22,12 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.documents import Step, fits, results, script, steps
+from tests.support.package_index import package_index
 from tests.support.process_server import FNCTL, ServerProcess, server_process
 
 ROOT = Path(__file__).parent.parent.parent
-READY_MADE = {"digits": (), "filetype": ("--batch", "off"), "commands": ("--batch", "off")}
-"""Functions of `make run`, with options of their deploys. No document shows whether the latter two
-batch, and a trial that does not measure batching ends quickly."""
+READY_MADE = {
+    "digits": (),
+    "filetype": ("--batch", "off"),
+    "commands": ("--batch", "off"),
+    "prose": ("--trust",),
+}
+"""Functions of `make run`, with options of their deploys. No document shows whether filetype and
+commands batch, and a trial that does not measure batching ends quickly."""
 GRPC = "127.0.0.1:8001"
 """Address of gRPC in the documents."""
 HOME = "/home/you/fngate"
@@ -70,7 +76,7 @@ class Desk:
 
     `engine`: the environment with which the docker CLI finds the server's engine. Such a desk has
     no functions, and runs the blocks that need an engine. `names`: for names in a document the ones
-    that are used instead, such as of images.
+    that are used instead, such as of images. `variables`: further ones of the commands.
     """
 
     def __init__(
@@ -80,8 +86,10 @@ class Desk:
         *,
         engine: Mapping[str, str] | None = None,
         names: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
+        self._variables = variables or {}
         self._server = server
         self._engine = engine
         self._names = {"127.0.0.1:8080": self._address, **(names or {})}
@@ -105,6 +113,7 @@ class Desk:
             "LANG": "C.UTF-8",
             "COLUMNS": "120",
             "NO_COLOR": "1",
+            **self._variables,
             **(self._engine or {}),
         }
         return subprocess.Popen(
@@ -198,14 +207,18 @@ def _output(process: subprocess.Popen[str]) -> str:
 @contextmanager
 def desk(folder: Path) -> Iterator[Desk]:
     """Create a desk in `folder`, whose server has one slot per function that a document calls, and
-    compiles models of functions on CPUs that ask for it."""
+    compiles models of functions on CPUs that ask for it. Packages come from an index of its own,
+    which has nothing but what a Python function without needs has."""
     folder.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = str(reserved.getsockname()[1])
     options = ("--cpu-slots", "6", "--grpc-port", port)
-    environment = {"FN_COMPILER": "onnxruntime"}
-    with server_process(folder / ".fngate", *options, environment=environment) as server:
-        yield Desk(folder, server, names={GRPC: f"127.0.0.1:{port}"})
+    with package_index() as index:
+        index.add_installed("msgspec")
+        packages = {"FN_UV_CONFIG": str(index.config(folder.parent))}
+        environment = {"FN_COMPILER": "onnxruntime", **packages}
+        with server_process(folder / ".fngate", *options, environment=environment) as server:
+            yield Desk(folder, server, names={GRPC: f"127.0.0.1:{port}"}, variables=packages)
 
 
 def rewritten(text: str, ran: Sequence[Ran]) -> str:

@@ -96,10 +96,14 @@ def _settings(root: Path, document: Document) -> dict[str, Any]:
     path = root / check_path(handler)
     if not path.is_file():
         raise refused("python.handler", "a file of the folder", handler)
+    page = document.python.page
+    if page and not (root / check_path(page)).is_file():
+        raise refused("python.page", "a file of the folder", page)
     limits, batching = document.limits, document.batching
     inputs = {name: input_rule(name, table, "python") for name, table in document.input.items()}
     return {
         "handler": str(path),
+        "page": str(root / page) if page else "",
         "revision": document.name,
         "timeout_s": limits.timeout_s,
         "body_mib": limits.body_mib,

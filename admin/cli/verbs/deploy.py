@@ -384,7 +384,10 @@ def _deploy(
     except ApiError as error:
         if collected.is_derived and error.code == "conflict":
             error.add_note(
-                command("fnctl", "deploy", str(collected.path), "--name", collected.name)
+                command(
+                    *("fnctl", "deploy", str(collected.path), "--name", collected.name),
+                    *(["--trust"] if request["trust"] else []),
+                )
             )
         raise
     if no_wait:

@@ -112,7 +112,7 @@ def test_code_is_deployed_with_its_folder(folder: Path) -> None:
     """A file of Python code alone says what was expected, and how its folder is deployed."""
     (folder / "handler.py").touch()
     for name in ("handler.py", "train.py"):
-        with pytest.raises(BadBundle, match=r"where handler\.py defines predict\(") as caught:
+        with pytest.raises(BadBundle, match=r"where handler\.py defines predict") as caught:
             collect(folder / name)
         assert caught.value.__notes__ == [f"fnctl deploy {folder} --trust"]
 
@@ -178,11 +178,16 @@ def test_a_function_without_a_model_is_named_by_its_folder(tmp_path: Path) -> No
 
 
 def test_a_python_function_is_its_folder(tmp_path: Path) -> None:
-    """All its files go along. Without a manifest the refusal has the two lines that make one."""
+    """All its files go along. Without a manifest and a model it is one whose table is empty."""
     (tmp_path / "handler.py").write_text("def predict(a): return a")
     (tmp_path / "requirements.txt").write_text("numpy")
-    with pytest.raises(BadBundle, match=re.escape("of the lines 'schema = 1' and '[python]'")):
+    bare = collect(tmp_path)
+    assert (bare.is_server, bare.manifest) == (True, "schema = 1\n\n[python]\n")
+    assert [one.path for one in bare.bundle.files] == ["handler.py", "requirements.txt"]
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(BadBundle, match=r"expected function\.toml in"):
         collect(tmp_path)
+    (tmp_path / "model.onnx").unlink()
     (tmp_path / "function.toml").write_text("schema = 1\n[python]\n")
     found = collect(tmp_path)
     assert found.is_server

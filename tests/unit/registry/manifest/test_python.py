@@ -16,7 +16,10 @@ from registry.spec import runner_settings
 from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import Signature
 
-FILES = ["handler.py", "app.py", "requirements.txt", "needs.txt", "cat.png", "sub/needs.txt"]
+FILES = [
+    *("handler.py", "app.py", "page.html"),
+    *("requirements.txt", "needs.txt", "cat.png", "sub/needs.txt"),
+]
 SHORT = "schema = 1\n[python]\n"
 FULL = """
 schema = 1
@@ -25,6 +28,7 @@ name = "classify"
 version = "3.12"
 needs = "needs.txt"
 handler = "app.py"
+page = "page.html"
 network = "egress"
 start_s = 30
 stop_grace_s = 2
@@ -76,7 +80,9 @@ def test_every_key_reaches_the_settings() -> None:
     found = parse_manifest(FULL, FILES)
     server = found.server
     assert server is not None
-    assert server.python == PythonSettings("3.12", "needs.txt", "text", "text/html", 8)
+    assert server.python == PythonSettings(
+        "3.12", "needs.txt", "text", "text/html", 8, page="page.html"
+    )
     assert (server.network, server.start_s, server.stop_grace_s) == ("egress", 30, 2)
     assert (server.env, server.secrets) == ({"MODE": "fast"}, {"TOKEN": "hub"})
     assert server.samples == (
@@ -109,7 +115,9 @@ def test_values_are_a_sample_as_of_a_model() -> None:
             "python.needs: expected one",
         ),
         (f"model = 'a.onnx'\n{SHORT}", "model: expected no such key with [python]"),
-        (f"{SHORT}[openai]", "openai: expected no such key with [python]"),
+        (f"{SHORT}[openai]", "openai: expected no such key with [python]; an application with"),
+        (f"{SHORT}[runtime]", "runtime: expected no such key with [python], which says what runs"),
+        (f"{SHORT}page = 'a.html'", "python.page: expected one of the folder's files"),
         (f"{SHORT}needs = 'x.txt'", "python.needs: expected one of the folder's files"),
         (f"{SHORT}needs = 'sub/needs.txt'", "python.needs: expected a file of the folder, not"),
         (f"{SHORT}needs = 'cat.png'", "python.needs: expected a name that ends with .txt"),
@@ -128,7 +136,7 @@ def test_values_are_a_sample_as_of_a_model() -> None:
         (f"{SHORT}[output]\ncontent_type = 'text/html'", "output.kind: expected text or bytes"),
         (
             "schema = 1\n[runtime]\nengine = 'python'\n[input.a]\nkind = 'json'",
-            "python: expected the line [python] beside requirements.txt",
+            "python: expected [python] in place of [runtime], so that packages of requirements.txt",
         ),
     ],
 )
@@ -165,7 +173,9 @@ def test_options_override_what_the_table_has() -> None:
     assert found.server is not None
     assert found.server.env == {"MODE": "fast", "LEVEL": "2"}
     assert found.server.network == "none"
-    assert found.server.python == PythonSettings("3.12", "needs.txt", "text", "text/html", 3)
+    assert found.server.python == PythonSettings(
+        "3.12", "needs.txt", "text", "text/html", 3, page="page.html"
+    )
     assert found.server.samples == parse_manifest(FULL, FILES).server.samples  # type: ignore[union-attr]
     assert found.exchange is not None
     assert (found.exchange.concurrency, found.limits.timeout_s) == (7, 9)
@@ -195,6 +205,9 @@ def test_our_server_reads_the_settings(tmp_path: Path, text: str, lanes: int, ba
     assert (read.listen, read.revision) == ("/run/http.sock", "f@2")
     assert (read.handler, read.concurrency, read.batch_max) == (found.handler, lanes, batch)
     assert (read.timeout_s, read.body_mib) == (found.limits.timeout_s, found.limits.body_mib)
+    assert found.server is not None
+    assert found.server.python is not None
+    assert read.page == found.server.python.page == ("page.html" if text is FULL else "")
     assert read.inputs == found.inputs
     assert read.output.labels == found.output.labels
     with pytest.raises(ValueError, match="no Python function"):

@@ -178,6 +178,7 @@ def test_a_wrong_return_is_an_error(tmp_path: Path, value: str) -> None:
     [
         ("def predict(", r"importing handler.py raised SyntaxError: .* \(handler\.py:1\)$"),
         ("import no_such_module\n", "importing handler.py raised ModuleNotFoundError"),
+        ("import no_such_module\n", r"; \[python\] in function.toml gives a handler packages"),
         ("", r"must define predict\(inputs, ctx\), got a file .* which defines no function$"),
         (
             "def fit(): ...\ndef main(): ...\n",

@@ -30,6 +30,7 @@ def settings(root: Path) -> dict[str, Any]:
         "inputs",
         "output",
         "log_calls",
+        "page",
         "local_only",
     }
     return {key: value for key, value in read_folder(root).settings.items() if key not in usual}
@@ -50,6 +51,7 @@ def test_the_manifest_is_read(tmp_path: Path) -> None:
 version = "3.12"
 needs = "more.txt"
 handler = "other.py"
+page = "page.html"
 env = { A = "1" }
 secrets = { TOKEN = "my-token" }
 network = "egress"
@@ -67,11 +69,13 @@ kind = "json"
 x = [[1, 2]]
 """
     (tmp_path / "more.txt").write_text("tiny>=1\n")
+    (tmp_path / "page.html").touch()
     found = read_folder(write(tmp_path, manifest, other=""))
 
     assert found.needs.lines == ("msgspec>=0.19", "tiny>=1")
     assert (found.version, found.env, found.secrets) == ("3.12", {"A": "1"}, ("TOKEN",))
     assert found.settings["handler"] == str(tmp_path / "other.py")
+    assert found.settings["page"] == str(tmp_path / "page.html")
     assert found.settings["inputs"]["x"].shape == (-1, 2)
     chosen = {key: found.settings[key] for key in ("timeout_s", "concurrency", "batch_max")}
     assert chosen == {"timeout_s": 5.0, "concurrency": 4, "batch_max": 32}
@@ -99,6 +103,7 @@ def test_a_command_is_read(tmp_path: Path) -> None:
             "[python]\nhandler = 'no.py'\n",
             "handler: expected a file of the folder, got 'no.py'",
         ),
+        ("[python]\npage = 'no.html'\n", "page: expected a file of the folder, got 'no.html'"),
         ("[python]\nhandler = '../x.py'\n", "'../x.py'"),
         ("[python]\nneeds = 'no.txt'\n", "'no.txt': expected a file of the folder, got none"),
         ("[python]\n[limits]\ntimeout_s = 'x'\n", "limits.timeout_s: expected a number, got 'x'"),
