@@ -192,6 +192,7 @@ class Workers:
 
     def _done(self, worker: Worker, job: Job, value: Any, failed: bool) -> None:
         self._deadlines.end(worker.deadline)
+        worker.deadline = None  # it has the job, and so the value
         worker.is_free = True
         if not job.future.done():
             if failed:
