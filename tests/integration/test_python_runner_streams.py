@@ -196,7 +196,7 @@ def predict(n: int = 0):
 def stream(n):
     for at in range(n):
         LEFT[0] += 1
-        yield Value(2**23)
+        yield Value(2**22)
 """
     with FunctionRunner(tmp_path, handler, settings={"concurrency": 2}) as runner:
         with runner.connect() as end:
