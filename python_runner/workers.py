@@ -141,8 +141,11 @@ class Workers:
         """As `run`, with the worker that ran it. The caller takes one from its `calls` when the
         call is over."""
         job = Job(function, arguments, self._loop.create_future())
-        self._waiting.append(job)
-        self._assign()
+        free = [worker for worker in self._workers if worker.is_free]
+        if free:
+            self._begin_call(min(free, key=_calls), job)
+        else:
+            self._waiting.append(job)
         try:
             return await self._result(job, self._waiting)
         except BaseException:
@@ -153,8 +156,10 @@ class Workers:
     async def run_on(self, worker: Worker, function: Callable[..., Any], *arguments: Any) -> Any:
         """As `run`, by this worker: a generator may depend on its thread."""
         job = Job(function, arguments, self._loop.create_future())
-        worker.waiting.append(job)
-        self._assign()
+        if worker.is_free:
+            self._begin(worker, job)
+        else:
+            worker.waiting.append(job)
         return (await self._result(job, worker.waiting))[1]
 
     async def _result(self, job: Job, queue: deque[Job]) -> tuple[Worker, Any]:
@@ -165,20 +170,10 @@ class Workers:
                 queue.remove(job)
             raise
 
-    def _assign(self) -> None:
-        free = []
-        for worker in self._workers:
-            if worker.is_free and worker.waiting:
-                self._begin(worker, worker.waiting.popleft())
-            elif worker.is_free:
-                free.append(worker)
-        while free and self._waiting:
-            worker = min(free, key=_calls)
-            free.remove(worker)
-            job = self._waiting.popleft()
-            job.worker = worker
-            worker.calls += 1
-            self._begin(worker, job)
+    def _begin_call(self, worker: Worker, job: Job) -> None:
+        job.worker = worker
+        worker.calls += 1
+        self._begin(worker, job)
 
     def _begin(self, worker: Worker, job: Job) -> None:
         worker.is_free = False
@@ -199,7 +194,11 @@ class Workers:
                 job.future.set_exception(_raisable(value))
             else:
                 job.future.set_result((worker, value))
-        self._assign()
+        # While a call waits, no other thread is free.
+        if worker.waiting:
+            self._begin(worker, worker.waiting.popleft())
+        elif self._waiting:
+            self._begin_call(worker, self._waiting.popleft())
 
 
 _calls = attrgetter("calls")
