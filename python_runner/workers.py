@@ -115,7 +115,8 @@ class Workers:
     """Threads with one queue, in the order of arrival. All methods belong to the event loop.
 
     A call goes to the free thread with the fewest calls that are not over: a generator that waits
-    between two values holds up whoever shares its thread. `hung` is told of a thread whose function is late.
+    between two values holds up whoever shares its thread. `hung` is told of a thread whose function
+    is late.
     """
 
     def __init__(self, count: int, deadlines: Deadlines, hung: Callable[[int], None]) -> None:

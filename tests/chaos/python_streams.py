@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -21,16 +22,20 @@ from tests.support import stream_function
 from tests.support.package_index import package_index
 from tests.support.process_server import ServerProcess, server_process, wait_end
 from tests.support.raw_http import Connection, connected
-from tests.support.worker_server import lines, watch, worker_pids
+from tests.support.worker_server import Line, lines, watch, worker_pids
 
 KINDS = ("plain", "async")
 """Names of the functions, and kinds of their generators."""
-VALUE = 1 << 20
-"""Bytes of a value of a reader that stops."""
+VALUE, SMALL_VALUE = 1 << 20, 1 << 10
+"""Bytes of values of readers that stop."""
 KERNEL = 12 << 20
 """Max bytes that the kernel keeps of one stream, in the sockets of server, gateway and client."""
 HELD = 2 << 20
 """Max bytes of one stream that all processes keep: one value, and 1 MiB."""
+KEPT_S = 3.0
+"""Seconds after which a connection to a server that was kept is closed."""
+FILES_MORE = 4
+"""Descriptors that may be open beside those of before: a poll is under way."""
 SETTLED_S = 20.0
 OPEN_S = 30.0
 
@@ -58,6 +63,8 @@ class Scene:
     counts: Counter[str] = field(default_factory=Counter)
     begun: int = 0
     """Streams that were opened so far."""
+    ended: int = 0
+    """Those of them that are over."""
 
     @property
     def port(self) -> int:
@@ -68,17 +75,16 @@ class Scene:
 
     async def stream(self, what: str, name: str, may_be_cut: bool = False) -> None:
         """Read one stream to its end; it must be whole and in order, or cut if it may be."""
-        dose = self.dose
         async with connected(self.port) as connection:
-            await self.read(what, name, connection, may_be_cut, dose.events, dose.event_ms)
+            await self.read(what, name, connection, may_be_cut)
 
-    async def read(
-        self, what: str, name: str, on: Connection, may_be_cut: bool, events: int, ms: int
-    ) -> None:
+    async def read(self, what: str, name: str, on: Connection, may_be_cut: bool) -> None:
         """As `stream`, over a connection."""
+        events, ms = self.dose.events, self.dose.event_ms
         await on.send(stream_function.asked(name, n=events, ms=ms))
         self.begun += 1
         got = await on.answer("POST", seconds=events * ms / 1e3 + 60)
+        self.ended += 1
         found = stream_function.events(got.body).numbers
         in_order = found == list(range(len(found)))
         is_whole = got.status == 200 and got.end == "whole" and len(found) == events and in_order
@@ -135,6 +141,11 @@ class Scene:
             await self.open_streams(what, group)
             for step in steps:
                 await self.all_fnctl(*step)
+            self.still_open(what)
+
+    def still_open(self, what: str) -> None:
+        """Count the streams that the last command met and left open."""
+        self.counts[f"{what}: open after it"] = self.begun - self.ended
 
     async def scale_down(self) -> None:
         """Streams over two replicas of each function, of which one is taken away."""
@@ -156,11 +167,13 @@ class Scene:
                     stream_function.deploy, self.server, self.folder, name, name, **more
                 )
                 await self.served_by(name, "next")
+            self.still_open("rollout")
         async with asyncio.TaskGroup() as group:
             await self.open_streams("rollback", group)
             await self.all_fnctl("rollback", "NAME")
             for name in KINDS:
                 await self.served_by(name, "")
+            self.still_open("rollback")
 
     async def served_by(self, name: str, mark: str) -> None:
         """Require that a call is answered by a revision."""
@@ -172,22 +185,17 @@ class Scene:
         generators end."""
         dose, server = self.dose, self.server
         assert server.process is not None
+        victim = worker_pids(server.process.pid)[0]
+
+        async def follow(line: Line, name: str) -> None:
+            whose = "its own" if line.pid == victim else "the other's"
+            async with connected(self.port, line.taken()) as connection:
+                await self.read(f"killed worker: {whose}", name, connection, line.pid == victim)
+
         with lines(server, dose.each) as each:
-            ports = [(line.pid, line._http.sock) for line in each]
-            victim = worker_pids(server.process.pid)[0]
             async with asyncio.TaskGroup() as group:
-                for number, (pid, sock) in enumerate(ports):
-                    reader, writer = await asyncio.open_connection(sock=sock.dup())
-                    group.create_task(
-                        self.read(
-                            f"killed worker: {'its' if pid == victim else 'the other'}",
-                            KINDS[number % len(KINDS)],
-                            Connection(reader, writer),
-                            pid == victim,
-                            dose.events,
-                            dose.event_ms,
-                        )
-                    )
+                for number, line in enumerate(each):
+                    group.create_task(follow(line, KINDS[number % len(KINDS)]))
                 await pause(dose.events * dose.event_ms / 4e3)
                 gone = watch(victim)
                 os.kill(victim, signal.SIGKILL)
@@ -197,6 +205,9 @@ class Scene:
                     return await self.generators() <= dose.each
 
                 await self.require(are_over, "generators of cut streams are left")
+        cut = self.counts["killed worker: its own: cut"]
+        self.ledger.require(cut == dose.each, f"{cut} of {dose.each} streams were cut")
+        await self.require(self.no_generator, "generators are left")
 
     async def killed_runner(self) -> None:
         """kill -9 of the servers: streams are cut as their clients can tell, the next call is
@@ -247,10 +258,10 @@ class Scene:
             whole = all(len(stream_function.events(one.body).numbers) == 20 for one in answers)
             self.ledger.require(whole, f"{what}: other callers are not served")
         self.ledger.figures[what] = {"values": values, "grown KiB": grown}
-        most = dose.readers * (HELD + KERNEL) // max(size, 1)
+        most = dose.readers * (HELD + KERNEL) // size
         self.ledger.require(values <= most, f"{what}: {values} values, at most {most}")
         kib = sum(grown.values())
-        most = dose.readers * HELD // 1024 + 32 * 1024
+        most = dose.readers * HELD // 1024 + 16 * 1024
         self.ledger.require(kib <= most, f"{what}: {grown} KiB more, at most {most}")
         await self.require(self.no_generator, f"{what}: generators are left")
 
@@ -274,6 +285,7 @@ class Scene:
     async def leavers(self) -> None:
         """Clients that come and go at random moments leave no generator and no descriptor."""
         dose, chance = self.dose, random.Random(self.dose.seed)
+        await pause(KEPT_S)
         before = self.open_files()
         gate = asyncio.Semaphore(2 * dose.each)
 
@@ -290,7 +302,7 @@ class Scene:
 
         async def is_as_before() -> bool:
             now = self.open_files()
-            return all(now[role] <= before[role] + 4 for role in before)
+            return all(now[role] <= before[role] + FILES_MORE for role in before)
 
         await self.require(is_as_before, f"descriptors: {before} before")
         self.ledger.figures["descriptors"] = {"before": before, "after": self.open_files()}
@@ -310,6 +322,25 @@ class Scene:
         }
 
 
+async def _play(scene: Scene) -> None:
+    """Run all parts of the scenario, and take the seconds of each."""
+    parts = {
+        "sleep": lambda: scene.during("sleep", ("sleep", "NAME")),
+        "scale-down": scene.scale_down,
+        "rollout and rollback": scene.rollout,
+        "killed worker": scene.killed_worker,
+        "killed runner": scene.killed_runner,
+        "unread, large": lambda: scene.unread(VALUE),
+        "unread, small": lambda: scene.unread(SMALL_VALUE),
+        "clients that leave": scene.leavers,
+    }
+    took = scene.ledger.figures["seconds"] = {}
+    for name, part in parts.items():
+        began_s = time.monotonic()
+        await part()
+        took[name] = round(time.monotonic() - began_s, 1)
+
+
 async def run(data: Path, dose: Dose) -> Ledger:
     """Of all streams only those of a killed worker or server are cut; readers that stop hold one
     value each; nothing is left of clients that leave."""
@@ -322,15 +353,7 @@ async def run(data: Path, dose: Dose) -> Ledger:
             scene = Scene(server, data, dose, ledger)
             for name in KINDS:
                 await asyncio.to_thread(stream_function.deploy, server, data, name, name)
-            await scene.during("sleep", ("sleep", "NAME"))
-            await scene.scale_down()
-            await scene.rollout()
-            await scene.killed_worker()
-            await scene.require(scene.no_generator, "generators are left")
-            await scene.killed_runner()
-            await scene.unread(VALUE)
-            await scene.unread(0)
-            await scene.leavers()
+            await _play(scene)
             for line in list(server.complaints)[:5]:
                 if '"a worker ended"' not in line:
                     ledger.violated(f"the server's log: {line.rstrip()}")
