@@ -237,3 +237,30 @@ def predict(is_first: bool):
         until(second, b"here")
         until(first, b"\r\n0\r\n\r\n")
         assert b"data: met" in until(second, b"\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_generators_clean_up_before_the_process_ends(tmp_path: Path, kind: str) -> None:
+    """Also those whose clients left at the signal, as they do when a replica stops."""
+    wait = "time.sleep(0.2)" if kind == "def" else "await asyncio.sleep(0.2)"
+    handler = f"""
+import asyncio, time
+
+{kind} predict():
+    try:
+        while True:
+            yield "here"
+            {wait}
+    finally:
+        {wait}
+        print("over")
+"""
+    with FunctionRunner(tmp_path, handler, settings={"concurrency": 3}) as runner:
+        with ExitStack() as stack:
+            ends = [stack.enter_context(runner.connect()) for _ in range(3)]
+            for end in ends:
+                end.sendall(asked())
+                until(end, b"here")
+            runner.process.terminate()
+        assert runner.end() == 0
+        assert [runner.line() for _ in range(4)] == ["over"] * 3 + [""]
