@@ -105,26 +105,32 @@ class Calls:
             connection.send(*self.failure(error))
 
     async def _call(self, given: Given, accept: str, connection: Connection) -> None:
-        worker: Worker | None = None
         if self._batcher is not None:
             result = await self._batcher.submit(given.arguments)
         elif self._handler.is_async:
             result = self._run(given.arguments)
-            if inspect.isawaitable(result):
-                result = await self._in_time(result)
         else:
-            worker, result = await self._workers.place(self._traced(self._run), given.arguments)
-            if inspect.isawaitable(result):
-                result = await self._in_time(result)
-        if type(result) is dict:
-            answer = self._writer.write(result, given, accept)
-            connection.send(OK, answer.fields, answer.body)
-        elif isinstance(result, AsyncIterator):
+            run = self._traced(self._run)
+            worker, result = await self._workers.place(run, given.arguments)
+            try:
+                await self._answer(result, worker, given, accept, connection)
+            finally:
+                worker.calls -= 1
+            return
+        await self._answer(result, self._workers.main, given, accept, connection)
+
+    async def _answer(
+        self, result: Any, worker: Worker, given: Given, accept: str, connection: Connection
+    ) -> None:
+        """Write what `predict` returned; `worker` pulls the values of a plain generator."""
+        if inspect.isawaitable(result):
+            result = await self._in_time(result)
+        is_dict = type(result) is dict  # as most are
+        if not is_dict and isinstance(result, AsyncIterator):
             await self._stream(_AsyncValues(result, self._in_time), accept, connection)
-        elif isinstance(result, Iterator):
-            await self._stream(
-                _Values(result, self._workers, worker, self._traced), accept, connection
-            )
+        elif not is_dict and isinstance(result, Iterator):
+            values = _Values(result, self._workers, worker, self._traced)
+            await self._stream(values, accept, connection)
         else:
             answer = self._writer.write(result, given, accept)
             connection.send(OK, answer.fields, answer.body)
@@ -249,12 +255,12 @@ class _Values:
         self,
         values: Iterator[Any],
         workers: Workers,
-        worker: Worker | None,
+        worker: Worker,
         traced: Callable[[Callable[..., Any]], Callable[..., Any]],
     ) -> None:
         self._values = values
         self._workers = workers
-        self._worker = worker or workers.main
+        self._worker = worker
         self._next = traced(lambda: next(values, _END))
 
     async def next(self) -> Any:

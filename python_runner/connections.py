@@ -39,7 +39,8 @@ Refusal = Callable[[BadHttp], tuple[int, Mapping[str, str], bytes]]
 
 
 class Server:
-    """All connections of a process. `drained` is set when none is left after `drain`."""
+    """All connections of a process. `drained` is set when none is left after `drain`, and nothing
+    that cleans up behind one."""
 
     def __init__(self, answer: Application, refuse: Refusal, body_max: int) -> None:
         self.answer = answer
@@ -132,9 +133,12 @@ class Connection(asyncio.Protocol):
         self._server.connections.add(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """End what is under way (asyncio)."""
+        """End what is under way (asyncio). The connection is over when that has cleaned up."""
         self._left()
-        self._server.forget(self)
+        if self._task is None:
+            self._server.forget(self)
+        else:
+            self._task.add_done_callback(lambda _: self._server.forget(self))
 
     def eof_received(self) -> bool:
         """A client that has closed its half has left: what a gateway's connection says, too."""

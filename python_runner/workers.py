@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any
 
@@ -69,6 +70,8 @@ class Job:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     future: asyncio.Future[Any]
+    worker: Worker | None = None
+    """Its worker, once a job that any worker may run has begun."""
 
 
 class Worker:
@@ -78,6 +81,8 @@ class Worker:
         self.thread = 0
         self.waiting: deque[Job] = deque()
         self.is_free = True
+        self.calls = 0
+        """Calls that began here and are not over: a generator goes on in its thread."""
         self.deadline: Deadline | None = None
         self._loop = loop
         self._jobs: SimpleQueue[tuple[Job, Callable[[Worker, Job, Any, bool], None]] | None] = (
@@ -109,7 +114,9 @@ class Worker:
 class Workers:
     """Threads with one queue, in the order of arrival. All methods belong to the event loop.
 
-    `hung` is told of a thread whose function is late.
+    A call goes to the free thread with the fewest calls that are not over: a generator that waits
+    between two values holds up whoever shares its thread. `hung` is told of a thread whose function
+    is late.
     """
 
     def __init__(self, count: int, deadlines: Deadlines, hung: Callable[[int], None]) -> None:
@@ -127,20 +134,33 @@ class Workers:
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns in a thread that is free. Raises what it raises, and
         EXECUTION_TIMEOUT."""
-        return (await self.place(function, *arguments))[1]
+        worker, result = await self.place(function, *arguments)
+        worker.calls -= 1
+        return result
 
     async def place(self, function: Callable[..., Any], *arguments: Any) -> tuple[Worker, Any]:
-        """As `run`, with the worker that ran it."""
+        """As `run`, with the worker that ran it. The caller takes one from its `calls` when the
+        call is over."""
         job = Job(function, arguments, self._loop.create_future())
-        self._waiting.append(job)
-        self._assign()
-        return await self._result(job, self._waiting)
+        free = [worker for worker in self._workers if worker.is_free]
+        if free:
+            self._begin_call(min(free, key=_calls), job)
+        else:
+            self._waiting.append(job)
+        try:
+            return await self._result(job, self._waiting)
+        except BaseException:
+            if job.worker is not None:
+                job.worker.calls -= 1
+            raise
 
     async def run_on(self, worker: Worker, function: Callable[..., Any], *arguments: Any) -> Any:
         """As `run`, by this worker: a generator may depend on its thread."""
         job = Job(function, arguments, self._loop.create_future())
-        worker.waiting.append(job)
-        self._assign()
+        if worker.is_free:
+            self._begin(worker, job)
+        else:
+            worker.waiting.append(job)
         return (await self._result(job, worker.waiting))[1]
 
     async def _result(self, job: Job, queue: deque[Job]) -> tuple[Worker, Any]:
@@ -151,11 +171,10 @@ class Workers:
                 queue.remove(job)
             raise
 
-    def _assign(self) -> None:
-        for worker in self._workers:
-            queue = worker.waiting or self._waiting
-            if worker.is_free and queue:
-                self._begin(worker, queue.popleft())
+    def _begin_call(self, worker: Worker, job: Job) -> None:
+        job.worker = worker
+        worker.calls += 1
+        self._begin(worker, job)
 
     def _begin(self, worker: Worker, job: Job) -> None:
         worker.is_free = False
@@ -169,13 +188,21 @@ class Workers:
 
     def _done(self, worker: Worker, job: Job, value: Any, failed: bool) -> None:
         self._deadlines.end(worker.deadline)
+        worker.deadline = None  # it has the job, and so the value
         worker.is_free = True
         if not job.future.done():
             if failed:
                 job.future.set_exception(_raisable(value))
             else:
                 job.future.set_result((worker, value))
-        self._assign()
+        # While a call waits, no other thread is free.
+        if worker.waiting:
+            self._begin(worker, worker.waiting.popleft())
+        elif self._waiting:
+            self._begin_call(worker, self._waiting.popleft())
+
+
+_calls = attrgetter("calls")
 
 
 class Raised(Exception):

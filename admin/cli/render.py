@@ -31,6 +31,11 @@ EGRESS: Final = (
 )
 LOOPBACK_HOST: Final = "it refuses other names than its own, so it sees its address as Host"
 HIDDEN: Final = ": volumes of the image, empty folders in memory hide what it has there"
+_CLOSED: Final = {
+    "no data passed, and the function went to sleep": False,
+    "the replica was stopped while they were in use": True,
+}
+"""Why WebSockets were closed, and whether they kept their function awake until then."""
 _KINDS: Final = {"websocket": "a WebSocket", "events": "an event stream", "request": "a request"}
 VALUE_MAX: Final = 60
 """Max characters of a sample's value in an example command."""
@@ -98,11 +103,12 @@ def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
 
 def render_connected(answer: dict[str, Any], now_s: float) -> str:
     """Render who is connected to a server function, and whose WebSockets were closed when it went
-    to sleep; "" for nobody. `now_s` in Unix seconds."""
+    to sleep or a replica stopped; "" for nobody. `now_s` in Unix seconds."""
     items, numbers = answer.get("connected") or [], answer.get("connections") or {}
-    closed = _client_lines(answer.get("closed") or [], now_s)
-    parts = ["\n".join(["closed: no data passed, and the function went to sleep", *closed])]
-    parts = parts if closed else []
+    closed, parts = answer.get("closed") or [], []
+    for reason, was_used in _CLOSED.items():
+        ended = [one for one in closed if bool(one.get("counts")) is was_used]
+        parts += ["\n".join([f"closed: {reason}", *_client_lines(ended, now_s)])] if ended else []
     if items:
         lines = _client_lines(items, now_s)
         count = sum(int(numbers.get(one) or 0) for one in ("counting", "free"))

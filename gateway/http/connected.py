@@ -41,7 +41,7 @@ class Connected(msgspec.Struct, array_like=True, frozen=True):
 class Connections(msgspec.Struct, frozen=True):
     """Open exchanges of a function: the oldest that keep it awake first. `counting` and `free`:
     the numbers of all that keep it awake and of all others. `closed`: WebSockets that were closed
-    when the function went to sleep, the newest first; `last`: the one that ended last of those that
+    because their replica stopped, the newest first; `last`: the one that ended last of those that
     kept it awake, None if none is known. `since_s` of these is the time of the end."""
 
     items: list[Connected]
@@ -135,9 +135,9 @@ def _kind_of(content_type: bytes) -> Kind:
     return "events" if content_type.lower().startswith(EVENTS) else "request"
 
 
-def closed_websocket(plan: ExchangePlan, at_s: float) -> tuple[str, Connected]:
+def closed_websocket(plan: ExchangePlan, at_s: float, *, is_quiet: bool) -> tuple[str, Connected]:
     """Return the pool of a WebSocket that was closed at `at_s` Unix seconds, and who it was."""
-    return plan.pool, Connected(plan.key_id, "websocket", at_s, _path_of(plan), counts=False)
+    return plan.pool, Connected(plan.key_id, "websocket", at_s, _path_of(plan), not is_quiet)
 
 
 def _path_of(plan: ExchangePlan) -> str:

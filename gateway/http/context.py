@@ -52,7 +52,7 @@ class Invoker(NamedTuple):
     the requests to /v1 whose bodies arrive, `scan_turns`: of their scans. `enter` exchanges the
     ticket of a request for a cookie; without it there are no tickets. `model_control` loads and
     unloads models; without it no request can. `statistics`: those of all gateway processes.
-    `closed_websockets`: the last ones that were closed when their functions went to sleep.
+    `closed_websockets`: the last ones that were closed because their replicas stopped.
     `last_exchanges`: those that ended last.
     """
 

@@ -215,10 +215,11 @@ class ExchangeJournal:
                 self._invoker.failures.count(self._deployed, error, call, self.request_id)
         self._end("ok" if error is None else error.code, call, sizes)
 
-    def slept(self, plan: ExchangePlan) -> None:
-        """Implement `gateway.proxy.ports.Journal.slept`."""
+    def closed(self, plan: ExchangePlan, *, is_quiet: bool) -> None:
+        """Implement `gateway.proxy.ports.Journal.closed`."""
         invoker = self._invoker
-        invoker.closed_websockets.append(closed_websocket(plan, invoker.wall()))
+        ended = closed_websocket(plan, invoker.wall(), is_quiet=is_quiet)
+        invoker.closed_websockets.append(ended)
 
     def used(self, plan: ExchangePlan, answer: ResponseHead) -> None:
         """Implement `gateway.proxy.ports.Journal.used`."""

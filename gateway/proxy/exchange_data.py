@@ -169,8 +169,8 @@ class ExchangeData(ABC):
         if call is None or tunnel is None or not self._delivery.is_stopping(call):
             return False
         is_told = self._say_closed(GOING_AWAY, ASLEEP if tunnel.is_quiet else STOPPED)
-        if is_told and tunnel.is_quiet:
-            self._journal.slept(self._plan)
+        if is_told:
+            self._journal.closed(self._plan, is_quiet=tunnel.is_quiet)
         return is_told
 
     @abstractmethod

@@ -216,8 +216,8 @@ class Journal(Protocol):
         request's and of the answer's body.
         """
 
-    def slept(self, plan: ExchangePlan) -> None:
-        """Note that a WebSocket without data is closed, because its function goes to sleep."""
+    def closed(self, plan: ExchangePlan, *, is_quiet: bool) -> None:
+        """Note that a WebSocket is closed because its replica stops. `is_quiet`: no data passed."""
 
     def used(self, plan: ExchangePlan, answer: ResponseHead) -> None:
         """Note that an exchange ends now which kept its function awake."""

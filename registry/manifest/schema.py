@@ -132,15 +132,16 @@ class LimitsTable(Section):
     and 32 of an `async def`; with batches twice `batching.max_size`."""
     first_byte_s: float = Field(default=300.0, ge=0.1, le=86_400)
     """Maximum seconds from the sending of a request to the first byte of its answer. Only with
-    `[server]`."""
+    `[server]` and `[python]`."""
     stall_s: float = Field(default=0.0, ge=0, le=86_400)
-    """Maximum seconds between two bytes of an answer; 0 for no limit. Only with `[server]`."""
+    """Maximum seconds between two bytes of an answer, also if its client reads none; 0 for no
+    limit. Only with `[server]` and `[python]`."""
     max_s: float = Field(default=EXCHANGE_MAX_S, ge=0.1, le=86_400)
     """Maximum seconds of a whole exchange, such as a stream. WebSockets have no limit while this is
-    600; another value ends them, too. Only with `[server]`."""
+    600; another value ends them, too. Only with `[server]` and `[python]`."""
     drain_s: float | None = Field(default=None, ge=0, le=86_400)
     """Seconds that open exchanges have to end when their replica stops; then they are cut. `max_s`
-    by default. Only with `[server]`."""
+    by default. Only with `[server]` and `[python]`."""
     websockets: Literal["count", "ignore"] = "count"
     """Whether WebSockets count as exchanges, or take no slot and keep no replica awake. Only with
     `[server]`."""

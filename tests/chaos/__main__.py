@@ -34,6 +34,7 @@ from tests.chaos import (
     model_bodies,
     oip_models,
     poison,
+    python_streams,
     restarts,
     rounds,
     row_graphs,
@@ -179,6 +180,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "model-bodies": lambda data, given: model_bodies.run(data, given.seed, given.messages),
     "killed-servers": lambda data, given: killed_servers.run(data, given.seed),
     "kept-streams": lambda data, _given: kept_streams.run(data),
+    "python-streams": lambda data, given: python_streams.run(data, python_streams.Dose(given.seed)),
     "exact-servers": lambda data, _given: exact_servers.run(data),
     "chats": lambda data, given: chats.run(
         data, chats.Dose(given.seed, seconds=60 * given.minutes)

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import chats, exact_servers, fuzzed_servers, kept_streams, killed_servers
+from tests.chaos import (
+    chats,
+    exact_servers,
+    fuzzed_servers,
+    kept_streams,
+    killed_servers,
+    python_streams,
+)
 from tests.support.doses import amount
 
 SEED = 20261123
@@ -33,6 +40,17 @@ async def test_servers_that_sleep_and_die_answer_right(tmp_path: Path) -> None:
 async def test_open_streams_are_never_cut(tmp_path: Path) -> None:
     """Event streams and WebSockets stay open over sleep, scale-down and rollout."""
     ledger = await kept_streams.run(tmp_path, each=amount(3, 25), events=amount(40, 100))
+
+    assert ledger.violations == []
+
+
+async def test_streams_of_python_functions_are_never_cut(tmp_path: Path) -> None:
+    """Over sleep, scale-down, rollout and rollback; only those of a killed worker or function are.
+    Readers that stop hold one value each, and nothing is left of clients that leave."""
+    small = python_streams.Dose(SEED, each=3, events=40, readers=6, leavers=30)
+    dose = amount(small, python_streams.Dose(SEED))
+
+    ledger = await python_streams.run(tmp_path, dose)
 
     assert ledger.violations == []
 

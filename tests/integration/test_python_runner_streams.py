@@ -179,3 +179,88 @@ def test_readers_that_stop_stop_the_generator(runners: Runners, name: str) -> No
 
     assert grown < 50 * 1.5 * 1024 + 20 * 1024
     assert [runner.line() for _ in range(50)] == ["over"] * 50
+
+
+def test_a_thread_keeps_no_value_of_a_reader_that_stopped(tmp_path: Path) -> None:
+    """Of a value that is being written only its bytes are left."""
+    handler = """
+LEFT = [0]
+
+class Value(bytes):
+    def __del__(self):
+        LEFT[0] -= 1
+
+def predict(n: int = 0):
+    return stream(n) if n else {"left": LEFT[0]}
+
+def stream(n):
+    for at in range(n):
+        LEFT[0] += 1
+        yield Value(2**22)
+"""
+    with FunctionRunner(tmp_path, handler, settings={"concurrency": 2}) as runner:
+        with runner.connect() as end:
+            end.sendall(asked(n=9))
+            until(end, b"\0\0\0")
+            for _ in range(100):
+                left = runner.infer().outputs["left"]
+                if not left:
+                    break
+        assert left == 0
+
+
+def test_a_stream_waits_for_no_other_while_a_thread_is_free(tmp_path: Path) -> None:
+    """One that waits for its reader, and one that computes until that one is over."""
+    handler = """
+import threading
+
+OVER = threading.Event()
+
+def predict(is_first: bool):
+    if is_first:
+        for _ in range(3):
+            yield b"x" * 2**20
+        OVER.set()
+    else:
+        yield "here"
+        assert OVER.wait(20)
+        yield "met"
+"""
+    with (
+        FunctionRunner(tmp_path, handler, settings={"concurrency": 2}) as runner,
+        runner.connect() as first,
+        runner.connect() as second,
+    ):
+        first.sendall(asked(is_first=True))
+        until(first, b"xx")
+        second.sendall(asked(is_first=False))
+        until(second, b"here")
+        until(first, b"\r\n0\r\n\r\n")
+        assert b"data: met" in until(second, b"\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_generators_clean_up_before_the_process_ends(tmp_path: Path, kind: str) -> None:
+    """Also those whose clients left at the signal, as they do when a replica stops."""
+    wait = "time.sleep(0.2)" if kind == "def" else "await asyncio.sleep(0.2)"
+    handler = f"""
+import asyncio, time
+
+{kind} predict():
+    try:
+        while True:
+            yield "here"
+            {wait}
+    finally:
+        {wait}
+        print("over")
+"""
+    with FunctionRunner(tmp_path, handler, settings={"concurrency": 3}) as runner:
+        with ExitStack() as stack:
+            ends = [stack.enter_context(runner.connect()) for _ in range(3)]
+            for end in ends:
+                end.sendall(asked())
+                until(end, b"here")
+            runner.process.terminate()
+        assert runner.end() == 0
+        assert [runner.line() for _ in range(4)] == ["over"] * 3 + [""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -177,9 +178,10 @@ def chunks(pieces: Iterable[bytes], trailers: str = "") -> bytes:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Connection]:
-    """Open a connection; it is closed with the block."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=LIMIT)
+async def connected(port: int, over: socket.socket | None = None) -> AsyncIterator[Connection]:
+    """Open a connection, or take the one `over` a socket; it is closed with the block."""
+    where = ("127.0.0.1", port) if over is None else ()
+    reader, writer = await asyncio.open_connection(*where, sock=over, limit=LIMIT)
     try:
         yield Connection(reader, writer)
     finally:

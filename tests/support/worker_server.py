@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +89,10 @@ class Line:
     ) -> tuple[int, Any]:
         """Send POST /fn/REF."""
         return self.ask("POST", f"/fn/{ref}", {"inputs": inputs}, headers)
+
+    def taken(self) -> socket.socket:
+        """Return a duplicate of its socket, for another client's use."""
+        return self._http.sock.dup()
 
     def close(self) -> None:
         """Close the connection."""

@@ -233,8 +233,8 @@ class Decision(msgspec.Struct):
 
 
 class ConnectedClient(msgspec.Struct):
-    """An open exchange, or a WebSocket that was closed when the function went to sleep, at
-    `since_s`. `counts`: it keeps the function awake."""
+    """An open exchange, or a WebSocket that was closed at `since_s` because its replica stopped.
+    `counts`: it keeps the function awake, or kept it awake."""
 
     key: str
     note: str

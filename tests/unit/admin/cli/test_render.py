@@ -291,6 +291,9 @@ def test_websockets_that_were_closed_are_named() -> None:
     assert "the lab" in shown
     assert "/ws" in shown
     assert render_connected({"connected": [], "closed": []}, 100.0) == ""
+    used = {**closed, "counts": True, "path": "/busy"}
+    shown = render_connected({"closed": [closed, used]}, 100.0)
+    assert [line.split()[-1] for line in shown.splitlines()] == ["sleep", "/ws", "use", "/busy"]
 
 
 def test_commands_fit_the_parameters_of_a_python_function() -> None:

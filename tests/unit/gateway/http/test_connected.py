@@ -157,7 +157,7 @@ def test_it_goes_over_the_wire() -> None:
 
 
 def test_closed_websockets_are_joined_newest_first() -> None:
-    """Those that ended when the function went to sleep; another function's are left out."""
+    """Those that ended because their replica stopped; another function's are left out."""
     at = [("default/web@1", Connected("k", "websocket", float(s), "/", False)) for s in (1, 3)]
     other = ("default/webs@1", Connected("k", "websocket", 9.0, "/", False))
 
