@@ -106,7 +106,7 @@ async def open_site(gateway: Gateway, app: web.Application, stack: AsyncExitStac
     it."""
     app.on_cleanup.append(gateway.close)
     runner = await open_runner(app, stack)
-    site = Site(gateway.invoker, gateway.writer, runner)
+    site = Site(gateway, runner)
     stack.push_async_callback(site.close)
     return site
 

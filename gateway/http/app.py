@@ -297,22 +297,23 @@ class StatePages:
 class Site:
     """The listening socket. `stop` ends accepting; connections remain open until `close`."""
 
-    def __init__(self, invoker: Invoker, writer: Writer, runner: web.AppRunner) -> None:
+    def __init__(self, gateway: Gateway, runner: web.AppRunner) -> None:
         """Create the connection handlers. `runner` has been set up."""
         assert runner.server is not None
+        invoker, writer = gateway.invoker, gateway.writer
         self._settings: GatewaySettings = invoker.settings
         self._events = invoker.access_log
         self._tracer = invoker.tracer
         others = runner.server.request_handler
         calls = route_calls(others, invoker, writer)
-        runner.server.request_handler = route_pages(calls, invoker, writer)
+        runner.server.request_handler = route_pages(calls, invoker, gateway.parts)
         seconds = self._settings.head_read_s
         most = connections_max(self._settings.connections)
         invoker.delivery.limit_connections(most)
         limit = ConnectionLimit(most, monotonic)
         self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds, limit)
-        self._fast_path = FastPath(invoker, writer, self._handlers.adopt, limit)
-        self._parts = make_parts(invoker, writer)
+        self._fast_path = FastPath(invoker, gateway.parts, self._handlers.adopt, limit)
+        self._parts = gateway.parts
         self._budget, self._metrics = invoker.body_budget, invoker.metrics
         self._tasks = Tasks("site")
         self._server: asyncio.Server | None = None

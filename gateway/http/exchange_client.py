@@ -66,7 +66,7 @@ def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
 
 
 class ExchangeParts(NamedTuple):
-    """What all connections of one site share."""
+    """What all connections of one gateway process share."""
 
     exchanges: Exchanges
     models: ModelRequests
@@ -88,7 +88,7 @@ class ExchangeParts(NamedTuple):
 
 
 def make_parts(invoker: Invoker, writer: Writer) -> ExchangeParts:
-    """Return what all connections of one site share."""
+    """Return what all connections of one gateway process share: to be called once."""
     exchanges = Exchanges(invoker)
     models = ModelRequests(exchanges, invoker)
     return ExchangeParts(exchanges, models, writer, invoker.body_budget)

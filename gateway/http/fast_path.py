@@ -18,12 +18,12 @@ from gateway import problems
 from gateway.http.bodies import BodyDiscarder, BodyReceiver, switch_protocol
 from gateway.http.connections import ConnectionLimit, begin_answer, is_gone, peer_of
 from gateway.http.context import Invoker
-from gateway.http.exchange_client import ExchangeClient, is_for_server, make_parts
+from gateway.http.exchange_client import ExchangeClient, ExchangeParts, is_for_server
 from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
 from gateway.http.invocation import Invocation
 from gateway.http.plain_heads import HeadCache
 from gateway.http.reservations import BodyReservation
-from gateway.replies import CLOSE, Reply, Writer
+from gateway.replies import CLOSE, Reply
 from gateway.unsent import UnsentBuffer
 from registry.errors import BodyEvicted, BodyTimeout, FnError
 from runtime_image.contract.link import SLAB_BODY_MIN
@@ -41,19 +41,19 @@ class FastPath:
     def __init__(
         self,
         invoker: Invoker,
-        writer: Writer,
+        parts: ExchangeParts,
         fallback: Callable[[], asyncio.BaseProtocol],
         limit: ConnectionLimit,
     ) -> None:
         """`fallback` creates aiohttp's handler; `limit` bounds the connections."""
         self.invoker = invoker
-        self.writer = writer
+        self.writer = parts.writer
         self.fallback = fallback
         self.connections: set[Connection] = set()
         self.uploads: dict[Connection, float] = {}
         self.limit = limit
         self.parse_head = HeadCache().read
-        self.parts = make_parts(invoker, writer)
+        self.parts = parts
         self.known_heads = self.parts.exchanges.known
         self._left = asyncio.Event()
         limit.track(self.connections)

@@ -11,7 +11,6 @@ from aiohttp import hdrs, web
 
 from gateway import problems
 from gateway.http.bodies import check_framing, is_awaiting_continue, read_body
-from gateway.http.exchange_client import make_parts
 from gateway.http.exchange_route import proxy
 from gateway.pages.cookies import LIFETIME_S, forget_cookie, make_value, set_cookie
 from gateway.pages.entering import (
@@ -31,8 +30,8 @@ from registry.errors import FnError, ForeignHost, MethodNotAllowed, NoKey, Unkno
 if TYPE_CHECKING:
     from gateway.access import Access
     from gateway.http.context import Invoker
+    from gateway.http.exchange_client import ExchangeParts
     from gateway.pages.tickets import Tickets
-    from gateway.replies import Writer
     from registry.catalog import Catalog
 
 log = structlog.get_logger()
@@ -44,13 +43,13 @@ PAGES: Final = {ENTER: (ENTER_PAGE, ENTER_HEADERS), LEAVE: (LEAVE_PAGE, LEAVE_HE
 """Content and headers of the gateway's own pages by their paths."""
 
 
-def route_pages(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
+def route_pages(others: Handler, invoker: Invoker, parts: ExchangeParts) -> Handler:
     """Return a request handler for aiohttp's server that recognises functions' own hosts.
 
     `others` handles the requests to every other host. A request with several fields Host counts if
     one of them is a function's; it is refused then.
     """
-    pages = _Pages(invoker, writer)
+    pages = _Pages(invoker, parts)
     function_of = invoker.access.function_of
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -65,8 +64,8 @@ def route_pages(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
 class _Pages:
     """Handlers of requests to functions' own hosts. No other route exists there."""
 
-    def __init__(self, invoker: Invoker, writer: Writer) -> None:
-        self._parts = make_parts(invoker, writer)
+    def __init__(self, invoker: Invoker, parts: ExchangeParts) -> None:
+        self._parts = parts
         self._enter = invoker.enter
         self._own = guarded(self._answer)
         self._catalog = invoker.catalog

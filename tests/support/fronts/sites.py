@@ -229,7 +229,7 @@ def _assembled(
 
     front = None
     if gateway.invoker.settings.fast_front:
-        front = FastPath(gateway.invoker, gateway.writer, fallback, limit)
+        front = FastPath(gateway.invoker, gateway.parts, fallback, limit)
     return Served(
         gateway,
         delivery,

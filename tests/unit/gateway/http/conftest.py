@@ -139,7 +139,7 @@ async def serving(*, is_fast: bool) -> AsyncIterator[Front]:
         app.on_cleanup.append(front.gateway.close)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await runner.setup()
-        site = Site(front.gateway.invoker, front.gateway.writer, runner)
+        site = Site(front.gateway, runner)
         front.url = f"http://127.0.0.1:{await site.start()}"
         try:
             yield front
