@@ -13,7 +13,7 @@ from aiohttp import web
 from admin.extras import grpc_refusal
 from admin.telemetry.logs import access_writer
 from admin.telemetry.tracing import check_traces, open_tracer
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, Site, stop_serving

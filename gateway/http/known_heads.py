@@ -1,9 +1,9 @@
 """Heads of requests to functions' servers that were admitted before.
 
 Clients repeat the same head, except for its query, the length of the body, and the ids that
-correlate a request. While neither the catalog nor the keys change, everything that was decided
-about it holds: who may call, which revision answers, and what the server gets. The key is all that
-these decisions read: the other bytes of the head, and the client's address.
+correlate a request. While its caller lives and the catalog stays, everything that was decided about
+it holds: who may call, which revision answers, and what the server gets. The key is all that these
+decisions read: the other bytes of the head, and the client's address.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.access import Access, Credential
-from gateway.http.admission import NOT_CORRELATED, Correlation
+from gateway.admission.callers import Caller, Callers, KeyProbe
+from gateway.admission.calls import NOT_CORRELATED, Correlation
 from gateway.observing import records
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
@@ -105,14 +105,14 @@ def cut_head(raw: bytes) -> CutHead | None:
 class KnownHead(NamedTuple):
     """What was decided about one head from one address.
 
-    `credential`, `applied`, `added`: as the journal of its exchanges needs them. `before`,
+    `caller`, `applied`, `added`: as the journal of its exchanges needs them. `before`,
     `between` and `after`: the head for the server around the query and the ids. Its end is the
     value of Content-Length where that was cut out.
     """
 
     plan: ExchangePlan
     deployed: Deployed
-    credential: Credential
+    caller: Caller
     applied: str
     added: tuple[tuple[str, str], ...]
     method: str
@@ -136,13 +136,13 @@ class KnownHead(NamedTuple):
 def make_known_head(
     plan: ExchangePlan,
     deployed: Deployed,
-    decided: tuple[Credential, str, tuple[tuple[str, str], ...]],
+    decided: tuple[Caller, str, tuple[tuple[str, str], ...]],
     forwarding: Forwarding,
     cut: CutHead,
 ) -> KnownHead:
     """Return what was decided about a head.
 
-    `decided`: its credential, the value of Preference-Applied, and further headers of answers.
+    `decided`: its caller, the value of Preference-Applied, and further headers of answers.
     """
     target = forwarding.target.removesuffix(cut.query) + VARYING
     given = forwarding._replace(target=target, request_id=VARYING, traceparent=VARYING)
@@ -155,15 +155,24 @@ def make_known_head(
     return KnownHead(plan, deployed, *decided, plan.head.method.decode(), before, between, after)
 
 
+class _Remembered(NamedTuple):
+    """A known head, and what it depends on besides its caller."""
+
+    known: KnownHead
+    as_of: int
+    """Version of the catalog."""
+    keys_as_of: int | None
+    """Version of the callers, None where no text of the head but the caller's own may be a key."""
+
+
 class KnownHeads:
     """The known heads of one process by the address of their client and their bytes."""
 
-    def __init__(self, catalog: Catalog, access: Access) -> None:
+    def __init__(self, catalog: Catalog, callers: Callers) -> None:
         self._catalog = catalog
-        self._access = access
-        self._known: dict[tuple[bytes, bytes], KnownHead] = {}
+        self._callers = callers
+        self._known: dict[tuple[bytes, bytes], _Remembered] = {}
         self._seen: set[int] = set()
-        self._as_of = self._keys_as_of = -1
 
     def __len__(self) -> int:
         return len(self._known)
@@ -173,12 +182,14 @@ class KnownHeads:
         if not self._known or len(raw) > HEAD_MAX:
             return None
         cut = cut_head(raw)
-        known = None if cut is None else self._known.get((peer, cut.key))
-        if known is None or cut is None:
+        found = None if cut is None else self._known.get((peer, cut.key))
+        if found is None or cut is None:
             return None
-        if self._is_current():
+        known, as_of, keys_as_of = found
+        is_current = as_of == self._catalog.version and known.caller.is_live
+        if is_current and keys_as_of in (None, self._callers.version):
             return known, cut
-        self._known.clear()
+        del self._known[peer, cut.key]
         return None
 
     def repeated(self, peer: bytes, raw: bytes, who: Correlation) -> CutHead | None:
@@ -198,15 +209,10 @@ class KnownHeads:
         self._seen.add(mark)
         return None
 
-    def learn(self, peer: bytes, key: bytes, known: KnownHead) -> None:
-        """Remember what was just decided about a head."""
-        if not self._is_current():
-            self._known.clear()
-            self._as_of, self._keys_as_of = self._catalog.version, self._access.ring.version
+    def learn(self, peer: bytes, key: bytes, known: KnownHead, probe: KeyProbe) -> None:
+        """Remember what was just decided about a head. `probe` was asked about its texts."""
         if len(self._known) >= HEADS_MAX:
             self._known.clear()
-        self._known[peer, key] = known
-
-    def _is_current(self) -> bool:
-        is_current = self._as_of == self._catalog.version
-        return is_current and self._keys_as_of == self._access.ring.version
+        depends = bool(probe.found - {known.caller})
+        version = self._callers.version if depends else None
+        self._known[peer, key] = _Remembered(known, self._catalog.version, version)

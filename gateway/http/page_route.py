@@ -28,7 +28,7 @@ from gateway.pages.tickets import LIFETIME_S as TICKET_S
 from registry.errors import FnError, ForeignHost, MethodNotAllowed, NoKey, Unknown
 
 if TYPE_CHECKING:
-    from gateway.access import Access
+    from gateway.admission.access import Access
     from gateway.http.context import Invoker
     from gateway.http.exchange_client import ExchangeParts
     from gateway.pages.tickets import Tickets
@@ -50,7 +50,7 @@ def route_pages(others: Handler, invoker: Invoker, parts: ExchangeParts) -> Hand
     one of them is a function's; it is refused then.
     """
     pages = _Pages(invoker, parts)
-    function_of = invoker.access.function_of
+    function_of = invoker.access.hosts.function_of
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         for host in request.headers.getall(hdrs.HOST, ()):
@@ -116,10 +116,12 @@ class Entry:
         ticket = self._tickets.redeem(word.decode("latin-1").strip(), function)
         if ticket is None:
             raise NoKey(f"the ticket is unknown, was used, or is older than {TICKET_S:.0f} s")
-        access = self._access
-        access.check_id(ticket.key_id, "invoke", function)
+        caller = self._access.callers.with_id(ticket.key_id)
+        if caller is None:
+            raise NoKey("the key was removed")
+        caller.require("invoke", function)
         expires_s = int(self._wall()) + LIFETIME_S
-        value = make_value(access.cookie_secret, ticket.key_id, function, expires_s)
+        value = make_value(self._access.cookie_secret, ticket.key_id, function, expires_s)
         cookie = set_cookie(value, is_secure=is_secure)
         answered = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
         return problems.json_answer({"path": ticket.path}, headers=answered)
@@ -142,7 +144,7 @@ def _check_sender(request: web.BaseRequest) -> bool:
 def function_of_request(request: web.BaseRequest, access: Access, catalog: Catalog) -> str:
     """Return the server function whose own host a request names. Raises ForeignHost."""
     hosts = request.headers.getall(hdrs.HOST, ())
-    name = access.function_of(hosts[0]) if len(hosts) == 1 else None
+    name = access.hosts.function_of(hosts[0]) if len(hosts) == 1 else None
     found = None if name is None else catalog.find(name)
     if name is None or found is None or found.revision.server is None:
         raise ForeignHost(f"Host: expected one of a server function, got {request.host[:100]!r}")

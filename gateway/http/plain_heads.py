@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import httptools
 
-from gateway.http.admission import NOT_CORRELATED, Correlation, Head, correlate, make_head
+from gateway.admission.calls import NOT_CORRELATED, Correlation, Head, correlate, make_head
 from gateway.http.compression import requested_coding
 
 HEAD_MAX: Final = 4096

@@ -10,7 +10,7 @@ from aiohttp import http_exceptions
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_parser import HttpRequestParser
 
-from gateway.http.admission import Head, make_head
+from gateway.admission.calls import Head, make_head
 from gateway.http.known_heads import cut_head
 from gateway.http.plain_heads import HEAD_MAX, HeadCache, PlainHead, parse_plain_head
 from gateway.proxy.answer_reader import AnswerReader

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages

@@ -236,8 +236,8 @@ async def test_what_is_remembered_is_bounded(
         for _ in range(10):
             await ask(wire, POST + b"ab")
         for each in heads._known.values():
-            assert each.plan.answers is not None
-            assert len(each.plan.answers._known) <= KNOWN_MAX
+            assert each.known.plan.answers is not None
+            assert len(each.known.plan.answers._known) <= KNOWN_MAX
         long = POST[:-2] + b"X: " + b"y" * known_heads.HEAD_MAX + b"\r\n\r\nab"
         before = set(heads._known)
         for _ in range(3):

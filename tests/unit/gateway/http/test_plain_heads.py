@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.http.admission import NOT_CORRELATED, Correlation
+from gateway.admission.calls import NOT_CORRELATED, Correlation
 from gateway.http.plain_heads import HEAD_MAX, HEADERS_MAX, HEADS_MAX, HeadCache, parse_plain_head
 
 PLAIN = (
@@ -25,7 +25,7 @@ def test_a_plain_head_is_read() -> None:
     assert hot is not None
     assert hot.length == 12
     assert (hot.head.ref, hot.head.host) == ("digits@3", "localhost:8080")
-    assert (hot.head.authorization, hot.head.content_type) == ("Bearer k", "application/json")
+    assert (hot.head.credential.bearer, hot.head.content_type) == ("k", "application/json")
     assert (hot.head.accept, hot.head.origin) == (None, None)
 
 
