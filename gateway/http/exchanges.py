@@ -24,7 +24,6 @@ from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.known_heads import (
     CutHead,
     KnownHead,
-    KnownHeads,
     make_known_head,
 )
 from gateway.openapi.descriptions import prefers_page
@@ -40,6 +39,7 @@ from gateway.proxy.forwarding import (
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.own_keys import find_keys
 from gateway.proxy.plan import ExchangePlan
+from gateway.proxy.request_head import header_of
 from gateway.proxy.targets import (
     FunctionTarget,
     claimed_methods,
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from gateway.admission.control import Entry, ServerEntry
     from gateway.admission.credentials import Credential
     from gateway.http.context import Invoker
+    from gateway.http.head_memory import HeadMemory
     from gateway.proxy.ports import ClientSide
     from gateway.proxy.request_head import RequestHead
 
@@ -74,7 +75,7 @@ _HOST_LINE: Final = re.compile(rb"\r\n[Hh][Oo][Ss][Tt]:[ \t]*+([!-~]++)[ \t]*+\r
 class Exchanges:
     """The exchanges of this process. Event loop thread only."""
 
-    def __init__(self, invoker: Invoker) -> None:
+    def __init__(self, invoker: Invoker, heads: HeadMemory) -> None:
         self._invoker = invoker
         self._open = invoker.open_exchanges
         self._paths: dict[str, CompiledPaths] = {}
@@ -82,8 +83,7 @@ class Exchanges:
         self._trusted = TrustedProxies(invoker.settings.trusted_proxies)
         self._admission = invoker.admission
         self._hosts = invoker.access.hosts
-        self.known = KnownHeads(invoker.catalog, invoker.access.callers)
-        """The heads that clients repeat."""
+        self._heads = heads
 
     def __len__(self) -> int:
         return len(self._open)
@@ -185,12 +185,12 @@ class Exchanges:
         )
         # A cookie expires, which nothing tells.
         may_learn = raw and not entry.by_cookie and self._is_repeatable(plan, who)
-        cut = self.known.repeated(peer, raw, who) if may_learn else None
+        cut = self._heads.repeated(peer, raw, who) if may_learn else None
         if cut is not None:
             plan = plan._replace(answers=KnownAnswers())
             decided = (entry.caller, journal.applied, journal.added)
             known = make_known_head(plan, deployed, decided, forwarding, cut)
-            self.known.learn(peer, cut.key, known, probe)
+            self._heads.learn(peer, cut.key, known, probe)
         return self.exchange(plan, forward_request(head, forwarding), client, journal)
 
     def _admit(
@@ -362,17 +362,6 @@ def credential_in(head: RequestHead, own: tuple[str, ...] = ()) -> Credential:
     values, header = head.fields.values, header_of(head)
     names = (name.decode("latin-1") for name in values)
     return read_credential(header, header("Host") or "", names, Realm.SERVERS, own)
-
-
-def header_of(head: RequestHead) -> Callable[[str], str | None]:
-    """Return a function that returns the value of a header, None if it is missing."""
-    values = head.fields.values
-
-    def header(name: str) -> str | None:
-        value = values.get(name.lower().encode())
-        return None if value is None else value.decode("latin-1")
-
-    return header
 
 
 def _asleep(revision: Revision, path: bytes) -> str:

@@ -21,7 +21,7 @@ from gateway.http.context import Invoker
 from gateway.http.exchange_client import ExchangeClient, ExchangeParts, is_for_server
 from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
 from gateway.http.invocation import Invocation
-from gateway.http.plain_heads import HeadCache
+from gateway.http.plain_heads import PlainHead
 from gateway.http.reservations import BodyReservation
 from gateway.replies import CLOSE, Reply
 from gateway.unsent import UnsentBuffer
@@ -52,9 +52,7 @@ class FastPath:
         self.connections: set[Connection] = set()
         self.uploads: dict[Connection, float] = {}
         self.limit = limit
-        self.parse_head = HeadCache().read
         self.parts = parts
-        self.known_heads = self.parts.exchanges.known
         self._left = asyncio.Event()
         limit.track(self.connections)
 
@@ -256,15 +254,15 @@ class Connection(asyncio.Protocol):
         """
         self._is_new = False
         end = data.find(_END) + 4
-        found = self._fast_path.known_heads.find(self.peer, data[:end])
-        if found is not None and self._transport is not None:
-            self._exchange_client(self._transport).begin_known(*found, data[end:])
-            return
-        plain = self._fast_path.parse_head(data[:end]) if end > 3 else None
-        if plain is None:
+        found = self._fast_path.parts.heads.find(self.peer, data[:end]) if end > 3 else None
+        if found is None or self._transport is None:
             self._begin_other(data)
             return
-        invocation = Invocation(self._fast_path.invoker, plain.head, self._reply, plain.correlation)
+        if not isinstance(found, PlainHead):
+            self._exchange_client(self._transport).begin_known(found, data[end:])
+            return
+        plain, invoker = found, self._fast_path.invoker
+        invocation = Invocation(invoker, plain.head, self._reply, plain.correlation)
         try:
             fits = plain.length <= invocation.admit(plain.key)
         except FnError:

@@ -1,4 +1,4 @@
-"""Heads of requests to functions' servers that were admitted before.
+"""Heads of requests to functions' servers that were admitted before. Pure.
 
 Clients repeat the same head, except for its query, the length of the body, and the ids that
 correlate a request. While its caller lives and the catalog stays, everything that was decided about
@@ -11,12 +11,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.admission.callers import Caller, Callers, KeyProbe
+from gateway.admission.callers import Caller
 from gateway.admission.calls import NOT_CORRELATED, Correlation
 from gateway.observing import records
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
-from registry.catalog import Catalog
 from registry.key_form import KEY
 
 if TYPE_CHECKING:
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
 
 HEAD_MAX: Final = 2048
 """Max bytes of a head that is known, all of it: less than what a request may have."""
-HEADS_MAX: Final = 256
-"""Max heads, with answers 10 to 50 KiB each. At the limit all are forgotten, and each is decided
-about once more."""
-SEEN_MAX: Final = 4096
-"""Max hashes of heads that were seen once: a head is remembered at its second arrival."""
 VARYING: Final = b"\0"
 """Stands for the query and the ids of a request. No parsed head has this character."""
 # The characters that `gateway.proxy.request_head` accepts; not of a head that it would refuse.
@@ -153,66 +147,3 @@ def make_known_head(
         assert after.endswith(b" " + end), "the framing is the last field"
         after = after[: -len(end)]
     return KnownHead(plan, deployed, *decided, plan.head.method.decode(), before, between, after)
-
-
-class _Remembered(NamedTuple):
-    """A known head, and what it depends on besides its caller."""
-
-    known: KnownHead
-    as_of: int
-    """Version of the catalog."""
-    keys_as_of: int | None
-    """Version of the callers, None where no text of the head but the caller's own may be a key."""
-
-
-class KnownHeads:
-    """The known heads of one process by the address of their client and their bytes."""
-
-    def __init__(self, catalog: Catalog, callers: Callers) -> None:
-        self._catalog = catalog
-        self._callers = callers
-        self._known: dict[tuple[bytes, bytes], _Remembered] = {}
-        self._seen: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def find(self, peer: bytes, raw: bytes) -> tuple[KnownHead, CutHead] | None:
-        """Return what is known of a head, None if that is nothing or outdated."""
-        if not self._known or len(raw) > HEAD_MAX:
-            return None
-        cut = cut_head(raw)
-        found = None if cut is None else self._known.get((peer, cut.key))
-        if found is None or cut is None:
-            return None
-        known, as_of, keys_as_of = found
-        is_current = as_of == self._catalog.version and known.caller.is_live
-        if is_current and keys_as_of in (None, self._callers.version):
-            return known, cut
-        del self._known[peer, cut.key]
-        return None
-
-    def repeated(self, peer: bytes, raw: bytes, who: Correlation) -> CutHead | None:
-        """Return a head like which another one has arrived before, and note its arrival.
-
-        None also for a head that may not be learned: it is long, or has ids that are not cut out.
-        `who`: its ids.
-        """
-        cut = cut_head(raw) if len(raw) <= HEAD_MAX else None
-        if cut is None or cut.who != who:
-            return None
-        mark = hash((peer, cut.key))
-        if mark in self._seen:
-            return cut
-        if len(self._seen) >= SEEN_MAX:
-            self._seen.clear()
-        self._seen.add(mark)
-        return None
-
-    def learn(self, peer: bytes, key: bytes, known: KnownHead, probe: KeyProbe) -> None:
-        """Remember what was just decided about a head. `probe` was asked about its texts."""
-        if len(self._known) >= HEADS_MAX:
-            self._known.clear()
-        depends = bool(probe.found - {known.caller})
-        version = self._callers.version if depends else None
-        self._known[peer, key] = _Remembered(known, self._catalog.version, version)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.admission.calls import correlate
 from gateway.admission.control import MODELS, Entry
 from gateway.http.exchange_journal import ExchangeJournal
-from gateway.http.exchanges import answer, credential_in, header_of
+from gateway.http.exchanges import answer, credential_in
 from gateway.http.models.resolution import (
     OWN,
     UNANSWERED,
@@ -21,6 +21,7 @@ from gateway.http.models.resolution import (
 from gateway.http.models.usage import UsageMeter
 from gateway.pages.origins import asked_for
 from gateway.proxy.forwarding import forward_request
+from gateway.proxy.request_head import header_of
 from gateway.proxy.websocket import is_handshake
 from gateway.v1 import shapes
 from gateway.v1.endpoints import PREFIX, REALTIME, Protocol

@@ -11,7 +11,7 @@ from gateway.admission.calls import REQUEST_ID, correlate
 from gateway.admission.control import MODELS as PLACE
 from gateway.admission.control import Entry
 from gateway.http.exchange_journal import ExchangeJournal
-from gateway.http.exchanges import answer, credential_in, header_of
+from gateway.http.exchanges import answer, credential_in
 from gateway.http.models.realtime import RealtimeRequests
 from gateway.http.models.request import ModelRequest, Routed
 from gateway.http.models.resolution import (
@@ -26,6 +26,7 @@ from gateway.http.models.usage import UsageMeter
 from gateway.pages.origins import asked_for
 from gateway.proxy.forwarding import forward_request
 from gateway.proxy.framing import BodyKind, Framing
+from gateway.proxy.request_head import header_of
 from gateway.settings import MIB
 from gateway.v1 import shapes
 from gateway.v1.endpoints import (

@@ -13,7 +13,6 @@ import pytest
 
 from gateway.http.connections import ConnectionLimit
 from gateway.http.fast_path import QUIET_MAX, Connection, FastPath
-from gateway.http.plain_heads import HEADS_MAX
 from runtime_image.contract.link import Kind
 from tests.support.peers import KEY, Peer, published
 from tests.unit.gateway.http.conftest import Front as Served
@@ -267,16 +266,6 @@ def unlimited() -> ConnectionLimit:
 def plain_front(served: Served) -> FastPath:
     """Return a fast path that is not listening."""
     return FastPath(served.gateway.invoker, served.gateway.parts, asyncio.Protocol, unlimited())
-
-
-async def test_the_head_cache_is_bounded(served: Served) -> None:
-    """Clients that send a different head each time do not fill the memory."""
-    front = plain_front(served)
-    first = front.parse_head(request(b"", extra=b"X: 0\r\n"))
-    for number in range(HEADS_MAX + 1):
-        assert front.parse_head(request(b"", extra=b"X: %d\r\n" % number)) is not None
-    assert front.parse_head(request(b"", extra=b"X: 1\r\n")) is not front.parse_head(b"")
-    assert front.parse_head(request(b"", extra=b"X: 0\r\n")) is not first
 
 
 class RecordingTransport(asyncio.Transport):
