@@ -50,7 +50,7 @@ SUBJECTS: Final = {
     "counters": ("gateway/metrics/", "gateway/http/connected", "admin/history", "admin/usage"),
     "log event": ("gateway/observing/", "gateway/http/exchange_journal"),
     "writes": ("gateway/replies", "gateway/unsent", "gateway/problems"),
-    "loop": ("loop",),
+    "loop": ("loop", "admin/serve"),
 }
 """Beginnings of the places of each subject; the first that fits counts."""
 OTHER: Final = "other"
@@ -141,9 +141,7 @@ def measured(seconds: int, setting: Setting) -> dict[str, tuple[float, dict[str,
             Load(ours.call(tiny), CONNECTIONS, seconds),
         )
         loads: dict[str, Callable[[], float]] = {
-            WARM: lambda: (
-                generator.run(Load(ours.call(tiny), CONNECTIONS, seconds), cores).requests
-            ),
+            WARM: lambda: generator.run(calls, cores).requests,
             PROXIED: lambda: generator.run(small, cores).requests,
             EVENT: lambda: _events(plan, cores),
             CHUNK: lambda: chats.run(edited.streams(shape), cores).tokens,
