@@ -54,7 +54,7 @@ from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.http.app import Gateway, StatePages
 from gateway.http.connected import Connections

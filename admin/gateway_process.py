@@ -13,7 +13,7 @@ from aiohttp import web
 from admin.extras import grpc_refusal
 from admin.telemetry.logs import access_writer
 from admin.telemetry.tracing import check_traces, open_tracer
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, Site, stop_serving
@@ -106,7 +106,7 @@ async def open_site(gateway: Gateway, app: web.Application, stack: AsyncExitStac
     it."""
     app.on_cleanup.append(gateway.close)
     runner = await open_runner(app, stack)
-    site = Site(gateway.invoker, gateway.writer, runner)
+    site = Site(gateway, runner)
     stack.push_async_callback(site.close)
     return site
 

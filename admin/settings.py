@@ -22,7 +22,8 @@ from pydantic_settings import (
 
 from admin.prices import Prices, parse_prices
 from environments.folders import EnvironmentSettings
-from gateway.access import ANY_ORIGIN, LOOPBACK, is_loopback
+from gateway.admission.access import ANY_ORIGIN
+from gateway.admission.hosts import LOOPBACK, is_loopback
 from gateway.proxy.trusted import parse_network
 from gateway.settings import GatewaySettings
 from pool_manager.drivers.uids import DEFAULT, parse_range

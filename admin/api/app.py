@@ -36,9 +36,12 @@ from admin.events.snapshot import FunctionRows, StateReader
 from admin.events.watch import EventWatch
 from admin.host_login import HostLogins
 from admin.ui.files import UiPages, read_files
-from gateway.access import Access, Need
+from gateway.admission.access import Access
+from gateway.admission.callers import Need
+from gateway.admission.credentials import Realm
 from gateway.http.app import ErrorBoundary, Handler
 from gateway.http.bodies import continue_later
+from gateway.http.call_route import credential_in
 from gateway.metrics.samples import RateSample
 from gateway.waits import OpenRequests
 from registry.errors import FnError, RevokedNotStored, Unknown
@@ -89,9 +92,8 @@ class AdminApi:
 
     def _scoped(self, need: Need, handler: Scoped, *, is_shielded: bool) -> Handler:
         async def checked(request: web.Request) -> web.StreamResponse:
-            authorization = request.headers.get("Authorization")
-            name = request.match_info.get("name", "")
-            caller = self._access.check(authorization, need, name)
+            caller = self._access.identify(credential_in(request, Realm.ADMIN), Realm.ADMIN)
+            caller.require(need, request.match_info.get("name", ""))
             request[CALLER] = caller
             if not is_shielded:
                 with self._places.taken(caller):
@@ -164,7 +166,7 @@ class Admin:
             logs,
             ErrorRoutes(store.catalog, manager, context.failures),
             events,
-            SessionRoutes(boundary.access, server_facts(settings)),
+            SessionRoutes(server_facts(settings)),
             BackupRoutes(store.backups),
             SecretRoutes(store, manager, deploys.upstream_keys, wall),
             ImageRoutes(deploys),

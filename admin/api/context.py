@@ -14,7 +14,7 @@ from admin.events.snapshot import GatewayState
 from admin.history import ServerHistory
 from admin.settings import Settings
 from admin.store import Store
-from gateway.access import Caller
+from gateway.admission.callers import Caller
 from gateway.http.connected import Connections
 from gateway.observing.errors import RecentFailures
 from gateway.pages.tickets import Tickets

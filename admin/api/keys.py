@@ -11,9 +11,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from admin.api.context import CALLER
 from admin.store import TOKEN_FILE, Store, replace_admin_token
 from admin.views import key_json
-from gateway.access import Access
 from gateway.http.bodies import read_body
 from gateway.problems import CREATED, json_answer
 from registry.bounded_text import read_json
@@ -150,11 +150,9 @@ class AccessRoutes:
 class SessionRoutes:
     """Handler for `GET /admin/v1/session`. `facts` do not change while the server runs."""
 
-    def __init__(self, access: Access, facts: Mapping[str, Any]) -> None:
-        self._access = access
+    def __init__(self, facts: Mapping[str, Any]) -> None:
         self._facts = {key: facts[key] for key in SESSION_FACTS}
 
     async def get_session(self, request: web.Request) -> web.Response:
         """Return the key's scopes. Every request is checked anew, whatever this answer says."""
-        scopes = self._access.scopes(request.headers.get("Authorization"))
-        return json_answer({"scopes": list(scopes), **self._facts})
+        return json_answer({"scopes": list(request[CALLER].scopes), **self._facts})

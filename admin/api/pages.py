@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.access import Access
+from admin.api.context import CALLER
+from gateway.admission.access import Access
 from gateway.http.bodies import read_body
 from gateway.pages.entering import ENTER, check_path
 from gateway.pages.tickets import LIFETIME_S, Tickets
@@ -39,14 +40,14 @@ class PageRoutes:
 
         The address has no scheme: the client knows the one by which it reaches this server.
         """
-        caller = self._access.caller(request.headers.get("Authorization"))
+        caller = request[CALLER]
         deployed = self._catalog.resolve(request.match_info["name"], may_see=caller.may_invoke)
         name = deployed.function.name
         if deployed.revision.server is None:
             raise BadRequest(f"{name} is a model: only server functions have pages")
         if "@" in request.match_info["name"]:
             raise BadRequest("expected a name without a revision: pages follow the traffic")
-        host = self._access.page_host(name, request.host)
+        host = self._access.hosts.page_host(name, request.host)
         if host is None:
             raise BadRequest("pages need a host name: start the server with --public-host NAME")
         path = check_path(await _path(request))

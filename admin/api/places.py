@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.access import Caller
+from gateway.admission.callers import Caller
 from registry.shares import Shares
 
 

@@ -16,7 +16,7 @@ from aiohttp import hdrs, web
 
 from admin.api.context import CALLER
 from admin.api.places import Places
-from gateway.access import NOBODY
+from gateway.admission.callers import NOBODY
 from gateway.problems import OK
 from registry.errors import ShuttingDown
 

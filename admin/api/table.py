@@ -23,7 +23,7 @@ from admin.api.pages import PageRoutes
 from admin.api.pools import PoolRoutes
 from admin.api.secrets import SecretRoutes
 from admin.api.usage import UsageRoutes
-from gateway.access import Need
+from gateway.admission.callers import Need
 from gateway.openapi.routes import Route
 
 Scoped = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -38,7 +38,7 @@ from admin.deploy.upstream_keys import UpstreamKeyReader
 from admin.deploy.verify import Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
-from gateway.access import Caller
+from gateway.admission.callers import Caller
 from pool_manager.manager import Manager
 from pool_manager.mounts import MountRules
 from registry.batching import rows_of, summary

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from admin.deploy.turns import Turns
-from gateway.access import NOBODY, Caller
+from gateway.admission.callers import NOBODY, Caller
 from gateway.problems import document
 from pool_manager.subscribers import Subscribers
 from registry.errors import FnError, ShuttingDown, StoreUnavailable

@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from gateway.access import is_passed_on
+from gateway.admission.credentials import is_passed_on
 from gateway.http.bodies import is_awaiting_continue, send_continue
 from registry.errors import BadRequest, QueueFull, SupervisorAway
 

@@ -65,7 +65,7 @@ from admin.workers.messages import (
 from admin.workers.model_control import RemoteModels
 from admin.workers.shared_counters import CounterWriter
 from admin.workers.statistics import StatisticsQuestions
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.delivery import Delivery, follow_traffic
 from gateway.http.app import Gateway, Site, stop_serving
 from gateway.http.bodies import continue_later

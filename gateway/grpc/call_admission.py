@@ -1,7 +1,7 @@
 """The one way in of every RPC: who calls, its place among others, its messages and its answers.
 
 A handler admits its RPC before it reads anything, reads through what it got, and passes the bytes
-of its answers through it. The checks are those of REST: `Access` decides.
+of its answers through it. The checks are those of REST: `gateway.admission` decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple
 
-from gateway.access import Access, Credential, Need
+from gateway.admission.callers import ANY, Need
+from gateway.admission.credentials import Realm
 from gateway.grpc.connection_cut import cut_connection
 from gateway.grpc.message_reader import MessageReader, OwnRoom
 from gateway.grpc.metadata import CallHead
@@ -22,7 +23,6 @@ from gateway.http.context import Invoker
 from gateway.http.reservations import BodyBudget
 from gateway.settings import GatewaySettings
 from gateway.unsent import UnsentAnswer, UnsentAnswers
-from registry.errors import WrongScope
 from registry.shares import Shares
 
 UNASKED: Final = 16 * 1024
@@ -163,7 +163,10 @@ class CallAdmission:
         `need`: the scope of the same request over REST. Which function it is for, the message says:
         a key for any one function may send it.
         """
-        return self._enter(call_class, _party(self._access, caller.authorization, need), context)
+        party = self._access.identify(caller.credential, Realm.CALLS)
+        if need != "any":
+            party.require(need, ANY)
+        return self._enter(call_class, party.id, context)
 
     def admit_anyone(self, call_class: CallClass, context: Any) -> AdmittedCall:
         """Admit an RPC that needs no key, of a party by its address. Raises QueueFull."""
@@ -199,19 +202,3 @@ def rpcs_max(settings: GatewaySettings) -> int:
 
 def _own_reader(room: int) -> MessageReader:
     return MessageReader(BodyBudget(OwnRoom(), room, monotonic), room, OWN_PATIENCE_S)
-
-
-def _party(access: Access, authorization: Credential, need: Need | AnyKey) -> str:
-    """Return the id of a caller who may send a message, "" for one who needs no key."""
-    if need != "admin" and access.lets_in(authorization):
-        return ""
-    if need == "any":
-        return access.caller(authorization).id
-    try:
-        return access.check(authorization, need).id
-    except WrongScope:
-        caller = access.caller(authorization)
-        named = [one for one in caller.scopes if one.startswith("invoke:")]
-        if need != "invoke" or not named:
-            raise
-        return caller.id

@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from gateway import problems
-from gateway.access import Credential
+from gateway.admission.calls import REQUEST_ID, Head
+from gateway.admission.credentials import Credential
 from gateway.cold_checks.cold_check import IN_LOOP_MAX
 from gateway.grpc.answer import Answers
 from gateway.grpc.codes import Failure, failure
 from gateway.grpc.metadata import CallHead
 from gateway.grpc.request import Packed, Read, read, read_parts
 from gateway.grpc.wire import NotPlain, Split, split
-from gateway.http.admission import REQUEST_ID, Head
 from gateway.http.context import Invoker
 from gateway.http.invocation import Invocation
 from gateway.replies import Body, Reply
@@ -64,17 +64,17 @@ class Calls:
         """Stop the thread after the current message."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def find(self, parts: Split, authorization: Credential) -> Prepared | None:
+    def find(self, parts: Split, credential: Credential) -> Prepared | None:
         """Return what was prepared for the same head with tensors of the same sizes."""
-        return self._known.get((parts.head, authorization, tuple(map(len, parts.raw))))
+        return self._known.get((parts.head, credential, tuple(map(len, parts.raw))))
 
-    def learn(self, parts: Split, authorization: Credential, made: Prepared) -> None:
+    def learn(self, parts: Split, credential: Credential, made: Prepared) -> None:
         """Remember a head. Typed contents belong to it and differ each time: not those."""
         if not parts.raw or len(parts.head) > KNOWN_BYTES_MAX:
             return
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
-        self._known[parts.head, authorization, tuple(map(len, parts.raw))] = made
+        self._known[parts.head, credential, tuple(map(len, parts.raw))] = made
 
     def read_in_thread(self, data: bytes, on_read: OnRead) -> asyncio.Future[Read]:
         """Read a message that would take long. `on_read` is called in the event loop, unless the
@@ -127,7 +127,7 @@ class InferCall:
     def start(self, data: bytes, wait_s: float | None) -> None:
         """Begin the call with its message. `wait_s`: seconds until the client's deadline."""
         self._wait_s = wait_s
-        calls, authorization = self._calls, self._caller.authorization
+        calls, credential = self._calls, self._caller.credential
         try:
             parts = split(data)
             is_large = len(parts.head) > IN_LOOP_MAX
@@ -142,18 +142,18 @@ class InferCall:
         if parts is None:
             self._on_read(read(data))
             return
-        known = calls.find(parts, authorization)
+        known = calls.find(parts, credential)
         if known is not None:
             self.id = parts.id
             self._run(known, Packed(known.json, parts.raw))
             return
         made = self._on_read(read_parts(parts))
         if made is not None:
-            calls.learn(parts, authorization, made)
+            calls.learn(parts, credential, made)
 
     def refuse(self, error: Exception) -> None:
         """End a call that names no model with an error, which is recorded as for every other."""
-        self._invoke(_head("", "", self._caller.authorization)).fail(error)
+        self._invoke(_head("", "", self._caller.credential)).fail(error)
 
     def cancel(self) -> None:
         """End the call without a result: its client has left, or its deadline has passed."""
@@ -175,18 +175,18 @@ class InferCall:
     def _on_read(self, found: Read) -> Prepared | None:
         """Run a request that was read; return what can be remembered of it."""
         self.id = found.id
-        packed, authorization = found.packed, self._caller.authorization
+        packed, credential = found.packed, self._caller.credential
         if not _NAME.fullmatch(found.model) or len(found.version) > VERSION_MAX:
             is_unread = not found.model and not isinstance(packed, Packed)
             self.refuse(packed if is_unread else _no_model(found))  # type: ignore[arg-type]
             return None
         if isinstance(packed, Packed):
             length = str(len(packed.json))
-            head = _head(found.model, found.version, authorization, length)
+            head = _head(found.model, found.version, credential, length)
             made = Prepared(head, head, packed.json)
             self._run(made, packed)
             return made
-        head = _head(found.model, found.version, authorization)
+        head = _head(found.model, found.version, credential)
         invocation = self._invoke(head)
         try:
             # A caller who may not call the model learns no more about the request than that.
@@ -249,13 +249,9 @@ class InferCall:
         self._done(self)
 
 
-def _head(
-    model: str, version: str, authorization: Credential, json_length: str | None = None
-) -> Head:
+def _head(model: str, version: str, credential: Credential, json_length: str | None = None) -> Head:
     # No browser is the client, so there are no Host and no Origin.
-    return Head(
-        model, None, None, None, authorization, None, None, json_length, None, None, version
-    )
+    return Head(model, None, None, None, credential, None, None, json_length, None, None, version)
 
 
 def _no_model(found: Read) -> FnError:

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 from google.protobuf import json_format
 
-from gateway.access import Need
+from gateway.admission.callers import Need
 from gateway.grpc.call_admission import AnyKey, CallAdmission, CallClass
 from gateway.grpc.codes import failure
 from gateway.grpc.messages import METHODS, message, parse
@@ -118,7 +118,7 @@ class Service:
             except Exception:  # error boundary: a defect must not expose internals
                 log.exception("a request failed", method=method)
                 found = FnError("see the server's log")
-            is_admin = self._invoker.access.is_admin(caller.authorization)
+            is_admin = self._invoker.access.is_admin(caller.credential)
             failed = failure(found, for_admin=is_admin)
             await context.abort(failed.code, failed.text, failed.metadata)
             raise AssertionError("abort raises")
@@ -134,39 +134,39 @@ class Service:
     async def _model_ready(self, request: Any, caller: CallHead) -> Document:
         """Answer whether a call would be accepted; of an unknown model that it is not ready."""
         try:
-            found = self._models.find(caller.authorization, "invoke", request.name, request.version)
+            found = self._models.find(caller.credential, "invoke", request.name, request.version)
         except Unknown:
             return {"ready": False}
         shown = self._invoker.delivery.endpoints(found.revision.key)
         return {"ready": self._invoker.gate.is_open and shown.state != "failing"}
 
     async def _server_metadata(self, _request: Any, caller: CallHead) -> Document:
-        self._models.check_caller(caller.authorization)
+        self._models.identify(caller.credential)
         return documents.server_metadata(self._version)
 
     async def _model_metadata(self, request: Any, caller: CallHead) -> Document:
-        found = self._models.find(caller.authorization, "invoke", request.name, request.version)
+        found = self._models.find(caller.credential, "invoke", request.name, request.version)
         return documents.model_metadata(found, self._models.versions(found))
 
     async def _model_config(self, request: Any, caller: CallHead) -> Document:
-        found = self._models.find(caller.authorization, "invoke", request.name, request.version)
+        found = self._models.find(caller.credential, "invoke", request.name, request.version)
         return {"config": documents.model_config(found, self._models.versions(found))}
 
     async def _model_statistics(self, request: Any, caller: CallHead) -> Document:
-        models, authorization = self._models, caller.authorization
+        models, credential = self._models, caller.credential
         if not request.name:
-            models.check(authorization, "read")
+            models.check(credential, "read")
             return await models.statistics(models.all())
-        found = models.find(authorization, "read", request.name, request.version)
+        found = models.find(credential, "read", request.name, request.version)
         return await models.statistics([found] if request.version else models.versions(found))
 
     async def _index(self, request: Any, caller: CallHead) -> Document:
         """List every version of the models that the caller may invoke."""
-        return {"models": self._models.index(caller.authorization, only_ready=request.ready)}
+        return {"models": self._models.index(caller.credential, only_ready=request.ready)}
 
     async def _load(self, request: Any, caller: CallHead) -> Document:
         """Answer once a replica of the model is ready, within the wait budget of a call."""
-        found = self._models.find(caller.authorization, "deploy", request.model_name)
+        found = self._models.find(caller.credential, "deploy", request.model_name)
         repository.check_load(_encoded(request.parameters))
         self._models.check_open()
         await self.waits.run(self._models.control.load(found, found.function.limits.wait_s))
@@ -174,26 +174,26 @@ class Service:
 
     async def _unload(self, request: Any, caller: CallHead) -> Document:
         """Answer at once; the replicas stop when they are idle."""
-        found = self._models.find(caller.authorization, "deploy", request.model_name)
+        found = self._models.find(caller.credential, "deploy", request.model_name)
         repository.check_unload(_encoded(request.parameters))
         await self._models.control.unload(found)
         return {}
 
     async def _no_regions(self, request: Any, caller: CallHead) -> Document:
         """Answer about shared memory, or unregister it: there is none, of no name."""
-        self._models.check_caller(caller.authorization)
+        self._models.identify(caller.credential)
         if request.DESCRIPTOR.name.endswith("StatusRequest") and request.name:
             raise Unknown(f"no shared memory region {request.name[:SHOWN_MAX]!r}: there is none")
         return {}
 
     async def _no_registering(self, _request: Any, caller: CallHead) -> Document:
-        self._models.check_caller(caller.authorization)
+        self._models.identify(caller.credential)
         raise NotServed("this server uses no shared memory of clients: send tensors in messages")
 
     async def _trace_setting(self, request: Any, caller: CallHead) -> Document:
-        self._models.check(caller.authorization, "admin")
+        self._models.check(caller.credential, "admin")
         if request.model_name:
-            self._models.find(caller.authorization, "admin", request.model_name)
+            self._models.find(caller.credential, "admin", request.model_name)
         # A setting without values is Triton's "as before".
         if any(one.value for one in request.settings.values()):
             raise BadRequest(_FIXED.format("FN_TRACES and FN_TRACES_SAMPLE"))
@@ -202,7 +202,7 @@ class Service:
         return {"settings": values}
 
     async def _log_settings(self, request: Any, caller: CallHead) -> Document:
-        self._models.check(caller.authorization, "admin")
+        self._models.check(caller.credential, "admin")
         if any(one.WhichOneof("parameter_choice") for one in request.settings.values()):
             raise BadRequest(_FIXED.format("FN_LOG_FORMAT and FN_ACCESS_LOG"))
         return {"settings": {key: _log_value(one) for key, one in LOG_SETTINGS.items()}}

@@ -17,8 +17,8 @@ import structlog
 from aiohttp import web
 
 from gateway import problems
-from gateway.access import Access, anonymous
-from gateway.cross_origins import CrossOrigins
+from gateway.admission.access import Access
+from gateway.admission.credentials import Realm
 from gateway.delivery import Delivery
 from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
 from gateway.http.call_route import credential_in, head_of, invoke, route_calls
@@ -41,11 +41,12 @@ from gateway.openapi.descriptions import (
     prefers_page,
 )
 from gateway.openapi.function_document import function_document
+from gateway.pages.origins import Asked
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from gateway.v1.endpoints import is_realtime
 from registry.catalog import Deployed
-from registry.errors import FnError, MethodNotAllowed, NoKey, Unknown
+from registry.errors import FnError, MethodNotAllowed, Unknown
 from registry.tasks import Tasks, every
 
 log = structlog.get_logger()
@@ -73,7 +74,7 @@ class Gateway:
         self.gate = invoker.gate
         self.parts = make_parts(invoker, self.writer)
         self.models = ModelRoutes(invoker)
-        self.origins = CrossOrigins(invoker.access, invoker.catalog)
+        self.origins = invoker.admission.origins
         shaped = ErrorBoundary(invoker.access, shapes.reply)
         self.oip = OipRoutes(invoker, self.writer, shaped)
 
@@ -155,7 +156,7 @@ class Gateway:
         """Return the function that a request names. Raises FnError."""
         ref = request.match_info["ref"]
         name = ref.partition("@")[0]
-        caller = self.invoker.access.check(credential_in(request), "invoke", name)
+        caller = self.invoker.admission.enter(credential_in(request), "invoke", name)
         return self.invoker.catalog.resolve(ref, may_see=caller.may_invoke)
 
     async def _realtime(self, request: web.Request) -> web.StreamResponse:
@@ -207,13 +208,14 @@ class ErrorBoundary:
             headers = request.headers
             try:
                 check_framing(request)
-                access.check_host(request.host)
-                origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+                asked = Asked(request.method, request.host)
                 if not is_linked:
-                    access.check_origin(origin, site, request.host, request.rel_url.raw_path)
+                    origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+                    asked = asked._replace(origin=origin, site=site)
+                access.check_source(asked, request.rel_url.raw_path)
                 return await handler(request)
             except FnError as error:
-                is_admin = access.is_admin(headers.get("Authorization"))
+                is_admin = access.is_admin(credential_in(request))
                 return problems.response_of(self._shape(error, for_admin=is_admin))
             except Exception:  # error boundary: a defect must not expose internals
                 log.exception("a request failed", path=request.path)
@@ -278,21 +280,18 @@ class StatePages:
             stopping = {"status": "stopping", "reasons": ["shutting down"]}
             return problems.json_answer(stopping, problems.NOT_READY)
         reasons = self._reasons()
-        if reasons and not self._may_read(request.headers.get("Authorization")):
+        if reasons and not self._may_read(request):
             reasons = list(dict.fromkeys(_KIND.split(reason, 1)[0] for reason in reasons))
         return problems.json_answer({"status": "degraded" if reasons else "ok", "reasons": reasons})
 
-    def _may_read(self, authorization: str | None) -> bool:
-        try:
-            return self._boundary.access.allows(authorization, "read")
-        except NoKey:
-            return False
+    def _may_read(self, request: web.Request) -> bool:
+        holder = self._boundary.access.holder(credential_in(request))
+        return holder is not None and holder.may("read")
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        access = self._boundary.access
-        sender = anonymous(request.host, request.headers)
-        if not access.lets_in(sender):
-            access.check(request.headers.get("Authorization", sender), "read")
+        credential = credential_in(request)
+        if not self._boundary.access.lets_in(credential):
+            self._boundary.access.identify(credential, Realm.CALLS).require("read")
         form = negotiate_format(request.headers.get("Accept", ""))
         await self._page.refresh()
         self._page.snapshot()
@@ -303,22 +302,23 @@ class StatePages:
 class Site:
     """The listening socket. `stop` ends accepting; connections remain open until `close`."""
 
-    def __init__(self, invoker: Invoker, writer: Writer, runner: web.AppRunner) -> None:
+    def __init__(self, gateway: Gateway, runner: web.AppRunner) -> None:
         """Create the connection handlers. `runner` has been set up."""
         assert runner.server is not None
+        invoker, writer = gateway.invoker, gateway.writer
         self._settings: GatewaySettings = invoker.settings
         self._events = invoker.access_log
         self._tracer = invoker.tracer
         others = runner.server.request_handler
         calls = route_calls(others, invoker, writer)
-        runner.server.request_handler = route_pages(calls, invoker, writer)
+        runner.server.request_handler = route_pages(calls, invoker, gateway.parts)
         seconds = self._settings.head_read_s
         most = connections_max(self._settings.connections)
         invoker.delivery.limit_connections(most)
         limit = ConnectionLimit(most, monotonic)
         self._handlers = HandlerFactory(runner.server, writer, invoker.body_budget, seconds, limit)
-        self._fast_path = FastPath(invoker, writer, self._handlers.adopt, limit)
-        self._parts = make_parts(invoker, writer)
+        self._fast_path = FastPath(invoker, gateway.parts, self._handlers.adopt, limit)
+        self._parts = gateway.parts
         self._budget, self._metrics = invoker.body_budget, invoker.metrics
         self._tasks = Tasks("site")
         self._server: asyncio.Server | None = None

@@ -10,9 +10,8 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from gateway import problems
-from gateway.access import Credential, credential_of
-from gateway.cross_origins import CrossOrigins
-from gateway.http.admission import Head, correlate, make_head
+from gateway.admission.calls import Head, correlate, make_head
+from gateway.admission.credentials import Credential, Realm, read_credential
 from gateway.http.bodies import check_framing, is_awaiting_continue, receive
 from gateway.http.compression import compressed, requested_coding
 from gateway.http.context import Invoker
@@ -35,7 +34,7 @@ def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
 
     # Looked up once: Python 3.11 calls getpid() in each look-up.
     loop = asyncio.get_running_loop()
-    origins = CrossOrigins(invoker.access, invoker.catalog)
+    origins = invoker.admission.origins
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "POST":
@@ -51,7 +50,7 @@ def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
         if request.method == "OPTIONS" and not _is_for_server(invoker, request):
             path, header = request.rel_url.raw_path, request.headers.get
             fields = origins.preflight(request.method, path, header)
-            if fields is not None and invoker.access.has_host(request.host):
+            if fields is not None and invoker.access.hosts.has(request.host):
                 return web.Response(headers=fields)
         return await others(request)
 
@@ -75,10 +74,9 @@ def head_of(request: web.BaseRequest, ref: str, version: str | None = None) -> H
     return make_head(ref, request.host, request.headers.get, request.headers, version)
 
 
-def credential_in(request: web.BaseRequest) -> Credential:
-    """Return what a request is authorised with."""
-    headers = request.headers
-    return credential_of(headers.get(hdrs.AUTHORIZATION), request.host, headers)
+def credential_in(request: web.BaseRequest, realm: Realm = Realm.CALLS) -> Credential:
+    """Return the credentials of a request that count in a realm."""
+    return read_credential(request.headers.get, request.host, request.headers, realm)
 
 
 async def invoke(
@@ -129,8 +127,7 @@ def _shared(invoker: Invoker, request: web.BaseRequest, reply: Reply) -> Reply:
     origin = request.headers.get("Origin")
     if origin is None:
         return reply
-    origins = CrossOrigins(invoker.access, invoker.catalog)
-    fields = origins.fields(request.rel_url.raw_path, origin)
+    fields = invoker.admission.origins.fields(request.rel_url.raw_path, origin)
     return reply._replace(headers=(*reply.headers, *fields)) if fields else reply
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import web
 
-from gateway.access import Access
+from gateway.admission.access import Access
+from gateway.admission.control import AdmissionControl
 from gateway.cold_checks.cold_check import ColdCheck
 from gateway.delivery import Delivery
-from gateway.http.admission import Admissions
 from gateway.http.connected import SHOWN_MAX, Connected, LastExchanges
 from gateway.http.decompression import Inflation, inflating_threads
 from gateway.http.reservations import BodyBudget
@@ -64,7 +64,7 @@ class Invoker(NamedTuple):
     metrics: Metrics
     history: CallHistory
     gate: RequestGate
-    admissions: Admissions
+    admission: AdmissionControl
     wall: Callable[[], float]
     new_id: Callable[[], str]
     access_log: AccessLog | None
@@ -131,7 +131,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         metrics,
         history,
         RequestGate(),
-        Admissions(access, catalog, settings.wait_max_s, settings.held_bytes_max),
+        AdmissionControl(access, catalog, settings.wait_max_s, settings.held_bytes_max),
         wall,
         request_ids(secrets.token_hex(6)),
         access_log,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from gateway import problems
 from gateway.http.connections import begin_answer, is_gone
 from gateway.http.exchanges import Exchanges
+from gateway.http.head_memory import HeadMemory
 from gateway.http.models.router import ModelRequests
 from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
@@ -26,7 +27,7 @@ from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadT
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
-    from gateway.http.known_heads import CutHead, KnownHead
+    from gateway.http.head_memory import KnownRequest
     from gateway.http.reservations import BodyBudget, BodyReservation
     from gateway.proxy.framing import Framing
     from gateway.proxy.ports import ClientExchange, ClientSide
@@ -68,8 +69,9 @@ def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
 
 
 class ExchangeParts(NamedTuple):
-    """What all connections of one site share."""
+    """What all connections of one gateway process share."""
 
+    heads: HeadMemory
     exchanges: Exchanges
     models: ModelRequests
     writer: Writer
@@ -90,10 +92,11 @@ class ExchangeParts(NamedTuple):
 
 
 def make_parts(invoker: Invoker, writer: Writer) -> ExchangeParts:
-    """Return what all connections of one site share."""
-    exchanges = Exchanges(invoker)
+    """Return what all connections of one gateway process share: to be called once."""
+    heads = HeadMemory(invoker.catalog, invoker.access.callers)
+    exchanges = Exchanges(invoker, heads)
     models = ModelRequests(exchanges, invoker)
-    return ExchangeParts(exchanges, models, writer, invoker.body_budget)
+    return ExchangeParts(heads, exchanges, models, writer, invoker.body_budget)
 
 
 class ConnectionOwner(Protocol):
@@ -301,8 +304,9 @@ class ExchangeClient:
             return
         self._start(exchange, rest)
 
-    def begin_known(self, known: KnownHead, cut: CutHead, rest: bytes) -> None:
+    def begin_known(self, request: KnownRequest, rest: bytes) -> None:
         """Begin an exchange with a known head; `rest` is what follows the head."""
+        known, cut = request
         self._method = known.plan.head.method
         self._expect_body(known.framing(cut), rest)
         exchange = self._shared.exchanges.begin_known(known, cut, self)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from gateway import problems
-from gateway.http.admission import REQUEST_ID, Correlation
+from gateway.admission.calls import REQUEST_ID, Correlation
 from gateway.http.connected import closed_websocket
 from gateway.metrics.counters import exemplar_of
 from gateway.metrics.key_times import KeyTime
@@ -21,7 +21,7 @@ from registry.errors import FnError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.access import Credential
+    from gateway.admission.callers import Caller
     from gateway.http.context import Invoker
     from gateway.http.models.usage import UsageMeter
     from gateway.metrics.exchanges import ExchangeNumbers
@@ -47,7 +47,6 @@ class ExchangeJournal:
     __slots__ = (
         "_began_s",
         "_connected_s",
-        "_credential",
         "_deployed",
         "_first_byte_s",
         "_invoker",
@@ -61,6 +60,7 @@ class ExchangeJournal:
         "_traceparent",
         "added",
         "applied",
+        "caller",
         "key_id",
         "meter",
         "request_id",
@@ -68,13 +68,10 @@ class ExchangeJournal:
         "trace",
     )
 
-    def __init__(
-        self, invoker: Invoker, ref: str, method: str, credential: Credential, who: Correlation
-    ) -> None:
+    def __init__(self, invoker: Invoker, ref: str, method: str, who: Correlation) -> None:
         self._invoker = invoker
         self._ref = ref
         self._method = method
-        self._credential = credential
         self._began_s = monotonic()
         self._deployed: Deployed | None = None
         self._numbers: ExchangeNumbers | None = None
@@ -90,6 +87,8 @@ class ExchangeJournal:
         """Further headers of every answer, such as those of CORS."""
         self.shape: Callable[[FnError], Reply] | None = None
         """Shape of errors, None for problem documents."""
+        self.caller: Caller | None = None
+        """Who sends the request, None while that is not known."""
         self.key_id = ""
         """Id of the caller's key, "" without one."""
         self.meter: UsageMeter | None = None
@@ -168,8 +167,8 @@ class ExchangeJournal:
         """
         error = self._known(error)
         invoker, now = self._invoker, monotonic()
-        for_admin = bool(error.admin_detail) and invoker.access.is_admin(self._credential)
-        shape = self.shape
+        caller, shape = self.caller, self.shape
+        for_admin = bool(error.admin_detail) and caller is not None and caller.is_admin
         reply = problems.reply(error, for_admin=for_admin) if shape is None else shape(error)
         if self._deployed is not None:
             function = self._deployed.function

@@ -12,30 +12,23 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway import problems
-from gateway.access import Access, Anonymous, Caller, Credential, anonymous
-from gateway.http.admission import (
+from gateway.admission.callers import KeyProbe
+from gateway.admission.calls import (
     Correlation,
     correlate,
     requested_priority,
     requested_wait_s,
 )
+from gateway.admission.credentials import Realm, read_credential
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.known_heads import (
     CutHead,
     KnownHead,
-    KnownHeads,
     make_known_head,
 )
 from gateway.openapi.descriptions import prefers_page
 from gateway.pages.entering import CLOSED_HEADERS, closed_page
-from gateway.pages.origins import (
-    Asked,
-    Sender,
-    asked_by,
-    cors_fields,
-    judge,
-    preflight_fields,
-)
+from gateway.pages.origins import Sender, asked_by, preflight_fields
 from gateway.proxy.exchange import Exchange
 from gateway.proxy.forwarding import (
     SERVER_ADDRESS,
@@ -46,6 +39,7 @@ from gateway.proxy.forwarding import (
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.own_keys import find_keys
 from gateway.proxy.plan import ExchangePlan
+from gateway.proxy.request_head import header_of
 from gateway.proxy.targets import (
     FunctionTarget,
     claimed_methods,
@@ -56,18 +50,19 @@ from gateway.proxy.targets import (
 from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE, Reply
-from registry.catalog import Deployed
-from registry.errors import Asleep, ForeignHost, NoKey, ShuttingDown, Unknown
+from registry.errors import Asleep, ShuttingDown
 from registry.model import HOST_OF_CLIENT, HOST_OF_LOOPBACK, ExchangeLimits, Revision
 from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:
+    from gateway.admission.control import Entry, ServerEntry
+    from gateway.admission.credentials import Credential
     from gateway.http.context import Invoker
+    from gateway.http.head_memory import HeadMemory
     from gateway.proxy.ports import ClientSide
     from gateway.proxy.request_head import RequestHead
 
 DEFAULT_LIMITS: Final = ExchangeLimits()
-VARIES: Final = (("Vary", "Origin"),)
 CONDITIONS: Final = frozenset({b"if-none-match", b"if-modified-since"})
 """Fields of requests whose answers do not renew a cookie: a cache may keep the fields of a 304."""
 IGNORED: Final = "the function is asleep, and its settings say that WebSockets do not wake it"
@@ -80,14 +75,15 @@ _HOST_LINE: Final = re.compile(rb"\r\n[Hh][Oo][Ss][Tt]:[ \t]*+([!-~]++)[ \t]*+\r
 class Exchanges:
     """The exchanges of this process. Event loop thread only."""
 
-    def __init__(self, invoker: Invoker) -> None:
+    def __init__(self, invoker: Invoker, heads: HeadMemory) -> None:
         self._invoker = invoker
         self._open = invoker.open_exchanges
         self._paths: dict[str, CompiledPaths] = {}
         self._paths_as_of = -1
         self._trusted = TrustedProxies(invoker.settings.trusted_proxies)
-        self.known = KnownHeads(invoker.catalog, invoker.access)
-        """The heads that clients repeat."""
+        self._admission = invoker.admission
+        self._hosts = invoker.access.hosts
+        self._heads = heads
 
     def __len__(self) -> int:
         return len(self._open)
@@ -122,9 +118,10 @@ class Exchanges:
         peer: bytes,
         revision: Revision,
         journal: ExchangeJournal,
+        probe: KeyProbe | None = None,
     ) -> Forwarding:
         """Return what decides which fields of a request its server gets. `peer`: the client's IP
-        address."""
+        address. `probe` is asked which texts are keys."""
         assert revision.server is not None
         return Forwarding(
             target.upstream,
@@ -135,8 +132,12 @@ class Exchanges:
             is_trusted=self._trusted.has(peer),
             fields=frozenset(map(str.encode, revision.server.fields)),
             host=_host_for(revision),
-            keys=find_keys(head.fields, self._invoker.access.is_key),
+            keys=find_keys(head.fields, probe or self.probe()),
         )
+
+    def probe(self) -> KeyProbe:
+        """Return a new probe for the keys in the fields of a request."""
+        return KeyProbe(self._invoker.access.callers)
 
     def page_of(self, head: bytes) -> str | None:
         """Return the function whose own host the first bytes of a request name, None for others.
@@ -145,11 +146,11 @@ class Exchanges:
         """
         end = head.find(_END)
         found = _HOST_LINE.search(head, 0, len(head) if end < 0 else end + 2)
-        return None if found is None else self._invoker.access.function_of(found[1].decode())
+        return None if found is None else self._hosts.function_of(found[1].decode())
 
     def target_of(self, head: RequestHead) -> FunctionTarget | None:
         """Return a request's target; None if it is not for a function. Raises BadRequest."""
-        name = self._invoker.access.function_of(head.fields.get(b"host").decode("latin-1"))
+        name = self._hosts.function_of(head.fields.get(b"host").decode("latin-1"))
         return split_target(head.target) if name is None else host_target(name, head.target)
 
     def begin(
@@ -168,38 +169,36 @@ class Exchanges:
         """
         invoker = self._invoker
         header = header_of(head)
-        sender = sender_of(head)
-        credential, is_ours = find_credential(
-            invoker.access, header("Fn-Key"), header("Authorization"), sender
-        )
         who = correlate(header)
-        journal = ExchangeJournal(invoker, target.ref, head.method.decode(), credential, who)
+        journal = ExchangeJournal(invoker, target.ref, head.method.decode(), who)
         try:
             journal.enter()
-            admitted = self._admit(head, target, journal, (credential, is_ours, sender))
+            admitted = self._admit(head, target, journal)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, _for_browsers(journal.problem(error, None, 0), target, header))
             return None
         if isinstance(admitted, Reply):
             answer(head, client, admitted)
             return None
-        plan, deployed, by_cookie = admitted
+        plan, entry = admitted
+        deployed = entry.deployed
         if self._trusted.has(peer):
             values = head.fields.values
             host = values.get(b"x-forwarded-host", b"")
             plan = plan._replace(outer=outer_prefix(values), public_host=host)
-        forwarding = self.forwarding(head, target, peer, deployed.revision, journal)
+        probe = self.probe()
+        forwarding = self.forwarding(head, target, peer, deployed.revision, journal, probe)
         forwarding = forwarding._replace(
             expects_continue=True, is_websocket=plan.websocket_key is not None
         )
         # A cookie expires, which nothing tells.
-        may_learn = raw and not by_cookie and self._is_repeatable(plan, who)
-        cut = self.known.repeated(peer, raw, who) if may_learn else None
+        may_learn = raw and not entry.by_cookie and self._is_repeatable(plan, who)
+        cut = self._heads.repeated(peer, raw, who) if may_learn else None
         if cut is not None:
             plan = plan._replace(answers=KnownAnswers())
-            decided = (credential, journal.applied, journal.added)
+            decided = (entry.caller, journal.applied, journal.added)
             known = make_known_head(plan, deployed, decided, forwarding, cut)
-            self.known.learn(peer, cut.key, known)
+            self._heads.learn(peer, cut.key, known, probe)
         return self.exchange(plan, forward_request(head, forwarding), client, journal)
 
     def _admit(
@@ -207,42 +206,30 @@ class Exchanges:
         head: RequestHead,
         target: FunctionTarget,
         journal: ExchangeJournal,
-        sent: tuple[Credential, bool, Anonymous],
-    ) -> tuple[ExchangePlan, Deployed, bool] | Reply:
-        """Return the plan, the function and whether a cookie was the key; or a preflight's answer.
-
-        `sent`: the credential, whether Authorization is a key of ours, and who sends the request
-        if it has none. Raises FnError.
-        """
-        credential, is_ours, sender = sent
-        header, method, access = header_of(head), head.method.decode(), self._invoker.access
+    ) -> tuple[ExchangePlan, ServerEntry] | Reply:
+        """Return the plan, and who sends the request; or the answer to a preflight. Raises
+        FnError."""
+        header, method = header_of(head), head.method.decode()
         asked = asked_by(method, header)
-        page, with_cookies = self._judge(asked, target, journal)
-        if page is Sender.PREFLIGHT:
+        page = self._admission.judge_page(asked, target)
+        journal.added = page.fields
+        if page.sender is Sender.PREFLIGHT:
             names = header("Access-Control-Request-Headers")
-            return journal.preflight(preflight_fields(asked, names, with_cookies=with_cookies))
-        is_sent = is_ours or header("Fn-Key") is not None
-        by_cookie = target.is_own_host and not is_sent and not access.lets_in(sender)
-        if by_cookie:
-            # Authorization may belong to the function's server.
-            cookies = head.fields.get(b"cookie")
-            now_s = self._invoker.wall()
-            caller, renewed = access.check_cookie(cookies, target.name, now_s, sender)
-            if renewed and CONDITIONS.isdisjoint(head.fields.values):
-                journal.added += (("Set-Cookie", renewed), ("Cache-Control", "no-store"))
-        else:
-            caller = access.check(credential, "invoke", target.name)
-        deployed = self._resolve(target, method, caller)
-        journal.admitted(deployed)
-        plan = self.plan(head, target, deployed, journal, caller)
-        return plan, deployed, by_cookie
+            return journal.preflight(preflight_fields(asked, names, with_cookies=page.with_cookies))
+        credential = credential_in(head)
+        entry = self._admission.enter_server(credential, target, method, self._invoker.wall())
+        journal.caller = entry.caller
+        if entry.renewed and CONDITIONS.isdisjoint(head.fields.values):
+            journal.added += (("Set-Cookie", entry.renewed), ("Cache-Control", "no-store"))
+        journal.admitted(entry.deployed)
+        return self.plan(head, target, entry, journal), entry
 
     def begin_known(self, known: KnownHead, cut: CutHead, client: ClientSide) -> Exchange | None:
         """Begin an exchange with a known head; see `begin`. `cut`: this request's."""
         invoker, plan = self._invoker, known.plan
         ref = plan.target.ref
-        journal = ExchangeJournal(invoker, ref, known.method, known.credential, cut.who)
-        journal.applied, journal.added = known.applied, known.added
+        journal = ExchangeJournal(invoker, ref, known.method, cut.who)
+        journal.caller, journal.applied, journal.added = known.caller, known.applied, known.added
         try:
             journal.enter()
         except ShuttingDown as error:
@@ -279,40 +266,6 @@ class Exchanges:
             return False
         return plan.wakes and plan.websocket_key is None and self._invoker.tracer is None
 
-    def _judge(
-        self, asked: Asked, target: FunctionTarget, journal: ExchangeJournal
-    ) -> tuple[Sender, bool]:
-        """Return who sends a request, and whether an answer to one with cookies may be read.
-
-        Before any check of a key: browsers send none with a preflight. The origins are those of the
-        function and, except on its own host, those of the server's settings. Raises FnError.
-        """
-        access = self._invoker.access
-        found = self._invoker.catalog.find(target.ref)
-        server = None if found is None else found.revision.server
-        if not target.is_own_host:
-            access.check_host(asked.host)
-        elif server is None:
-            raise ForeignHost(f"Host: {target.name} is not a server function that is deployed")
-        origins = () if server is None else server.origins
-        origin, with_cookies = asked.origin or "", asked.origin in origins
-        if not with_cookies and not target.is_own_host and access.lists(origin):
-            origins = (*origins, origin)
-        sender = judge(asked, origins, is_linked=target.is_own_host)
-        if sender is Sender.OWN:
-            journal.added = VARIES if origins or access.has_origins else ()
-        else:
-            journal.added = cors_fields(origin, with_cookies=with_cookies)
-        return sender, with_cookies
-
-    def _resolve(self, target: FunctionTarget, method: str, caller: Caller) -> Deployed:
-        """Return the function and revision. Raises Unknown if it is not a server function."""
-        deployed = self._invoker.catalog.resolve(target.ref, may_see=caller.may_invoke)
-        if deployed.revision.server is None:
-            path = (target.prefix + target.path).decode()
-            raise Unknown(f"no route {method} {path[:200]}")
-        return deployed
-
     def _paths_of(self, revision: Revision) -> CompiledPaths:
         """Return the path rules of a revision, compiled once per version of the catalog."""
         version = self._invoker.catalog.version
@@ -330,11 +283,11 @@ class Exchanges:
         self,
         head: RequestHead,
         target: FunctionTarget,
-        deployed: Deployed,
+        entry: Entry | ServerEntry,
         journal: ExchangeJournal,
-        caller: Caller,
     ) -> ExchangePlan:
         """Apply the function's path rules and limits. Raises FnError."""
+        caller, deployed = entry[:2]
         invoker, function = self._invoker, deployed.function
         pool = deployed.revision.key
         limits = function.exchange or DEFAULT_LIMITS
@@ -411,46 +364,12 @@ def _for_browsers(
     return Reply(reply.status, (*headers, *CLOSED_HEADERS.items()), closed_page(target.name))
 
 
-def sender_of(head: RequestHead) -> Anonymous:
-    """Return who sends a request without a key."""
-    values = head.fields.values
-    host = values.get(b"host", b"").decode("latin-1")
-    return anonymous(host, (name.decode("latin-1") for name in values))
-
-
-def find_credential(
-    access: Access, fn_key: str | None, authorization: str | None, sender: Anonymous
-) -> tuple[Credential, bool]:
-    """Return the value to authorise a request with, and whether Authorization is a key of ours.
-
-    A key may come as Fn-Key, so that Authorization is left to the function's server. Where the
-    `sender` needs no key, an Authorization that is none of our keys belongs to that server, too.
-    """
-    is_ours = authorization is not None and _is_key(access, authorization)
-    if fn_key is not None:
-        return f"Bearer {fn_key}", is_ours
-    if authorization is not None and (is_ours or not access.lets_in(sender)):
-        return authorization, is_ours
-    return sender, False
-
-
-def _is_key(access: Access, authorization: str) -> bool:
-    try:
-        access.scopes(authorization)
-    except NoKey:
-        return False
-    return True
-
-
-def header_of(head: RequestHead) -> Callable[[str], str | None]:
-    """Return a function that returns the value of a header, None if it is missing."""
-    values = head.fields.values
-
-    def header(name: str) -> str | None:
-        value = values.get(name.lower().encode())
-        return None if value is None else value.decode("latin-1")
-
-    return header
+def credential_in(head: RequestHead, own: tuple[str, ...] = ()) -> Credential:
+    """Return the credentials of a request that goes on to a function's server. `own` as in
+    `Credential`."""
+    values, header = head.fields.values, header_of(head)
+    names = (name.decode("latin-1") for name in values)
+    return read_credential(header, header("Host") or "", names, Realm.SERVERS, own)
 
 
 def _asleep(revision: Revision, path: bytes) -> str:

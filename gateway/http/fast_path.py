@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, auto
 from time import monotonic
 from typing import Final, cast
 
@@ -18,12 +19,12 @@ from gateway import problems
 from gateway.http.bodies import BodyDiscarder, BodyReceiver, switch_protocol
 from gateway.http.connections import ConnectionLimit, begin_answer, is_gone, peer_of
 from gateway.http.context import Invoker
-from gateway.http.exchange_client import ExchangeClient, is_for_server, make_parts
+from gateway.http.exchange_client import ExchangeClient, ExchangeParts, is_for_server
 from gateway.http.handler import AHEAD_MAX, READS_MAX, connection_refused
 from gateway.http.invocation import Invocation
-from gateway.http.plain_heads import HeadCache
+from gateway.http.plain_heads import PlainHead
 from gateway.http.reservations import BodyReservation
-from gateway.replies import CLOSE, Reply, Writer
+from gateway.replies import CLOSE, Reply
 from gateway.unsent import UnsentBuffer
 from registry.errors import BodyEvicted, BodyTimeout, FnError
 from runtime_image.contract.link import SLAB_BODY_MIN
@@ -35,26 +36,45 @@ LINGER_S: Final = 2.0
 _END: Final = b"\r\n\r\n"
 
 
+class State(Enum):
+    """What a connection does."""
+
+    NEW = auto()
+    """Nothing was received yet."""
+    IDLE = auto()
+    """Every received request is answered, or its bytes wait for aiohttp."""
+    UPLOADING = auto()
+    """The body of a call arrives."""
+    CALLING = auto()
+    """A call runs or is held."""
+    EXCHANGING = auto()
+    """An `ExchangeClient` has the events."""
+    DISCARDING = auto()
+    """A refused body is read for a while, so that its client reads the answer."""
+
+
+_RESTING: Final = frozenset({State.NEW, State.IDLE})
+_ASKING: Final = frozenset({State.UPLOADING, State.CALLING})
+
+
 class FastPath:
     """All fast-path connections of one listening socket."""
 
     def __init__(
         self,
         invoker: Invoker,
-        writer: Writer,
+        parts: ExchangeParts,
         fallback: Callable[[], asyncio.BaseProtocol],
         limit: ConnectionLimit,
     ) -> None:
         """`fallback` creates aiohttp's handler; `limit` bounds the connections."""
         self.invoker = invoker
-        self.writer = writer
+        self.writer = parts.writer
         self.fallback = fallback
         self.connections: set[Connection] = set()
         self.uploads: dict[Connection, float] = {}
         self.limit = limit
-        self.parse_head = HeadCache().read
-        self.parts = make_parts(invoker, writer)
-        self.known_heads = self.parts.exchanges.known
+        self.parts = parts
         self._left = asyncio.Event()
         limit.track(self.connections)
 
@@ -105,12 +125,11 @@ class Connection(asyncio.Protocol):
         "_exchange",
         "_fast_path",
         "_invocation",
-        "_is_discarding",
         "_is_ended",
         "_is_full",
         "_is_last",
-        "_is_new",
         "_missing",
+        "_state",
         "_transport",
         "_unparsed",
         "_unsent",
@@ -129,8 +148,8 @@ class Connection(asyncio.Protocol):
         self._unparsed: list[bytes] = []
         self._ahead: BodyReservation | None = None
         self._unsent = UnsentBuffer(fast_path.invoker.body_budget.answers)
-        self._is_new = True
-        self._is_full = self._is_last = self._is_ended = self._is_discarding = False
+        self._state = State.NEW
+        self._is_full = self._is_last = self._is_ended = False
         self.peer = b""
         self.quiet_s = 0
         self.opened_s = monotonic()
@@ -138,8 +157,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether every received request is answered, and the client takes the answers."""
-        is_free = self._invocation is None and self._exchange is None and not self._is_full
-        return is_free and not self._unparsed and not self._is_discarding
+        return self._state in _RESTING and not self._is_full and not self._unparsed
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept or refuse a new connection (asyncio)."""
@@ -159,9 +177,9 @@ class Connection(asyncio.Protocol):
         self.quiet_s = 0
         if self._exchange is not None:
             self._exchange.data_received(data)
-        elif self._invocation is None and not self._unparsed:
+        elif self._state in _RESTING and not self._unparsed:
             self._begin_request(data)
-        elif self._missing:
+        elif self._state is State.UPLOADING:
             self._continue_body(data)
         else:
             self._read_ahead(data)
@@ -172,7 +190,7 @@ class Connection(asyncio.Protocol):
         self._unsent.pause(may_pause=self._exchange is not None)
         if self._exchange is not None:
             self._exchange.pause_writing()
-        elif self._transport is not None and not self._is_discarding:
+        elif self._transport is not None and self._state is not State.DISCARDING:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -196,8 +214,8 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None:
             return self._exchange.eof_received()
         begun = self._transport
-        is_owed = self._invocation is not None or bool(self._unparsed or self._unsent.rest)
-        if begun is None or not is_owed or self._missing:
+        is_owed = self._state in _ASKING or bool(self._unparsed or self._unsent.rest)
+        if begun is None or not is_owed or self._state is State.UPLOADING:
             return False
         if not self._unsent.rest and (begun := begin_answer(begun)) is None:
             return False
@@ -208,7 +226,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
         """Cancel the request in flight: the client has disconnected (asyncio)."""
-        exchange, self._exchange = self._exchange, None
+        exchange, self._exchange, self._state = self._exchange, None, State.IDLE
         if exchange is not None:
             exchange.connection_lost()
         self._detach()
@@ -218,7 +236,7 @@ class Connection(asyncio.Protocol):
 
     def expire(self) -> None:
         """Refuse a body that did not arrive in time."""
-        if self._is_discarding:
+        if self._state is State.DISCARDING:
             self.close()
             return
         seconds = self._fast_path.invoker.settings.body_read_s
@@ -232,8 +250,8 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.count_second(head_read_s)
             return
-        quiet_max = head_read_s if self._is_new else QUIET_MAX
-        is_quiet = self.quiet_s > quiet_max and self._invocation is None
+        quiet_max = head_read_s if self._state is State.NEW else QUIET_MAX
+        is_quiet = self.quiet_s > quiet_max and self._state not in _ASKING
         if is_quiet or (self._is_ended and self._transport and is_gone(self._transport)):
             self.abort()
 
@@ -254,17 +272,17 @@ class Connection(asyncio.Protocol):
         If the request is not plain or is refused, aiohttp parses it again and answers: no work has
         been done for it yet.
         """
-        self._is_new = False
+        self._state = State.IDLE
         end = data.find(_END) + 4
-        found = self._fast_path.known_heads.find(self.peer, data[:end])
-        if found is not None and self._transport is not None:
-            self._exchange_client(self._transport).begin_known(*found, data[end:])
-            return
-        plain = self._fast_path.parse_head(data[:end]) if end > 3 else None
-        if plain is None:
+        found = self._fast_path.parts.heads.find(self.peer, data[:end]) if end > 3 else None
+        if found is None or self._transport is None:
             self._begin_other(data)
             return
-        invocation = Invocation(self._fast_path.invoker, plain.head, self._reply, plain.correlation)
+        if not isinstance(found, PlainHead):
+            self._exchange_client(self._transport).begin_known(found, data[end:])
+            return
+        plain, invoker = found, self._fast_path.invoker
+        invocation = Invocation(invoker, plain.head, self._reply, plain.correlation)
         try:
             fits = plain.length <= invocation.admit(plain.key)
         except FnError:
@@ -273,7 +291,7 @@ class Connection(asyncio.Protocol):
             invocation.release()
             self._begin_other(data)
             return
-        self._invocation = invocation
+        self._invocation, self._state = invocation, State.CALLING
         discard = end + plain.length - len(data)
         if discard > 0 or (discard == 0 and plain.length >= SLAB_BODY_MIN):
             self._receive(invocation, data[end:], discard)
@@ -294,6 +312,7 @@ class Connection(asyncio.Protocol):
 
     def _exchange_client(self, transport: asyncio.Transport) -> ExchangeClient:
         """Return the client side of a new exchange, which gets the connection's events."""
+        self._state = State.EXCHANGING
         client = self._exchange = ExchangeClient(self._fast_path.parts, self, transport)
         if self._is_full:
             client.pause_writing()
@@ -305,7 +324,7 @@ class Connection(asyncio.Protocol):
         `ahead` are its first bytes; `is_paused`: the exchange has paused reading.
         """
         transport = self._transport
-        self._exchange = None
+        self._exchange, self._state = None, State.IDLE
         if transport is None:
             return
         self.quiet_s = 0
@@ -336,7 +355,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self._is_discarding = True
+        self._state = State.DISCARDING
         self._fast_path.uploads[self] = monotonic() + LINGER_S
         switch_protocol(transport, BodyDiscarder(self))
         if transport.can_write_eof():
@@ -354,7 +373,7 @@ class Connection(asyncio.Protocol):
             invocation.run(begun)
             return
         self._fast_path.uploads[self] = monotonic() + self._fast_path.invoker.settings.body_read_s
-        self._missing = discard
+        self._missing, self._state = discard, State.UPLOADING
         if not self._count(len(begun)):
             return
         if view is None or self._transport is None:
@@ -389,7 +408,7 @@ class Connection(asyncio.Protocol):
             return
         self._missing = 0
         self._body = bytearray()
-        self._is_discarding = True
+        self._state = State.DISCARDING
         self._fast_path.uploads[self] = monotonic() + LINGER_S
         # The memory that it was received in is released: the socket must not write to it any more.
         switch_protocol(transport, BodyDiscarder(self))
@@ -403,7 +422,7 @@ class Connection(asyncio.Protocol):
         switch_protocol(transport, self)
         if self._is_full and not transport.get_write_buffer_size():
             self.resume_writing()  # the `BodyReceiver` was told of it
-        self._missing = 0
+        self._missing, self._state = 0, State.CALLING
         self._fast_path.uploads.pop(self, None)
         invocation.run(b"")
 
@@ -418,6 +437,7 @@ class Connection(asyncio.Protocol):
         self._missing -= len(data)
         if not self._missing and self._invocation is not None:
             del self._fast_path.uploads[self]
+            self._state = State.CALLING
             body, self._body = self._body, bytearray()
             self._invocation.run(body)
 
@@ -450,6 +470,8 @@ class Connection(asyncio.Protocol):
     def _reply(self, reply: Reply) -> None:
         """Answer the request in flight, unless its client disconnected in this loop iteration."""
         self._invocation = None
+        if self._state is not State.DISCARDING:
+            self._state = State.IDLE
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -460,7 +482,7 @@ class Connection(asyncio.Protocol):
 
     def _end_reply(self) -> None:
         """Close the connection or begin the next request: an answer is written."""
-        if self._is_discarding:
+        if self._state is State.DISCARDING:
             return  # `expire` closes
         if self._unparsed and not self._is_last:
             # In a later loop iteration: the caller may be in the middle of other answers.

@@ -14,17 +14,17 @@ from typing import Final
 import structlog
 
 from gateway import problems
-from gateway.body_memory import BodyMemory
-from gateway.cold_checks.check_process import Content
-from gateway.data_links import Delivered, HeldCall, Outcome
-from gateway.dispatch.call import Priority
-from gateway.http.admission import (
+from gateway.admission.calls import (
     NOT_CORRELATED,
     REQUEST_ID,
     Correlation,
     Head,
     allowed_priority,
 )
+from gateway.body_memory import BodyMemory
+from gateway.cold_checks.check_process import Content
+from gateway.data_links import Delivered, HeldCall, Outcome
+from gateway.dispatch.call import Priority
 from gateway.http.context import Invoker
 from gateway.http.reservations import BodyReservation, OnEvicted
 from gateway.metrics.counters import exemplar_of
@@ -82,6 +82,7 @@ class Invocation:
         "_shape",
         "_size",
         "_slot",
+        "_wait_s",
         "request_id",
         "trace",
     )
@@ -114,6 +115,7 @@ class Invocation:
         tracer = invoker.tracer
         self.trace = None if tracer is None else tracer.begin(correlation.traceparent)
         self._size = 0
+        self._wait_s = 0.0
         # Also true if neither the access log nor a trace needs a record.
         self._is_recorded = invoker.access_log is None and self.trace is None
 
@@ -126,20 +128,21 @@ class Invocation:
         invoker = self._invoker
         invoker.gate.enter()
         self._is_admitted = True
-        admission = invoker.admissions.find(key)
+        admission = invoker.admission.find(key)
         if admission is None:
-            self._deployed = invoker.admissions.resolve(self._head)
-            if self._deployed.revision.server is not None:
+            entry = invoker.admission.enter_call(self._head)
+            self._deployed = entry.deployed
+            if entry.deployed.revision.server is not None:
                 raise BadRequest("this function is a server, which reads its requests by itself")
-            admission = invoker.admissions.admit(key, self._head, self._deployed)
+            admission = invoker.admission.admit(key, self._head, entry)
         self._admission = admission
-        self._deployed = admission.deployed
-        return admission.body_max
+        self._wait_s = admission.limits.wait_s
+        self._deployed = admission.route.deployed
+        return admission.limits.body_max
 
     def shorten_wait(self, wait_s: float) -> None:
         """Lower the wait budget of this request, which is admitted, to `wait_s` seconds."""
-        if wait_s < self._admission.wait_s:
-            self._admission = self._admission._replace(wait_s=max(0.0, wait_s))
+        self._wait_s = max(0.0, min(wait_s, self._wait_s))
 
     def buffer(self, length: int) -> memoryview | None:
         """Return memory to receive a body of `length` bytes in: shared memory, which saves a copy,
@@ -147,7 +150,7 @@ class Invocation:
 
         None if there is none for it. To be called at most once, and not with `room`.
         """
-        self._slot = self._invoker.delivery.slabs.allocate(self._admission.pool, length)
+        self._slot = self._invoker.delivery.slabs.allocate(self._admission.route.pool, length)
         return self._slot.view if self._slot is not None else self.room(length)
 
     def room(self, most: int) -> memoryview | None:
@@ -183,10 +186,11 @@ class Invocation:
             self._size = len(body)
             if self._reservation is not None:
                 self._release_memory()  # in this loop iteration the call takes the bytes over
-            revision = admission.deployed.revision
+            route, limits = admission.route, admission.limits
+            revision = route.deployed.revision
             invoker.history.arrived(revision.namespace, revision.name)
             now = monotonic()
-            wait_s, priority = admission.wait_s, admission.priority
+            wait_s, priority = self._wait_s, limits.priority
             if self._head.version is not None:
                 wait_s, priority = self._scheduled(body)
             meta, trace = admission.meta, self.trace
@@ -195,15 +199,15 @@ class Invocation:
                 meta = RequestMeta(*meta[:3], traceparent)
             # Positional: keyword arguments would take as long as creating the call.
             self._call = call = HeldCall(
-                admission.pool,
+                route.pool,
                 meta,
                 body,
                 now,
                 now + wait_s,
-                admission.timeout_s,
+                limits.timeout_s,
                 priority,
-                admission.may_rerun,
-                admission.queue_max,
+                route.may_rerun,
+                limits.queue_max,
                 admission.is_pinned,
                 slot=slot,
                 done=self._on_outcome,
@@ -224,10 +228,10 @@ class Invocation:
         admission = self._admission
         wait_s, priority = requested_scheduling(body, admission.meta.json_length)
         return (
-            admission.wait_s if wait_s is None else min(wait_s, admission.wait_s),
-            admission.priority
+            self._wait_s if wait_s is None else min(wait_s, self._wait_s),
+            admission.limits.priority
             if priority is None
-            else allowed_priority(priority, may_be_high=admission.may_be_high),
+            else allowed_priority(priority, may_be_high=admission.caller.is_high),
         )
 
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
@@ -243,7 +247,7 @@ class Invocation:
             )
             error = FnError("see the server's log")
         has_more = bool(error.admin_detail)
-        for_admin = has_more and self._invoker.access.is_admin(self._head.authorization)
+        for_admin = has_more and self._invoker.access.is_admin(self._head.credential)
         if self._deployed is not None:
             self._invoker.failures.count(self._deployed, error, call, self.request_id)
         shape = self._shape or shape_of(self._head)
@@ -291,11 +295,11 @@ class Invocation:
         invoker, admission, memory = self._invoker, self._admission, self._memory
         descriptor = -1 if memory is None else memory.descriptor
         size = len(call.body) * (2 if descriptor < 0 else 1)
-        if size <= invoker.body_budget.capacity and invoker.delivery.is_cold(admission.pool):
+        if size <= invoker.body_budget.capacity and invoker.delivery.is_cold(admission.route.pool):
             self._check = invoker.cold_check.check(
                 admission.meta,
                 Content(call.body, descriptor),
-                admission.deployed.revision,
+                admission.route.deployed.revision,
                 admission.key_time.key_id,
                 lambda error: self._on_checked(call, error),
             )
@@ -337,7 +341,7 @@ class Invocation:
         Raises UnknownFunction or UnknownRevision if the revision was removed while the body
         arrived: no replica of it would ever be started.
         """
-        catalog, revision = self._invoker.catalog, self._admission.deployed.revision
+        catalog, revision = self._invoker.catalog, self._admission.route.deployed.revision
         if catalog.find(revision.ref, revision.namespace) is None:
             catalog.resolve(revision.ref, revision.namespace)
         self._release_memory()
@@ -357,7 +361,7 @@ class Invocation:
             if isinstance(outcome, Delivered):
                 self._reply_answer(call, outcome)
             else:
-                function = self._admission.deployed.function
+                function = self._admission.route.deployed.function
                 metrics = self._invoker.metrics
                 metrics.count_sends(function.namespace, function.name, call.sends, call.deaths)
                 self.fail(outcome, call)
@@ -384,7 +388,7 @@ class Invocation:
             headers.append(("Inference-Header-Content-Length", str(json_length)))
         if admission.applied:
             headers.append(("Preference-Applied", admission.applied))
-        function = admission.deployed.function
+        function = admission.route.deployed.function
         now, metrics, request = monotonic(), invoker.metrics, None
         if is_cold or self.trace is not None or now >= metrics.next_exemplar_s:
             metrics.next_exemplar_s = now + MARK_S
@@ -406,7 +410,7 @@ class Invocation:
         self._is_recorded = True
         invoker = self._invoker
         if invoker.access_log is not None:
-            name = self._admission.deployed.function.name
+            name = self._admission.route.deployed.function.name
             sizes, times = (self._size, size), (self._began_s, now)
             invoker.access_log.log_answer(self.request_id, name, call, receipt, sizes, times)
         if invoker.tracer is not None and self.trace is not None:

@@ -1,9 +1,9 @@
-"""Heads of requests to functions' servers that were admitted before.
+"""Heads of requests to functions' servers that were admitted before. Pure.
 
 Clients repeat the same head, except for its query, the length of the body, and the ids that
-correlate a request. While neither the catalog nor the keys change, everything that was decided
-about it holds: who may call, which revision answers, and what the server gets. The key is all that
-these decisions read: the other bytes of the head, and the client's address.
+correlate a request. While its caller lives and the catalog stays, everything that was decided about
+it holds: who may call, which revision answers, and what the server gets. The key is all that these
+decisions read: the other bytes of the head, and the client's address.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.access import Access, Credential
-from gateway.http.admission import NOT_CORRELATED, Correlation
+from gateway.admission.callers import Caller
+from gateway.admission.calls import NOT_CORRELATED, Correlation
 from gateway.observing import records
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.framing import BodyKind, Framing
-from registry.catalog import Catalog
 from registry.key_form import KEY
 
 if TYPE_CHECKING:
@@ -25,11 +24,6 @@ if TYPE_CHECKING:
 
 HEAD_MAX: Final = 2048
 """Max bytes of a head that is known, all of it: less than what a request may have."""
-HEADS_MAX: Final = 256
-"""Max heads, with answers 10 to 50 KiB each. At the limit all are forgotten, and each is decided
-about once more."""
-SEEN_MAX: Final = 4096
-"""Max hashes of heads that were seen once: a head is remembered at its second arrival."""
 VARYING: Final = b"\0"
 """Stands for the query and the ids of a request. No parsed head has this character."""
 # The characters that `gateway.proxy.request_head` accepts; not of a head that it would refuse.
@@ -105,14 +99,14 @@ def cut_head(raw: bytes) -> CutHead | None:
 class KnownHead(NamedTuple):
     """What was decided about one head from one address.
 
-    `credential`, `applied`, `added`: as the journal of its exchanges needs them. `before`,
+    `caller`, `applied`, `added`: as the journal of its exchanges needs them. `before`,
     `between` and `after`: the head for the server around the query and the ids. Its end is the
     value of Content-Length where that was cut out.
     """
 
     plan: ExchangePlan
     deployed: Deployed
-    credential: Credential
+    caller: Caller
     applied: str
     added: tuple[tuple[str, str], ...]
     method: str
@@ -136,13 +130,13 @@ class KnownHead(NamedTuple):
 def make_known_head(
     plan: ExchangePlan,
     deployed: Deployed,
-    decided: tuple[Credential, str, tuple[tuple[str, str], ...]],
+    decided: tuple[Caller, str, tuple[tuple[str, str], ...]],
     forwarding: Forwarding,
     cut: CutHead,
 ) -> KnownHead:
     """Return what was decided about a head.
 
-    `decided`: its credential, the value of Preference-Applied, and further headers of answers.
+    `decided`: its caller, the value of Preference-Applied, and further headers of answers.
     """
     target = forwarding.target.removesuffix(cut.query) + VARYING
     given = forwarding._replace(target=target, request_id=VARYING, traceparent=VARYING)
@@ -153,60 +147,3 @@ def make_known_head(
         assert after.endswith(b" " + end), "the framing is the last field"
         after = after[: -len(end)]
     return KnownHead(plan, deployed, *decided, plan.head.method.decode(), before, between, after)
-
-
-class KnownHeads:
-    """The known heads of one process by the address of their client and their bytes."""
-
-    def __init__(self, catalog: Catalog, access: Access) -> None:
-        self._catalog = catalog
-        self._access = access
-        self._known: dict[tuple[bytes, bytes], KnownHead] = {}
-        self._seen: set[int] = set()
-        self._as_of = self._keys_as_of = -1
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def find(self, peer: bytes, raw: bytes) -> tuple[KnownHead, CutHead] | None:
-        """Return what is known of a head, None if that is nothing or outdated."""
-        if not self._known or len(raw) > HEAD_MAX:
-            return None
-        cut = cut_head(raw)
-        known = None if cut is None else self._known.get((peer, cut.key))
-        if known is None or cut is None:
-            return None
-        if self._is_current():
-            return known, cut
-        self._known.clear()
-        return None
-
-    def repeated(self, peer: bytes, raw: bytes, who: Correlation) -> CutHead | None:
-        """Return a head like which another one has arrived before, and note its arrival.
-
-        None also for a head that may not be learned: it is long, or has ids that are not cut out.
-        `who`: its ids.
-        """
-        cut = cut_head(raw) if len(raw) <= HEAD_MAX else None
-        if cut is None or cut.who != who:
-            return None
-        mark = hash((peer, cut.key))
-        if mark in self._seen:
-            return cut
-        if len(self._seen) >= SEEN_MAX:
-            self._seen.clear()
-        self._seen.add(mark)
-        return None
-
-    def learn(self, peer: bytes, key: bytes, known: KnownHead) -> None:
-        """Remember what was just decided about a head."""
-        if not self._is_current():
-            self._known.clear()
-            self._as_of, self._keys_as_of = self._catalog.version, self._access.ring.version
-        if len(self._known) >= HEADS_MAX:
-            self._known.clear()
-        self._known[peer, key] = known
-
-    def _is_current(self) -> bool:
-        is_current = self._as_of == self._catalog.version
-        return is_current and self._keys_as_of == self._access.ring.version

@@ -11,7 +11,6 @@ from aiohttp import hdrs, web
 
 from gateway import problems
 from gateway.http.bodies import check_framing, is_awaiting_continue, read_body
-from gateway.http.exchange_client import make_parts
 from gateway.http.exchange_route import proxy
 from gateway.pages.cookies import LIFETIME_S, forget_cookie, make_value, set_cookie
 from gateway.pages.entering import (
@@ -29,10 +28,10 @@ from gateway.pages.tickets import LIFETIME_S as TICKET_S
 from registry.errors import FnError, ForeignHost, MethodNotAllowed, NoKey, Unknown
 
 if TYPE_CHECKING:
-    from gateway.access import Access
+    from gateway.admission.access import Access
     from gateway.http.context import Invoker
+    from gateway.http.exchange_client import ExchangeParts
     from gateway.pages.tickets import Tickets
-    from gateway.replies import Writer
     from registry.catalog import Catalog
 
 log = structlog.get_logger()
@@ -44,14 +43,14 @@ PAGES: Final = {ENTER: (ENTER_PAGE, ENTER_HEADERS), LEAVE: (LEAVE_PAGE, LEAVE_HE
 """Content and headers of the gateway's own pages by their paths."""
 
 
-def route_pages(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
+def route_pages(others: Handler, invoker: Invoker, parts: ExchangeParts) -> Handler:
     """Return a request handler for aiohttp's server that recognises functions' own hosts.
 
     `others` handles the requests to every other host. A request with several fields Host counts if
     one of them is a function's; it is refused then.
     """
-    pages = _Pages(invoker, writer)
-    function_of = invoker.access.function_of
+    pages = _Pages(invoker, parts)
+    function_of = invoker.access.hosts.function_of
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         for host in request.headers.getall(hdrs.HOST, ()):
@@ -65,8 +64,8 @@ def route_pages(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
 class _Pages:
     """Handlers of requests to functions' own hosts. No other route exists there."""
 
-    def __init__(self, invoker: Invoker, writer: Writer) -> None:
-        self._parts = make_parts(invoker, writer)
+    def __init__(self, invoker: Invoker, parts: ExchangeParts) -> None:
+        self._parts = parts
         self._enter = invoker.enter
         self._own = guarded(self._answer)
         self._catalog = invoker.catalog
@@ -117,10 +116,12 @@ class Entry:
         ticket = self._tickets.redeem(word.decode("latin-1").strip(), function)
         if ticket is None:
             raise NoKey(f"the ticket is unknown, was used, or is older than {TICKET_S:.0f} s")
-        access = self._access
-        access.check_id(ticket.key_id, "invoke", function)
+        caller = self._access.callers.with_id(ticket.key_id)
+        if caller is None:
+            raise NoKey("the key was removed")
+        caller.require("invoke", function)
         expires_s = int(self._wall()) + LIFETIME_S
-        value = make_value(access.cookie_secret, ticket.key_id, function, expires_s)
+        value = make_value(self._access.cookie_secret, ticket.key_id, function, expires_s)
         cookie = set_cookie(value, is_secure=is_secure)
         answered = {"Set-Cookie": cookie, "Cache-Control": "no-store"}
         return problems.json_answer({"path": ticket.path}, headers=answered)
@@ -143,7 +144,7 @@ def _check_sender(request: web.BaseRequest) -> bool:
 def function_of_request(request: web.BaseRequest, access: Access, catalog: Catalog) -> str:
     """Return the server function whose own host a request names. Raises ForeignHost."""
     hosts = request.headers.getall(hdrs.HOST, ())
-    name = access.function_of(hosts[0]) if len(hosts) == 1 else None
+    name = access.hosts.function_of(hosts[0]) if len(hosts) == 1 else None
     found = None if name is None else catalog.find(name)
     if name is None or found is None or found.revision.server is None:
         raise ForeignHost(f"Host: expected one of a server function, got {request.host[:100]!r}")

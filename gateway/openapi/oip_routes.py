@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from gateway.access import Need
+from gateway.admission.callers import Need
 from gateway.oip.repository import IndexRequest, ModelRequest
 from gateway.openapi import oip_bodies as bodies
 from gateway.openapi.call_routes import LENGTH, NOT_STARTED, READ, RUN, SENT

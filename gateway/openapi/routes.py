@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
 
-from gateway.access import Need
+from gateway.admission.callers import Need
 from gateway.problems import ACCEPTED, CREATED, NOT_MODIFIED, OK, STATUS
 from registry import errors
 from registry.errors import FnError

@@ -38,6 +38,9 @@ _FRAMES: Final = frozenset({"iframe", "frame"})
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 
 
+_SHARED: Final = re.compile(r"/(?:fn|v1|v2)(?:/.*)?|/openapi\.json", re.DOTALL)
+
+
 class Asked(NamedTuple):
     """The fields of a request that tell who sends it. None where the field is missing.
 
@@ -69,6 +72,11 @@ class Sender(Enum):
     """A browser that asks whether a listed page may send a request."""
 
 
+def is_shared(path: str) -> bool:
+    """Return whether pages of listed origins may send requests to an undecoded path."""
+    return _SHARED.fullmatch(path) is not None
+
+
 def is_own_page(origin: str, host: str) -> bool:
     """Return whether an origin is that of pages of `host`, by either scheme: a proxy may encrypt.
 
@@ -78,7 +86,7 @@ def is_own_page(origin: str, host: str) -> bool:
     return scheme in ("http", "https") and bool(rest) and rest == host.lower()
 
 
-def judge(asked: Asked, origins: tuple[str, ...], *, is_linked: bool) -> Sender:
+def judge(asked: Asked, origins: tuple[str, ...], *, is_linked: bool = False) -> Sender:
     """Return who sends a request. Raises ForeignOrigin for a page that may not.
 
     `origins`: those that the function's settings list. `is_linked`: pages elsewhere may link here,
@@ -126,6 +134,12 @@ def asked_by(method: str, header: Callable[[str], str | None]) -> Asked:
         header("Sec-Purpose"),
         header("Access-Control-Request-Private-Network") == "true",
     )
+
+
+def asked_for(method: str, header: Callable[[str], str | None]) -> Asked:
+    """Return who asks for something that the gateway itself reads, as `asked_by`: there is nothing
+    to follow or to fetch ahead."""
+    return Asked(method, header("Host") or "", header("Origin"), header("Sec-Fetch-Site"))
 
 
 def cors_fields(origin: str, *, with_cookies: bool) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ A head that two recipients could understand differently is refused (RFC 9112 sec
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from gateway.proxy.fields import (
@@ -71,6 +72,17 @@ def parse_request_head(raw: bytes) -> RequestHead:
         return _checked(line, parse_fields(raw, line.end(), FIELDS_MAX))
     except Malformed as error:
         raise BadRequest(str(error)) from None
+
+
+def header_of(head: RequestHead) -> Callable[[str], str | None]:
+    """Return a function that returns the value of a header, None if it is missing."""
+    values = head.fields.values
+
+    def header(name: str) -> str | None:
+        value = values.get(name.lower().encode())
+        return None if value is None else value.decode("latin-1")
+
+    return header
 
 
 def _checked(line: re.Match[bytes], fields: Fields) -> RequestHead:

@@ -14,7 +14,7 @@ from typing import get_args
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.access import Need
+from gateway.admission.callers import Need
 from gateway.openapi.routes import Route
 from pool_manager.drivers.fake import Script
 from tests.support.described import check_answer, described_routes

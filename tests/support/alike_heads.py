@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.admission.calls import Correlation, correlate
 from gateway.dispatch.call import Priority
-from gateway.http.admission import Correlation, correlate
 from gateway.http.known_heads import cut_head, make_known_head
 from gateway.proxy.forwarding import Forwarding, forward_request
 from gateway.proxy.plan import ExchangePlan

@@ -20,7 +20,7 @@ from admin.history import Prior, ServerHistory
 from admin.pool_sync import PoolSync
 from admin.settings import Settings
 from admin.store import Store, open_store
-from gateway.access import Caller
+from gateway.admission.access import Caller
 from pool_manager.devices import cpu_slots
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.call import ServerLink
 from gateway.dispatch.dispatcher import Limits as DispatchLimits
@@ -395,7 +395,7 @@ def _assembled(
     server, invoker = runner.server, gateway.invoker
     assert server is not None
     calls = route_calls(server.request_handler, invoker, gateway.writer)
-    server.request_handler = route_pages(calls, invoker, gateway.writer)
+    server.request_handler = route_pages(calls, invoker, gateway.parts)
     limit = ConnectionLimit(100_000, lambda: 0.0)
     seconds = invoker.settings.head_read_s
     handlers = HandlerFactory(server, gateway.writer, invoker.body_budget, seconds, limit)
@@ -405,7 +405,7 @@ def _assembled(
         handed_over.append(None)
         return handlers.adopt()
 
-    front = FastPath(invoker, gateway.writer, fallback, limit) if is_fast else None
+    front = FastPath(invoker, gateway.parts, fallback, limit) if is_fast else None
 
     def sweep() -> None:
         handlers.sweep()

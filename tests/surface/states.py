@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from gateway.access import Need
+from gateway.admission.callers import Need
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, Replica, Role, State
 from pool_manager.reports import DeviceState

@@ -22,7 +22,7 @@ from admin.api.logs import LINES, LINES_MAX
 from admin.api.operate import WARM_MAX_S, WARM_S, PrepareRequest, ScalingRequest, SleepRequest
 from admin.api.pages import TicketRequest
 from admin.api.secrets import SecretRequest
-from gateway.access import Need
+from gateway.admission.callers import Need
 from gateway.openapi.routes import (
     EVENTS,
     OCTETS,

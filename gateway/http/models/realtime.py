@@ -6,21 +6,22 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.http.admission import correlate
+from gateway.admission.calls import correlate
+from gateway.admission.control import MODELS, Entry
 from gateway.http.exchange_journal import ExchangeJournal
-from gateway.http.exchanges import answer, header_of, sender_of
+from gateway.http.exchanges import answer, credential_in
 from gateway.http.models.resolution import (
     OWN,
     UNANSWERED,
     api_of,
-    check_model_caller,
     model_target,
-    resolve,
     upstream_key,
     without,
 )
 from gateway.http.models.usage import UsageMeter
+from gateway.pages.origins import asked_for
 from gateway.proxy.forwarding import forward_request
+from gateway.proxy.request_head import header_of
 from gateway.proxy.websocket import is_handshake
 from gateway.v1 import shapes
 from gateway.v1.endpoints import PREFIX, REALTIME, Protocol
@@ -29,8 +30,7 @@ from gateway.v1.upstream_key import with_key
 from registry.errors import BadRequest, FnError
 
 if TYPE_CHECKING:
-    from gateway.access import Caller
-    from gateway.cross_origins import CrossOrigins
+    from gateway.admission.callers import Caller
     from gateway.http.context import Invoker
     from gateway.http.exchanges import Exchanges
     from gateway.proxy.exchange import Exchange
@@ -46,28 +46,28 @@ _REWRITTEN: Final = OWN | {PROTOCOL.lower()}
 class RealtimeRequests:
     """The requests to /v1/realtime of one process. Event loop thread only."""
 
-    def __init__(self, exchanges: Exchanges, invoker: Invoker, origins: CrossOrigins) -> None:
+    def __init__(self, exchanges: Exchanges, invoker: Invoker) -> None:
         self._exchanges = exchanges
         self._invoker = invoker
-        self._origins = origins
 
     def begin(self, head: RequestHead, client: ClientSide, peer: bytes) -> Exchange | None:
         """Begin a WebSocket, as `gateway.http.exchanges.Exchanges.begin`."""
-        invoker, origins, header = self._invoker, self._origins, header_of(head)
-        journal = ExchangeJournal(invoker, PLACE, head.method.decode(), None, correlate(header))
+        invoker, header = self._invoker, header_of(head)
+        admission = invoker.admission
+        journal = ExchangeJournal(invoker, PLACE, head.method.decode(), correlate(header))
         journal.shape = partial(_shaped, journal.request_id)
         try:
             journal.enter()
             offered = split_offer(head.fields.get(PROTOCOL.lower()))
-            credential = check_model_caller(
-                invoker.access, origins, header, sender_of(head), offered.keys
-            )
-            journal.added = origins.fields(PREFIX.decode(), header("Origin"))
+            asked = asked_for(head.method.decode(), header)
+            credential = credential_in(head, offered.keys)
+            journal.caller = caller = admission.enter_models(credential, asked)
+            journal.added = admission.origins.fields(MODELS, asked.origin)
             if not is_handshake(head):
                 expected = "the handshake of a WebSocket (Connection: Upgrade, Upgrade: websocket)"
                 raise BadRequest(f"{PLACE}: expected {expected}, got another request")
             query = find_model(head.target.partition(b"?")[2])
-            deployed, caller = resolve(invoker, origins, credential, query.model, header)
+            deployed = admission.find_model(caller, query.model, asked)
             journal.admitted(deployed)
             return self._exchange(head, client, peer, journal, (deployed, caller, query, offered))
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
@@ -93,7 +93,7 @@ class RealtimeRequests:
         text = query.text(api.served_model)
         target = model_target(deployed, query.model, api, REALTIME, text)
         sent = _head_for_server(head, offered)
-        plan = exchanges.plan(sent, target, deployed, journal, caller)
+        plan = exchanges.plan(sent, target, Entry(caller, deployed), journal)
         plan = plan._replace(dropped=UNANSWERED, offered=offered.others)
         forwarding = exchanges.forwarding(head, target, peer, deployed.revision, journal)
         forwarding = forwarding._replace(prefix=b"", is_websocket=True)

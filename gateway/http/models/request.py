@@ -11,7 +11,7 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from gateway.http.admission import REQUEST_ID
+from gateway.admission.calls import REQUEST_ID
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import encode_chunk, make_framer
 from gateway.proxy.plan import State

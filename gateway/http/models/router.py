@@ -7,25 +7,26 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.cross_origins import CrossOrigins
-from gateway.http.admission import REQUEST_ID, correlate
+from gateway.admission.calls import REQUEST_ID, correlate
+from gateway.admission.control import MODELS as PLACE
+from gateway.admission.control import Entry
 from gateway.http.exchange_journal import ExchangeJournal
-from gateway.http.exchanges import answer, header_of, sender_of
+from gateway.http.exchanges import answer, credential_in
 from gateway.http.models.realtime import RealtimeRequests
 from gateway.http.models.request import ModelRequest, Routed
 from gateway.http.models.resolution import (
     OWN,
     UNANSWERED,
     api_of,
-    check_model_caller,
     model_target,
-    resolve,
     upstream_key,
     without,
 )
 from gateway.http.models.usage import UsageMeter
+from gateway.pages.origins import asked_for
 from gateway.proxy.forwarding import forward_request
 from gateway.proxy.framing import BodyKind, Framing
+from gateway.proxy.request_head import header_of
 from gateway.settings import MIB
 from gateway.v1 import shapes
 from gateway.v1.endpoints import (
@@ -56,9 +57,10 @@ from registry.errors import (
 )
 
 if TYPE_CHECKING:
-    from gateway.access import Credential
+    from gateway.admission.callers import Caller
     from gateway.http.context import Invoker
     from gateway.http.exchanges import Exchanges
+    from gateway.pages.origins import Asked
     from gateway.proxy.ports import ClientExchange, ClientSide
     from gateway.proxy.request_head import RequestHead
     from gateway.replies import Reply
@@ -93,8 +95,8 @@ class ModelRequests:
         self._largest = 0
         self._largest_as_of = -1
         self._turns = invoker.scan_turns
-        self._origins = CrossOrigins(invoker.access, invoker.catalog)
-        self._realtime = RealtimeRequests(exchanges, invoker, self._origins)
+        self._admission = invoker.admission
+        self._realtime = RealtimeRequests(exchanges, invoker)
 
     def sweep(self) -> None:
         """Check the time limits of arriving bodies; to be called once a second."""
@@ -115,15 +117,14 @@ class ModelRequests:
         endpoint = ENDPOINTS.get(path.removeprefix(PREFIX))
         protocol = protocol_of(path, header)
         who, ref = correlate(header), path[:SHOWN_MAX].decode()
-        journal = ExchangeJournal(invoker, ref, head.method.decode(), None, who)
+        journal = ExchangeJournal(invoker, ref, head.method.decode(), who)
         journal.shape = partial(_shaped, protocol, journal.request_id)
         try:
             journal.enter()
-            keys = own_keys(protocol, header)
-            credential = check_model_caller(
-                invoker.access, self._origins, header, sender_of(head), keys
-            )
-            journal.added = self._origins.fields(PREFIX.decode(), header("Origin"))
+            asked = asked_for(head.method.decode(), header)
+            credential = credential_in(head, own_keys(protocol, header))
+            journal.caller = caller = self._admission.enter_models(credential, asked)
+            journal.added = self._admission.origins.fields(PLACE, asked.origin)
             if endpoint is None:
                 raise no_endpoint(head.method.decode(), path)
             check_query(query)
@@ -131,7 +132,7 @@ class ModelRequests:
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, journal.problem(error, None, 0))
             return None
-        router = _Router(self._exchanges, invoker, self._origins, endpoint, query, credential)
+        router = _Router(self._exchanges, invoker, endpoint, query, caller, asked)
         limits = (most, invoker.settings.body_read_s)
         budget = invoker.body_budget
         shared = (self._arriving, self._turns)
@@ -181,17 +182,17 @@ class _Router:
         self,
         exchanges: Exchanges,
         invoker: Invoker,
-        origins: CrossOrigins,
         endpoint: Endpoint,
         query: bytes,
-        credential: Credential,
+        caller: Caller,
+        asked: Asked,
     ) -> None:
         self._exchanges = exchanges
         self._invoker = invoker
-        self._origins = origins
         self._endpoint = endpoint
         self._query = query
-        self._credential = credential
+        self._caller = caller
+        self._asked = asked
         self._began_s = monotonic()
 
     def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
@@ -203,10 +204,8 @@ class _Router:
 
     def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
         """Implement `Router.route`."""
-        header = header_of(request.head)
-        deployed, caller = resolve(
-            self._invoker, self._origins, self._credential, scanned.model, header
-        )
+        caller = self._caller
+        deployed = self._invoker.admission.find_model(caller, scanned.model, self._asked)
         api, journal, endpoint = api_of(deployed), request.journal, self._endpoint
         if len(body) > api.body_mib * MIB:
             raise BodyTooLarge(f"expected a body of at most {api.body_mib} MiB, got {len(body)}")
@@ -224,7 +223,7 @@ class _Router:
         )
         target = model_target(deployed, scanned.model, api, endpoint.path, self._query)
         head = _head_for_server(request.head, scanned.form)
-        plan = self._exchanges.plan(head, target, deployed, journal, caller)
+        plan = self._exchanges.plan(head, target, Entry(caller, deployed), journal)
         is_free_of_effects = not endpoint.has_effects and plan.retry == "auto"
         retry = "always" if is_free_of_effects else plan.retry
         plan = plan._replace(

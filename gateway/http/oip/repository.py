@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from gateway.http.admission import requested_wait_s
+from gateway.admission.calls import requested_wait_s
 from gateway.http.call_route import credential_in
 from gateway.http.oip.table import Row, Serving
 from gateway.oip.repository import check_load, check_unload, read_index

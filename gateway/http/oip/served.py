@@ -3,18 +3,19 @@ this; only the forms of requests and answers differ."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.admission.credentials import Realm
 from gateway.oip.documents import READY, all_served, current_revisions, index_entry
-from gateway.oip.names import find_served, served_name, served_version
+from gateway.oip.names import served_name, served_version
 from gateway.oip.statistics import Served, document
-from registry.errors import NotServed, ShuttingDown, WrongScope
+from registry.errors import NotServed, ShuttingDown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from gateway.access import Credential, Need
+    from gateway.admission.callers import Caller, Need
+    from gateway.admission.credentials import Credential
     from gateway.http.context import Invoker
     from gateway.ports import ModelControl
     from registry.catalog import Deployed
@@ -28,33 +29,17 @@ class ServedModels:
     def __init__(self, invoker: Invoker) -> None:
         self._invoker = invoker
 
-    def check_caller(self, credential: Credential) -> None:
-        """Raise NoKey unless the caller has any key, or needs none."""
-        self._invoker.access.check_caller(credential)
+    def identify(self, credential: Credential) -> Caller:
+        """Return who sends a request. Raises NoKey."""
+        return self._invoker.access.identify(credential, Realm.CALLS)
 
-    def check(self, credential: Credential, need: Need, name: str = "") -> None:
-        """Raise NoKey or WrongScope unless the caller has the scope `need`, for function `name`.
-
-        Of a caller who is let in without a key, only `admin` needs one.
-        """
-        access = self._invoker.access
-        if need == "admin" or not access.lets_in(credential):
-            access.check(credential, need, name)
+    def check(self, credential: Credential, need: Need) -> None:
+        """Raise NoKey or WrongScope unless the caller has the scope `need`."""
+        self._invoker.admission.enter(credential, need)
 
     def find(self, credential: Credential, need: Need, name: str, version: str = "") -> Deployed:
-        """Return the revision that answers for a version of a model. Raises FnError, first for a
-        lack of rights: a caller whose key is for one function learns of no other names."""
-        found = self._invoker.catalog.find_oip(name, version)
-        self.check(credential, need, name if found is None else found.function.name)
-        may_see = partial(self._may, credential, need)
-        return find_served(self._invoker.catalog, name, version, may_see)
-
-    def _may(self, credential: Credential, need: Need, name: str) -> bool:
-        try:
-            self.check(credential, need, name)
-        except WrongScope:
-            return False
-        return True
+        """Return the revision that answers for a version of a model. Raises FnError."""
+        return self._invoker.admission.find_served(credential, need, name, version).deployed
 
     def versions(self, deployed: Deployed) -> list[Deployed]:
         """Return the revision that answers for each version of a model."""
@@ -66,11 +51,8 @@ class ServedModels:
 
     def index(self, credential: Credential, *, only_ready: bool) -> list[dict[str, str]]:
         """Return every version of the models that the caller may invoke. Raises NoKey."""
-        self.check_caller(credential)
-        access, delivery = self._invoker.access, self._invoker.delivery
-        mine: Iterable[Deployed] = (
-            one for one in self.all() if access.allows(credential, "invoke", one.function.name)
-        )
+        caller, delivery = self.identify(credential), self._invoker.delivery
+        mine = (one for one in self.all() if caller.may_invoke(one.function.name))
         entries = [index_entry(one, delivery.endpoints(one.revision.key)) for one in mine]
         return [one for one in entries if not only_ready or one["state"] == READY]
 

@@ -12,7 +12,7 @@ from gateway.http.call_route import credential_in
 from gateway.http.oip.served import ServedModels
 
 if TYPE_CHECKING:
-    from gateway.access import Need
+    from gateway.admission.callers import Need
     from gateway.http.context import Invoker
     from gateway.http.reservations import BodyReservation, OnEvicted
     from registry.catalog import Deployed
@@ -41,7 +41,7 @@ class Serving:
 
     def check_caller(self, request: web.Request) -> None:
         """Raise NoKey unless the caller has any key, or needs none."""
-        self.models.check_caller(credential_in(request))
+        self.models.identify(credential_in(request))
 
     def check(self, request: web.Request, need: Need) -> None:
         """Raise NoKey or WrongScope unless the caller has the scope `need`."""
@@ -49,10 +49,7 @@ class Serving:
 
     def party(self, request: web.Request) -> str:
         """Return whose request it is, as in `Shares`: its key's, or its address's."""
-        credential, access = credential_in(request), self.invoker.access
-        if access.lets_in(credential):
-            return request.remote or ""
-        return access.caller(credential).id
+        return self.models.identify(credential_in(request)).id or request.remote or ""
 
     def model(self, request: web.Request, need: Need) -> Deployed:
         """Return the revision that a path names; see `ServedModels.find`."""

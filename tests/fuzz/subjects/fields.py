@@ -8,15 +8,16 @@ from base64 import b64decode, b64encode
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from gateway.access import Access, credential_of
-from gateway.http.admission import correlate, requested_priority, requested_wait_s
+from gateway.admission.access import Access
+from gateway.admission.calls import correlate, requested_priority, requested_wait_s
+from gateway.admission.credentials import Realm, read_credential
 from gateway.http.compression import requested_coding
 from gateway.http.decompression import encoding_of
 from gateway.metrics.counters import negotiate_format
 from gateway.openapi.descriptions import prefers_page
 from gateway.pages.cookies import NAMES, find_values, make_value, read_value
 from gateway.pages.entering import check_path
-from gateway.pages.origins import Sender, asked_by, judge, preflight_fields
+from gateway.pages.origins import Sender, asked_by, asked_for, judge, preflight_fields
 from gateway.proxy.answering import Answering, prefix_location, scope_cookie
 from gateway.proxy.fields import Malformed, parse_fields
 from gateway.proxy.forwarding import Forwarding, forward_request, kept_cookies
@@ -85,7 +86,7 @@ def _asked(data: bytes) -> dict[str, Any]:
     """Return what each reader of a field makes of its value; a refusal stands for itself."""
     given = _headers(data)
     value = given.of
-    host, origin = value("Host") or "", value("Origin")
+    host = value("Host") or ""
     cookies = (value("Cookie") or "").encode("latin-1")
     readers: dict[str, Any] = {
         "wait": lambda: requested_wait_s(value("Prefer"), 5.0, WAIT_MAX_S),
@@ -105,17 +106,17 @@ def _asked(data: bytes) -> dict[str, Any]:
         "location": lambda: prefix_location(
             (value("Location") or "").encode("latin-1"), Answering(b"/fn/web", b"a", port=81)
         ),
-        "host": lambda: ACCESS.check_host(host),
-        "function": lambda: ACCESS.function_of(host),
-        "page_host": lambda: ACCESS.page_host("web", host),
-        "origin": lambda: ACCESS.check_origin(origin, value("Sec-Fetch-Site"), host, "/fn/web"),
+        "host": lambda: ACCESS.hosts.check(host),
+        "function": lambda: ACCESS.hosts.function_of(host),
+        "page_host": lambda: ACCESS.hosts.page_host("web", host),
+        "origin": lambda: ACCESS.check_source(asked_for("POST", value), "/fn/web"),
         "sender": lambda: judge(asked_by("OPTIONS", value), ("https://b.example",), is_linked=True),
         "preflight": lambda: preflight_fields(
             asked_by("OPTIONS", value),
             value("Access-Control-Request-Headers"),
             with_cookies=False,
         ),
-        "caller": lambda: ACCESS.caller(credential_of(value("Authorization"), host, given)),
+        "caller": lambda: ACCESS.identify(read_credential(value, host, given), Realm.ADMIN),
         "peer": lambda: PROXIES.has((value("X-Forwarded-For") or "").encode("latin-1")),
         "path": lambda: check_path(value("Path") or ""),
     }

@@ -10,9 +10,11 @@ from aiohttp import http_exceptions
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_parser import HttpRequestParser
 
-from gateway.http.admission import Head, make_head
+from gateway.admission.callers import Callers
+from gateway.admission.calls import Head, make_head
+from gateway.http.head_memory import HeadMemory
 from gateway.http.known_heads import cut_head
-from gateway.http.plain_heads import HEAD_MAX, HeadCache, PlainHead, parse_plain_head
+from gateway.http.plain_heads import HEAD_MAX, PlainHead, parse_plain_head
 from gateway.proxy.answer_reader import AnswerReader
 from gateway.proxy.answering import Answering, forward_answer, forward_interim
 from gateway.proxy.fields import Malformed, find_head_end
@@ -20,7 +22,9 @@ from gateway.proxy.framing import make_framer
 from gateway.proxy.known_answers import VARYING, make_template
 from gateway.proxy.request_head import RequestHead, parse_request_head
 from gateway.proxy.response_head import ResponseHead, parse_response_head
+from registry.catalog import Catalog
 from registry.errors import BadRequest, FnError
+from registry.store.keys import KeyRing
 from tests.fuzz.subject import KIB, Subject, chance_of, pieces
 from tests.support.alike_heads import treated_alike
 from tests.support.head_readings import compare_answer, compare_forwarded, compare_request
@@ -168,9 +172,10 @@ def _by_aiohttp(raw: bytes) -> Any:
 
 
 def _plain(data: bytes) -> PlainHead | None:
-    cache = HeadCache()
-    found = cache.read(data)
-    assert cache.read(data) == found
+    memory = HeadMemory(Catalog(), Callers(KeyRing()))
+    found = memory.find(b"", data)
+    assert memory.find(b"", data) == found
+    assert found is None or isinstance(found, PlainHead)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from admin.ui.files import UiPages, read_files
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.http.app import ErrorBoundary
 from gateway.problems import answer, json_answer
 from registry.errors import FnError, NoKey, Unknown

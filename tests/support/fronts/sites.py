@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.http.app import Gateway, StatePages
@@ -229,7 +229,7 @@ def _assembled(
 
     front = None
     if gateway.invoker.settings.fast_front:
-        front = FastPath(gateway.invoker, gateway.writer, fallback, limit)
+        front = FastPath(gateway.invoker, gateway.parts, fallback, limit)
     return Served(
         gateway,
         delivery,

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from gateway.access import Access
+from gateway.admission.access import Access
 from registry.errors import ForeignHost
 from registry.store.keys import KeyRing
 from runtime_image.codecs.accept import SHORT, choose, media_type
@@ -46,6 +46,6 @@ def test_long_hosts_are_not_kept() -> None:
 
     def ask(number: int) -> None:
         with pytest.raises(ForeignHost):
-            access.check_host(f"{number}." + "a" * 8192)
+            access.hosts.check(f"{number}." + "a" * 8192)
 
     assert held_after(partial(ask, number) for number in range(COUNT)) < KEPT_MAX

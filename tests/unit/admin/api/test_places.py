@@ -7,7 +7,7 @@ from aiohttp import ClientSession
 
 from admin.api import streaming
 from admin.api.places import Places
-from gateway.access import Caller
+from gateway.admission.access import Caller
 from registry.errors import QueueFull
 from tests.support.server import ServingServer
 

@@ -19,7 +19,7 @@ from admin.deploy.changes import (
 )
 from admin.deploy.plan import Plan, WireRollback
 from admin.deploy.verify import Verified
-from gateway.access import NOBODY
+from gateway.admission.callers import NOBODY
 from registry.errors import (
     BadRequest,
     Conflict,

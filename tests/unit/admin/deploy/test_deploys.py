@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from admin.deploy.deploys import CHECKED_MAX
-from gateway.access import Caller
+from gateway.admission.access import Caller
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import (
     BadBundle,

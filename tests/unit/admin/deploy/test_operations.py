@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from admin.deploy.operations import AT_ONCE, SWITCH, OperationRunner, Phase
-from gateway.access import Caller
+from gateway.admission.access import Caller
 from registry.errors import Conflict, QueueFull, ShuttingDown
 from registry.model import Operation
 from registry.store.database import Database

@@ -12,7 +12,7 @@ from yarl import URL
 
 from admin.ui import files
 from admin.ui.files import INDEX, POLICY, UiPages, make_file, read_files
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.http.app import ErrorBoundary
 from registry.store.keys import KeyRing
 

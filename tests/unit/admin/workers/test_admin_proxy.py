@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 
 from admin.workers import admin_proxy
 from admin.workers.admin_proxy import AdminProxy, forwarded_headers
-from gateway.access import Access
+from gateway.admission.access import Access
 from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
 from registry.store.keys import KeyRing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.access import DIRECT, Anonymous
+from gateway.admission.credentials import DIRECT, Credential
 from gateway.grpc.metadata import ANONYMOUS, read_metadata
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -21,7 +21,7 @@ def test_key_and_ids_are_read() -> None:
             ("traceparent", TRACEPARENT),
         ]
     )
-    assert head.authorization == "Bearer a"
+    assert head.credential == Credential("a")
     assert head.correlation == ("mine", TRACEPARENT)
     assert not head.ends_stream
 
@@ -45,7 +45,7 @@ def test_a_client_may_want_its_streams_to_end(value: str, ends: bool) -> None:
 
 def test_a_proxys_field_stays_with_a_caller_without_a_key() -> None:
     """Metadata with which a proxy passes a call on tells it from one of this machine."""
-    assert read_metadata([("user-agent", "x")]).authorization == DIRECT
-    assert read_metadata([("via", "1.1 edge")]).authorization == Anonymous("via")
+    assert read_metadata([("user-agent", "x")]).credential == DIRECT
+    assert read_metadata([("via", "1.1 edge")]).credential == Credential(passed_on="via")
     keyed = [("x-forwarded-for", "::1"), ("authorization", "Bearer fn_key")]
-    assert read_metadata(keyed).authorization == "Bearer fn_key"
+    assert read_metadata(keyed).credential.bearer == "fn_key"

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from gateway.access import Access
+from gateway.admission.access import Access
+from gateway.admission.control import AdmissionControl
 from gateway.cold_checks.cold_check import ColdCheck
 from gateway.delivery import Delivery
-from gateway.http.admission import Admissions
 from gateway.http.app import Gateway, Site, StatePages
 from gateway.http.connected import LastExchanges
 from gateway.http.context import Invoker, RequestGate, request_ids
@@ -86,7 +86,7 @@ class Front:
             self.metrics,
             self.past,
             RequestGate(),
-            Admissions(access, self.catalog, 600.0, HELD),
+            AdmissionControl(access, self.catalog, 600.0, HELD),
             time.time,
             request_ids("ours"),
             AccessLog(self.keep, time.time, self.metrics.count_dropped_events),
@@ -139,7 +139,7 @@ async def serving(*, is_fast: bool) -> AsyncIterator[Front]:
         app.on_cleanup.append(front.gateway.close)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
         await runner.setup()
-        site = Site(front.gateway.invoker, front.gateway.writer, runner)
+        site = Site(front.gateway, runner)
         front.url = f"http://127.0.0.1:{await site.start()}"
         try:
             yield front

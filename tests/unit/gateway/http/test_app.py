@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from yarl import URL
 
-from gateway.http.app import Site, stop_serving
+from gateway.http.app import Gateway, Site, stop_serving
 from gateway.openapi.descriptions import describe, example
 from registry.catalog import Deployed
 from registry.errors import FunctionFailing
@@ -261,7 +261,7 @@ async def test_a_port_in_use_fails_at_once(front: Front) -> None:
     )
     runner = web.AppRunner(web.Application())
     await runner.setup()
-    site = Site(invoker, front.gateway.writer, runner)
+    site = Site(Gateway(invoker), runner)
     with pytest.raises(OSError, match="in use"):
         await site.start()
     await site.close()
@@ -272,7 +272,7 @@ async def test_a_stopped_site_lets_its_connections_finish(front: Front) -> None:
     """After `stop` new connections are refused while an open one stays."""
     runner = web.AppRunner(web.Application())
     await runner.setup()
-    site = Site(front.gateway.invoker, front.gateway.writer, runner)
+    site = Site(front.gateway, runner)
     port = await site.start()
     with socket.create_connection(("127.0.0.1", port)):
         await site.stop()

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from gateway.access import Access
-from gateway.http.admission import correlate
+from gateway.admission.access import Access
+from gateway.admission.calls import correlate
 from gateway.http.context import RequestGate, assemble, request_ids
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog

@@ -13,8 +13,6 @@ import pytest
 
 from gateway.http.connections import ConnectionLimit
 from gateway.http.fast_path import QUIET_MAX, Connection, FastPath
-from gateway.http.plain_heads import HEADS_MAX
-from gateway.replies import Writer
 from runtime_image.contract.link import Kind
 from tests.support.peers import KEY, Peer, published
 from tests.unit.gateway.http.conftest import Front as Served
@@ -267,17 +265,7 @@ def unlimited() -> ConnectionLimit:
 
 def plain_front(served: Served) -> FastPath:
     """Return a fast path that is not listening."""
-    return FastPath(served.gateway.invoker, Writer(lambda: 0.0), asyncio.Protocol, unlimited())
-
-
-async def test_the_head_cache_is_bounded(served: Served) -> None:
-    """Clients that send a different head each time do not fill the memory."""
-    front = plain_front(served)
-    first = front.parse_head(request(b"", extra=b"X: 0\r\n"))
-    for number in range(HEADS_MAX + 1):
-        assert front.parse_head(request(b"", extra=b"X: %d\r\n" % number)) is not None
-    assert front.parse_head(request(b"", extra=b"X: 1\r\n")) is not front.parse_head(b"")
-    assert front.parse_head(request(b"", extra=b"X: 0\r\n")) is not first
+    return FastPath(served.gateway.invoker, served.gateway.parts, asyncio.Protocol, unlimited())
 
 
 class RecordingTransport(asyncio.Transport):
@@ -386,7 +374,8 @@ async def test_data_during_a_handover_keeps_its_order(served: Served, peer: Peer
     """Requests keep their order, also those received while the connection is handed to aiohttp."""
     await arrived(served)
     later = RecordingProtocol()
-    connection = FastPath(served.gateway.invoker, Writer(lambda: 0.0), lambda: later, unlimited())()
+    front = FastPath(served.gateway.invoker, served.gateway.parts, lambda: later, unlimited())
+    connection = front()
     connection.connection_made(EagerTransport(connection, request(b"3")))
     connection.data_received(request(b"1") + request(b"2"))
     peer.answer((await peer.next(Kind.REQUEST)).id)
@@ -417,7 +406,7 @@ async def test_a_paused_transport_stays_paused_for_aiohttp(served: Served, peer:
             paused.append("told")
 
     connection = FastPath(
-        served.gateway.invoker, Writer(lambda: 0.0), PausedProtocol, unlimited()
+        served.gateway.invoker, served.gateway.parts, PausedProtocol, unlimited()
     )()
     connection.connection_made(EagerTransport(connection, b""))
     connection.pause_writing()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.access import DIRECT, Credential
+from gateway.admission.calls import NOT_CORRELATED, Correlation
+from gateway.admission.credentials import DIRECT, Credential
 from gateway.body_memory import BODY_MIN
 from gateway.cold_checks.cold_check import IN_LOOP_MAX
 from gateway.data_links import HeldCall
 from gateway.dispatch.call import Priority
-from gateway.http.admission import NOT_CORRELATED, Correlation
 from gateway.http.context import Invoker
 from gateway.http.invocation import Invocation
 from gateway.http.reservations import BodyBudget
@@ -28,8 +28,8 @@ from registry.errors import ReplicaDied, UnknownFunction
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.link.meta import unpack_request
 from tests.support.peers import Peer, failed
+from tests.unit.gateway.admission.test_calls import head
 from tests.unit.gateway.http.conftest import TOKEN
-from tests.unit.gateway.http.test_admission import head
 
 if TYPE_CHECKING:
     from tests.unit.gateway.http.conftest import Front
@@ -84,8 +84,8 @@ async def test_the_time_of_a_call_is_that_of_its_key(
     front: Front, peer: Peer, ending: str, version: str | None
 ) -> None:
     """However a call ends that was sent, in every protocol; a refused one has none."""
-    key, invoker = f"Bearer {TOKEN}", front.gateway.invoker
-    asked = CALL._replace(authorization=key, version=version)
+    key, invoker = Credential(TOKEN), front.gateway.invoker
+    asked = CALL._replace(credential=key, version=version)
     body = GOOD if version is None else OIP
     replied = asyncio.Event()
     invocation = Invocation(invoker, asked, lambda _: replied.set())
@@ -129,7 +129,7 @@ async def test_a_defect_is_answered_once(
 @pytest.mark.parametrize(
     ("given", "version", "wait_s", "priority", "by"),
     [
-        ({"timeout": 2_000_000, "priority": 1}, "", 2.0, Priority.HIGH, f"Bearer {TOKEN}"),
+        ({"timeout": 2_000_000, "priority": 1}, "", 2.0, Priority.HIGH, Credential(TOKEN)),
         ({"timeout": 2_000_000, "priority": 1}, "", 2.0, Priority.NORMAL, DIRECT),
         ({"timeout": 10**12, "priority": 7}, "", 30.0, Priority.LOW, DIRECT),
         ({"timeout": 1, "priority": 1}, None, 30.0, Priority.NORMAL, DIRECT),
@@ -149,7 +149,7 @@ async def test_parameters_of_the_protocol_shorten_the_wait(
     none makes a call high whose caller may not."""
     calls: list[HeldCall] = []
     monkeypatch.setattr(front.delivery, "send_now", lambda call: calls.append(call) or True)
-    asked = CALL._replace(version=version, prefer="wait=30", authorization=by)
+    asked = CALL._replace(version=version, prefer="wait=30", credential=by)
     invocation = Invocation(front.gateway.invoker, asked, lambda _reply: None)
     invocation.admit(asked)
     invocation.run(json.dumps({"inputs": [], "parameters": given}).encode())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.http import known_heads
+from gateway.http import head_memory, known_heads
 from gateway.proxy.known_answers import KNOWN_MAX
 from registry.model import ExchangeLimits, Limits, PathRules
 from registry.store.keys import fingerprint
@@ -33,7 +33,7 @@ async def echo(reader: Reader, writer: Writer) -> None:
 def known(one: Gate) -> int:
     """Return the number of known heads."""
     assert one.fast is not None
-    return len(one.fast.known_heads)
+    return one.fast.parts.heads.known
 
 
 async def ask(wire: Wire, request: bytes) -> tuple[bytes, bytes]:
@@ -214,8 +214,8 @@ async def test_what_is_remembered_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither heads, nor marks of heads seen once, nor a server's heads grow without limit."""
-    monkeypatch.setattr(known_heads, "HEADS_MAX", 3)
-    monkeypatch.setattr(known_heads, "SEEN_MAX", 5)
+    monkeypatch.setattr(head_memory, "MEMORY_MAX", 12)
+    monkeypatch.setattr(head_memory, "SEEN_MAX", 5)
     numbers = iter(range(10**6))
 
     async def dated(reader: Reader, writer: Writer) -> None:
@@ -231,11 +231,11 @@ async def test_what_is_remembered_is_bounded(
                 head, _ = await ask(wire, POST.replace(b"/x", b"/%d" % number) + b"ab")
                 assert b"\r\nX: " in head
         assert one.fast is not None
-        heads = one.fast.known_heads
-        assert (len(heads) <= 3, len(heads._seen) <= 5) == (True, True)
+        heads = one.fast.parts.heads
+        assert (len(heads) <= 12, len(heads._seen) <= 5) == (True, True)
         for _ in range(10):
             await ask(wire, POST + b"ab")
-        for each in heads._known.values():
+        for each, _ in heads._known.values():
             assert each.plan.answers is not None
             assert len(each.plan.answers._known) <= KNOWN_MAX
         long = POST[:-2] + b"X: " + b"y" * known_heads.HEAD_MAX + b"\r\n\r\nab"

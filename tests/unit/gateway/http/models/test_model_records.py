@@ -88,9 +88,8 @@ async def test_a_trace_goes_on_to_the_server(tmp_path: Path, is_fast: bool) -> N
     tracer = Tracer(0.0, lambda records, _left_out: traced.extend(records), Random(7))
     server = ModelServer(document(ok=1))
     async with models(tmp_path, server, is_fast=is_fast) as one:
-        fronts = [one.gateway.parts, *([] if one.fast is None else [one.fast.parts])]
-        for parts in fronts:
-            parts.models._invoker = parts.models._invoker._replace(tracer=tracer)
+        models_of = one.gateway.parts.models
+        models_of._invoker = models_of._invoker._replace(tracer=tracer)
         await asks(one, post(CHAT, {"model": "web"}, f"traceparent: {parent}"))
         await one.settled()
         tracer.close()

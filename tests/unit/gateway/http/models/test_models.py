@@ -103,6 +103,7 @@ KEY_CASES = [
     (MESSAGES, ["x-api-key: fn_web", "Authorization: bearer fn_web"], 200),
     (MESSAGES, ["x-api-key: fn_web", "Authorization: Basic dTpw"], 200),
     (MESSAGES + "/count_tokens", ["X-Api-Key: fn_web"], 200),
+    (MESSAGES, ["x-api-key: fn_web", "Authorization: Bearer "], 200),
     (CHAT, [], 401),
     (CHAT, ["x-api-key: fn_web"], 401),
     (CHAT, ["Authorization: Bearer fn_wrong"], 401),
@@ -115,7 +116,6 @@ KEY_CASES = [
     (MESSAGES, ["x-api-key: fn_web", "x-api-key: fn_web"], 401),
     (MESSAGES, ["x-api-key: fn_web", "Authorization: Bearer fn_all"], 401),
     (MESSAGES, ["x-api-key: fn_web", "Fn-Key: fn_all"], 401),
-    (MESSAGES, ["x-api-key: fn_web", "Authorization: Bearer "], 401),
 ]
 
 

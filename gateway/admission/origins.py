@@ -8,24 +8,42 @@ decides.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.access import is_shared
-from gateway.pages.origins import Asked, cors_fields, is_own_page, preflight_fields
+from gateway.pages.origins import (
+    Asked,
+    Sender,
+    cors_fields,
+    is_own_page,
+    is_shared,
+    judge,
+    preflight_fields,
+)
 from registry.errors import ForeignOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.access import Access
+    from gateway.admission.access import Access
     from registry.catalog import Catalog, Deployed
+    from registry.model import ServerSettings
 
 Fields = tuple[tuple[str, str], ...]
 MODELS: Final = "/v1"
 VARIES: Final[Fields] = (("Vary", "Origin"),)
 
 
-class CrossOrigins:
+class Judged(NamedTuple):
+    """The verdict on the page that sends a request to a function's server."""
+
+    sender: Sender
+    with_cookies: bool
+    """Whether the page may read an answer to a request with cookies."""
+    fields: Fields
+    """Fields of every answer."""
+
+
+class Origins:
     """The origins of one process. Event loop thread only."""
 
     def __init__(self, access: Access, catalog: Catalog) -> None:
@@ -63,10 +81,30 @@ class CrossOrigins:
         names = header("Access-Control-Request-Headers")
         return preflight_fields(asked, names, with_cookies=False)
 
-    def check(self, origin: str | None, site: str | None, host: str, path: str) -> None:
-        """Raise ForeignOrigin for a page that may not ask; see `Access.check_origin`."""
-        if origin is None or not self.may_ask(path, origin):
-            self._access.check_origin(origin, site, host, path)
+    def check(self, asked: Asked, path: str) -> None:
+        """Raise ForeignOrigin for a page that may not ask."""
+        origin = asked.origin
+        is_listed = origin is not None and self.may_ask(path, origin)
+        judge(asked, (origin or "",) if is_listed else ())
+
+    def judge_server(
+        self, asked: Asked, server: ServerSettings | None, *, is_own_host: bool
+    ) -> Judged:
+        """Return who asks for something of a function's server, None for one that is not deployed.
+
+        Before any check of a key: browsers send none with a preflight. The origins are those of the
+        function and, except on its own host, those of the server's settings. Raises ForeignOrigin.
+        """
+        origins = () if server is None else server.origins
+        origin, with_cookies = asked.origin or "", asked.origin in origins
+        if not with_cookies and not is_own_host and self._access.lists(origin):
+            origins = (*origins, origin)
+        sender = judge(asked, origins, is_linked=is_own_host)
+        if sender is Sender.OWN:
+            fields = VARIES if origins or self._access.has_origins else ()
+        else:
+            fields = cors_fields(origin, with_cookies=with_cookies)
+        return Judged(sender, with_cookies, fields)
 
     def may_call(self, origin: str | None, host: str, deployed: Deployed) -> bool:
         """Return whether a page that may ask may call a function with a server of its own."""

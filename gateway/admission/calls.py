@@ -1,22 +1,21 @@
-"""Admission of a request by its head: access, limits, wait budget and priority.
+"""Heads of calls, and what they say about limits, wait budget and priority. Pure.
 
-`Admissions` caches the admission of a head until the catalog or the keys change. `Prefer: wait` is
-defined by RFC 7240, `Priority` by RFC 9218.
+`Prefer: wait` is defined by RFC 7240, `Priority` by RFC 9218.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from gateway.access import Access, Credential, credential_of
+from gateway.admission.callers import Caller
+from gateway.admission.credentials import Credential, read_credential
 from gateway.dispatch.call import Priority
 from gateway.metrics.key_times import KeyTime
 from gateway.observing import records
-from gateway.oip.names import find_served
 from gateway.settings import MIB
-from registry.catalog import Catalog, Deployed
+from registry.catalog import Deployed
 from registry.errors import BadRequest
 from registry.key_form import KEY
 from registry.spec import may_rerun
@@ -25,12 +24,6 @@ from runtime_image.link.meta import RequestMeta
 
 REQUEST_ID: Final = "X-Request-Id"
 TRACEPARENT: Final = "traceparent"
-CALLS: Final = "/fn"
-"""Path that stands for all calls where origins are checked."""
-HEAD_MAX: Final = 1024
-"""Max characters of a cached head."""
-KEPT_MAX: Final = 4096
-"""Max cached heads. At the limit the cache is cleared, and each head is checked once more."""
 _REQUEST_ID: Final = re.compile(rf"(?!.*{KEY.decode()})[A-Za-z0-9._-]{{1,128}}")
 """Not with a key, which logs and servers of functions would get."""
 _WAIT: Final = re.compile(r"(?:^|[,;])\s*wait\s*=\s*\"?([^\",;\s]*)\"?", re.IGNORECASE)
@@ -65,7 +58,7 @@ def correlate(header: Callable[[str], str | None]) -> Correlation:
 class Head(NamedTuple):
     """Head of one request to `/fn/{ref}`, or of an inference of the Open Inference Protocol.
 
-    Missing headers are None, except `authorization`. `version` is None for /fn; else `ref` is the
+    Missing headers are None. `version` is None for /fn; else `ref` is the
     model's name, and `version` is the one asked for, "" for none. `host` is None where no browser
     can be the client, as in gRPC.
     """
@@ -74,7 +67,7 @@ class Head(NamedTuple):
     host: str | None
     origin: str | None
     fetch_site: str | None
-    authorization: Credential
+    credential: Credential
     content_type: str | None
     accept: str | None
     json_length: str | None
@@ -86,6 +79,12 @@ class Head(NamedTuple):
     def name(self) -> str:
         """The function's name, without the revision."""
         return self.ref.partition("@")[0]
+
+    @property
+    def size(self) -> int:
+        """Number of characters."""
+        secret = self.credential.bearer or ""
+        return len(secret) + sum([len(one) for one in self if isinstance(one, str)])
 
     def meta(self) -> RequestMeta:
         """Return the part of the head that is sent to the replica, without a trace.
@@ -117,7 +116,7 @@ def make_head(
         host,
         header("Origin"),
         header("Sec-Fetch-Site"),
-        credential_of(header("Authorization"), host, names),
+        read_credential(header, host, names),
         header("Content-Type"),
         header("Accept"),
         header("Inference-Header-Content-Length"),
@@ -127,109 +126,75 @@ def make_head(
     )
 
 
-class Admission(NamedTuple):
-    """Rules for holding and running the calls with one head.
-
-    `applied`: value of Preference-Applied. `as_of`: version of the catalog. `key_time`: of the
-    function's calls with the head's key. `may_be_high`: whether the key's calls may have the
-    priority high.
-    """
+class Route(NamedTuple):
+    """Where the calls of a function go."""
 
     deployed: Deployed
     pool: str
-    meta: RequestMeta
-    wait_s: float
-    applied: str
-    timeout_s: float
-    body_max: int
-    queue_max: int
-    priority: Priority
+    """Pool of the revision."""
     may_rerun: bool
+    """Whether a call that a dying replica may have begun is sent again."""
+
+
+class CallLimits(NamedTuple):
+    """Limits of the calls with one head."""
+
+    wait_s: float
+    """Wait budget in seconds."""
+    timeout_s: float
+    """Max seconds of one run."""
+    body_max: int
+    """Max bytes of a body."""
+    queue_max: int
+    """Max calls of the function that are held."""
+    priority: Priority
+
+
+class Admission(NamedTuple):
+    """What was decided about the calls with one head. It ends with its caller, and with the next
+    version of the catalog."""
+
+    caller: Caller
+    route: Route
+    limits: CallLimits
+    meta: RequestMeta
+    """The part of the head that is sent to the replica, without a trace."""
+    applied: str
+    """Value of Preference-Applied."""
     is_pinned: bool
+    """Whether the head names a revision, so that the call does not follow the traffic."""
     as_of: int
+    """Version of the catalog."""
     key_time: KeyTime
-    may_be_high: bool
+    """Time of the function's calls with the caller's key."""
 
 
-class Admissions:
-    """Cache of admissions by head.
+def make_admission(
+    head: Head, caller: Caller, deployed: Deployed, as_of: int, maxima: tuple[float, int]
+) -> Admission:
+    """Return the admission of a head whose caller may call a function.
 
-    With the same keys and the same catalog, the same head always gets the same admission. The HTTP
-    reader provides a cache key for each head.
+    `maxima`: of a wait budget in seconds, and of a body in bytes. Raises BadRequest.
     """
-
-    def __init__(
-        self, access: Access, catalog: Catalog, wait_max_s: float, held_bytes_max: int
-    ) -> None:
-        """Create an empty cache. `held_bytes_max` bounds all bodies together, so each one, too."""
-        self._access = access
-        self._catalog = catalog
-        self._wait_max_s = wait_max_s
-        self._held_bytes_max = held_bytes_max
-        self._known: dict[Hashable, Admission] = {}
-        self._as_of = self._keys_as_of = -1
-
-    def find(self, key: Hashable) -> Admission | None:
-        """Return the cached admission of a head, None if there is none or it is outdated."""
-        if self._as_of != self._catalog.version or self._keys_as_of != self._access.ring.version:
-            self._forget_all()
-        return self._known.get(key)
-
-    def resolve(self, head: Head) -> Deployed:
-        """Return the function and revision that a head calls, after all access checks.
-
-        Raises FnError if there is none, or the caller may not invoke it.
-        """
-        access = self._access
-        if head.host is not None:
-            access.check_host(head.host)
-            access.check_origin(head.origin, head.fetch_site, head.host, CALLS)
-        if head.version is None:
-            caller = access.check(head.authorization, "invoke", head.name)
-            return self._catalog.resolve(head.ref, may_see=caller.may_invoke)
-        found = self._catalog.find_oip(head.ref, head.version)
-        # Scopes name functions. A caller with such a scope learns of no other names.
-        name = head.ref if found is None else found.function.name
-        caller = access.check(head.authorization, "invoke", name)
-        return find_served(self._catalog, head.ref, head.version, caller.may_invoke)
-
-    def admit(self, key: Hashable, head: Head, deployed: Deployed) -> Admission:
-        """Parse the rest of a head that `find` does not know, and cache its admission.
-
-        Raises BadRequest; the head is then not cached.
-        """
-        function = deployed.function
-        limits = function.limits
-        caller = self._access.check(head.authorization, "invoke", function.name)
-        wait_s, applied = requested_wait_s(head.prefer, limits.wait_s, self._wait_max_s)
-        admission = Admission(
-            deployed,
-            deployed.revision.key,
-            head.meta(),
+    function = deployed.function
+    limits, (wait_max_s, body_max) = function.limits, maxima
+    wait_s, applied = requested_wait_s(head.prefer, limits.wait_s, wait_max_s)
+    return Admission(
+        caller,
+        Route(deployed, deployed.revision.key, may_rerun(deployed)),
+        CallLimits(
             wait_s,
-            applied,
             limits.timeout_s,
-            min(limits.body_mib * MIB, self._held_bytes_max),
+            min(limits.body_mib * MIB, body_max),
             limits.queue,
             requested_priority(head.priority, may_be_high=caller.is_high),
-            may_rerun(deployed),
-            bool(head.version) or "@" in head.ref,
-            self._catalog.version,
-            KeyTime(caller.id, function.namespace, function.name),
-            caller.is_high,
-        )
-        if self._as_of != self._catalog.version or self._keys_as_of != self._access.ring.version:
-            self._forget_all()
-        if len(self._known) >= KEPT_MAX:
-            self._known.clear()
-        if sum([len(one) for one in head if one]) <= HEAD_MAX:
-            self._known[key] = admission
-        return admission
-
-    def _forget_all(self) -> None:
-        """Clear the cache after a change of the catalog or the keys."""
-        self._as_of, self._keys_as_of = self._catalog.version, self._access.ring.version
-        self._known.clear()
+        ),
+        head.meta(),
+        applied,
+        bool(head.version) or "@" in head.ref,
+        as_of,
+        KeyTime(caller.id, function.namespace, function.name),
+    )
 
 
 def requested_wait_s(prefer: str | None, default_s: float, most_s: float) -> tuple[float, str]:

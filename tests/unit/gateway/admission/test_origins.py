@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.access import Access
-from gateway.cross_origins import CrossOrigins
-from gateway.pages.origins import EXPOSED
+from gateway.admission.access import Access
+from gateway.admission.origins import Origins
+from gateway.pages.origins import EXPOSED, Asked
 from registry.catalog import Catalog, Deployed
 from registry.errors import ForeignOrigin
 from registry.model import Key, ModelApi
@@ -21,7 +21,7 @@ SHARED = ("/fn/f", "/fn/f/x", "/v1/models", "/v1", "/v2", "/v2/models/f/infer", 
 CLOSED = ("/admin/v1/keys", "/", "/ui/", "/metrics", "/readyz", "/fnx", "/v12", "/openapi.jsonx")
 
 
-def made(*origins: str, keys: int = 0, **server: Any) -> CrossOrigins:
+def made(*origins: str, keys: int = 0, **server: Any) -> Origins:
     """Return the rules of a server whose settings list `origins`; `server`: settings of a
     function's server."""
     ring = KeyRing()
@@ -29,7 +29,7 @@ def made(*origins: str, keys: int = 0, **server: Any) -> CrossOrigins:
         ring.put(Key(str(number), str(number), ("invoke",)))
     revision = nouns.server_revision(**server)
     catalog = Catalog([nouns.deployed(), Deployed(nouns.function("web"), revision)])
-    return CrossOrigins(Access("127.0.0.1", (), ring, b"", origins), catalog)
+    return Origins(Access("127.0.0.1", (), ring, b"", origins), catalog)
 
 
 def test_only_listed_origins_and_only_calls() -> None:
@@ -118,9 +118,9 @@ def test_preflights() -> None:
 def test_another_page_is_refused() -> None:
     """A page of another origin gets 403, and one of the same host does not."""
     rules = made(APP)
-    rules.check(APP, "cross-site", HOST, "/v1")
-    rules.check(f"http://{HOST}", None, HOST, "/v1")
+    rules.check(Asked("POST", HOST, APP, "cross-site"), "/v1")
+    rules.check(Asked("POST", HOST, f"http://{HOST}"), "/v1")
     with pytest.raises(ForeignOrigin):
-        rules.check(EVIL, None, HOST, "/v1")
+        rules.check(Asked("POST", HOST, EVIL), "/v1")
     with pytest.raises(ForeignOrigin):
-        rules.check(None, "cross-site", HOST, "/v1")
+        rules.check(Asked("POST", HOST, None, "cross-site"), "/v1")

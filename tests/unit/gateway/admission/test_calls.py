@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.access import Access
-from gateway.dispatch.call import Priority
-from gateway.http.admission import (
-    KEPT_MAX,
+from gateway.admission.access import Access
+from gateway.admission.calls import (
     NOT_CORRELATED,
-    Admissions,
+    CallLimits,
     Correlation,
     Head,
     correlate,
@@ -19,6 +17,9 @@ from gateway.http.admission import (
     requested_priority,
     requested_wait_s,
 )
+from gateway.admission.control import KEPT_MAX, AdmissionControl
+from gateway.admission.credentials import Credential
+from gateway.dispatch.call import Priority
 from registry.catalog import Catalog
 from registry.errors import BadRequest, FnError, NoKey, Unknown, UnknownFunction, WrongScope
 from registry.key_form import KeyPriority
@@ -143,11 +144,11 @@ class World:
         self.catalog = Catalog([nouns.deployed()])
         self.ring = KeyRing([KEY], "fn_t")
         access = Access("127.0.0.1", (), self.ring)
-        self.admissions = Admissions(access, self.catalog, wait_max_s=600.0, held_bytes_max=2**30)
+        self.control = AdmissionControl(access, self.catalog, 600.0, 2**30)
 
     def admit(self, asked: Head = KEYED) -> None:
         """Admit a head that is not cached, as the HTTP front ends do. Raise FnError if refused."""
-        self.admissions.admit(asked, asked, self.admissions.resolve(asked))
+        self.control.admit(asked, asked, self.control.enter_call(asked))
 
 
 @pytest.mark.parametrize(
@@ -178,12 +179,12 @@ def test_an_admission_has_the_limits_of_its_calls() -> None:
     for asked in (plain, wishing):
         world.admit(asked)
 
-    found, other = world.admissions.find(plain), world.admissions.find(wishing)
+    found, other = world.control.find(plain), world.control.find(wishing)
     assert found is not None
     assert other is not None
-    assert (found.timeout_s, found.wait_s, found.queue_max) == (2.0, 3.0, 4)
-    assert (found.body_max, found.is_pinned, found.applied) == (5 * 2**20, False, "")
-    assert (other.wait_s, other.applied, other.is_pinned) == (7.0, "wait=7", True)
+    assert found.limits == CallLimits(3.0, 2.0, 5 * 2**20, 4, Priority.NORMAL)
+    assert (found.route.pool, found.is_pinned, found.applied) == ("default/digits@1", False, "")
+    assert (other.limits.wait_s, other.applied, other.is_pinned) == (7.0, "wait=7", True)
 
 
 @pytest.mark.parametrize(
@@ -201,12 +202,13 @@ def test_the_priority_high_needs_a_key_that_has_it(key: Key, expected: Priority)
     world.admit(asked)
     world.ring.put(key)
     world.admit(asked)
-    world.admit(other := asked._replace(authorization="Bearer fn_t"))
-    found, by_token = world.admissions.find(asked), world.admissions.find(other)
+    world.admit(other := asked._replace(credential=Credential("fn_t")))
+    found, by_token = world.control.find(asked), world.control.find(other)
     assert found is not None
     assert by_token is not None
-    assert (found.priority, found.may_be_high) == (expected, expected is Priority.HIGH)
-    assert by_token.priority is Priority.HIGH
+    is_high = expected is Priority.HIGH
+    assert (found.limits.priority, found.caller.is_high) == (expected, is_high)
+    assert by_token.limits.priority is Priority.HIGH
 
 
 @pytest.mark.parametrize(
@@ -223,25 +225,25 @@ def test_a_refusal_is_not_cached(asked: Head, error: type[FnError]) -> None:
     world = World()
     with pytest.raises(error):
         world.admit(asked)
-    assert world.admissions.find(asked) is None
+    assert world.control.find(asked) is None
 
 
 def test_every_change_of_keys_counts_at_once() -> None:
-    """Replacing or removing a key invalidates its cached admissions."""
+    """Replacing or removing a key ends its cached admissions; another key ends none."""
     world = World()
     world.admit()
-    assert world.admissions.find(KEYED) is not None
+    world.ring.put(Key("o", "0" * 64, ("invoke",)))
+    assert world.control.find(KEYED) is not None
 
     world.ring.put(Key("k", KEY.sha256, ("read",)))
-    assert world.admissions.find(KEYED) is None
+    assert world.control.find(KEYED) is None
     with pytest.raises(WrongScope):
         world.admit()
 
     world.ring.put(KEY)
     world.admit()
     world.ring.remove(KEY)
-    world.ring.put(Key("o", "0" * 64, ("invoke",)))
-    assert world.admissions.find(KEYED) is None
+    assert world.control.find(KEYED) is None
 
 
 def test_every_change_of_the_catalog_counts_at_once() -> None:
@@ -254,7 +256,7 @@ def test_every_change_of_the_catalog_counts_at_once() -> None:
     ):
         world.admit()
         change()
-        assert world.admissions.find(KEYED) is None
+        assert world.control.find(KEYED) is None
 
 
 def test_the_admission_cache_is_bounded() -> None:
@@ -263,10 +265,10 @@ def test_the_admission_cache_is_bounded() -> None:
     for number in range(KEPT_MAX + 1):
         world.admit(KEYED._replace(accept=str(number)))
     kept = sum(
-        world.admissions.find(KEYED._replace(accept=str(n))) is not None for n in range(KEPT_MAX)
+        world.control.find(KEYED._replace(accept=str(n))) is not None for n in range(KEPT_MAX)
     )
     assert kept == 0
-    assert world.admissions.find(KEYED._replace(accept=str(KEPT_MAX))) is not None
+    assert world.control.find(KEYED._replace(accept=str(KEPT_MAX))) is not None
 
 
 def test_long_heads_are_not_cached() -> None:
@@ -274,4 +276,4 @@ def test_long_heads_are_not_cached() -> None:
     world = World()
     asked = KEYED._replace(accept="x" * 2000)
     world.admit(asked)
-    assert world.admissions.find(asked) is None
+    assert world.control.find(asked) is None
