@@ -159,7 +159,6 @@ class PythonPackages:
         self._tasks.spawn("install what is gone", self._restore_all(restored))
 
     async def _restore_all(self, restored: Callable[[Deployed], object]) -> None:
-        await asyncio.to_thread(self._environments.clean)
         for deployed in list(self._store.catalog.all()):
             try:
                 if await self.restore(deployed, RESTORE_S):
@@ -170,7 +169,8 @@ class PythonPackages:
 
     async def sweep(self, now_s: float) -> None:
         """Remove locks and environments that no revision and no running deploy names; of the
-        latter those that none has named for a day. Never raises: what cannot be removed now is
+        latter those that none has named for a day. What killed builds have left goes, too. Never
+        raises: what cannot be removed now is
         removed next time."""
         servers = (one.revision.server for one in self._store.catalog.every())
         named = [one.python for one in servers if one is not None and one.python is not None]
@@ -178,8 +178,9 @@ class PythonPackages:
         try:
             if self._alone.locked():  # a lock that is being stored has no holder yet
                 return
-            await self._store.locks.keep_only({one.lock for one in named})
-            await asyncio.to_thread(self._sweep, {one.environment for one in named}, now_s)
+            async with self._alone:
+                await self._store.locks.keep_only({one.lock for one in named})
+                await asyncio.to_thread(self._sweep, {one.environment for one in named}, now_s)
         except (FnError, OSError) as error:
             log.warning("unused packages are kept for now", reason=str(error))
 
@@ -187,6 +188,7 @@ class PythonPackages:
         for name in named - {""}:
             self._environments.use(name, now_s)
         self._environments.remove_unused(named, now_s)
+        self._environments.clean()
 
     def _is_there(self, name: str) -> bool:
         return self._environments.read(name) is not None
