@@ -77,12 +77,14 @@ class PythonRuns:
     def _environment(self, binding: Binding) -> Environment:
         root, python = self._settings.environments, binding.python
         assert python is not None
-        found = Environments(root, EnvironmentSettings()).read(python.environment) if root else None
-        if found is None:
+        environments = Environments(root, EnvironmentSettings()) if root else None
+        found = environments.read(python.environment) if environments else None
+        if environments is None or found is None:
             raise StartRefused(
                 f"the packages of {binding.name} are not there: fnctl warm {binding.name} installs"
                 " them"
             )
+        environments.note_start(found.name)
         return found
 
     def _interpreter(self, environment: Environment) -> Interpreter:
