@@ -93,9 +93,8 @@ def check_removal(name: str, naming: Naming) -> None:
     if not naming.live:
         return
     functions = list(dict.fromkeys(one.partition("@")[0] for one in naming.live))
-    command = f"fnctl rm {functions[0]}"
     raise Conflict(
-        f"environment {short(name)} is needed by {', '.join(naming.live)}; {command} frees it, or a"
-        f" deploy of {functions[0]} with other packages",
-        detail={"revisions": naming.live, "command": command},
+        f"environment {short(name)} is needed by {', '.join(naming.live)}; fnctl rm {functions[0]}"
+        f" frees it, or a deploy of {functions[0]} with other packages",
+        detail={"functions": functions},
     )
