@@ -255,6 +255,11 @@ async def _read_environments(server: Recorder) -> None:
     await server.request(f"DELETE {ADMIN}/environments/{{id}}")
     make_environment(server.data)
     await server.request(f"POST {ADMIN}/environments/prune")
+    named = {"functions": ["f@1"]}
+    for caption in ("GET {}.items[]", "GET {}/{{id}}"):
+        server.answers.add(caption.format(f"{ADMIN}/environments"), {**named, "live": ["f@1"]})
+    for caption in ("DELETE {}/{{id}}", "POST {}/prune.removed[]"):
+        server.answers.add(caption.format(f"{ADMIN}/environments"), named)
 
 
 async def _read_aliases(server: Recorder) -> None:
