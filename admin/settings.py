@@ -347,6 +347,7 @@ class Settings(BaseSettings):
             server_path=self.server_path or environment.get("PATH", os.defpath),
             mounts=self._mounts(),
             environments=self.data / "environments",
+            shared=(self.data / "environments", self.data / "replicas", self.store().blobs),
             pythons=self.pythons,
         )
 

@@ -21,7 +21,7 @@ from environments.locking import locked, locked_if_free
 from environments.needs import Needs
 from environments.programs import Progress, Work
 from environments.resolving import Resolution, check_size, resolve
-from environments.trees import remove_tree, size_of
+from environments.trees import remove_tree, size_of, sizes_of
 from environments.uv import Uv, find_uv
 from environments.wheels import read_wheels
 from registry.errors import EnvironmentRefused, StoreUnavailable, Unknown
@@ -53,6 +53,8 @@ class _About(msgspec.Struct, frozen=True):
     files: int
     scripts: dict[str, str]
     programs: dict[str, bool]
+    own: int = 0
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,21 @@ class Environment:
     built_with: str
     """Version of the interpreter that made the bytecode, `3.11.7`."""
     size: int
-    """Bytes of the packages' files, most of which it may share with other environments."""
+    """Bytes of the packages' files, without bytecode."""
+    own: int
+    """Bytes of the files that nothing shared when it was built, such as bytecode."""
+    shared: int
+    """Bytes of the files that were hard links to those of the cache and of other environments."""
     files: int
     scripts: dict[str, str]
     """Console scripts as `module:function`, by name."""
     programs: dict[str, bool]
     """Other programs of packages by name, and whether Python runs them."""
     used_s: float
-    """Seconds since the epoch of the last use."""
+    """Seconds since the epoch at which something last needed it: a revision that names it, or a
+    deploy."""
+    started_s: float
+    """Seconds since the epoch of the last start with it, or of its build."""
 
     @property
     def packages(self) -> Path:
@@ -201,8 +210,15 @@ class Environments:
                 self._uv(),
                 work,
             )
+            own, shared = sizes_of(folder / PACKAGES)
             about = _About(
-                interpreter.full_version, made.size, made.files, made.scripts, made.programs
+                interpreter.full_version,
+                made.size,
+                made.files,
+                made.scripts,
+                made.programs,
+                own,
+                shared,
             )
             (folder / LOCK_FILE).write_text(lock.text)
             (folder / ABOUT_FILE).write_bytes(msgspec.json.encode(about))
@@ -227,9 +243,14 @@ class Environments:
         return sorted(found, key=lambda one: -one.used_s)
 
     def use(self, name: str, now_s: float) -> None:
-        """Note the use of an environment at a time; one that is absent is no error."""
+        """Note that something needs an environment at a time; one that is absent is no error."""
         with contextlib.suppress(OSError):
             os.utime(self.root / _checked(name), (now_s, now_s))
+
+    def note_start(self, name: str) -> None:
+        """Note that a program starts with an environment now; one that is absent is no error."""
+        with contextlib.suppress(OSError):
+            os.utime(self.root / _checked(name) / ABOUT_FILE)
 
     def remove(self, name: str) -> None:
         """Remove an environment. Raises Unknown, StoreUnavailable."""
@@ -277,6 +298,7 @@ class Environments:
             text = (folder / LOCK_FILE).read_bytes()
             with (folder / ABOUT_FILE).open("rb") as file:
                 about = msgspec.json.decode(file.read(ABOUT_MAX), type=_About)
+                started_s = os.fstat(file.fileno()).st_mtime
             used_s = folder.stat().st_mtime
         except FileNotFoundError:
             return None
@@ -289,10 +311,13 @@ class Environments:
             read_lock(text),
             about.built_with,
             about.size,
+            about.own,
+            about.shared,
             about.files,
             about.scripts,
             about.programs,
             used_s,
+            started_s,
         )
 
     @contextlib.contextmanager

@@ -143,4 +143,4 @@ def _written(versions: SpecifierSet) -> str:
     for one in versions:
         bare = one.version.removesuffix(".*")
         parts.append(f"{one.operator}{Version(bare)}{one.version[len(bare) :]}")
-    return ",".join(sorted(parts))
+    return ",".join(sorted(set(parts)))

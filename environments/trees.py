@@ -50,13 +50,25 @@ def remove_tree(folder: Path) -> None:
 
 def size_of(folder: Path) -> int:
     """Return the bytes of all files below a folder; of files that go meanwhile, none."""
-    return sum(_sizes(folder))
+    return sum(sizes_of(folder))
 
 
-def _sizes(folder: Path) -> Iterator[int]:
+def sizes_of(folder: Path) -> tuple[int, int]:
+    """Return the bytes of all files below a folder that have one name, and of those with several:
+    hard links. Of files that go meanwhile, none."""
+    own = shared = 0
+    for found in _stats(folder):
+        if found.st_nlink > 1:
+            shared += found.st_size
+        else:
+            own += found.st_size
+    return own, shared
+
+
+def _stats(folder: Path) -> Iterator[os.stat_result]:
     for at, _, files in os.walk(folder):
         for name in files:
             try:
-                yield Path(at, name).lstat().st_size
+                yield Path(at, name).lstat()
             except FileNotFoundError:
                 continue

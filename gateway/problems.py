@@ -74,6 +74,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.StoreUnavailable: 503,
     errors.RevokedNotStored: 503,
     errors.DriverError: 503,
+    errors.StartRefused: 503,
     errors.EngineDown: 503,
     errors.HostDown: 503,
     errors.SupervisorAway: 503,

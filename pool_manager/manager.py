@@ -312,6 +312,10 @@ class Manager:
         unsubscribes."""
         return self._compiled.not_compiled.subscribe(receiver)
 
+    async def remove_old_runners(self) -> None:
+        """Remove the code for Python functions that no replica uses any more."""
+        await self._launcher.remove_old_runners()
+
     def note(self, key: str, text: str) -> None:
         """Record a decision about a pool that another component made."""
         self._journal.note(key, text)

@@ -38,7 +38,9 @@ class PoolSettings:
     server_path: str = os.defpath
     """PATH of server functions that run as processes."""
     environments: Path | None = None
-    """Folder with the packages of Python functions; servers see it read-only."""
+    """Folder with the packages of Python functions."""
+    shared: tuple[Path, ...] = ()
+    """Folders with packages and files of functions; servers see them read-only."""
     pythons: tuple[str, ...] = ()
     """Interpreters of Python functions; empty for the one that runs this."""
     mounts: MountRules = field(default_factory=MountRules)

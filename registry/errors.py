@@ -430,6 +430,14 @@ class DriverError(FnError):
     title = "The driver failed"
 
 
+class StartRefused(DriverError):
+    """A replica cannot start until somebody changes what the text names: packages, an interpreter,
+    an image or a secret is missing."""
+
+    code = "start_refused"
+    title = "The replica cannot start"
+
+
 class EngineDown(DriverError):
     """The container engine does not answer; running replicas may continue."""
 

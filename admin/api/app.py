@@ -16,6 +16,7 @@ from admin.api.context import CALLER, AdminContext
 from admin.api.cost import CostRoutes
 from admin.api.deploys import UploadRoutes
 from admin.api.documents.routes import PREFIX
+from admin.api.environments import EnvironmentRoutes
 from admin.api.events import EventRoutes, make_rows, open_watch, server_facts
 from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
@@ -175,6 +176,7 @@ class Admin:
             UsageRoutes(store, wall),
             CostRoutes(store, settings.prices(), wall),
             hosts,
+            EnvironmentRoutes(manager, deploys.packages),
         )
         AdminApi(boundary.access, handlers, context.settled).add_routes(app, boundary)
         DocumentPages(boundary, table(handlers)).add_routes(app)

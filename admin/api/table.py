@@ -11,6 +11,7 @@ from admin.api.aliases import AliasRoutes
 from admin.api.cost import CostRoutes
 from admin.api.deploys import UploadRoutes
 from admin.api.documents.routes import ABOUT, About, describe_route
+from admin.api.environments import EnvironmentRoutes
 from admin.api.events import EventRoutes
 from admin.api.functions import FunctionRoutes
 from admin.api.history import AdviceRoutes, TimelineRoutes
@@ -66,6 +67,7 @@ class Handlers(NamedTuple):
     usage: UsageRoutes
     cost: CostRoutes
     hosts: HostRoutes
+    environments: EnvironmentRoutes
 
 
 def table(to: Handlers) -> list[Row]:
@@ -125,4 +127,8 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("DELETE", "/hosts/{name}", "admin", to.hosts.remove_host),
         ("POST", "/hosts/{name}/check", "admin", to.hosts.check_host),
         ("POST", "/images/prune", "admin", to.images.prune),
+        ("GET", "/environments", "read", to.environments.list_environments),
+        ("GET", "/environments/{id}", "read", to.environments.get_environment),
+        ("DELETE", "/environments/{id}", "admin", to.environments.remove_environment),
+        ("POST", "/environments/prune", "admin", to.environments.prune),
     ]

@@ -1,4 +1,4 @@
-"""Shell completion of the names of functions and hosts."""
+"""Shell completion of the names of functions, hosts and environments."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ def function_names(context: typer.Context, incomplete: str) -> list[str]:
 def host_names(context: typer.Context, incomplete: str) -> list[str]:
     """Complete a host's name, as `function_names`."""
     return _matching(context, incomplete, lambda client: [get(h, "name") for h in client.hosts()])
+
+
+def environment_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete an environment's id, as `function_names`."""
+    return _matching(
+        context, incomplete, lambda client: [get(one, "id") for one in client.environments()]
+    )
 
 
 def _matching(

@@ -274,6 +274,24 @@ class Client:
         found = self._json("POST", "/admin/v1/images/prune", timeout_s=UPLOAD_S).get("removed")
         return found if isinstance(found, list) else []
 
+    def environments(self) -> list[dict[str, Any]]:
+        """Return every environment of Python functions."""
+        return self._items("/admin/v1/environments")
+
+    def environment(self, id: str) -> dict[str, Any]:
+        """Return an environment with its packages, by the beginning of its id."""
+        return self._json("GET", f"/admin/v1/environments/{_part(id)}")
+
+    def remove_environment(self, id: str) -> dict[str, Any]:
+        """Remove an environment that nothing live names; return what named it."""
+        return self._json("DELETE", f"/admin/v1/environments/{_part(id)}", timeout_s=UPLOAD_S)
+
+    def prune_environments(self) -> list[dict[str, Any]]:
+        """Remove the environments that no revision names; return them."""
+        found = self._json("POST", "/admin/v1/environments/prune", timeout_s=UPLOAD_S)
+        removed = found.get("removed")
+        return removed if isinstance(removed, list) else []
+
     def hosts(self) -> list[dict[str, Any]]:
         """Return every host, the server's own machine first."""
         return self._items("/admin/v1/hosts")

@@ -242,6 +242,7 @@ class Deploys:
         await self.pins.sweep()
         if self.packages is not None:
             await self.packages.sweep(self._wall())
+            await self._manager.remove_old_runners()
 
     def _sweep_later(self) -> None:
         self._tasks.spawn("sweep", self.sweep())

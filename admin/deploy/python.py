@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
+from admin.deploy.environments import EnvironmentView, Naming, check_removal, match, views
 from admin.deploy.operations import Phase
 from admin.deploy.plan import Plan
 from admin.deploy.python_files import calls_at_once, read_files
@@ -34,7 +36,14 @@ from environments.wheels import FOLDER as WHEELS
 from environments.wheels import read_wheels
 from registry.bundles.paths import make_bundle
 from registry.catalog import Deployed
-from registry.errors import FnError, NoRoom, StoreUnavailable
+from registry.errors import (
+    Conflict,
+    EnvironmentRefused,
+    FnError,
+    NoRoom,
+    StoreUnavailable,
+    Unknown,
+)
 from registry.model import Bundle, Operation, PythonSettings, Revision
 from registry.tasks import Tasks
 
@@ -83,8 +92,10 @@ class PythonPackages:
         self._is_protected: bool | None = None
         self._tasks = Tasks("environments")
         self._alone = asyncio.Lock()
-        self._held: dict[str, PythonSettings] = {}
-        """Locks and environments of running deploys, by operation."""
+        self._held: dict[str, tuple[str, PythonSettings]] = {}
+        """Function, and its lock and environment, of running deploys, by operation."""
+        self._building = ""
+        """Name of the environment that is being built."""
         self._restoring: dict[str, asyncio.Task[FnError | None]] = {}
         """Missing environments that are being built, by name."""
 
@@ -117,7 +128,7 @@ class PythonPackages:
                 name = environment_name(lock, owner)
                 digest = await self._store.locks.put(lock.key, lock.text)
                 python = replace(python, lock=digest, environment=name)
-                self._held[operation.id] = python
+                self._held[operation.id] = draft.function.name, python
                 await self._ensure(lock, wanted.interpreter, wanted.wheels, owner, phase)
         server = draft.revision.server
         assert server is not None
@@ -159,7 +170,6 @@ class PythonPackages:
         self._tasks.spawn("install what is gone", self._restore_all(restored))
 
     async def _restore_all(self, restored: Callable[[Deployed], object]) -> None:
-        await asyncio.to_thread(self._environments.clean)
         for deployed in list(self._store.catalog.all()):
             try:
                 if await self.restore(deployed, RESTORE_S):
@@ -170,23 +180,84 @@ class PythonPackages:
 
     async def sweep(self, now_s: float) -> None:
         """Remove locks and environments that no revision and no running deploy names; of the
-        latter those that none has named for a day. Never raises: what cannot be removed now is
-        removed next time."""
-        servers = (one.revision.server for one in self._store.catalog.every())
-        named = [one.python for one in servers if one is not None and one.python is not None]
-        named += self._held.values()
+        latter those that none has named for a day. What killed builds have left goes, too. Never
+        raises: what cannot be removed now is removed next time."""
+        named = self._named(())
         try:
             if self._alone.locked():  # a lock that is being stored has no holder yet
                 return
-            await self._store.locks.keep_only({one.lock for one in named})
-            await asyncio.to_thread(self._sweep, {one.environment for one in named}, now_s)
+            async with self._alone:
+                await self._store.locks.keep_only({one.lock for one in named.values()})
+                await asyncio.to_thread(self._sweep, set(named), now_s)
         except (FnError, OSError) as error:
             log.warning("unused packages are kept for now", reason=str(error))
 
+    async def views(self, running: Collection[str]) -> list[EnvironmentView]:
+        """Return all environments, the one that was needed last first, missing ones last. `running`
+        are the keys of the revisions with replicas. Raises StoreUnavailable."""
+        named, building = self._named(running), self._building
+        found = await asyncio.to_thread(self._environments.listed)
+        there, locks = {one.name for one in found}, {}
+        for name in named.keys() - there:
+            with contextlib.suppress(Unknown, EnvironmentRefused):  # removed meanwhile
+                locks[name] = read_lock(await self._store.locks.text(named[name].lock))
+        return views(found, locks, named, building)
+
+    async def remove(self, text: str, running: Collection[str]) -> EnvironmentView:
+        """Remove the environment that a text means (`match`), and return it; what only old
+        revisions name is installed again when one gets the traffic. Raises Unknown, Conflict,
+        StoreUnavailable."""
+        async with self._free():
+            all = {one.name: one for one in await self.views(running) if one.found}
+            name = match(all, text)
+            check_removal(name, all[name].naming)
+            await asyncio.to_thread(self._environments.remove, name)
+            return all[name]
+
+    async def prune(self) -> list[EnvironmentView]:
+        """Remove all environments that no revision and no running deploy names; return them.
+        Raises Conflict, StoreUnavailable."""
+        async with self._free():
+            named = self._named(())
+            gone = await asyncio.to_thread(
+                self._environments.remove_unused, set(named), math.inf, 0.0
+            )
+            return views(gone, {}, {}, "")
+
+    @contextlib.asynccontextmanager
+    async def _free(self) -> AsyncIterator[None]:
+        """Begin no build meanwhile. Raises Conflict while one runs, which may take long."""
+        if self._alone.locked():
+            text = "packages are being installed: try again when they are"
+            raise Conflict(text, retry_after_s=RETRY_S)
+        async with self._alone:
+            yield
+
+    def _named(self, running: Collection[str]) -> dict[str, Naming]:
+        """Return what names environments, by their names; `running` as in `views`."""
+        named: dict[str, Naming] = {}
+        with_traffic = {one.revision.key for one in self._store.catalog.all()}
+        for one in self._store.catalog.every():
+            python, revision = _of(one.revision), one.revision
+            if python is None or not python.environment:
+                continue
+            naming = named.setdefault(python.environment, Naming(python.lock))
+            naming.revisions.append(revision.ref)
+            if revision.key in with_traffic or revision.key in running:
+                naming.live.append(revision.ref)
+        for name, python in self._held.values():
+            naming = named.setdefault(python.environment, Naming(python.lock))
+            naming.live.append(name)
+        for naming in named.values():
+            naming.revisions.sort()
+            naming.live.sort()
+        return named
+
     def _sweep(self, named: set[str], now_s: float) -> None:
-        for name in named - {""}:
+        for name in named:
             self._environments.use(name, now_s)
         self._environments.remove_unused(named, now_s)
+        self._environments.clean()
 
     def _is_there(self, name: str) -> bool:
         return self._environments.read(name) is not None
@@ -270,7 +341,11 @@ class PythonPackages:
             self._environments.ensure(lock, interpreter, work, wheels=wheels, owner=owner)
             self._environments.trim_cache()
 
-        await _followed(self._tasks, ensure, ENVIRONMENT, phase)
+        self._building = environment_name(lock, owner)
+        try:
+            await _followed(self._tasks, ensure, ENVIRONMENT, phase)
+        finally:
+            self._building = ""
 
     async def _restored(self, deployed: Deployed) -> FnError | None:
         """Build the environment of a revision; return the error if that fails."""

@@ -72,6 +72,7 @@ CODE: Final[dict[type[FnError], StatusCode]] = {
     errors.StoreUnavailable: StatusCode.UNAVAILABLE,
     errors.RevokedNotStored: StatusCode.UNAVAILABLE,
     errors.DriverError: StatusCode.UNAVAILABLE,
+    errors.StartRefused: StatusCode.UNAVAILABLE,
     errors.EngineDown: StatusCode.UNAVAILABLE,
     errors.HostDown: StatusCode.UNAVAILABLE,
     errors.SupervisorAway: StatusCode.UNAVAILABLE,

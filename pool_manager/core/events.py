@@ -171,8 +171,9 @@ class NotIdle:
 class Lost:
     """A replica is gone or useless: failed launch, exit, crash, refused load, hang.
 
-    `is_its_fault`: a loss before READY counts against the function. `cause` is the text shown to
-    callers, "" for none; `reason` is not shown, because it may quote the function's own log.
+    `is_its_fault`: a loss before READY counts against the function. `is_lasting`: each further
+    start would fail as well, until somebody changes what `reason` names. `cause` is the text shown
+    to callers, "" for none; `reason` is not shown, because it may quote the function's own log.
     """
 
     id: str
@@ -181,6 +182,7 @@ class Lost:
     stage: str = ""
     is_its_fault: bool = True
     cause: str = ""
+    is_lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

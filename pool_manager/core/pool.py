@@ -231,10 +231,12 @@ class Pool:
         if len(self.ended) > ENDED_MAX:
             del self.ended[next(iter(self.ended))]
 
-    def record_failure(self, reason: str, log_tail: tuple[str, ...], now: float) -> None:
+    def record_failure(
+        self, reason: str, log_tail: tuple[str, ...], now: float, *, is_lasting: bool = False
+    ) -> None:
         """Count a failed start or load. The back-off is 1 s, doubled with every failure in a row,
-        at most BACKOFF_MAX_S."""
-        self.failures += 1
+        at most BACKOFF_MAX_S. One that is lasting counts as FAILING_AFTER of them at once."""
+        self.failures = max(self.failures + 1, FAILING_AFTER if is_lasting else 0)
         self.last_error = reason
         self.log_tail = log_tail
         # The exponent is bounded: a pool with `min` retries for ever, and 2.0**1024 overflows.

@@ -411,7 +411,8 @@ class ReplicaLifecycle:
         elif replica.adopted or (replica.role == "standby" and replica.state is State.STANDBY):
             pool.delay_retry(event.reason, now)
         else:
-            pool.record_failure(event.reason, event.log_tail, now)
+            is_lasting = event.is_lasting
+            pool.record_failure(event.reason, event.log_tail, now, is_lasting=is_lasting)
             self._record_cold_start(replica, f"failed: {event.reason}", now, commands)
 
     def _record_cold_start(

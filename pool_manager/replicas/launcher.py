@@ -27,7 +27,17 @@ from pool_manager.replicas.relay import EventRelay, Wiring
 from pool_manager.replicas.run_folders import STANDBY_LOGS, RunFolders
 from pool_manager.replicas.start_gate import StartGate
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError, EngineDown, FnError, HostDown, StoreUnavailable
+from registry.errors import (
+    Conflict,
+    DriverError,
+    EngineDown,
+    EnvironmentRefused,
+    FnError,
+    HostDown,
+    StartRefused,
+    StoreUnavailable,
+    Unknown,
+)
 from registry.files import is_exhausted
 from registry.model import LOCAL_HOST, BundleFile
 from registry.tasks import Tasks
@@ -39,6 +49,8 @@ log = structlog.get_logger()
 
 REMOTE_STARTS: Final = 4
 """Concurrent starts on one other host."""
+LASTING: Final = (StartRefused, EnvironmentRefused)
+"""Errors of a start that the next one would have as well."""
 
 
 def without(text: str, secrets: Iterable[str]) -> str:
@@ -117,8 +129,7 @@ class Launcher:
                 return
             secrets: dict[str, str] = {}
             if binding.secrets and binding.container is None:
-                values = await self._secrets.values(set(binding.secrets.values()))
-                secrets = records.variables(binding, values)
+                secrets = records.variables(binding, await self._values(binding))
             self._bind(id, binding, secrets)
 
     async def _seal(self, id: str) -> bool:
@@ -229,9 +240,17 @@ class Launcher:
         """Return the container of a server that is apart, with the values of its secrets."""
         if binding is None or binding.container is None:
             return None
-        values = await self._secrets.values(set(binding.secrets.values()))
+        values = await self._values(binding)
         secrets = {name: values[secret] for name, secret in binding.secrets.items()}
         return replace(binding.container, secrets=secrets)
+
+    async def _values(self, binding: Binding) -> dict[str, str]:
+        """Return the values of a server's secrets by name. Raises StartRefused for one that is
+        missing or cannot be read, StoreUnavailable."""
+        try:
+            return await self._secrets.values(set(binding.secrets.values()))
+        except (Unknown, Conflict) as error:
+            raise StartRefused(error.message) from error
 
     async def _start(self, record: ReplicaRecord, server: ServerContainer | None) -> None:
         run_dir, log_file = self.folders.run_dir(record.id), self.output.logs[record.id]
@@ -290,14 +309,14 @@ class Launcher:
         await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
     async def _check_container(self, binding: Binding | None) -> None:
-        """Raise DriverError unless the mounts and the image of a server in a container of its own
-        are there as they were deployed."""
+        """Raise DriverError unless the mounts of a server in a container of its own are there as
+        they were deployed, and StartRefused unless the image is."""
         if binding is None or binding.container is None:
             return
         container, images = binding.container, self._driver.images
         await asyncio.to_thread(self._settings.mounts.check_unchanged, container.mounts)
         if images is not None and await images.find(container.image) is None:
-            raise DriverError(missing_image(binding.name, container))
+            raise StartRefused(missing_image(binding.name, container))
 
     async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
         """Hard-link the files, and start to read a model's ahead. A trial's files have just been
@@ -358,7 +377,10 @@ class Launcher:
             self._emit(events.Lost(id, str(error), is_its_fault=False))
         except (FnError, OSError) as error:
             log.warning(what, replica=id, reason=str(error))
-            self._emit(events.Lost(id, str(error), is_its_fault=not is_exhausted(error)))
+            is_lasting = isinstance(error, LASTING)
+            is_its_fault = not is_exhausted(error)
+            lost = events.Lost(id, str(error), is_its_fault=is_its_fault, is_lasting=is_lasting)
+            self._emit(lost)
 
     def _bound(
         self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
@@ -426,6 +448,10 @@ class Launcher:
         if record.host != LOCAL_HOST:
             return self._hosts.connections(record)
         return LocalConnections(self.folders.listen_control(record.id), record.id)
+
+    async def remove_old_runners(self) -> None:
+        """Remove the code for Python functions that no replica uses any more."""
+        await asyncio.to_thread(self._python.remove_old)
 
     def has_host(self, host: str) -> bool:
         """Whether there is such another host."""

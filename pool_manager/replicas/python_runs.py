@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import threading
@@ -10,15 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
+
 from environments.folders import Environment, Environments, EnvironmentSettings
 from environments.interpreters import Interpreter, find_interpreters
 from environments.runner import PROGRAM, copy_runner, runner_digest
 from environments.shell import write_shell
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError
+from registry.errors import StartRefused
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import SERVER_FOLDER, ServerSpec
+
+log = structlog.get_logger()
 
 RUNNER: Final = ".runner-"
 _SHELL, _CODE, _SETTINGS = "python", "runner", "settings.json"
@@ -35,7 +40,8 @@ class PythonRuns:
 
     def prepare(self, binding: Binding, record: ReplicaRecord, run_dir: Path) -> None:
         """Write shell and settings of a start into its run folder, which is there. Blocks. Raises
-        DriverError if its packages are not there, EnvironmentRefused, StoreUnavailable, OSError."""
+        StartRefused if its packages or their Python are not there, EnvironmentRefused,
+        StoreUnavailable, OSError."""
         if binding.python is None:
             return
         environment = self._environment(binding)
@@ -52,10 +58,9 @@ class PythonRuns:
 
     def spec(self, spec: ServerSpec, binding: Binding, run_dir: Path) -> ServerSpec:
         """Return what a server runs in its run folder, and which folders it cannot change."""
-        root = self._settings.environments
-        if root is None or spec.is_apart:
+        if spec.is_apart:
             return spec
-        spec = replace(spec, read_only=(str(root),))
+        spec = replace(spec, read_only=tuple(map(str, self._settings.shared)))
         if binding.python is None:
             return spec
         shell = run_dir / SERVER_FOLDER / _SHELL
@@ -72,12 +77,14 @@ class PythonRuns:
     def _environment(self, binding: Binding) -> Environment:
         root, python = self._settings.environments, binding.python
         assert python is not None
-        found = Environments(root, EnvironmentSettings()).read(python.environment) if root else None
-        if found is None:
-            raise DriverError(
+        environments = Environments(root, EnvironmentSettings()) if root else None
+        found = environments.read(python.environment) if environments else None
+        if environments is None or found is None:
+            raise StartRefused(
                 f"the packages of {binding.name} are not there: fnctl warm {binding.name} installs"
                 " them"
             )
+        environments.note_start(found.name)
         return found
 
     def _interpreter(self, environment: Environment) -> Interpreter:
@@ -88,7 +95,7 @@ class PythonRuns:
         found = next((one for one in self._found if lock.fits(one)), None)
         if found is None:
             there = ", ".join(one.full_version for one in self._found) or "none"
-            raise DriverError(
+            raise StartRefused(
                 f"expected Python {lock.python} on {lock.platform} with {lock.libc}, this server"
                 f" has {there} (FN_PYTHONS)"
             )
@@ -103,10 +110,23 @@ class PythonRuns:
                 _make_runner(final, interpreter)
         return final
 
+    def remove_old(self) -> None:
+        """Remove our code as earlier versions of this server had it, unless a replica of theirs is
+        still there, and what a killed start has left of it. Blocks. Never raises."""
+        root = self._settings.environments
+        if root is None:
+            return
+        with self._making:
+            links = self._settings.run_dir.glob(f"*/{SERVER_FOLDER}/{_SHELL}/{_CODE}")
+            used = {os.path.realpath(one) for one in links}
+            for found in root.glob(f"{RUNNER}*"):
+                is_ours = found.name.startswith(f"{RUNNER}{runner_digest()}-")
+                if not is_ours and os.path.realpath(found) not in used:
+                    log.info("an old copy of the runner is removed", name=found.name)
+                    shutil.rmtree(found, ignore_errors=True)
+
 
 def _make_runner(final: Path, interpreter: Interpreter) -> None:
-    for left in final.parent.glob(f"{RUNNER}.*"):
-        shutil.rmtree(left, ignore_errors=True)
     folder = final.with_name(f"{RUNNER}.{secrets.token_hex(8)}")
     try:
         copy_runner(folder, interpreter, final)

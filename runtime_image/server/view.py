@@ -89,12 +89,12 @@ def limit_view(
     """Give this process, a child of a sidecar, its own view of the files.
 
     All run folders are hidden, except `kept` below `run_dir`, and so is what is below HIDDEN,
-    except `needs` and `read_only`. The latter get read-only; with a network namespace (`is_alone`)
-    `model_dir`, too. Drops the capabilities to undo that.
+    except `needs` and `read_only`. The latter and `model_dir` get read-only. Drops the capabilities
+    to undo that, and with a network namespace (`is_alone`) those over the network.
     """
     own_mounts()
     fixed = [one for one in read_only if one.is_dir()]
-    for folder in (*fixed, *((model_dir,) if is_alone else ())):
+    for folder in (*fixed, model_dir):
         libc.mount(str(folder), str(folder), flags=libc.MS_BIND | libc.MS_REC)
         _remount_read_only(folder)
     runs = Path(os.path.realpath(run_dir.parent))

@@ -26,7 +26,7 @@ GREETING = "hello"
 text = "a"
 """
 HANDLER = """
-import os, sys
+import ctypes, glob, os, sys
 import greeter
 
 def predict(text: str, times: int = 1, upload: bytes = b""):
@@ -43,19 +43,52 @@ def stream(times):
         yield {"number": number}
 
 def tried():
+    # Attempts to change what is shared, by whatever way: those that succeeded, and the files seen.
     packages = os.path.realpath(os.path.dirname(greeter.__file__))
     root = os.path.dirname(os.path.dirname(packages))
-    places = [packages + "/greeter.py", packages + "/new.py", root + "/.cache/new", root + "/new",
-              os.path.realpath(sys.modules["__main__"].__file__)]
-    return [refusal(place) for place in places]
+    data = os.path.dirname(root)
+    kinds = {
+        "packages": [packages + "/greeter.py"],
+        "environments": [root + "/.build.lock", os.path.dirname(packages) + "/lock.json"],
+        "cache": glob.glob(root + "/.cache/**/greeter.py", recursive=True),
+        "runner": [os.path.realpath(sys.modules["__main__"].__file__)],
+        "bundles": glob.glob(data + "/replicas/*/handler.py"),
+        "own": [os.environ["FN_BUNDLE"] + "/handler.py"],
+        "stored": glob.glob(data + "/blobs/*/*")[:9] + glob.glob(data + "/blobs/*")[:9],
+    }
+    libc, here = ctypes.CDLL(None), os.getcwd()
+    for path in {os.path.dirname(one) for ones in kinds.values() for one in ones} | {root}:
+        libc.umount2(path.encode(), 2)
+        libc.mount(b"none", path.encode(), None, 32 | 4096, None)
+    ways = (
+        lambda path: os.chmod(path, 0o777),
+        lambda path: open(path, "ab").close(),
+        lambda path: open(os.path.dirname(path) + "/new", "xb").close(),
+        lambda path: os.truncate(path, 0),
+        lambda path: os.utime(path),
+        lambda path: os.rename(path, path + "~"),
+        lambda path: os.unlink(path),
+        lambda path: os.symlink("x", path + "~"),
+        lambda path: os.link(path, here + "/linked"),
+        lambda path: os.setxattr(path, "user.x", b"x"),
+    )
+    changed = []
+    for kind, paths in kinds.items():
+        seen = [path for path in paths if os.path.isfile(path)]
+        # By a process of another function, too, which has other mounts.
+        seen += [one for path in seen[:1] for one in glob.glob("/proc/[0-9]*/root" + path)
+                 if data in open(one.partition("/root/")[0] + "/cmdline").read()]
+        kinds[kind] = len(seen)
+        for path in seen:
+            changed += [f"{path}: {number}" for number, way in enumerate(ways) if works(way, path)]
+    return {"changed": changed, "seen": kinds}
 
-def refusal(place):
+def works(way, path):
     try:
-        os.path.exists(place) and os.chmod(place, 0o777)
-        open(place, "ab").close()
-    except OSError as error:
-        return error.strerror
-    return "written"
+        way(path)
+    except OSError:
+        return False
+    return True
 """
 
 
@@ -109,8 +142,7 @@ async def called(server: ServerProcess, name: str, data: Any = None, **inputs: A
 async def test_a_function_with_packages_is_called_in_every_form(
     server: ServerProcess, folder: Path, index: PackageIndex
 ) -> None:
-    """JSON, a form with a file, and a stream; errors name the line; our own paths are denied, and
-    packages, cache and runner cannot be written to."""
+    """JSON, a form with a file, and a stream; errors name the line; our own paths are denied."""
     result = deployed(server, function(folder, "greet"))
     assert result["revision"] == "greet@1"
     assert "/files/greeter/greeter-1.0-py3-none-any.whl" in index.asked
@@ -118,8 +150,6 @@ async def test_a_function_with_packages_is_called_in_every_form(
     form = aiohttp.FormData({"text": "b"})
     form.add_field("upload", b"1234", filename="x.bin")
     assert await called(server, "greet", form) == {"said": "hello b 1.0 4"}
-    tried = (await called(server, "greet", text="write"))["tried"]
-    assert tried == ["Read-only file system"] * 5
     async with server.session() as session:
         stream = {"inputs": {"text": "stream", "times": 3}}
         async with session.post("/fn/greet", json=stream) as answer:
@@ -177,7 +207,7 @@ async def test_packages_that_are_gone_are_installed_again_by_warm_alone(
     folder: Path, index: PackageIndex
 ) -> None:
     """A function starts after a restart of the server and from sleep, without the index. A call
-    installs no packages, and says what does."""
+    installs no packages, and says what does after one start that fails."""
     config = {"FN_UV_CONFIG": str(index.config(folder))}
     data, path = folder / "other", function(folder, "again")
     with server_process(data, environment=config) as server:
@@ -195,7 +225,11 @@ async def test_packages_that_are_gone_are_installed_again_by_warm_alone(
         async with server.session() as session, session.post("/fn/again", json=question) as answer:
             assert answer.status == 503
             assert "fnctl warm again" in await answer.text()
+        assert sum("a replica could not be started" in line for line in server.log) == 1
         assert folders(server) == set()
+        (missing,) = server.fnctl_json("env", "ls")["items"]
+        assert (missing["state"], missing["live"]) == ("missing", ["again@1"])
+        assert "next: fnctl warm again" in server.fnctl("env", "ls").stderr
         warm = server.fnctl("warm", "again")
         assert warm.returncode == 0, warm.stderr
         assert await called(server, "again", text="a") == {"said": "hello a 1.0 0"}
@@ -208,6 +242,34 @@ async def test_packages_that_are_gone_are_installed_again_by_warm_alone(
 
         assert await until(is_there, 60.0)
         assert await called(server, "again", text="a") == {"said": "hello a 1.0 0"}
+
+
+def test_environments_are_seen_and_removed(folder: Path, index: PackageIndex) -> None:
+    """With the revisions that need them. What has the traffic keeps its own; an older revision has
+    its own installed again by a rollback, and what nothing names goes."""
+    config = {"FN_UV_CONFIG": str(index.config(folder))}
+    index.add("other")
+    with server_process(folder / "seen-data", environment=config) as server:
+        deployed(server, function(folder, "seen"))
+        (first,) = server.fnctl_json("env", "ls")["items"]
+        refused = server.fnctl("env", "rm", first["id"][:8])
+        assert refused.returncode == 1
+        assert "is needed by seen@1; fnctl rm seen frees it" in refused.stderr
+        deployed(server, function(folder, "seen", needs="greeter\nother\n"))
+        assert server.fnctl("sleep", "seen", "--force").returncode == 0
+        shown = server.fnctl_json("env", "show", first["id"][:8])
+        assert (shown["functions"], shown["interpreter"][:2]) == (["seen@1"], "3.")
+        assert [one["name"] for one in shown["packages"]] == ["greeter", "msgspec"]
+        assert server.fnctl_json("env", "rm", "--unused") == {"removed": []}
+        done = server.fnctl("env", "rm", first["id"][:8])
+        assert "installed again with the traffic of seen@1" in done.stdout, done.stderr
+        assert server.fnctl("rollback", "seen").returncode == 0
+        found = server.fnctl_json("env", "ls")["items"]
+        assert {one["state"] for one in found} == {"ready"}
+        assert server.fnctl("rm", "seen", "--yes").returncode == 0
+        removed = server.fnctl_json("env", "rm", "--unused")["removed"]
+        assert {one["removed"] for one in removed} == {one["id"] for one in found}
+        assert folders(server) == set()
 
 
 SERVER = """
@@ -286,7 +348,8 @@ def folders(server: ServerProcess) -> set[str]:
 async def test_own_wheels_and_networks(
     server: ServerProcess, folder: Path, index: PackageIndex, network: str
 ) -> None:
-    """A wheel of the folder is installed; also with the host's network nothing is written."""
+    """A wheel of the folder is installed; in either network a function changes neither packages nor
+    their cache, the runner, its own files, nor those of others."""
     name = f"own-{network}"
     path = function(folder, name, HANDLER.replace("import greeter", "import greeter, mine"))
     (folder / name / "function.toml").write_text(
@@ -299,5 +362,9 @@ async def test_own_wheels_and_networks(
     (folder / name / "wheels" / file).write_bytes(data)
     deployed(server, path)
     assert await called(server, name, text="a") == {"said": "hello a 1.0 0"}
+    deployed(server, function(folder, "beside"))
+    assert await called(server, "beside", text="a") == {"said": "hello a 1.0 0"}
     tried = (await called(server, name, text="write"))["tried"]
-    assert tried == ["Read-only file system"] * 5
+    assert tried["changed"] == []
+    assert min(tried["seen"].values()) > 0, tried["seen"]
+    assert tried["seen"]["bundles"] > 1

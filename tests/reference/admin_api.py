@@ -67,6 +67,7 @@ SUBJECTS = {
     "secrets": "Secrets",
     "aliases": "Aliases",
     "images": "Images",
+    "environments": "Environments",
     "backup": "Backup",
 }
 """Headings by the first word of a path."""

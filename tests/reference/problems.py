@@ -39,7 +39,7 @@ EXTRA = {
     "error": (("too_many_connections",), "The text again, for clients of `/v2`."),
     "expected": (COMPARED, "Expected type or value."),
     "function": (("conflict",), "Function that has the name, or the alias, already."),
-    "functions": (("conflict",), "Functions that need the secret."),
+    "functions": (("conflict",), "Functions that need the secret or the environment."),
     "got": (COMPARED, "Value that came."),
     "hint": (("host_refused",), "Remedy."),
     "host_key": (("host_refused",), "Public key that a host without a known key has shown."),

@@ -148,12 +148,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+    """uv opens many connections at once; one that is not accepted in time is an index away."""
+    daemon_threads = True
+
+
 @contextmanager
 def package_index() -> Iterator[PackageIndex]:
     """Serve an index with msgspec, which has no file of its own, and whatever is added."""
     index = PackageIndex()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), _Handler)
     server.index = index  # type: ignore[attr-defined]
     index.url = f"http://127.0.0.1:{server.server_port}"
     index.add("msgspec", "0.22.0", files={"msgspec/__init__.py": b"SMALL = True\n"})

@@ -13,6 +13,7 @@ from admin.cli.doctor.machine import Check
 from admin.cli.main import app
 from admin.cli.verbs.open_page import Opened
 from admin.image.build import BuiltImage
+from environments.lock import Lock, LockedPackage
 from pool_manager.images import RemovedImage
 from tests.surface.cli import with_json
 from tests.surface.shapes import JsonShape, fields_of
@@ -26,6 +27,18 @@ DECLARED: dict[str, Any] = {
 }
 """Types printed by verbs that depend on this machine, take minutes or need a server function; these
 are not run."""
+
+
+def make_environment(data: Path) -> str:
+    """Make an environment that no function names, in a data folder; return its id."""
+    package = LockedPackage("x", "1.0", (f"sha256:{'a' * 64}",), 1)
+    lock = Lock("0" * 64, "3.11", "linux-x86_64", "glibc-2.36", (package,))
+    folder = data / "environments" / lock.digest
+    folder.mkdir(parents=True)
+    (folder / "lock.json").write_text(lock.text)
+    about = {"built_with": "3.11.7", "size": 1, "files": 1, "scripts": {}, "programs": {}}
+    (folder / "about.json").write_text(json.dumps(about))
+    return lock.digest
 
 
 class CliOutput:
@@ -72,6 +85,12 @@ class CliOutput:
         self._run_verb("cost")
         self._run_verb("cost", "--by", "key")
         self._run_verb("image prune")
+        id = make_environment(self._data)
+        self._run_verb("env ls")
+        self._run_verb("env show", id[:6])
+        self._run_verb("env rm", id)
+        make_environment(self._data)
+        self._run_verb("env rm", "--unused")
         self._run_verb("backup", str(self._backup))
         self._run_verb("show", "nothing", exit_code=1)
 

@@ -34,7 +34,7 @@ from runtime_image.contract.compiled import CompiledModel, OutputParity, ShapeRa
 from runtime_image.contract.server import SampleRequest
 from tests.support.nouns import server_deployed
 from tests.support.operator import MODEL
-from tests.surface.cli_output import CliOutput
+from tests.surface.cli_output import CliOutput, make_environment
 from tests.surface.protocol import routes
 from tests.surface.recorder import ADMIN, UNTIL_S, Recorder, recorder
 from tests.surface.shapes import fields_of
@@ -195,6 +195,7 @@ async def _read(server: Recorder) -> None:
     await _prepare(server)
     await _read_hosts(server)
     await server.request(f"POST {ADMIN}/images/prune")
+    await _read_environments(server)
     for by in ("key", "function"):
         await server.request(f"GET {ADMIN}/usage", query=f"by={by}")
         await server.request(f"GET {ADMIN}/cost", query=f"by={by}")
@@ -244,6 +245,21 @@ async def _read_hosts(server: Recorder) -> None:
     )
     await server.request(f"DELETE {ADMIN}/hosts/{{name}}")
     await server.until(lambda: any("hosts" in e for e in server.received.get("events.gone", ())))
+
+
+async def _read_environments(server: Recorder) -> None:
+    """Look at an environment that no function names, and remove it."""
+    server.values["id"] = make_environment(server.data)
+    await server.request(f"GET {ADMIN}/environments")
+    await server.request(f"GET {ADMIN}/environments/{{id}}")
+    await server.request(f"DELETE {ADMIN}/environments/{{id}}")
+    make_environment(server.data)
+    await server.request(f"POST {ADMIN}/environments/prune")
+    named = {"functions": ["f@1"]}
+    for caption in ("GET {}.items[]", "GET {}/{{id}}"):
+        server.answers.add(caption.format(f"{ADMIN}/environments"), {**named, "live": ["f@1"]})
+    for caption in ("DELETE {}/{{id}}", "POST {}/prune.removed[]"):
+        server.answers.add(caption.format(f"{ADMIN}/environments"), named)
 
 
 async def _read_aliases(server: Recorder) -> None:

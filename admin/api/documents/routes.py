@@ -97,6 +97,7 @@ GROUPS: Final = {
     "aliases": "functions",
     "hosts": "hosts",
     "images": "server",
+    "environments": "server",
     "backup": "server",
 }
 """Group of a route by the first word of its path."""
@@ -114,6 +115,7 @@ IN_PATH: Final = {
 _NAMES: Final = {
     "secrets": Parameter("name", "Name of the secret."),
     "hosts": Parameter("name", "Name of the host."),
+    "environments": Parameter("id", "The environment's id, or the first digits of it."),
 }
 
 
@@ -419,6 +421,24 @@ ABOUT: Final = {
     ),
     "POST /hosts/{name}/check": About(
         "Check all that a host needs.", Items[k.HostCheck], errors=(errors.Unknown,)
+    ),
+    "GET /environments": About(
+        "List the environments of Python functions.", Items[s.EnvironmentRow]
+    ),
+    "GET /environments/{id}": About(
+        "Show an environment with its packages.",
+        s.EnvironmentDetail,
+        errors=(errors.Unknown, errors.Conflict),
+    ),
+    "DELETE /environments/{id}": About(
+        "Remove an environment that nothing live names.",
+        s.RemovedEnvironment,
+        errors=(errors.Unknown, errors.Conflict),
+    ),
+    "POST /environments/prune": About(
+        "Remove the environments that no revision names.",
+        s.PrunedEnvironments,
+        errors=(errors.Conflict,),
     ),
     "POST /images/prune": About(
         "Remove the images that no function needs.",

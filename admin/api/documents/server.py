@@ -142,6 +142,61 @@ class RemovedSecret(msgspec.Struct):
     needed_by: list[str]
 
 
+class EnvironmentRow(msgspec.Struct):
+    """The packages of Python functions in one folder, which equal locks share. `id`: its name; the
+    first digits of it will do. `own_bytes`: the part of `size_bytes` that nothing shared when it
+    was built. `functions`: the revisions that name it. `live`: those with the traffic or a replica,
+    and functions whose deploy runs; they keep it from being removed. `needed_s`: when a revision
+    last named it. Null where there is no folder."""
+
+    id: str
+    state: Literal["ready", "building", "missing"]
+    python: str
+    package_count: int
+    size_bytes: int | None
+    own_bytes: int | None
+    functions: list[str]
+    live: list[str]
+    started_s: float | None
+    needed_s: float | None
+
+
+class EnvironmentPackage(msgspec.Struct):
+    """A package. `size_bytes`: its wheel, null if the index does not say. `bundled`: whether it
+    came with the function's files."""
+
+    name: str
+    version: str
+    size_bytes: int | None
+    bundled: bool
+
+
+class EnvironmentDetail(EnvironmentRow):
+    """An environment with its packages. `interpreter`: version of the Python that built it, ""
+    where there is no folder."""
+
+    interpreter: str
+    platform: str
+    libc: str
+    files: int | None
+    packages: list[EnvironmentPackage]
+
+
+class RemovedEnvironment(msgspec.Struct):
+    """A removed environment. `functions`: revisions that have it installed again when they get the
+    traffic."""
+
+    removed: str
+    own_bytes: int
+    functions: list[str]
+
+
+class PrunedEnvironments(msgspec.Struct):
+    """Environments that no revision named."""
+
+    removed: list[RemovedEnvironment]
+
+
 class AliasRow(msgspec.Struct):
     """A further name of a function's model at /v1."""
 

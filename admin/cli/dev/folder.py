@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,16 @@ from typing import Any
 from admin.cli.bundle_files import files_in, open_file
 from environments.needs import FILE_MAX, FILES, HANDLER, Needs, read_needs
 from registry.bounded_text import TOML_MAX, read_toml
-from registry.bundles.paths import check_path
+from registry.catalog import Deployed
 from registry.errors import BadBundle
-from registry.manifest import MANIFEST_FILE
+from registry.manifest import MANIFEST_FILE, Manifest, parse_manifest
 from registry.manifest.checks import refused
-from registry.manifest.python import BATCH_MAX
-from registry.manifest.schema import SCHEMA, Document, check_document, declared, input_rule
-from registry.manifest.server import PORT, SOCKET, server_settings
-from registry.model import ServerSettings
+from registry.manifest.schema import SCHEMA
+from registry.manifest.server import PORT, SOCKET
+from registry.model import Function, Revision, ServerSettings
+from registry.spec import runner_settings
+from runtime_image.contract.server import ENGINE
+from runtime_image.contract.signature import Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +42,33 @@ class Folder:
 
 def read_folder(root: Path) -> Folder:
     """Return what a folder says. Raises BadBundle, BadManifest, BadNeeds."""
-    names = frozenset(files_in(root))
-    if MANIFEST_FILE not in names:
-        if HANDLER not in names:
-            raise BadBundle(f"expected {HANDLER} or {MANIFEST_FILE} in {root}, got neither")
-        return _folder(root, {"schema": SCHEMA}, names)
-    text = _text(root, MANIFEST_FILE, TOML_MAX * 4).decode("utf-8", "replace")
-    data = read_toml(text, MANIFEST_FILE)
-    if "python" not in data:
+    names = files_in(root)
+    if MANIFEST_FILE in names:
+        text = _text(root, MANIFEST_FILE, TOML_MAX * 4).decode("utf-8", "replace")
+    elif HANDLER in names:
+        text = f"schema = {SCHEMA}\n[python]\n"
+    else:
+        raise BadBundle(f"expected {HANDLER} or {MANIFEST_FILE} in {root}, got neither")
+    if "python" not in read_toml(text, MANIFEST_FILE):
         error = refused("python", "this table, which makes a Python function", "none")
         error.add_note(f"[python] in {MANIFEST_FILE}; the other functions need a server")
         raise error
-    return _folder(root, data, names)
+    manifest = parse_manifest(text, names)
+    server = manifest.server
+    assert server is not None
+    assert server.python is not None
+    wanted = {*FILES, server.python.needs}
+    files = {name: _text(root, name, FILE_MAX) for name in sorted(wanted) if name in names}
+    return Folder(
+        root,
+        read_needs(files, server.python.needs),
+        server.python.version,
+        dict(server.env),
+        tuple(sorted(server.secrets)),
+        _settings(root, manifest) if manifest.is_python else {},
+        None if manifest.is_python else _checked(server),
+        manifest.sample,
+    )
 
 
 def _text(root: Path, name: str, most: int) -> bytes:
@@ -60,57 +76,36 @@ def _text(root: Path, name: str, most: int) -> bytes:
         return file.read(most + 1)
 
 
-def _folder(root: Path, data: Mapping[str, Any], names: frozenset[str]) -> Folder:
-    is_server = "server" in data
-    # The sample of a server is a request.
-    document = check_document(
-        {key: value for key, value in data.items() if key != "sample" or not is_server}
-    )
-    table = document.python
-    wanted = {*FILES, *([table.needs] if table.needs else [])}
-    files = {name: _text(root, name, FILE_MAX) for name in sorted(wanted) if name in names}
-    server = _server(document) if is_server else None
-    return Folder(
-        root,
-        read_needs(files, table.needs),
-        table.version,
-        {**table.env, **(server.env if server else {})},
-        tuple(sorted({*table.secrets, *(server.secrets if server else ())})),
-        {} if server else _settings(root, document),
-        server,
-        document.sample,
-    )
-
-
-def _server(document: Document) -> ServerSettings:
-    found = server_settings(document.server, (), ())
-    texts = (*found.command, *found.env.values())
+def _checked(server: ServerSettings) -> ServerSettings:
+    """Return the settings of a command, which must listen at a port here. Raises BadManifest."""
+    texts = (*server.command, *server.env.values())
     if any(SOCKET in text for text in texts) or not any(PORT in text for text in texts):
-        raise refused("server.command", f"{PORT} in it, for a run on this machine", found.command)
-    return found
+        raise refused("server.command", f"{PORT} in it, for a run on this machine", server.command)
+    return server
 
 
-def _settings(root: Path, document: Document) -> dict[str, Any]:
-    """Return the settings of the runner, which checks those of [output] by itself."""
-    handler = document.python.handler
-    path = root / check_path(handler)
-    if not path.is_file():
-        raise refused("python.handler", "a file of the folder", handler)
-    page = document.python.page
-    if page and not (root / check_path(page)).is_file():
-        raise refused("python.page", "a file of the folder", page)
-    limits, batching = document.limits, document.batching
-    inputs = {name: input_rule(name, table, "python") for name, table in document.input.items()}
-    return {
-        "handler": str(path),
-        "page": str(root / page) if page else "",
-        "revision": document.name,
-        "timeout_s": limits.timeout_s,
-        "body_mib": limits.body_mib,
-        "concurrency": limits.concurrency if "concurrency" in limits.model_fields_set else 0,
-        "batch_max": (batching.max_size or BATCH_MAX) if batching.mode == "always" else 0,
-        "inputs": declared(inputs) if inputs else {},
-        "output": document.output.model_dump(exclude_unset=True),
+def _settings(root: Path, manifest: Manifest) -> dict[str, Any]:
+    """Return the settings of the runner: those of a server, but for what differs here."""
+    function = Function(manifest.name, 0, limits=manifest.limits, exchange=manifest.exchange)
+    revision = Revision(
+        manifest.name,
+        0,
+        "",
+        Signature("http", (), ()),
+        ENGINE,
+        handler=manifest.handler,
+        inputs=manifest.inputs,
+        output=manifest.output,
+        server=manifest.server,
+    )
+    settings = runner_settings(Deployed(function, revision))
+    own: dict[str, Any] = {
+        "handler": str(root / manifest.handler),
+        "page": str(root / settings["page"]) if settings["page"] else "",
+        "revision": manifest.name,
         "log_calls": True,
         "local_only": True,
     }
+    if "limits.concurrency" not in manifest.named and not settings["batch_max"]:
+        own["concurrency"] = 0  # the runner reads the form of `predict`
+    return {**settings, **own}

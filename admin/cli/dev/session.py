@@ -23,6 +23,7 @@ from environments.runner import copy_runner
 from environments.shell import write_shell
 from registry.errors import EnvironmentRefused, FnError
 from registry.files import unavailable
+from registry.manifest.python import READY
 from registry.manifest.server import PORT
 from runtime_image.contract.server import BUNDLE
 
@@ -30,7 +31,6 @@ HUNG: Final = 124
 """Exit code of the runner for a `predict` that hangs."""
 STEP_S: Final = 0.05
 """Seconds between two attempts to reach a process that starts."""
-READY: Final = "/.fngate/ready"
 WAITS: Final = "waits for a change of a file"
 
 
@@ -107,9 +107,7 @@ class Session:
             ready = folder.server.ready or "/"
             return Start(command, folder.root, variables, python.parent, port, ready)
         settings = here / "settings.json"
-        settings.write_bytes(
-            msgspec.json.encode({**folder.settings, "listen": f"{HOST}:{port}", "ready": READY})
-        )
+        settings.write_bytes(msgspec.json.encode({**folder.settings, "listen": f"{HOST}:{port}"}))
         command = [str(python), "-I", "-B", "-u", str(self._runner(prepared)), str(settings)]
         return Start(command, folder.root, variables, python.parent, port, READY)
 

@@ -45,11 +45,12 @@ def namespaces(command: Sequence[str] = COMMAND, settings: Path = Path("/proc/sy
     except (OSError, ValueError, subprocess.SubprocessError):
         return Check("warn", NAME, "not tried: the attempt ended without an answer")
     if network:
-        found = f"{network}: local users can reach the commands' ports, bundles are not read-only"
+        found = f"{network}: local users can reach the commands' ports"
         if files:
             found += (
-                ", commands reach the sockets below /run (Docker, D-Bus), and functions in Python"
-                " can write to their packages, of which each has a copy"
+                ", bundles are not read-only, commands reach the sockets below /run (Docker,"
+                " D-Bus), and functions in Python can write to their packages, of which each has a"
+                " copy"
             )
         return Check("warn", NAME, found, _advice(settings))
     if processes:

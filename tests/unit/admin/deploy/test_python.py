@@ -13,7 +13,7 @@ from admin.deploy import python
 from admin.deploy.plan import Plan, plan, read_request
 from admin.deploy.python import PythonPackages
 from environments.folders import EnvironmentSettings
-from registry.errors import EnvironmentRefused, Unknown
+from registry.errors import Conflict, EnvironmentRefused, Unknown
 from registry.model import Operation, PythonSettings
 from tests.support.operator import Operator, operating
 from tests.support.package_index import PackageIndex, package_index
@@ -90,6 +90,66 @@ async def test_what_nothing_names_any_more_is_removed(
     assert (root / found.environment).is_dir()
     await packages.sweep(now_s + 2 * LATER_S)
     assert not (root / found.environment).exists()
+    await packages.close()
+
+
+async def test_what_killed_builds_have_left_goes_with_the_next_sweep(
+    tmp_path: Path, packages: PythonPackages
+) -> None:
+    """Of builds, resolutions and removals; not while something is built here."""
+    root = tmp_path / "data" / "environments"
+    left = [root / name for name in (".build-1", ".resolve-2", ".gone-3")]
+    for folder in left:
+        folder.mkdir()
+        (folder / "file").write_text("x")
+    async with packages._alone:
+        await packages.sweep(time.time())
+        assert all(one.is_dir() for one in left)
+    await packages.sweep(time.time())
+    assert not any(one.exists() for one in left)
+    await packages.close()
+
+
+async def test_environments_are_listed_and_removed(
+    tmp_path: Path, operator: Operator, packages: PythonPackages, index: PackageIndex
+) -> None:
+    """One that a running deploy holds stays; one that nothing names goes at once. Nothing is
+    removed while something is built."""
+    draft = await packages.prepared(await drafted(operator), OPERATION, phase)
+    name = settings_of(draft).environment
+    (view,) = await packages.views(())
+    assert (view.name, view.state, view.naming.live) == (name, "ready", ["f"])
+    assert view.found is not None
+    assert view.found.own > 0
+    assert view.found.own + view.found.shared > view.found.size
+    with pytest.raises(Conflict, match=f"{name[:12]} is needed by f; fnctl rm f frees it"):
+        await packages.remove(name[:6], ())
+    assert await packages.prune() == []
+    packages.release(OPERATION.id)
+    async with packages._alone:
+        for refused in (packages.prune(), packages.remove(name, ())):
+            with pytest.raises(Conflict, match="packages are being installed"):
+                await refused
+    assert [one.name for one in await packages.prune()] == [name]
+    assert await packages.views(()) == []
+    with pytest.raises(Unknown):
+        await packages.remove(name, ())
+    assert not list((tmp_path / "data" / "environments").glob("[0-9a-f]*"))
+    await packages.close()
+
+
+async def test_an_environment_that_is_being_built_is_listed(
+    operator: Operator, packages: PythonPackages, index: PackageIndex
+) -> None:
+    """With the function whose deploy builds it, and its packages, which are known by then."""
+    seen = []
+
+    async def look(text: str) -> None:
+        seen.extend(await packages.views(()) if text.startswith("environment ") else [])
+
+    await packages.prepared(await drafted(operator), OPERATION, look)
+    assert {(one.state, tuple(one.naming.live)) for one in seen} >= {("building", ("f",))}
+    assert [one.name for one in seen[0].lock.packages] == ["msgspec"]
     await packages.close()
 
 

@@ -56,6 +56,18 @@ def test_five_failures_make_a_pool_failing() -> None:
     assert failing.describe(0, 16.0) == ("cold", "no memory")
 
 
+def test_a_lasting_failure_makes_a_pool_failing_at_once() -> None:
+    """No further start could go better; one is tried after the back-off all the same."""
+    failing = Pool(PoolSpec(KEY))
+
+    failing.record_failure("no packages", (), 0.0, is_lasting=True)
+
+    assert failing.describe(1, 15.9) == ("failing", "no packages")
+    assert failing.describe(0, 16.0) == ("cold", "no packages")
+    failing.record_failure("no packages", (), 16.0, is_lasting=True)
+    assert failing.retry_at_s == 48.0
+
+
 def test_a_success_forgives_the_past() -> None:
     """A successful load resets all failures."""
     forgiven = Pool(PoolSpec(KEY))

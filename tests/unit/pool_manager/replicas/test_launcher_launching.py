@@ -369,6 +369,7 @@ async def test_a_launch_that_fails_is_told(
     await stage.release(ID)
 
     assert (lost.reason, lost.is_its_fault) == ("no interpreter", is_its_fault)
+    assert not lost.is_lasting
     assert stage.launcher.folders.read_records() == {}
 
 
@@ -441,7 +442,7 @@ async def test_a_missing_secret_is_named(stage: Stage) -> None:
         stage.launch(ID, image_binding(TOKEN="hf"))
         lost = await stage.next(events.Lost)
 
-    assert lost.reason == "no secret hf"
+    assert (lost.reason, lost.is_lasting) == ("no secret hf", True)
     assert await stage.driver.list() == set()
 
 

@@ -29,8 +29,9 @@ Network = Literal["none", "egress"]
 
 
 @ISOLATED
+@NETWORKS
 @pytest.mark.parametrize("is_inside", [False, True])
-def test_the_view_is_limited_for_good(tmp_path: Path, is_inside: bool) -> None:
+def test_the_view_is_limited_for_good(tmp_path: Path, network: Network, is_inside: bool) -> None:
     """The bundle is read-only, run folders are hidden but one, and mounts cannot be undone."""
     run_dir = tmp_path / "r" / "a1"
     model_dir = (tmp_path / "r" if is_inside else tmp_path) / "m"
@@ -42,8 +43,9 @@ def test_the_view_is_limited_for_good(tmp_path: Path, is_inside: bool) -> None:
     (kept / "before").write_text("x")
 
     def act() -> None:
-        assert isolate("none", 8000).network == ""
-        view.limit_view(model_dir, run_dir, kept, (), is_alone=True)
+        found = isolate(network, 8000)
+        assert found.files == ""
+        view.limit_view(model_dir, run_dir, kept, (), is_alone=not found.network)
         assert (model_dir / "app.py").read_text() == "x"
         with pytest.raises(OSError, match="Read-only"):
             (model_dir / "app.py").write_text("y")

@@ -29,6 +29,7 @@ def settings(root: Path) -> dict[str, Any]:
         "batch_max",
         "inputs",
         "output",
+        "ready",
         "log_calls",
         "page",
         "local_only",
@@ -76,10 +77,10 @@ x = [[1, 2]]
     assert (found.version, found.env, found.secrets) == ("3.12", {"A": "1"}, ("TOKEN",))
     assert found.settings["handler"] == str(tmp_path / "other.py")
     assert found.settings["page"] == str(tmp_path / "page.html")
-    assert found.settings["inputs"]["x"].shape == (-1, 2)
+    assert found.settings["inputs"]["x"]["shape"] == (-1, 2)
     chosen = {key: found.settings[key] for key in ("timeout_s", "concurrency", "batch_max")}
-    assert chosen == {"timeout_s": 5.0, "concurrency": 4, "batch_max": 32}
-    assert found.settings["output"] == {"kind": "json"}
+    assert chosen == {"timeout_s": 5.0, "concurrency": 1, "batch_max": 32}
+    assert found.settings["output"]["kind"] == "json"
     assert found.sample == {"x": [[1, 2]]}
 
 
@@ -101,11 +102,11 @@ def test_a_command_is_read(tmp_path: Path) -> None:
         ("[python]\nversio = '3.12'\n", "python.versio: unknown key; did you mean 'version'?"),
         (
             "[python]\nhandler = 'no.py'\n",
-            "handler: expected a file of the folder, got 'no.py'",
+            "python.handler: expected one of the folder's files, got 'no.py'",
         ),
-        ("[python]\npage = 'no.html'\n", "page: expected a file of the folder, got 'no.html'"),
+        ("[python]\npage = 'no.html'\n", "page: expected one of the folder's files, got 'no.html'"),
         ("[python]\nhandler = '../x.py'\n", "'../x.py'"),
-        ("[python]\nneeds = 'no.txt'\n", "'no.txt': expected a file of the folder, got none"),
+        ("[python]\nneeds = 'no.txt'\n", "needs: expected one of the folder's files, got 'no.txt'"),
         ("[python]\n[limits]\ntimeout_s = 'x'\n", "limits.timeout_s: expected a number, got 'x'"),
         ("[python]\n[input]\nx = 1\n", "input.x: expected a table, got 1"),
         ("[python]\n[what]\n", "what: unknown key"),
