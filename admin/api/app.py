@@ -40,8 +40,8 @@ from admin.ui.files import UiPages, read_files
 from gateway.admission.access import Access
 from gateway.admission.callers import Need
 from gateway.admission.credentials import Realm
-from gateway.http.app import ErrorBoundary, Handler
 from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary, Handler
 from gateway.http.call_route import credential_in
 from gateway.metrics.samples import RateSample
 from gateway.waits import OpenRequests

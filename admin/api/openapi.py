@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 
 from admin.api.table import Row
-from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary
 from gateway.openapi.call_routes import call_routes
 from gateway.openapi.document import make_document
 from gateway.openapi.model_routes import model_routes

@@ -12,8 +12,8 @@ from typing import Final
 from aiohttp import web
 
 from admin.ui import FOLDER, INDEX
-from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary
 from gateway.problems import FOUND, MOVED, NOT_MODIFIED
 from registry.errors import MethodNotAllowed, Unknown
 

@@ -48,8 +48,9 @@ from admin.workers.model_control import ModelRequests
 from admin.workers.pool import CHECK_S, WorkerPool
 from admin.workers.port import Port, reserve
 from admin.workers.statistics import RevisionPage, StatisticsAnswers
-from gateway.http.app import ErrorBoundary, StatePages
+from gateway.http.app import StatePages
 from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary
 from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
 from gateway.pages.entering import ENTER

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol
 
@@ -17,10 +17,10 @@ import structlog
 from aiohttp import web
 
 from gateway import problems
-from gateway.admission.access import Access
 from gateway.admission.credentials import Realm
 from gateway.delivery import Delivery
-from gateway.http.bodies import check_framing, continue_later, is_awaiting_continue
+from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary
 from gateway.http.call_route import credential_in, head_of, invoke, route_calls
 from gateway.http.connected import Connections, connections_of
 from gateway.http.connections import ConnectionLimit, connections_max
@@ -41,12 +41,11 @@ from gateway.openapi.descriptions import (
     prefers_page,
 )
 from gateway.openapi.function_document import function_document
-from gateway.pages.origins import Asked
 from gateway.replies import Reply, Writer
 from gateway.settings import GatewaySettings
 from gateway.v1.endpoints import is_realtime
 from registry.catalog import Deployed
-from registry.errors import FnError, MethodNotAllowed, Unknown
+from registry.errors import MethodNotAllowed, Unknown
 from registry.tasks import Tasks, every
 
 log = structlog.get_logger()
@@ -60,8 +59,6 @@ SWEEP_S: Final = 1.0
 EVENTS_FLUSH_S: Final = 0.25
 TRACES_FLUSH_S: Final = 1.0
 """Longer than EVENTS_FLUSH_S: each batch is an HTTP request, as expensive as 20 traces."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Gateway:
@@ -186,48 +183,6 @@ class Gateway:
         by_kind = describe_python if is_python else describe_server if is_server else describe
         described = by_kind(deployed, endpoints, origin)
         return problems.json_answer(described)
-
-
-class ErrorBoundary:
-    """Wraps every route except invoking: checks Host and Origin, turns errors into problems."""
-
-    def __init__(self, access: Access, shape: problems.ErrorShape = problems.reply) -> None:
-        """`shape` makes the answers for errors."""
-        self.access = access
-        self._shape = shape
-
-    def wrap(self, handler: Handler, *, is_linked: bool = False) -> Handler:
-        """Return `handler` behind the boundary.
-
-        `is_linked`: pages of other sites may link to the route, because it changes nothing and
-        gives every caller the same answer.
-        """
-        access = self.access
-
-        async def checked(request: web.Request) -> web.StreamResponse:
-            headers = request.headers
-            try:
-                check_framing(request)
-                asked = Asked(request.method, request.host)
-                if not is_linked:
-                    origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
-                    asked = asked._replace(origin=origin, site=site)
-                access.check_source(asked, request.rel_url.raw_path)
-                return await handler(request)
-            except FnError as error:
-                is_admin = access.is_admin(credential_in(request))
-                return problems.response_of(self._shape(error, for_admin=is_admin))
-            except Exception:  # error boundary: a defect must not expose internals
-                log.exception("a request failed", path=request.path)
-                return problems.response_of(self._shape(FnError("see the server's log")))
-
-        async def guarded(request: web.Request) -> web.StreamResponse:
-            response = await checked(request)
-            if is_awaiting_continue(request):
-                response.force_close()
-            return response
-
-        return guarded
 
 
 class MetricsPage(Protocol):

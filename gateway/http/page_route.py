@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from aiohttp import hdrs, web
 
 from gateway import problems
-from gateway.http.bodies import check_framing, is_awaiting_continue, read_body
+from gateway.http.bodies import read_body
+from gateway.http.boundary import answered
 from gateway.http.exchange_route import proxy
 from gateway.pages.cookies import LIFETIME_S, forget_cookie, make_value, set_cookie
 from gateway.pages.entering import (
@@ -25,7 +25,7 @@ from gateway.pages.entering import (
     is_ours,
 )
 from gateway.pages.tickets import LIFETIME_S as TICKET_S
-from registry.errors import FnError, ForeignHost, MethodNotAllowed, NoKey, Unknown
+from registry.errors import ForeignHost, MethodNotAllowed, NoKey, Unknown
 
 if TYPE_CHECKING:
     from gateway.admission.access import Access
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from gateway.http.exchange_client import ExchangeParts
     from gateway.pages.tickets import Tickets
     from registry.catalog import Catalog
-
-log = structlog.get_logger()
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 READ_S: Final = 10.0
@@ -154,17 +152,7 @@ def function_of_request(request: web.BaseRequest, access: Access, catalog: Catal
 def guarded(handler: Handler) -> Handler:
     """Return `handler` with problem documents as the answers to errors."""
 
-    async def answered(request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            check_framing(request)
-            response = await handler(request)
-        except FnError as error:
-            response = problems.answer(error)
-        except Exception:  # error boundary: a defect must not expose internals
-            log.exception("a request failed", path=request.path[:200])
-            response = problems.answer(FnError("see the server's log"))
-        if is_awaiting_continue(request):
-            response.force_close()
-        return response
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        return await answered(request, handler)
 
-    return answered
+    return handle

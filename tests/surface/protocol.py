@@ -15,7 +15,8 @@ from admin.api.openapi import DocumentPages
 from admin.api.table import Handlers, table
 from admin.ui.files import UiPages
 from gateway.dispatch.call import Attempt
-from gateway.http.app import ErrorBoundary, Gateway, StatePages
+from gateway.http.app import Gateway, StatePages
+from gateway.http.boundary import ErrorBoundary
 from gateway.observing.access_log import AccessEvent
 from gateway.observing.tracing import spans_of
 from gateway.problems import STATUS, document

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-import structlog
 from aiohttp import web
 
 from gateway import problems
 from gateway.admission.calls import correlate
 from gateway.admission.credentials import Realm, read_credential
-from gateway.http.bodies import check_framing, is_awaiting_continue
+from gateway.http.boundary import answered
 from gateway.http.models.router import no_endpoint, own_keys, protocol_of
 from gateway.pages.origins import asked_for
 from gateway.v1 import shapes
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from gateway.admission.callers import Caller
     from gateway.http.context import Invoker
     from gateway.pages.origins import Asked
-
-log = structlog.get_logger()
+    from gateway.replies import Reply
 
 _PLACE = (PREFIX + MODELS).decode()
 
@@ -45,22 +43,19 @@ class ModelRoutes:
         path = request.rel_url.raw_path
         protocol = protocol_of(path.encode("utf-8", "replace"), header)
         request_id = correlate(header).request_id or self._new_id()
-        try:
-            check_framing(request)
+
+        async def listed(_request: web.Request) -> web.StreamResponse:
             asked = asked_for(request.method, header)
             keys, names = own_keys(protocol, header), request.headers
             credential = read_credential(header, request.host, names, Realm.SERVERS, keys)
             caller = self._admission.enter_models(credential, asked)
-            document = self._document(asked, path, protocol, caller)
-            response = problems.json_answer(document)
-        except FnError as error:
-            response = _answer(protocol, error, request_id)
-        except Exception:  # error boundary: a defect must not expose internals
-            log.exception("a request failed", path=request.path[:200], request_id=request_id)
-            response = _answer(protocol, FnError("see the server's log"), request_id)
+            return problems.json_answer(self._document(asked, path, protocol, caller))
+
+        def shape(error: FnError) -> Reply:
+            return shapes.reply(protocol, error, request_id)
+
+        response = await answered(request, listed, shape)
         response.headers["X-Request-Id"] = request_id
-        if is_awaiting_continue(request):
-            response.force_close()
         return response
 
     def _document(
@@ -87,7 +82,3 @@ def _header_of(request: web.Request) -> Callable[[str], str | None]:
         return ", ".join(values) if values else None
 
     return header
-
-
-def _answer(protocol: Protocol, error: FnError, request_id: str) -> web.Response:
-    return problems.response_of(shapes.reply(protocol, error, request_id))

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from admin.ui.files import UiPages, read_files
 from gateway.admission.access import Access
-from gateway.http.app import ErrorBoundary
+from gateway.http.boundary import ErrorBoundary
 from gateway.problems import answer, json_answer
 from registry.errors import FnError, NoKey, Unknown
 from registry.store.keys import KeyRing

@@ -13,7 +13,7 @@ from yarl import URL
 from admin.ui import files
 from admin.ui.files import INDEX, POLICY, UiPages, make_file, read_files
 from gateway.admission.access import Access
-from gateway.http.app import ErrorBoundary
+from gateway.http.boundary import ErrorBoundary
 from registry.store.keys import KeyRing
 
 FILES = {

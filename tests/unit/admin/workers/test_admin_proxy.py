@@ -18,8 +18,8 @@ from multidict import CIMultiDict
 from admin.workers import admin_proxy
 from admin.workers.admin_proxy import AdminProxy, forwarded_headers
 from gateway.admission.access import Access
-from gateway.http.app import ErrorBoundary
 from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary
 from registry.store.keys import KeyRing
 from tests.support.operator import until
 
