@@ -6,19 +6,21 @@ import asyncio
 import inspect
 import sys
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from types import CoroutineType
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from python_runner.answers import Stream, Writer
+from python_runner.answers import Answer, Stream, Writer
 from python_runner.bodies import Given, read_body
 from python_runner.connections import OK, Connection, Request
 from python_runner.handlers import Handler, trace
 from python_runner.heads import BadHttp
 from python_runner.settings import Settings
-from python_runner.workers import Batcher, Deadlines, Raised, Worker, Workers
+from python_runner.workers import Batcher, Deadlines, Job, Raised, Worker, Workers
 from runtime_image.contract import problems
 from runtime_image.contract.errors import FUNCTION_FAILED, RequestError
 from runtime_image.contract.problems import Problem
@@ -53,6 +55,15 @@ def _encoded(document: dict[str, Any]) -> bytes:
         return json.dumps(document).encode()
 
 
+class Call(NamedTuple):
+    """One call: what was given, which answer is accepted, its trace, and where to answer."""
+
+    given: Given
+    accept: str
+    trace: str
+    connection: Connection
+
+
 class Calls:
     """Answers the requests of one handler."""
 
@@ -74,55 +85,82 @@ class Calls:
         if handler.batch_max:
             self._batcher = Batcher(self._run_batch, handler.batch_max, handler.concurrency)
 
-    async def answer(self, request: Request, connection: Connection) -> None:
-        """Answer a call."""
+    def answer(self, request: Request, connection: Connection) -> Coroutine[Any, Any, None] | None:
+        """Answer a call, by the coroutine that is returned, if any."""
         head = request.head
         if head.path != "/":
             text = f"expected the path /, got {head.path[:200]}"
-            connection.send(*problem_answer(problems.UNKNOWN, text, {}, {}))
-            return
+            connection.answer(*problem_answer(problems.UNKNOWN, text, {}, {}))
+            return None
         if head.method != "POST":
             text = f"expected POST, got {head.method[:20]}"
-            fields = {"allow": "POST"}
-            connection.send(
-                *problem_answer(problems.METHOD_NOT_ALLOWED, text, {"allow": ["POST"]}, fields)
-            )
-            return
+            more = {"allow": ["POST"]}
+            answer = problem_answer(problems.METHOD_NOT_ALLOWED, text, more, {"allow": "POST"})
+            connection.answer(*answer)
+            return None
         try:
-            if "traceparent" in head.fields:
-                trace.set(head.fields["traceparent"])
             given = read_body(request, self._handler)
-            del request
-            await self._call(given, head.fields.get("accept", ""), connection)
+        except Exception as error:  # noqa: BLE001 - hints may be code of the handler
+            connection.answer(*self.failure(error))
+            return None
+        fields = head.fields
+        call = Call(given, fields.get("accept", ""), fields.get("traceparent", ""), connection)
+        if self._batcher is not None or self._handler.is_async:
+            return self._answer(call)
+        job = Job(partial(self._compute, call), partial(self._computed, call))
+        connection.leaving = partial(self._workers.forget, job)
+        self._workers.submit(job)
+        return None
+
+    async def _answer(self, call: Call, result: Any = None, worker: Worker | None = None) -> None:
+        """Answer in the loop: what an `async def` or a batch gives, or `result` of a worker."""
+        trace.set(call.trace)
+        connection = call.connection
+        try:
+            if self._batcher is not None:
+                result = await self._batcher.submit(call.given.arguments)
+            elif worker is None:
+                result = self._run(call.given.arguments)
+            if type(result) is CoroutineType or inspect.isawaitable(result):
+                result = await self._in_time(result)
+            if type(result) is dict:
+                answer = self._writer.write(result, call.given, call.accept)
+                connection.send(OK, answer.fields, answer.body)
+            elif isinstance(result, AsyncIterator):
+                await self._stream(_AsyncValues(result, self._in_time), call)
+            elif isinstance(result, Iterator | _Begun):
+                await self._stream(_Values(result, call.trace, self._workers, worker), call)
+            else:
+                answer = self._writer.write(result, call.given, call.accept)
+                connection.send(OK, answer.fields, answer.body)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and connection.is_gone:
                 raise
             connection.send(*self.failure(error))
 
-    async def _call(self, given: Given, accept: str, connection: Connection) -> None:
-        worker: Worker | None = None
-        if self._batcher is not None:
-            result = await self._batcher.submit(given.arguments)
-        elif self._handler.is_async:
-            result = self._run(given.arguments)
-            if inspect.isawaitable(result):
-                result = await self._in_time(result)
+    def _compute(self, call: Call) -> Any:
+        """Run `predict` in a worker; return the answer, or what becomes one in the loop."""
+        trace.set(call.trace)
+        result = self._run(call.given.arguments)
+        if type(result) is not dict:
+            if isinstance(result, AsyncIterator) or inspect.isawaitable(result):
+                return result
+            if isinstance(result, Iterator):
+                return _Begun(result, next(result, _END))
+        return self._writer.write(result, call.given, call.accept)
+
+    def _computed(self, call: Call, worker: Worker, value: Any, failed: bool) -> None:
+        """Answer, when a worker has computed."""
+        connection = call.connection
+        connection.leaving = None
+        if connection.is_gone and type(value) is not _Begun:
+            connection.finish()
+        elif failed:
+            connection.answer(*self.failure(value))
+        elif type(value) is Answer:
+            connection.answer(OK, value.fields, value.body)
         else:
-            worker, result = await self._workers.place(self._traced(self._run), given.arguments)
-            if inspect.isawaitable(result):
-                result = await self._in_time(result)
-        if type(result) is dict:
-            answer = self._writer.write(result, given, accept)
-            connection.send(OK, answer.fields, answer.body)
-        elif isinstance(result, AsyncIterator):
-            await self._stream(_AsyncValues(result, self._in_time), accept, connection)
-        elif isinstance(result, Iterator):
-            await self._stream(
-                _Values(result, self._workers, worker, self._traced), accept, connection
-            )
-        else:
-            answer = self._writer.write(result, given, accept)
-            connection.send(OK, answer.fields, answer.body)
+            connection.answer_by(self._answer(call, value, worker))
 
     def _run(self, arguments: Any) -> Any:
         """Call `predict`."""
@@ -131,16 +169,6 @@ class Calls:
         if handler.parameters.whole:
             return handler.predict(inputs=arguments, **more)
         return handler.predict(**arguments, **more)
-
-    def _traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that knows the trace of this call in another thread, too."""
-        value = trace.get()
-
-        def run(*arguments: Any) -> Any:
-            trace.set(value)
-            return function(*arguments)
-
-        return run
 
     async def _run_batch(self, batch: list[Any]) -> list[Any]:
         """Return the results of `predict` for several calls at once."""
@@ -154,7 +182,7 @@ class Calls:
         if self._handler.is_async:
             results = await self._in_time(self._run(arguments))
         else:
-            results = await self._workers.run(self._run, arguments)
+            results = await self._workers.run(partial(self._run, arguments))
         if not isinstance(results, list | tuple) or len(results) != len(batch):
             got = f"{len(results)} results" if isinstance(results, list | tuple) else "no list"
             text = f"predict: expected a list of {len(batch)} results, one per call, got {got}"
@@ -176,13 +204,13 @@ class Calls:
         finally:
             self._deadlines.end(deadline)
 
-    async def _stream(
-        self, values: _Values | _AsyncValues, accept: str, connection: Connection
-    ) -> None:
+    async def _stream(self, values: _Values | _AsyncValues, call: Call) -> None:
         """Write a stream to its end, and end the generator."""
-        stream = Stream(accept, self._settings.output)
+        connection = call.connection
+        stream = Stream(call.accept, self._settings.output)
         try:
-            await self._write(stream, values, connection)
+            if not connection.is_gone:
+                await self._write(stream, values, connection)
         except BaseException as error:
             if not stream.has_begun or (
                 isinstance(error, asyncio.CancelledError) and connection.is_gone
@@ -207,15 +235,15 @@ class Calls:
         while (value := await values.next()) is not _END:
             if not stream.has_begun:
                 part = stream.begin(value)
-                connection.begin(stream.fields)
+                connection.begin(stream.fields, part)
             else:
                 part = stream.part(value)
-            connection.write(part)
+                connection.write(part)
             del part, value  # of a slow reader's stream, only the transport has one
             await connection.room()
         if not stream.has_begun:
             stream.begin("")
-            connection.begin(stream.fields)
+            connection.begin(stream.fields, b"")
         connection.end()
 
     def failure(self, error: BaseException) -> tuple[int, dict[str, str], bytes]:
@@ -237,24 +265,38 @@ class Calls:
         return problem_answer(problems.FUNCTION_FAILED, self._tracebacks.told(error), {}, fields)
 
 
+class _Begun(NamedTuple):
+    """A generator with its first value."""
+
+    values: Iterator[Any]
+    first: Any
+
+
 class _Values:
     """The values of a generator, pulled in the thread that began it."""
 
     def __init__(
         self,
-        values: Iterator[Any],
+        values: Iterator[Any] | _Begun,
+        trace_text: str,
         workers: Workers,
         worker: Worker | None,
-        traced: Callable[[Callable[..., Any]], Callable[..., Any]],
     ) -> None:
-        self._values = values
+        self._first = [values.first] if isinstance(values, _Begun) else []
+        self._values = values.values if isinstance(values, _Begun) else values
         self._workers = workers
         self._worker = worker or workers.main
-        self._next = traced(lambda: next(values, _END))
+        self._trace = trace_text
+
+    def _pull(self) -> Any:
+        trace.set(self._trace)
+        return next(self._values, _END)
 
     async def next(self) -> Any:
         """Return the next value, or _END. Raises what the generator raises."""
-        return await self._workers.run_on(self._worker, self._next)
+        if self._first:
+            return self._first.pop()
+        return await self._workers.run_on(self._worker, self._pull)
 
     async def close(self) -> None:
         """End the generator: GeneratorExit where it stands, unless it is at its end."""

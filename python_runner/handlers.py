@@ -58,6 +58,9 @@ class Handler:
     signature: Signature | None
     concurrency: int
     batch_max: int
+    leads: bool
+    """Whether the thread that runs `predict` runs the event loop, too: one call at a time, and no
+    `async def load`, whose tasks and connections a call may wait for."""
 
     @property
     def is_async(self) -> bool:
@@ -92,7 +95,13 @@ def read_handler(module: Any, settings: Settings, context: Context) -> Handler:
     if signature is not None and signature.kind == "json":
         signature = None
     concurrency = settings.concurrency or (ASYNC_CONCURRENCY if form.startswith("async") else 1)
-    return Handler(predict, form, parameters, context, signature, concurrency, settings.batch_max)
+    leads = (
+        not form.startswith("async")
+        and concurrency == 1
+        and not inspect.iscoroutinefunction(getattr(module, "load", None))
+    )
+    batch_max = settings.batch_max
+    return Handler(predict, form, parameters, context, signature, concurrency, batch_max, leads)
 
 
 def form_of(function: Callable[..., Any]) -> Form:
