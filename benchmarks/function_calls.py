@@ -78,8 +78,8 @@ class Subject:
         self.process.wait()
 
     def _cpu_s(self) -> float:
-        words = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(((~self.process.pid) << 3) | 2)
+
 
 
 def main() -> None:

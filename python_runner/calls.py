@@ -55,7 +55,7 @@ def _encoded(document: dict[str, Any]) -> bytes:
         return json.dumps(document).encode()
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True):
     """One call: what was given, which answer is accepted, its trace, and where to answer."""
 
     given: Given
