@@ -146,7 +146,7 @@ class Calls:
             if isinstance(result, AsyncIterator) or inspect.isawaitable(result):
                 return result
             if isinstance(result, Iterator):
-                return _Begun(result, next(result, _END))
+                return _Begun(result, [next(result, _END)])
         return self._writer.write(result, call.given, call.accept)
 
     def _computed(self, call: Call, worker: Worker, value: Any, failed: bool) -> None:
@@ -266,10 +266,10 @@ class Calls:
 
 
 class _Begun(NamedTuple):
-    """A generator with its first value."""
+    """A generator, and its first value in a list from which it is taken."""
 
     values: Iterator[Any]
-    first: Any
+    first: list[Any]
 
 
 class _Values:
@@ -282,8 +282,8 @@ class _Values:
         workers: Workers,
         worker: Worker | None,
     ) -> None:
-        self._first = [values.first] if isinstance(values, _Begun) else []
-        self._values = values.values if isinstance(values, _Begun) else values
+        begun = values if isinstance(values, _Begun) else _Begun(values, [])
+        self._values, self._first = begun
         self._workers = workers
         self._worker = worker or workers.main
         self._trace = trace_text
