@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import suppress
 from functools import partial
 from types import CoroutineType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -128,7 +128,7 @@ class Calls:
                 connection.send(OK, answer.fields, answer.body)
             elif isinstance(result, AsyncIterator):
                 await self._stream(_AsyncValues(result, self._in_time), call)
-            elif isinstance(result, Iterator | _Begun):
+            elif isinstance(result, Iterator):
                 await self._stream(_Values(result, call.trace, self._workers, worker), call)
             else:
                 answer = self._writer.write(result, call.given, call.accept)
@@ -146,8 +146,19 @@ class Calls:
             if isinstance(result, AsyncIterator) or inspect.isawaitable(result):
                 return result
             if isinstance(result, Iterator):
-                return _Begun(result, [next(result, _END)])
+                return self._begun(call, result)
         return self._writer.write(result, call.given, call.accept)
+
+    def _begun(self, call: Call, values: Iterator[Any]) -> _Begun:
+        """Return a stream with its first value, which is sent without another turn."""
+        stream = Stream(call.accept, self._settings.output)
+        try:
+            first = next(values, _END)
+            part = stream.begin("" if first is _END else first)
+        except BaseException:
+            _close(values)
+            raise
+        return _Begun(values, stream, b"" if first is _END else part)
 
     def _computed(self, call: Call, worker: Worker, value: Any, failed: bool) -> None:
         """Answer, when a worker has computed."""
@@ -159,6 +170,11 @@ class Calls:
             connection.answer(*self.failure(value))
         elif type(value) is Answer:
             connection.answer(OK, value.fields, value.body)
+        elif type(value) is _Begun:
+            if not connection.is_gone:
+                connection.begin(value.stream.fields, value.part)
+            rest = _Values(value.values, call.trace, self._workers, worker)
+            connection.answer_by(self._stream(rest, call, value.stream))
         else:
             connection.answer_by(self._answer(call, value, worker))
 
@@ -204,10 +220,12 @@ class Calls:
         finally:
             self._deadlines.end(deadline)
 
-    async def _stream(self, values: _Values | _AsyncValues, call: Call) -> None:
-        """Write a stream to its end, and end the generator."""
+    async def _stream(
+        self, values: _Values | _AsyncValues, call: Call, stream: Stream | None = None
+    ) -> None:
+        """Write a stream, or the rest of one that has begun, and end the generator."""
         connection = call.connection
-        stream = Stream(call.accept, self._settings.output)
+        stream = stream or Stream(call.accept, self._settings.output)
         try:
             if not connection.is_gone:
                 await self._write(stream, values, connection)
@@ -232,6 +250,7 @@ class Calls:
         self, stream: Stream, values: _Values | _AsyncValues, connection: Connection
     ) -> None:
         """Write one value after the other, each when the one before it has left."""
+        await connection.room()
         while (value := await values.next()) is not _END:
             if not stream.has_begun:
                 part = stream.begin(value)
@@ -265,25 +284,28 @@ class Calls:
         return problem_answer(problems.FUNCTION_FAILED, self._tracebacks.told(error), {}, fields)
 
 
-class _Begun(NamedTuple):
-    """A generator, and its first value in a list from which it is taken."""
+class _Begun(msgspec.Struct, frozen=True):
+    """A stream whose first value, `part`, is to be sent."""
 
     values: Iterator[Any]
-    first: list[Any]
+    stream: Stream
+    part: bytes
+
+
+def _close(values: Iterator[Any]) -> None:
+    """End a generator: GeneratorExit where it stands, unless it is at its end."""
+    close = getattr(values, "close", None)
+    if close is not None:
+        close()
 
 
 class _Values:
     """The values of a generator, pulled in the thread that began it."""
 
     def __init__(
-        self,
-        values: Iterator[Any] | _Begun,
-        trace_text: str,
-        workers: Workers,
-        worker: Worker | None,
+        self, values: Iterator[Any], trace_text: str, workers: Workers, worker: Worker | None
     ) -> None:
-        begun = values if isinstance(values, _Begun) else _Begun(values, [])
-        self._values, self._first = begun
+        self._values = values
         self._workers = workers
         self._worker = worker or workers.main
         self._trace = trace_text
@@ -294,16 +316,13 @@ class _Values:
 
     async def next(self) -> Any:
         """Return the next value, or _END. Raises what the generator raises."""
-        if self._first:
-            return self._first.pop()
         return await self._workers.run_on(self._worker, self._pull)
 
     async def close(self) -> None:
-        """End the generator: GeneratorExit where it stands, unless it is at its end."""
-        close = getattr(self._values, "close", None)
-        if close is not None:
+        """End the generator."""
+        if hasattr(self._values, "close"):
             # Also when this task is being cancelled: the job is in the queue by then.
-            await asyncio.shield(self._workers.run_on(self._worker, close))
+            await asyncio.shield(self._workers.run_on(self._worker, partial(_close, self._values)))
 
 
 class _AsyncValues:
