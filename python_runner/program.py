@@ -78,7 +78,7 @@ class Front:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self._serving = self.loop.create_task(self._serve())
+        self._serving = asyncio.run_coroutine_threadsafe(self._serve(), self.loop)
         self.loop.run_forever()  # until the main thread leads
         assert self.workers is not None
         assert isinstance(self.workers.main, LeadingWorker)

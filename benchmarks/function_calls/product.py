@@ -16,8 +16,11 @@ from typing import Final
 from benchmarks.function_calls import programs
 from benchmarks.function_calls.servers import POLL_S, answer_of, is_whole, request_of
 from benchmarks.gateway import Gateway, gateway
+from benchmarks.measuring.processes import pin
 from tests.support.package_index import package_index
+from tests.support.process_server import FNCTL
 
+DEPLOY_S: Final = 900.0
 TORCH: Final = """
 import torch
 
@@ -68,6 +71,19 @@ def served(folder: Path, config: str = "") -> Iterator[Gateway]:
             yield running
 
 
+def deploy(running: Gateway, path: Path) -> None:
+    """Deploy a function. Packages may have to be loaded, and compiled, before."""
+    where = {"FN_URL": running.server.url, "FN_DATA": str(running.server.data)}
+    command = [FNCTL, "deploy", str(path), "--trust"]
+    subprocess.run(
+        command,
+        env={**os.environ, **where},
+        timeout=DEPLOY_S,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
 def cold_ms(running: Gateway, name: str) -> float:
     """Return the milliseconds of a call that starts the function's process."""
     while any(f"/{name}@" in one["pool"] for one in running.replicas()):
@@ -95,8 +111,19 @@ def alone_ms(script: Path, packages: Path, *words: str) -> float:
 
 
 @contextmanager
-def runner(folder: Path, name: str, handler: str) -> Iterator[int]:
-    """Run the runner alone; yield its port."""
+def pinned(cores: set[int]) -> Iterator[None]:
+    """Keep this process, which is the client, on these cores."""
+    before = os.sched_getaffinity(0)
+    pin([os.getpid()], cores)
+    try:
+        yield
+    finally:
+        pin([os.getpid()], before)
+
+
+@contextmanager
+def runner(folder: Path, name: str, handler: str, cores: set[int]) -> Iterator[int]:
+    """Run the runner alone on these cores; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     (folder / f"{name}.py").write_text(handler)
@@ -109,6 +136,7 @@ def runner(folder: Path, name: str, handler: str) -> Iterator[int]:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
             time.sleep(POLL_S)
+        pin([process.pid], cores)
         yield port
     finally:
         process.kill()
