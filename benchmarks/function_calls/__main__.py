@@ -122,7 +122,7 @@ def torch(given: argparse.Namespace, _known: object, folder: Path) -> list[Part]
     """Return the time of a cold call of a function of PyTorch, beside a process that imports it."""
     script = folder / "alone.py"
     script.write_text(product.TORCH_ALONE)
-    path = product.function(folder, "torch-greet", product.TORCH, "torch\n")
+    path = product.function(folder, "torch-greet", product.TORCH, f"{given.torch}\n")
     with product.served(folder, str(given.uv_config.resolve())) as running:
         product.deploy(running, path)
         packages = product.torch_folder(running)
@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=4000, help="warm calls in a round")
     parser.add_argument("--field", action="store_true", help="FastAPI, LitServe and BentoML, too")
     parser.add_argument("--uv-config", type=Path, help="a uv.toml that leads to torch")
+    parser.add_argument("--torch", default="torch", help="its requirement (%(default)s)")
     parser.add_argument("--json", type=Path, help="also write every figure to this file")
     given = parser.parse_args()
     names = given.names or ["warm", "zero", "stream"]

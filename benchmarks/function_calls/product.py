@@ -99,7 +99,8 @@ def cold_ms(running: Gateway, name: str) -> float:
 
 def torch_folder(running: Gateway) -> Path:
     """Return the folder of packages that has torch."""
-    return next((running.server.data / "environments").glob("*/torch")).parent
+    found = (running.server.data / "environments").glob("[!.]*/**/torch/__init__.py")
+    return next(found).parent.parent
 
 
 def alone_ms(script: Path, packages: Path, *words: str) -> float:
