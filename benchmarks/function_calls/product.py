@@ -80,7 +80,7 @@ def deploy(running: Gateway, path: Path) -> None:
         env={**os.environ, **where},
         timeout=DEPLOY_S,
         check=True,
-        stdout=subprocess.DEVNULL,
+        capture_output=True,
     )
 
 
