@@ -67,7 +67,7 @@ def served(folder: Path, config: str = "") -> Iterator[Gateway]:
     with package_index() as index:
         index.add_installed("msgspec")
         file = config or str(index.config(folder))
-        with gateway(environment={"FN_UV_CONFIG": file}) as running:
+        with gateway("--cpu-slots", "8", environment={"FN_UV_CONFIG": file}) as running:
             yield running
 
 
