@@ -106,7 +106,8 @@ def torch_folder(running: Gateway) -> Path:
 def alone_ms(script: Path, packages: Path, *words: str) -> float:
     """Return the milliseconds of a process that imports torch from there."""
     began_s = time.perf_counter()
-    command = [sys.executable, str(script), str(packages), *words]
+    # Not that of a virtual environment: torch imports NumPy where it finds one.
+    command = [sys._base_executable, "-I", str(script), str(packages), *words]  # type: ignore[attr-defined]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return (time.perf_counter() - began_s) * 1e3
 
