@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -28,7 +28,7 @@ _JSON: Final = {"content-type": JSON}
 _LENGTH: Final = "inference-header-content-length"
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """Fields and body of an answer."""
 
     fields: Mapping[str, str]

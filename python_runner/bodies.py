@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -35,7 +35,7 @@ _RAW: Final = {
 _JSON_STARTS: Final = ("[", "{", '"')
 
 
-class Given(NamedTuple):
+class Given(msgspec.Struct, frozen=True):
     """Arguments of one call: one value if all inputs are one parameter, else values by name.
     `answer` and `id` are for the answer to tensors."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+import msgspec
 
 from python_runner.heads import HEAD_END, HEAD_MAX, BadHttp, Body, Head, read_head
 from runtime_image.contract import problems
@@ -13,6 +15,9 @@ from runtime_image.contract import problems
 CONNECTIONS_MAX: Final = 512
 PIPELINED_MAX: Final = 64 * 1024
 """Max bytes that are read ahead of an answer."""
+READ_MAX: Final = 256 * 1024
+"""Max bytes of one read. All connections read into the same buffer: asyncio would allocate, and
+return to the kernel, as many bytes for each read."""
 JOINED_MAX: Final = 4096
 """Max bytes of a chunk that is joined with its frame, to be sent in one call."""
 READ_S: Final = 60.0
@@ -25,15 +30,16 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """One request with its whole body."""
 
     head: Head
     body: bytes
 
 
-Application = Callable[[Request, "Connection"], Awaitable[None]]
-"""Answers a request on its connection. It is cancelled when the client leaves."""
+Application = Callable[[Request, "Connection"], Coroutine[Any, Any, None] | None]
+"""Answers a request on its connection: by the coroutine that it returns, which is cancelled when
+the client leaves, or by itself; then it calls `finish`, or sets `leaving` and calls it later."""
 Refusal = Callable[[BadHttp], tuple[int, Mapping[str, str], bytes]]
 """Returns status, fields and body of the answer to what is no request."""
 
@@ -47,6 +53,7 @@ class Server:
         self.refuse = refuse
         self.body_max = body_max
         self.connections: set[Connection] = set()
+        self.buffer = memoryview(bytearray(READ_MAX))
         self.is_draining = False
         self.drained = asyncio.Event()
         self._listener: asyncio.Server | None = None
@@ -91,8 +98,9 @@ class Server:
             self.drained.set()
 
 
-class Connection(asyncio.Protocol):
-    """One connection. An answer is `send`, or `begin`, `write`, and `end` or `cut`."""
+class Connection(asyncio.BufferedProtocol):
+    """One connection. An answer is `send`, or `begin`, `write`, and `end` or `cut`; then `finish`,
+    which the end of the coroutine implies."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -101,6 +109,8 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._head: Head | None = None
         self._body: Body | None = None
+        self._is_busy = False
+        self._has_turn = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0
@@ -111,13 +121,19 @@ class Connection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         self._is_full = False
         self.is_gone = False
+        self._is_lost = False
+        self.leaving: Callable[[], bool] | None = None
+        """Called if the client leaves before `finish`; returns whether nothing goes on, and so
+        `finish` is not called."""
+        self.told: Callable[[], object] | None = None
+        """Called once, when the answer is finished or the client has left."""
         self.status = 0
         """Status of the last answer that has begun."""
 
     @property
     def is_idle(self) -> bool:
         """Whether no request is under way."""
-        return self._task is None and not self._buffer and self._head is None
+        return not self._is_busy and not self._buffer and self._head is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection in, or refuse it (asyncio)."""
@@ -135,10 +151,12 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """End what is under way (asyncio). The connection is over when that has cleaned up."""
         self._left()
-        if self._task is None:
-            self._server.forget(self)
-        else:
+        if self._task is not None:
             self._task.add_done_callback(lambda _: self._server.forget(self))
+        elif self._is_busy:
+            self._is_lost = True  # a job runs, and calls `finish`
+        else:
+            self._server.forget(self)
 
     def eof_received(self) -> bool:
         """A client that has closed its half has left: what a gateway's connection says, too."""
@@ -153,6 +171,9 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
+        if self.leaving is not None and self.leaving():
+            self._is_busy = False
+        self._tell()
         self.resume_writing()
 
     def pause_writing(self) -> None:
@@ -165,20 +186,26 @@ class Connection(asyncio.Protocol):
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self._room = None
+        if not self._is_busy:
+            self._go_on()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _size: int) -> memoryview:
+        """Return where the next bytes are read to (asyncio)."""
+        return self._server.buffer
+
+    def buffer_updated(self, size: int) -> None:
         """Read on (asyncio)."""
         if self._is_refused:
             return
-        self._buffer += data
-        self._heard_s = self._loop.time()
-        if self._task is None:
-            self._advance()
-        if self._task is not None and len(self._buffer) > PIPELINED_MAX:
-            self._transport.pause_reading()
+        self._buffer += self._server.buffer[:size]
+        self._advance()
+        if len(self._buffer) > PIPELINED_MAX:
+            self._pace()
 
     def _advance(self) -> None:
-        """Begin to answer the next request if it is here as a whole."""
+        """Begin to answer the next request if it is here as a whole, and its turn."""
+        if self._is_busy or self._is_full or self.is_gone or self._is_refused:
+            return
         try:
             request = self._read()
         except BadHttp as error:
@@ -188,14 +215,36 @@ class Connection(asyncio.Protocol):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            task = self._begin(self._serve(request))
-            self._task = None if task.done() else task
-        elif self._timer is None and not self.is_idle:
-            self._timer = self._loop.call_later(READ_S, self._wait_on)
+            self.serve(request)
+        elif not self.is_idle:
+            self._heard_s = self._loop.time()
+            if self._timer is None:
+                self._timer = self._loop.call_later(READ_S, self._wait_on)
+
+    def serve(self, request: Request) -> None:
+        """Begin to answer a request, or begin anew with one whose answer has not begun."""
+        head = request.head
+        self._is_busy = True
+        self._keeps = head.keeps
+        self._is_chunked = not head.is_old
+        self._has_body = head.method != "HEAD"
+        self.leaving = None
+        serving = self._server.answer(request, self)
+        if serving is not None:
+            self.answer_by(serving)
+
+    def answer_by(
+        self, serving: Coroutine[Any, Any, None], over: Callable[[], object] | None = None
+    ) -> None:
+        """Answer the present request by a coroutine, and finish. `over` is called at its end."""
+        task = self._begin(self._finish_behind(serving))
+        self._task = None if task.done() else task
+        if over is not None:
+            task.add_done_callback(lambda _: over())
 
     def _begin(self, serving: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin to answer: at once if Python can (3.12), unless requests wait behind this one."""
-        if _EAGER and not self._buffer:
+        """Begin to answer, at once if Python can (3.12)."""
+        if _EAGER:
             return asyncio.Task(serving, loop=self._loop, eager_start=True)  # type: ignore[call-arg]
         return self._loop.create_task(serving)
 
@@ -254,34 +303,74 @@ class Connection(asyncio.Protocol):
         """Close when what was written has left."""
         self._transport.close()
 
-    async def _serve(self, request: Request) -> None:
-        self._keeps = request.head.keeps
-        self._is_chunked = not request.head.is_old
-        self._has_body = request.head.method != "HEAD"
+    async def _finish_behind(self, serving: Coroutine[Any, Any, None]) -> None:
         try:
-            await self._server.answer(request, self)
+            await serving
         except BaseException:
             self.close()
             raise
         finally:
-            self._task = None
+            self.finish()
+
+    def finish(self) -> None:
+        """End the answer. It is the next request's turn."""
+        self._is_busy = False
+        self._task = self.leaving = None
+        if self._is_lost:
+            self._server.forget(self)
+        if self.told is not None:
+            self._tell()
         if not self._keeps or self._server.is_draining:
             self.close()
-        elif not self._transport.is_closing():
+        elif self._buffer:
+            self._go_on()
+
+    def _tell(self) -> None:
+        told, self.told = self.told, None
+        if told is not None:
+            told()
+
+    def _go_on(self) -> None:
+        """Answer the next request in a turn of its own: a client may send thousands at once."""
+        if self._buffer and not self._has_turn:
+            self._has_turn = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._has_turn = False
+        self._advance()
+        self._pace()
+
+    def _pace(self) -> None:
+        """Read ahead of an answer no further than `PIPELINED_MAX`."""
+        waits = self._is_busy or self._is_full or self._has_turn
+        if waits and len(self._buffer) > PIPELINED_MAX:
+            self._transport.pause_reading()
+        else:
             self._transport.resume_reading()
-            if self._buffer:
-                self._advance()
+
+    def answer(self, status: int, fields: Mapping[str, str], body: bytes) -> None:
+        """Write a whole answer, and finish."""
+        if not self.is_gone:
+            self.send(status, fields, body)
+        self.finish()
 
     def send(self, status: int, fields: Mapping[str, str], body: bytes) -> None:
         """Write a whole answer."""
         head = self._answer_head(status, fields, f"content-length: {len(body)}\r\n")
         self._transport.write(head + body if self._has_body else head)
 
-    def begin(self, fields: Mapping[str, str]) -> None:
-        """Write the head of an answer that grows. An old client's ends with the connection."""
+    def begin(self, fields: Mapping[str, str], first: bytes) -> None:
+        """Write head and first part of an answer that grows. An old client's ends with the
+        connection."""
         self._keeps = self._keeps and self._is_chunked
         framing = "transfer-encoding: chunked\r\n" if self._is_chunked else ""
-        self._transport.write(self._answer_head(OK, fields, framing))
+        head = self._answer_head(OK, fields, framing)
+        if not self._is_chunked or len(first) > JOINED_MAX:
+            self._transport.write(head)
+            self.write(first)
+        else:
+            self._transport.write(b"%b%x\r\n%b\r\n" % (head, len(first), first) if first else head)
 
     def write(self, data: bytes) -> None:
         """Write a part of an answer. The caller awaits `room` before it makes the next part."""

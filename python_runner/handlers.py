@@ -61,7 +61,10 @@ class Handler:
     signature: Signature | None
     concurrency: int
     batch_max: int
-    page: bytes | None = None
+    page: bytes | None
+    leads: bool
+    """Whether the thread that runs `predict` runs the event loop, too: one call at a time, and no
+    `async def load`, whose tasks and connections a call may wait for."""
 
     @property
     def is_async(self) -> bool:
@@ -96,6 +99,11 @@ def read_handler(module: Any, settings: Settings, context: Context) -> Handler:
     if signature is not None and signature.kind == "json":
         signature = None
     concurrency = settings.concurrency or (ASYNC_CONCURRENCY if form.startswith("async") else 1)
+    leads = (
+        not form.startswith("async")
+        and concurrency == 1
+        and not inspect.iscoroutinefunction(getattr(module, "load", None))
+    )
     return Handler(
         predict,
         form,
@@ -105,6 +113,7 @@ def read_handler(module: Any, settings: Settings, context: Context) -> Handler:
         concurrency,
         settings.batch_max,
         read_page(settings.page),
+        leads,
     )
 
 

@@ -7,7 +7,11 @@ refused, and ends the connection.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
 
 from runtime_image.contract import problems
 from runtime_image.contract.problems import Problem
@@ -20,10 +24,14 @@ LINE_MAX: Final = 256
 """Max bytes of the line before a chunk."""
 TRAILER_MAX: Final = 8 * 1024
 """Max bytes of the fields behind the last chunk, which are dropped."""
+KNOWN_MAX: Final = 2048
+"""Max bytes of a head whose lines are remembered: a client's requests differ in a line or two."""
 SHOWN_MAX: Final = 40
 """Max characters of a client's bytes in an error."""
 HEAD_END: Final = b"\r\n\r\n"
 _LINE_END: Final = b"\r\n"
+_KNOWN: Final = 256
+"""Max remembered lines."""
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _REQUEST: Final = re.compile(rb"(" + _TOKEN + rb") (/[\x21-\x7e]*+) HTTP/1\.([01])")
 _FIELD: Final = re.compile(_TOKEN + rb":[\t\x20-\x7e\x80-\xff]*+")
@@ -42,7 +50,7 @@ class BadHttp(Exception):
         self.problem = problem
 
 
-class Head(NamedTuple):
+class Head(msgspec.Struct, frozen=True, gc=False):
     """The head of a request. `length` of its body in bytes, None for one in chunks."""
 
     method: str
@@ -60,31 +68,50 @@ class Head(NamedTuple):
 
 def read_head(data: bytes) -> Head:
     """Return the head in `data`, without the line ends behind it. Raises BadHttp."""
-    found = _HEAD.fullmatch(data)
-    if found is None:
+    if _HEAD.fullmatch(data) is None:
         raise _fault(data)
-    method, target, minor = str(found[1], "ascii"), str(found[2], "ascii"), found[3]
-    fields: dict[str, str] = {}
-    lines = str(data, "latin-1").split("\r\n")[1:]
+    first, *lines = str(data, "latin-1").split("\r\n")
     if len(lines) > FIELDS_MAX:
         raise BadHttp(problems.HEAD_TOO_LARGE, f"expected at most {FIELDS_MAX} fields, got more")
-    for line in lines:
-        name, _, value = line.partition(":")
-        name, value = name.lower(), value.strip(" \t")
-        if name in fields:
-            if name in _ONCE:
-                raise _bad(f"the field {name} once", b"it twice")
-            value = f"{fields[name]}, {value}"
-        fields[name] = value
-    is_old = minor == b"0"
+    is_known = len(data) <= KNOWN_MAX
+    pairs = [*map(_known_pair if is_known else _pair, lines)]
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        fields = _joined(pairs)
+    method, path, is_old = (_known_request if is_known else _request)(first)
     if not is_old and "host" not in fields:
         raise _bad("a field Host", b"none")
     if "expect" in fields or "content-encoding" in fields:
         _check_wishes(fields)
     wishes = fields["connection"].lower() if "connection" in fields else ""
     keeps = "close" not in wishes and not (is_old and "keep-alive" not in wishes)
-    path = target.partition("?")[0]
     return Head(method, path, fields, _length(fields, is_old), keeps, is_old)
+
+
+def _request(line: str) -> tuple[str, str, bool]:
+    """Return method, path without its query, and whether it is HTTP/1.0, of a request line."""
+    method, target, version = line.split(" ")
+    return method, target.partition("?")[0], version.endswith("0")
+
+
+def _pair(line: str) -> tuple[str, str]:
+    """Return name and value of a field."""
+    name, _, value = line.partition(":")
+    return name.lower(), value.strip(" \t")
+
+
+_known_request: Final = lru_cache(maxsize=_KNOWN)(_request)
+_known_pair: Final = lru_cache(maxsize=_KNOWN)(_pair)
+
+
+def _joined(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return fields of which some come more than once. Raises BadHttp where they must not."""
+    fields: dict[str, str] = {}
+    for name, value in pairs:
+        if name in fields and name in _ONCE:
+            raise _bad(f"the field {name} once", b"it twice")
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
+    return fields
 
 
 def _fault(data: bytes) -> BadHttp:

@@ -9,7 +9,10 @@ import signal
 import socket
 import sys
 import threading
+import time
+from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +22,9 @@ from python_runner.description import describe
 from python_runner.handlers import Context, Handler, import_handler, optional, read_handler
 from python_runner.heads import foreign
 from python_runner.imports import Imports
+from python_runner.leading import LeadingWorker
 from python_runner.settings import BadSettings, Settings, read_settings
-from python_runner.workers import Deadlines, Workers
+from python_runner.workers import Deadlines, Worker, Workers
 from runtime_image.contract import problems
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.tracebacks import Tracebacks
@@ -48,6 +52,7 @@ class Front:
         self._settings = settings
         self._tracebacks = tracebacks
         self._calls: Calls | None = None
+        self._held: dict[Connection, Request] = {}
         self._description: Any = None
         self._failed: OSError | None = None
         self._up = threading.Event()
@@ -75,10 +80,13 @@ class Front:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_until_complete(self._serve())
+        self._serving = asyncio.run_coroutine_threadsafe(self._serve(), self.loop)
+        self.loop.run_forever()  # until the main thread leads
+        assert self.workers is not None
+        assert isinstance(self.workers.main, LeadingWorker)
+        self.workers.main.follow()
 
     async def _serve(self) -> None:
-        self._loaded = asyncio.Event()
         body_max = int(self._settings.body_mib * _MIB)
         self._server = Server(self._answer, refuse, body_max)
         self.loop.add_reader(self._signals, self._drain)
@@ -100,41 +108,35 @@ class Front:
     async def _open(self, handler: Handler, imports: Imports) -> Workers:
         count = 1 if handler.is_async else handler.concurrency
         deadlines = Deadlines(self._settings.timeout_s)
-        workers = Workers(count, deadlines, self._hung)
+        main = LeadingWorker(self.loop) if handler.leads else Worker(self.loop)
+        workers = Workers(main, count, deadlines, self._hung)
         self._calls = Calls(handler, self._settings, workers, deadlines, self._tracebacks)
         self._description = lambda: describe(handler, imports)
         self.workers = workers
         self._keep_watch()
-        self._loaded.set()
+        held, self._held = self._held, {}
+        for connection, request in held.items():
+            connection.serve(request)
         return workers
 
-    async def _answer(self, request: Request, connection: Connection) -> None:
+    def _answer(self, request: Request, connection: Connection) -> Coroutine[Any, Any, None] | None:
         if self._calls is None:
-            await self._loaded.wait()
-        assert self._calls is not None
+            self._held[connection] = request
+            connection.leaving = lambda: self._held.pop(connection, None) is not None
+            return None
         path = request.head.path
         if self._settings.local_only and (text := foreign(request.head, self._settings.listen)):
-            connection.send(*problem_answer(problems.BAD_REQUEST, text, {}, {}))
+            connection.answer(*problem_answer(problems.BAD_REQUEST, text, {}, {}))
         elif path == self._settings.ready:
-            connection.send(OK, {"content-type": "text/plain"}, b"ready\n")
+            connection.answer(OK, {"content-type": "text/plain"}, b"ready\n")
         elif path == self._settings.description:
-            connection.send(*self._described())
-        elif self._settings.log_calls:
-            await self._answer_told(self._calls, request, connection)
+            connection.answer(*self._described())
         else:
-            await self._calls.answer(request, connection)
-
-    async def _answer_told(self, calls: Calls, request: Request, connection: Connection) -> None:
-        """Answer a call, and say what came of it."""
-        began_s = self.loop.time()
-        connection.status = 0
-        try:
-            await calls.answer(request, connection)
-        finally:
-            took = f"{(self.loop.time() - began_s) * 1e3:.1f} ms"
-            head, status = request.head, connection.status or "no answer"
-            left = ", the client left" if connection.is_gone else ""
-            _say(f"{head.method} {ascii(head.path[:200])[1:-1]} {status} {took}{left}\n")
+            if self._settings.log_calls:
+                connection.status = 0
+                connection.told = partial(_tell, request, connection, time.monotonic())
+            return self._calls.answer(request, connection)
+        return None
 
     def _described(self) -> tuple[int, dict[str, str], bytes]:
         try:
@@ -187,7 +189,7 @@ def main(arguments: list[str]) -> int:
     try:
         front.start()
     except OSError as error:
-        _say(f"{settings.listen}: {error.strerror}\n")
+        _say(f"{settings.listen}: {error.strerror or error}\n")
         return USAGE
     imports = Imports(str(path.parent))
     handler = _load(path, settings, front, tracebacks, imports)
@@ -223,6 +225,14 @@ def _load(
             told = f"{told}; {PACKAGES_HINT}"
         _end(f"{whole}{doing} raised {told}\n")
     return handler
+
+
+def _tell(request: Request, connection: Connection, began_s: float) -> None:
+    """Say what came of a call."""
+    took = f"{(time.monotonic() - began_s) * 1e3:.1f} ms"
+    head, status = request.head, connection.status or "no answer"
+    left = ", the client left" if connection.is_gone else ""
+    _say(f"{head.method} {ascii(head.path[:200])[1:-1]} {status} {took}{left}\n")
 
 
 def _end(text: str) -> None:

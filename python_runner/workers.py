@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any
@@ -42,9 +43,9 @@ class Deadlines:
             self._timer = self._loop.call_at(deadline.at_s, self._look)
         return deadline
 
-    def end(self, deadline: Deadline | None) -> None:
+    def end(self, deadline: Deadline) -> None:
         """End a run."""
-        self._open.pop(deadline, None)  # type: ignore[arg-type]  # None is never in there
+        self._open.pop(deadline, None)
 
     def error(self) -> RequestError:
         """Return what its caller is told."""
@@ -65,17 +66,24 @@ class Deadlines:
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One call of a function."""
+    """One run of a function."""
 
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    future: asyncio.Future[Any]
-    worker: Worker | None = None
-    """Its worker, once a job that any worker may run has begun."""
+    function: Callable[[], Any]
+    """Called in the thread of a worker."""
+    done: Callable[[Worker, Any, bool], None]
+    """Called in the turn of the loop, unless the job is over: with the worker that ran it, the
+    value or the exception, and whether it is an exception."""
+    is_call: bool = False
+    """Whether a call begins with it: its worker has one more until `end_call`."""
+    is_over: bool = False
+    """Whether its end is of interest no more: its caller has left, or was told that it is late."""
 
 
 class Worker:
     """One thread that runs a job after the other."""
+
+    leads = False
+    """Whether this thread runs the event loop, too, whenever it runs no job."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.thread = 0
@@ -84,31 +92,46 @@ class Worker:
         self.calls = 0
         """Calls that began here and are not over: a generator goes on in its thread."""
         self.deadline: Deadline | None = None
+        self.jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
+        self.on_long: Callable[[Worker, Job], None] | None = None
         self._loop = loop
-        self._jobs: SimpleQueue[tuple[Job, Callable[[Worker, Job, Any, bool], None]] | None] = (
-            SimpleQueue()
-        )
 
     def run(self) -> None:
         """Run jobs until `stop`."""
         self.thread = threading.get_ident()
-        while (given := self._jobs.get()) is not None:
+        while (given := self.jobs.get()) is not None:
             job, done = given
-            try:
-                value, failed = job.function(*job.arguments), False
-            except BaseException as error:  # noqa: BLE001 - it is the handler's, whatever it is
-                value, failed = error, True
+            value, failed = run_job(job)
             self._loop.call_soon_threadsafe(done, self, job, value, failed)
             # What the loop has by now must not live until the next call.
             del given, job, value
 
-    def begin(self, job: Job, done: Callable[[Worker, Job, Any, bool], None]) -> None:
-        """Give the thread a job; `done` is called in the loop."""
-        self._jobs.put((job, done))
+    def end_call(self) -> None:
+        """Count a call as over that began here."""
+        self.calls -= 1
+
+    def begin(self, job: Job, done: Done) -> None:
+        """Give the thread a job; `done` is called in the turn of the loop."""
+        self.jobs.put((job, done))
+
+    def rest(self) -> None:
+        """Called in the turn of the loop when the worker is free and nothing waits for it."""
 
     def stop(self) -> None:
         """End the thread behind its present job."""
-        self._jobs.put(None)
+        self.jobs.put(None)
+
+
+Done = Callable[[Worker, Job, Any, bool], None]
+"""Gets the value or the exception of a job, and whether it is an exception."""
+
+
+def run_job(job: Job) -> tuple[Any, bool]:
+    """Return the value or the exception of a job, and whether it is an exception."""
+    try:
+        return job.function(), False
+    except BaseException as error:  # noqa: BLE001 - it is the handler's, whatever it is
+        return error, True
 
 
 class Workers:
@@ -116,93 +139,111 @@ class Workers:
 
     A call goes to the free thread with the fewest calls that are not over: a generator that waits
     between two values holds up whoever shares its thread. `hung` is told of a thread whose function
-    is late.
+    is late. `main` is the worker of the main thread.
     """
 
-    def __init__(self, count: int, deadlines: Deadlines, hung: Callable[[int], None]) -> None:
+    def __init__(
+        self, main: Worker, count: int, deadlines: Deadlines, hung: Callable[[int], None]
+    ) -> None:
+        self.main = main
         self._loop = asyncio.get_running_loop()
         self._deadlines = deadlines
         self._hung = hung
         self._waiting: deque[Job] = deque()
-        self.main = Worker(self._loop)
-        self._workers = [self.main]
+        self._workers = [main]
         for at in range(1, count):
             worker = Worker(self._loop)
             self._workers.append(worker)
             threading.Thread(target=worker.run, name=f"predict-{at}", daemon=True).start()
+        main.on_long = self.limit
 
-    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns in a thread that is free. Raises what it raises, and
-        EXECUTION_TIMEOUT."""
-        worker, result = await self.place(function, *arguments)
-        worker.calls -= 1
-        return result
-
-    async def place(self, function: Callable[..., Any], *arguments: Any) -> tuple[Worker, Any]:
-        """As `run`, with the worker that ran it. The caller takes one from its `calls` when the
-        call is over."""
-        job = Job(function, arguments, self._loop.create_future())
+    def submit(self, job: Job) -> None:
+        """Run a job in a thread that is free."""
         free = [worker for worker in self._workers if worker.is_free]
-        if free:
-            self._begin_call(min(free, key=_calls), job)
+        if free and not self._waiting:
+            self._begin(min(free, key=_calls), job)
         else:
             self._waiting.append(job)
-        try:
-            return await self._result(job, self._waiting)
-        except BaseException:
-            if job.worker is not None:
-                job.worker.calls -= 1
-            raise
 
-    async def run_on(self, worker: Worker, function: Callable[..., Any], *arguments: Any) -> Any:
+    def forget(self, job: Job) -> bool:
+        """Do not begin a job whose caller has left; return whether it had not begun."""
+        if job not in self._waiting:
+            return False
+        self._waiting.remove(job)
+        return True
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Return what a function returns in a thread that is free. Raises what it raises, and
+        EXECUTION_TIMEOUT."""
+        future = self._loop.create_future()
+        job = Job(function, partial(_settle, future))
+        self.submit(job)
+        return await self._result(job, future, self._waiting)
+
+    async def run_on(self, worker: Worker, function: Callable[[], Any]) -> Any:
         """As `run`, by this worker: a generator may depend on its thread."""
-        job = Job(function, arguments, self._loop.create_future())
+        future = self._loop.create_future()
+        job = Job(function, partial(_settle, future))
         if worker.is_free:
             self._begin(worker, job)
         else:
             worker.waiting.append(job)
-        return (await self._result(job, worker.waiting))[1]
+        return await self._result(job, future, worker.waiting)
 
-    async def _result(self, job: Job, queue: deque[Job]) -> tuple[Worker, Any]:
+    async def _result(self, job: Job, future: asyncio.Future[Any], queue: deque[Job]) -> Any:
         try:
-            return await job.future  # type: ignore[no-any-return]  # set in `_done`
+            return await future
         except asyncio.CancelledError:
             if job in queue:
                 queue.remove(job)
             raise
 
-    def _begin_call(self, worker: Worker, job: Job) -> None:
-        job.worker = worker
-        worker.calls += 1
-        self._begin(worker, job)
-
     def _begin(self, worker: Worker, job: Job) -> None:
         worker.is_free = False
-        worker.deadline = self._deadlines.begin(lambda: self._late(worker, job))
+        worker.calls += job.is_call
+        if not worker.leads:
+            self.limit(worker, job)
         worker.begin(job, self._done)
 
+    def limit(self, worker: Worker, job: Job) -> None:
+        """Begin the time of a job, unless it has begun."""
+        if worker.deadline is None:
+            worker.deadline = self._deadlines.begin(lambda: self._late(worker, job))
+
     def _late(self, worker: Worker, job: Job) -> None:
-        if not job.future.done():
-            job.future.set_exception(self._deadlines.error())
-        self._hung(worker.thread)
+        self._hung(worker.thread)  # first: the answer is the last of its connection
+        if not job.is_over:
+            job.is_over = True
+            job.done(worker, self._deadlines.error(), True)
 
     def _done(self, worker: Worker, job: Job, value: Any, failed: bool) -> None:
-        self._deadlines.end(worker.deadline)
-        worker.deadline = None  # it has the job, and so the value
+        if worker.deadline is not None:
+            self._deadlines.end(worker.deadline)
+            worker.deadline = None  # it has the job, and so the value
         worker.is_free = True
-        if not job.future.done():
-            if failed:
-                job.future.set_exception(_raisable(value))
-            else:
-                job.future.set_result((worker, value))
-        # While a call waits, no other thread is free.
-        if worker.waiting:
-            self._begin(worker, worker.waiting.popleft())
-        elif self._waiting:
-            self._begin_call(worker, self._waiting.popleft())
+        try:
+            if not job.is_over:
+                job.is_over = True
+                job.done(worker, value, failed)
+        finally:
+            # While anything waits for any thread, no other one is free.
+            queue = worker.waiting or self._waiting
+            if worker.is_free and queue:
+                self._begin(worker, queue.popleft())
+            elif worker.is_free:
+                worker.rest()
 
 
 _calls = attrgetter("calls")
+
+
+def _settle(future: asyncio.Future[Any], _worker: Worker, value: Any, failed: bool) -> None:
+    if future.done():
+        return
+    if not failed:
+        future.set_result(value)
+    else:
+        future.set_exception(value if type(value) is RequestError else Raised(value))
 
 
 class Raised(Exception):
@@ -211,10 +252,6 @@ class Raised(Exception):
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
-
-
-def _raisable(error: BaseException) -> BaseException:
-    return error if type(error) is RequestError else Raised(error)
 
 
 class Batcher:

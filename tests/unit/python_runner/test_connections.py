@@ -106,3 +106,79 @@ async def test_bytes_ahead_of_an_answer_are_bounded() -> None:
         for _ in range(8000):
             await reader.readuntil(b"\r\n\r\nx")
     assert read <= connections.PIPELINED_MAX + 256 * 1024  # what asyncio reads at once
+
+
+async def test_a_client_that_does_not_read_its_answers_is_not_read_either() -> None:
+    """Of thousands of requests only those are answered whose answers leave; the rest waits."""
+    served = 0
+
+    def serve(_request: Request, connection: Connection) -> None:
+        nonlocal served
+        served += 1
+        connection.answer(200, {}, b"x" * 100_000)
+
+    async with connected(serve) as (server, reader, writer):
+        writer.write(HEAD + b"Content-Length: 0\r\n\r\n")
+        writer.write((HEAD + b"Content-Length: 0\r\n\r\n") * 20_000)
+        writer.transport.pause_reading()
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        (ours,) = server.connections
+        waiting = ours._transport.get_write_buffer_size()
+        before = served
+        assert 0 < before < 100
+        assert waiting <= 100_000 + 200
+        writer.transport.resume_reading()
+        while served < before + 20:
+            await reader.read(1 << 20)
+        writer.transport.abort()
+
+
+async def test_thousands_of_requests_at_once_are_answered_in_turns() -> None:
+    """Without recursion, in order, each in a turn of its own: others get theirs between."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def serve(request: Request, connection: Connection) -> None:
+        connection.answer(200, {}, request.body)
+
+    async with connected(serve) as (_, reader, writer):
+        others = asyncio.create_task(count())
+        writer.write(b"".join(HEAD + b"Content-Length: 4\r\n\r\n%04d" % at for at in range(3000)))
+        for at in range(3000):
+            assert (await reader.readuntil(b"\r\n\r\n%04d" % at)).startswith(b"HTTP/1.1 200 OK")
+        others.cancel()
+    assert turns >= 3000
+
+
+async def test_a_client_that_leaves_is_told_to_who_answers_later() -> None:
+    """Once, and not if the answer was finished before."""
+    left, begun = asyncio.Event(), asyncio.Event()
+
+    def leaving() -> bool:
+        left.set()
+        return True
+
+    def serve(request: Request, connection: Connection) -> None:
+        connection.leaving = leaving
+        if request.body:
+            connection.answer(200, {}, b"done")
+        begun.set()
+
+    async with connected(serve) as (_, reader, writer):
+        writer.write(HEAD + b"Content-Length: 1\r\n\r\nx")
+        await reader.readuntil(b"done")
+        writer.close()
+        await writer.wait_closed()
+        assert not left.is_set()
+    begun.clear()
+    async with connected(serve) as (_, _reader, writer):
+        writer.write(HEAD + b"Content-Length: 0\r\n\r\n")
+        await begun.wait()
+        writer.close()
+        await left.wait()

@@ -101,6 +101,18 @@ def test_connections_are_kept_as_asked(first: str, line: str, keeps: bool) -> No
     assert read_head(head(line, first=first)).keeps == keeps
 
 
+def test_a_head_is_read_alike_however_often_it_comes() -> None:
+    """Its lines are remembered if it is short; what one caller does to the fields is no other's."""
+    for size in (10, 3000):
+        data = head("Content-Length: 1", f"X-A: {'a' * size}", "B: 1", "b: 2")
+        first, again = read_head(data), read_head(data)
+        first.fields["b"] = "changed"
+        assert again.fields == {"host": "a", "content-length": "1", "x-a": "a" * size, "b": "1, 2"}
+        assert read_head(data) == again
+        with pytest.raises(BadHttp, match="content-length once"):
+            read_head(data + b"\r\nContent-Length: 1")
+
+
 CHUNKS = b"5;name=value\r\nhello\r\n1\r\n!\r\n0\r\nA: b\r\n\r\n"
 
 

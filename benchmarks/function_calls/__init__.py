@@ -1,0 +1,1 @@
+"""Calls of Python functions, beside servers that people use for the same."""
