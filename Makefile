@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: install lock sbom audit run test test-full durations test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz attack gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: install lock sbom audit run test test-full quick durations test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz attack gpu check bench simulate image fmt docs proto surface clean clean-data
 
 # What a server needs, for ENGINE and EXTRAS, and the dashboard, without starting one; `make install
 # ENGINE=` for Docker alone.
@@ -48,6 +48,12 @@ RUN := .ci/run.xml
 MEASURED := $(and $(FN_CI),$(if $(FN_FULL),,1))
 durations: $(READY)
 	@$(BIN)/python -m tests.durations $(RUN) --write
+
+# What a change touches, in 90 s: tests, lint and import rules; `make quick BASE=HEAD` for what is
+# not committed, `make quick QUICK=--list` to see the tests.
+BASE ?= main
+quick: $(READY)
+	@$(BIN)/python -m tests.quick --base $(BASE) $(QUICK)
 
 # The same tests with their full numbers of rounds and examples.
 test-full:
