@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: install lock sbom audit run test test-full test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz attack gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: install lock sbom audit run test test-full quick durations test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz attack gpu check bench simulate image fmt docs proto surface clean clean-data
 
 # What a server needs, for ENGINE and EXTRAS, and the dashboard, without starting one; `make install
 # ENGINE=` for Docker alone.
@@ -31,7 +31,8 @@ PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(READY)
 	@$(UI) --check $(if $(FN_CI),,--optional)
 	@$(MAKE) --no-print-directory decisions
-	$(BIN)/python $(PYTEST) $(DECISIONS:%=--ignore=tests/unit/%)
+	$(BIN)/python $(PYTEST) $(DECISIONS:%=--ignore=tests/unit/%) $(if $(MEASURED),--junitxml=$(RUN))
+	$(if $(MEASURED),$(BIN)/python -m tests.durations $(RUN))
 
 # The decision modules are covered to 100 % by their own unit tests. Only these are measured here:
 # the measurement makes Python up to four times slower, and each start of it by a tenth of a second.
@@ -40,6 +41,19 @@ COVERAGE_ALONE := --rcfile=/dev/null --data-file=.coverage
 decisions: $(READY)
 	$(BIN)/coverage run $(COVERAGE_ALONE) --branch --source=$(subst $(SPACE),$(COMMA),$(DECISIONS)) -m pytest -q $(DECISIONS:%=tests/unit/%)
 	$(BIN)/coverage report $(COVERAGE_ALONE) --fail-under=100 --skip-covered
+
+# In CI the time of each test file is compared with tests/data/durations.toml; `make durations` takes
+# over the times of the last run of .ci/run.
+RUN := .ci/run.xml
+MEASURED := $(and $(FN_CI),$(if $(FN_FULL),,1))
+durations: $(READY)
+	@$(BIN)/python -m tests.durations $(RUN) --write
+
+# What a change touches, in 90 s: tests, lint and import rules; `make quick BASE=HEAD` for what is
+# not committed, `make quick QUICK=--list` to see the tests.
+BASE ?= main
+quick: $(READY)
+	@$(BIN)/python -m tests.quick --base $(BASE) $(QUICK)
 
 # The same tests with their full numbers of rounds and examples.
 test-full:

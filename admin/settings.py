@@ -115,7 +115,9 @@ class Settings(BaseSettings):
     """GPUs for replicas: `all`, `none`, or numbers and UUIDs separated by commas, such as
     `0,GPU-5d3f…`, or `1:0` for a MIG slice. A GPU that does not exist is an error."""
     idle_s: float = Field(300.0, ge=0.05, le=86_400 * 30)
-    """Idle seconds before a replica stops. A function's own `scaling.idle_s` overrides this."""
+    """Idle seconds before a replica stops. A function's own `scaling.idle_s` overrides this. A
+    deploy copies it into the function: a change counts for functions that are deployed afterwards,
+    and `fnctl scale NAME --idle` for one that is there."""
     memory_mib: int = Field(0, ge=0)
     """Memory cap of a replica in MiB; 0 for none. A function's own `device.memory_mib` overrides
     this."""

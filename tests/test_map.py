@@ -44,9 +44,9 @@ def named_paths(text: str) -> list[str]:
 
 
 def explaining() -> list[str]:
-    """Return the documents that explain the present code."""
+    """Return the documents that explain the present code, or how to extend it."""
     pages = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/explanation/*.md")}
-    return sorted({"ARCHITECTURE.md"} | pages | designs())
+    return sorted({"ARCHITECTURE.md", "CONTRIBUTING.md"} | pages | designs())
 
 
 @pytest.mark.parametrize("folder", folders())

@@ -59,7 +59,8 @@ class ScalingTable(Section):
     max: int = Field(default=1, ge=1, le=1000, validate_default=True)
     """Maximum number of replicas over all revisions, at least `min`."""
     idle_s: float = Field(default=300.0, ge=0, le=31_536_000)
-    """Idle seconds before a replica stops. A file without this key gets `FN_IDLE_S`."""
+    """Idle seconds before a replica stops. A function whose file has no such key gets `FN_IDLE_S`
+    as it is at the deploy, and keeps it until the next one or `fnctl scale NAME --idle`."""
     spread: bool = True
     """Whether replicas prefer different hosts."""
     file_hosts: int = Field(default=1, ge=0, le=100)

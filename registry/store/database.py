@@ -378,16 +378,21 @@ async def _migrate(connection: Connection, migrations: tuple[Migration, ...]) ->
             f"the database has schema {present} and this fngate knows up to {known}: "
             "it was written by a newer fngate; start that version, or restore a backup"
         )
-    for migration in migrations:
-        if migration.number > present:
-            await _apply(connection, migration)
+    missing = [one for one in migrations if one.number > present]
+    if missing:
+        await _apply(connection, missing)
 
 
-async def _apply(connection: Connection, migration: Migration) -> None:
-    # Number and name come from our own file name, which matched a pattern without quotes.
-    record = f"INSERT INTO schema_version VALUES ({migration.number}, '{migration.name}');"  # noqa: S608  # see above
+async def _apply(connection: Connection, missing: Iterable[Migration]) -> None:
+    """Apply all of them or none: after a failed upgrade the earlier release still opens the file.
+    One commit, too: a new file would take as many as there are migrations."""
+    # Numbers and names come from our own file names, which matched a pattern without quotes.
+    steps = "".join(
+        f"{one.sql}\nINSERT INTO schema_version VALUES ({one.number}, '{one.name}');\n"
+        for one in missing
+    )
     try:
-        await connection.script(f"BEGIN IMMEDIATE;\n{migration.sql}\n{record}\nCOMMIT;")
+        await connection.script(f"BEGIN IMMEDIATE;\n{steps}COMMIT;")
     except BaseException:
         with contextlib.suppress(FnError):
             await connection.rollback()

@@ -90,7 +90,8 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("replicas", f"{get(function, 'ready')} ready of {get(function, 'wanted')} wanted"),
         ("scaling", f"{get(function, 'min')} to {get(function, 'max')} replicas"),
-        ("idle", f"{get(function, 'idle_s')} s"),
+        # Which of both is not stored. A server that starts with another FN_IDLE_S changes nothing.
+        ("idle", f"{get(function, 'idle_s')} s, as of its deploy or fnctl scale"),
         ("hosts", _hosts(function)),
         ("ready in", ready_in(function.get("ready_in_ms"))),
         (

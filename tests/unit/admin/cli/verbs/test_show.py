@@ -72,7 +72,7 @@ def test_a_function_is_shown_whole() -> None:
         "",
         "  replicas  0 ready of 0 wanted",
         "  scaling   0 to 2 replicas",
-        "  idle      60.0 s",
+        "  idle      60.0 s, as of its deploy or fnctl scale",
         "  ready in  ~50 ms",
         "  requests  0 held, 0 in flight",
         "  labels    team=a",

@@ -57,14 +57,24 @@ async def live(settings: StoreSettings, name: str = "digits") -> str:
     return secret
 
 
-@pytest.fixture
-async def used(tmp_path: Path) -> Used:
-    """Folder with a daily copy from before the server's last run."""
-    settings = StoreSettings(tmp_path / "data")
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Folder with a daily copy from before the server's last run, and the secret of its first key;
+    made once, as each run of a server waits for the disk a dozen times."""
+    settings = StoreSettings(tmp_path_factory.mktemp("lived"))
     settings.backups.mkdir(parents=True)
-    secret = await live(settings)
+    secret = asyncio.run(live(settings))
     copy_database(settings.database, settings.backups / DAILY)
-    await live(settings, "later")
+    asyncio.run(live(settings, "later"))
+    return settings.data, secret
+
+
+@pytest.fixture
+def used(tmp_path: Path, lived: tuple[Path, str]) -> Used:
+    """A copy of that folder, of the test alone."""
+    origin, secret = lived
+    settings = StoreSettings(tmp_path / "data")
+    shutil.copytree(origin, settings.data)
     return Used(settings, secret, settings.backups / DAILY)
 
 
