@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gateway.v1.scanning import find_members, split_members
+from gateway.v1.answer_members import find_members, split_members
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.v1.scanning import end_of_value, run
+from gateway.v1.answer_members import BRACKETS_MAX, end_of_value
 
 KEPT: Final = 16 * 1024
 """Bytes at the beginning and at the end of an answer in which its usage is looked for."""
@@ -111,9 +111,10 @@ class Ends:
 
 def _read(data: bytes, at: int) -> _Said | None:
     """Return the object that begins at `at`, None if it is cut or is no usage."""
+    end, _ = end_of_value(data, at, BRACKETS_MAX)
     try:
-        return _decode(data[at : run(end_of_value(data, at))])
-    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return _decode(data[at : max(end, at)])
+    except (ValueError, RecursionError):
         return None
 
 

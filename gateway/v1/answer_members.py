@@ -1,0 +1,128 @@
+"""Finds members of JSON objects in answers, as spans. Pure.
+
+What a server writes passes but for what is changed in it, also where it is no JSON by RFC 8259. So
+its syntax is not checked, and its members are found by walking from bracket to bracket.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+MEMBERS_MAX: Final = 1000
+"""Max members of an object that are looked at."""
+BRACKETS_MAX: Final = 4096
+"""Max objects and arrays of an answer among which its members are looked for, at most 6 ms."""
+NUMBER_MAX: Final = 4096
+"""Max bytes of a number."""
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_SPACE: Final = rb"[ \t\n\r]*+"
+_NAME: Final = re.compile(_SPACE + b"(" + _STRING + b")" + _SPACE + b":" + _SPACE, re.DOTALL)
+_PLAIN: Final = re.compile(_STRING + rb"|[-+.0-9A-Za-z]{1,%d}+" % NUMBER_MAX, re.DOTALL)
+"""A value that is neither an object nor an array."""
+_JUMP: Final = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
+"""Everything up to the next bracket, or to a string that is cut."""
+_NEXT: Final = re.compile(_SPACE + rb"([,}])")
+
+
+class Span(NamedTuple):
+    """Bytes of a text from `begin` to before `end`."""
+
+    begin: int
+    end: int
+
+
+class Member(NamedTuple):
+    """One member of an object: its name in quotes as it stands there, and its value. `whole`: both
+    with the white space around, up to a comma; behind the last member, that is the object's."""
+
+    name: bytes
+    value: Span
+    whole: Span
+
+
+def find_members(text: bytes, at: int, wanted: tuple[bytes, ...]) -> dict[bytes, Span]:
+    """Return the spans of the values of the first members with the names `wanted`, in quotes as
+    they stand there, of the object that begins at `at`.
+
+    Without what stands behind BRACKETS_MAX objects and arrays, or is cut. An object that goes on
+    behind them ends with the text.
+    """
+    found: dict[bytes, Span] = {}
+    left = BRACKETS_MAX
+    name = _NAME.match(text, at + 1) if text[at : at + 1] == b"{" else None
+    for _ in range(MEMBERS_MAX):
+        if name is None or len(found) == len(wanted):
+            break
+        begin, key = name.end(), name[1]
+        is_first = key in wanted and key not in found
+        end, left = end_of_value(text, begin, left)
+        if end < 0:
+            if is_first and text[begin : begin + 1] == b"{":
+                found[key] = Span(begin, len(text))
+            break
+        if is_first:
+            found[key] = Span(begin, end)
+        after = _NEXT.match(text, end)
+        name = _NAME.match(text, after.end()) if after is not None and after[1] == b"," else None
+    return found
+
+
+def split_members(text: bytes, at: int) -> tuple[list[Member], int]:
+    """Return all members of the object that begins at `at`, and the index of its closing brace.
+
+    None and -1 for an object that is cut or empty, that has more than MEMBERS_MAX members or
+    BRACKETS_MAX objects and arrays, or no object.
+    """
+    members: list[Member] = []
+    left, first = BRACKETS_MAX, at + 1
+    name = _NAME.match(text, first) if text[at : at + 1] == b"{" else None
+    while name is not None and len(members) < MEMBERS_MAX:
+        begin = name.end()
+        end, left = end_of_value(text, begin, left)
+        after = _NEXT.match(text, end) if end >= 0 else None
+        if after is None:
+            break
+        is_last = after[1] == b"}"
+        whole = Span(first, end if is_last else after.start(1))
+        members.append(Member(name[1], Span(begin, end), whole))
+        if is_last:
+            return members, after.start(1)
+        first = after.end()
+        name = _NAME.match(text, first)
+    return [], -1
+
+
+def is_object(text: bytes, at: int) -> bool:
+    """Return whether an object begins at `at`, ends, and nothing but white space follows.
+
+    Not for one with more than BRACKETS_MAX objects and arrays.
+    """
+    if text[at : at + 1] != b"{" or not text.rstrip().endswith(b"}"):
+        return False
+    end, _ = end_of_value(text, at, BRACKETS_MAX)
+    return end >= 0 and not text[end:].strip()
+
+
+def end_of_value(text: bytes, at: int, left: int) -> tuple[int, int]:
+    """Return the index behind the value that begins at `at`, and how many objects and arrays are
+    left of `left`. The index is -1 if the value is cut or none, or has more of them."""
+    plain = _PLAIN.match(text, at)
+    if plain is not None:
+        return plain.end(), left
+    depth = 0
+    while True:
+        char = text[at : at + 1]
+        if char and char in b"[{":
+            depth, left = depth + 1, left - 1
+        elif char and char in b"]}" and depth:
+            depth -= 1
+        else:
+            return -1, left
+        at += 1
+        if left < 0:
+            return -1, left
+        if not depth:
+            return at, left
+        jump = _JUMP.match(text, at)
+        at = at if jump is None else jump.end()
