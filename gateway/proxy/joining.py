@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, TypeVar
 
-if TYPE_CHECKING:
-    from gateway.proxy.framing import Data
+from gateway.proxy.framing import Data
+
+Piece = TypeVar("Piece", bytes, Data)
 
 JOINED_MAX: Final = 16 * 1024
 """Bytes of a piece up to which it is copied behind what is written before it."""
 
 
-def write_joined(write: Callable[[Data], None], head: bytes, body: Sequence[Data]) -> None:
+def write_joined(write: Callable[[Piece], None], head: bytes, body: Sequence[Piece]) -> None:
     """Write a head and the first pieces of its body: at once, unless they are large.
 
     Each write of a socket is a system call, and a segment that wakes its receiver.
     """
-    joined: list[Data] = [head]
+    joined: list[bytes | Piece] = [head]
     for piece in body:
         if len(piece) > JOINED_MAX:
             if joined:

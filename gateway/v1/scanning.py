@@ -3,9 +3,10 @@
 RFC 8259. msgspec checks the syntax and cuts the top level into members, whose values stay the bytes
 that they are. That is one step of the loop, so what takes long per byte has a limit.
 
-A body that two parsers could read as requests for different models is refused, but for a member
-that is repeated: the server gets a body with its last one alone (`gateway.v1.writing`). One that is
-odd in another way is not: its server may read it. `tests/data/model_bodies.toml` says which is which.
+A body that two parsers could read as requests for different models is refused, unless that is for a
+repeated member: what is written for the server (`gateway.v1.writing`) has the last one alone. A
+body that is odd in another way is not refused: its server may read it.
+`tests/data/model_bodies.toml` says which is which.
 """
 
 from __future__ import annotations
@@ -184,9 +185,7 @@ def _strict(body: bytes) -> Generator[None, None, bytes]:
     return body
 
 
-def _placed(
-    body: bytes, other: bytes, found: Mapping[str, msgspec.Raw]
-) -> dict[str, msgspec.Raw]:
+def _placed(body: bytes, other: bytes, found: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     """Return the members of a body that msgspec refuses, by those that it has `found` in a text of
     the same length.
 

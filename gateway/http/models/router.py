@@ -216,10 +216,10 @@ class _Router:
             _check_stateless(scanned)
         journal.admitted(deployed)
         key = upstream_key(self._invoker, deployed, api)
-        sent_body = upstream_body(scanned, endpoint, api)
+        body = upstream_body(scanned, endpoint, api)
         is_stream = scanned.is_stream and endpoint.streams
         journal.added += _STREAMED if is_stream else ()
-        model_answer = self._answer(journal, scanned.model, api, asks_usage=sent_body.asks_usage)
+        model_answer = self._answer(journal, scanned.model, api, asks_usage=body.asks_usage)
         journal.meter = UsageMeter(
             *(self._invoker, deployed.function, caller.id, model_answer, self._began_s),
             says_usage=endpoint.usage is not UsageForm.NONE,
@@ -238,14 +238,14 @@ class _Router:
         forwarding = self._exchanges.forwarding(
             request.head, target, request.peer, deployed.revision, journal
         )
-        framing = Framing(BodyKind.LENGTH, sum(map(len, sent_body.pieces)))
+        framing = Framing(BodyKind.LENGTH, sum(map(len, body.pieces)))
         forwarding = forwarding._replace(prefix=b"", framing=framing)
         sent = with_key(forward_request(head, forwarding), endpoint.protocol, key)
         exchange = self._exchanges.exchange(plan, sent, request, journal)
         waiting = None
         if is_stream and head.minor and api.comment_after_s > 0:
             waiting = WaitingStream(endpoint.protocol, monotonic(), api.comment_after_s)
-        return Routed(exchange, sent_body.pieces, model_answer, waiting, api.on_disconnect == "drain")
+        return Routed(exchange, body.pieces, model_answer, waiting, api.on_disconnect == "drain")
 
     def _answer(
         self, journal: ExchangeJournal, model: str, api: ModelApi, *, asks_usage: bool

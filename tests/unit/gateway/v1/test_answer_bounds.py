@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.v1.answer_bodies import HELD_MAX
-from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.answer_members import BRACKETS_MAX
+from gateway.v1.rewriting import ModelAnswer
 from gateway.v1.usage import KEPT, Ends, TokenUsage
 from tests.fuzz.oracles import measured
 from tests.unit.gateway.v1.test_rewriting import EVENTS, JSON, head, through
