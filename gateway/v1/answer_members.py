@@ -20,8 +20,8 @@ _SPACE: Final = rb"[ \t\n\r]*+"
 _NAME: Final = re.compile(_SPACE + b"(" + _STRING + b")" + _SPACE + b":" + _SPACE, re.DOTALL)
 _PLAIN: Final = re.compile(_STRING + rb"|[-+.0-9A-Za-z]{1,%d}+" % NUMBER_MAX, re.DOTALL)
 """A value that is neither an object nor an array."""
-_JUMP: Final = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
-"""Everything up to the next bracket, or to a string that is cut."""
+_SIGN: Final = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+([\[\]{}]?)", re.DOTALL)
+"""The next bracket and what stands before it: none at the end, or before a text that is cut."""
 _NEXT: Final = re.compile(_SPACE + rb"([,}])")
 
 
@@ -110,19 +110,15 @@ def end_of_value(text: bytes, at: int, left: int) -> tuple[int, int]:
     plain = _PLAIN.match(text, at)
     if plain is not None:
         return plain.end(), left
+    if text[at : at + 1] not in (b"[", b"{"):
+        return -1, left
     depth = 0
-    while True:
-        char = text[at : at + 1]
-        if char and char in b"[{":
+    while left >= 0 and (sign := _SIGN.match(text, at)) is not None and sign[1]:
+        at = sign.end()
+        if sign[1] in b"[{":
             depth, left = depth + 1, left - 1
-        elif char and char in b"]}" and depth:
-            depth -= 1
         else:
-            return -1, left
-        at += 1
-        if left < 0:
-            return -1, left
-        if not depth:
-            return at, left
-        jump = _JUMP.match(text, at)
-        at = at if jump is None else jump.end()
+            depth -= 1
+            if not depth:
+                return at, left
+    return -1, left
