@@ -7,6 +7,7 @@ its syntax is not checked, and its members are found by walking from bracket to 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 MEMBERS_MAX: Final = 1000
@@ -33,12 +34,39 @@ class Span(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One member of an object: its name in quotes as it stands there, and its value. `whole`: both
-    with the white space around, up to a comma; behind the last member, that is the object's."""
+    """One member of an object."""
 
     name: bytes
+    """In quotes, as it stands there."""
     value: Span
+    """It ends at -1 if it is cut or has too many objects and arrays; no member follows."""
     whole: Span
+    """Name and value with the white space around, up to a comma; behind the last member, that is
+    the object's."""
+    is_last: bool
+    """Whether the object ends behind it."""
+
+
+def members_of(text: bytes, at: int) -> Iterator[Member]:
+    """Iterate over the members of the object that begins at `at`, none if there is no object.
+
+    At most MEMBERS_MAX, and with BRACKETS_MAX objects and arrays.
+    """
+    left, first = BRACKETS_MAX, at + 1
+    name = _NAME.match(text, first) if text[at : at + 1] == b"{" else None
+    for _ in range(MEMBERS_MAX):
+        if name is None:
+            return
+        end, left = end_of_value(text, name.end(), left)
+        after = _NEXT.match(text, end) if end >= 0 else None
+        goes_on = after is not None and after[1] == b","
+        whole = Span(first, after.start(1) if after is not None and goes_on else end)
+        is_last = after is not None and not goes_on
+        yield Member(name[1], Span(name.end(), end), whole, is_last)
+        if after is None or is_last:
+            return
+        first = after.end()
+        name = _NAME.match(text, first)
 
 
 def find_members(text: bytes, at: int, wanted: tuple[bytes, ...]) -> dict[bytes, Span]:
@@ -49,48 +77,15 @@ def find_members(text: bytes, at: int, wanted: tuple[bytes, ...]) -> dict[bytes,
     behind them ends with the text.
     """
     found: dict[bytes, Span] = {}
-    left = BRACKETS_MAX
-    name = _NAME.match(text, at + 1) if text[at : at + 1] == b"{" else None
-    for _ in range(MEMBERS_MAX):
-        if name is None or len(found) == len(wanted):
-            break
-        begin, key = name.end(), name[1]
-        is_first = key in wanted and key not in found
-        end, left = end_of_value(text, begin, left)
-        if end < 0:
-            if is_first and text[begin : begin + 1] == b"{":
-                found[key] = Span(begin, len(text))
-            break
-        if is_first:
-            found[key] = Span(begin, end)
-        after = _NEXT.match(text, end)
-        name = _NAME.match(text, after.end()) if after is not None and after[1] == b"," else None
+    for name, (begin, end), _, _ in members_of(text, at):
+        if name in wanted and name not in found:
+            if end >= 0:
+                found[name] = Span(begin, end)
+            elif text[begin : begin + 1] == b"{":
+                found[name] = Span(begin, len(text))
+            if len(found) == len(wanted):
+                break
     return found
-
-
-def split_members(text: bytes, at: int) -> tuple[list[Member], int]:
-    """Return all members of the object that begins at `at`, and the index of its closing brace.
-
-    None and -1 for an object that is cut or empty, that has more than MEMBERS_MAX members or
-    BRACKETS_MAX objects and arrays, or no object.
-    """
-    members: list[Member] = []
-    left, first = BRACKETS_MAX, at + 1
-    name = _NAME.match(text, first) if text[at : at + 1] == b"{" else None
-    while name is not None and len(members) < MEMBERS_MAX:
-        begin = name.end()
-        end, left = end_of_value(text, begin, left)
-        after = _NEXT.match(text, end) if end >= 0 else None
-        if after is None:
-            break
-        is_last = after[1] == b"}"
-        whole = Span(first, end if is_last else after.start(1))
-        members.append(Member(name[1], Span(begin, end), whole))
-        if is_last:
-            return members, after.start(1)
-        first = after.end()
-        name = _NAME.match(text, first)
-    return [], -1
 
 
 def is_object(text: bytes, at: int) -> bool:

@@ -20,12 +20,11 @@ MEMBERS_MAX: Final = 1000
 """Max members of the top level."""
 SLICE: Final = 1024 * 1024
 """Bytes that are searched or decoded between two turns of the loop."""
-_NAMES_MAX: Final = 20_000
-"""Names that may be members of the top level without a count of those: they take 5 ms."""
-_NAME_MIN: Final = len(b'"":0,')
+_SMALL_MAX: Final = 64 * 1024
+"""Max bytes of a body in which members of the top level are not counted before they are built."""
 _PART: Final = 128 * 1024
 """Bytes whose structure is read between two turns of the loop, 10 ms for the worst."""
-_BLOCK: Final = 1024
+_BLOCK: Final = 256
 """Signs that are counted together."""
 _CUT: Final = re.compile(rb"\\*+.?", re.DOTALL)
 """The rest of a run of backslashes, and what the last one escapes."""
@@ -39,14 +38,12 @@ def check_structure(body: bytes) -> Generator[None, None, None]:
     """Raise BadRequest for a JSON body with more levels, objects and arrays, or members of the top
     level than any request has; yields where the loop should take a turn.
 
-    What is no JSON is counted up to its first fault: a decoder builds no more.
+    What is no JSON is counted up to its first fault: a decoder builds no more. A small body has few
+    members.
     """
-    if len(body) <= 2 * DEPTH:
+    if len(body) <= _SMALL_MAX and len(body) - len(body.translate(None, _OPENING)) <= DEPTH:
         return
-    brackets, names = yield from _most(body)
-    if brackets <= DEPTH and names <= _NAMES_MAX:
-        return
-    structure, at = _Structure(counts_members=names > _NAMES_MAX), 0
+    structure, at = _Structure(), 0
     while at < len(body):
         if at:
             yield
@@ -57,28 +54,10 @@ def check_structure(body: bytes) -> Generator[None, None, None]:
         at = end
 
 
-def _most(body: bytes) -> Generator[None, None, tuple[int, int]]:
-    """Return the most opening brackets and names that a body may have, by those within texts, too;
-    of the rest of a body that has more of both than need no other count, none."""
-    brackets = names = 0
-    for at in range(0, len(body), SLICE):
-        if at:
-            yield
-        part = body if len(body) <= SLICE else body[at : at + SLICE]
-        if b"[" in part or b"{" in part:
-            brackets += len(part) - len(part.translate(None, _OPENING))
-        if len(body) > _NAMES_MAX * _NAME_MIN and b":" in part:
-            names += part.count(b":")
-        if brackets > DEPTH and names > _NAMES_MAX:
-            break
-    return brackets, names
-
-
 class _Structure:
     """The structure of a JSON text that is added in parts; see `check_structure`."""
 
-    def __init__(self, *, counts_members: bool) -> None:
-        self._counts_members = counts_members
+    def __init__(self) -> None:
         self._is_in_text = False
         self._depth = self._brackets = self._commas = 0
 
@@ -105,8 +84,7 @@ class _Structure:
             rest = rest.replace(pair, b"")
         opened = rest.count(b"[") + rest.count(b"{")
         closed = len(rest) - opened
-        is_inside = self._depth - closed > 1 or not self._counts_members
-        if is_inside and self._depth + opened + len(_PAIRS) <= DEPTH:
+        if self._depth + opened + len(_PAIRS) <= DEPTH and self._depth - closed > 1:
             self._depth += opened - closed
             return
         for sign in block:

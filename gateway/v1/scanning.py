@@ -57,6 +57,7 @@ _LIKE_MODEL: Final = re.compile(
 )
 """A name that some parser takes for `model`; see `check_name`."""
 _NUMBERS: Final = b"-0123456789"
+_NONE: Final = msgspec.Raw(b"")
 _SHORT: Final = 128
 """Characters of a name that are less than NAME_MAX however they are written."""
 
@@ -87,12 +88,12 @@ def scan(body: bytes) -> Generator[None, None, JsonRequest]:
     members = yield from _members(body)
     if len(members) > MEMBERS_MAX:
         raise BadRequest(f"the body: expected at most {MEMBERS_MAX} members")
-    for name in members:
+    for name, value in members.items():
         check_name(name)
         if len(name) > _SHORT and len(encode_name(name)) > NAME_MAX:
             raise BadRequest(f"the body: expected names of members of at most {NAME_MAX} bytes")
-    if len(body) > VALUE_MAX:
-        _check_numbers(members)
+        if len(value) > VALUE_MAX and memoryview(value)[0] in _NUMBERS:
+            raise BadRequest(f"the body: expected numbers of at most {VALUE_MAX} digits")
     stream = members.get("stream")
     is_stream = stream is not None and len(stream) == len(b"true") and bytes(stream) == b"true"
     return JsonRequest(_model(members.get("model")), is_stream, members, len(body))
@@ -193,30 +194,15 @@ def _placed(body: bytes, other: bytes, found: Mapping[str, msgspec.Raw]) -> dict
     unless one is repeated: then the first one is not known, and this raises BadRequest.
     """
     view, members = memoryview(body), dict[str, msgspec.Raw]()
-    name = _NAME.match(other, other.index(b"{") + 1)
-    while name is not None:
-        begin, key = name.end(), _text(body[name.start(1) : name.end(1)])
-        value = found.get(_text(name[1]))
-        if key in members or value is None or not other.startswith(value, begin):
-            raise _repeated(key)
-        end = begin + len(value)
-        members[key] = msgspec.Raw(view[begin:end])
+    at = other.index(b"{") + 1
+    while (name := _NAME.match(other, at)) is not None:
+        key, value = _text(body[slice(*name.span(1))]), found.get(_text(name[1]), _NONE)
+        end = name.end() + len(value)
         after = _NEXT.match(other, end)
-        if after is None:
-            raise _repeated(key)
-        name = _NAME.match(other, after.end()) if after[1] == b"," else None
+        if key in members or after is None or not other.startswith(value, name.end()):
+            raise BadRequest(f"the body: expected each member once, got {key[:40]!r} twice")
+        members[key], at = msgspec.Raw(view[name.end() : end]), after.end()
     return members
-
-
-def _repeated(name: str) -> BadRequest:
-    return BadRequest(f"the body: expected each member once, got {name[:40]!r} twice")
-
-
-def _check_numbers(members: Mapping[str, msgspec.Raw]) -> None:
-    """Raise BadRequest for a number with more digits than parsers read."""
-    for value in members.values():
-        if len(value) > VALUE_MAX and memoryview(value)[0] in _NUMBERS:
-            raise BadRequest(f"the body: expected numbers of at most {VALUE_MAX} digits")
 
 
 def _model(value: msgspec.Raw | None) -> str:
