@@ -41,9 +41,10 @@ def check_structure(body: bytes) -> Generator[None, None, None]:
     What is no JSON is counted up to its first fault: a decoder builds no more. A small body has few
     members.
     """
-    if len(body) <= _SMALL_MAX and len(body) - len(body.translate(None, _OPENING)) <= DEPTH:
+    is_small = len(body) <= _SMALL_MAX
+    if is_small and len(body) - len(body.translate(None, _OPENING)) <= DEPTH:
         return
-    structure, at = _Structure(), 0
+    structure, at = _Structure(counts_members=not is_small), 0
     while at < len(body):
         if at:
             yield
@@ -57,7 +58,8 @@ def check_structure(body: bytes) -> Generator[None, None, None]:
 class _Structure:
     """The structure of a JSON text that is added in parts; see `check_structure`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_members: bool) -> None:
+        self._counts_members = counts_members
         self._is_in_text = False
         self._depth = self._brackets = self._commas = 0
 
@@ -73,8 +75,9 @@ class _Structure:
         self._brackets += outside.count(b"[") + outside.count(b"{")
         if self._brackets > BRACKETS_MAX:
             raise BadRequest(f"the body: expected at most {BRACKETS_MAX} objects and arrays")
-        for at in range(0, len(outside), _BLOCK):
-            self._count(outside[at : at + _BLOCK])
+        block = _BLOCK if self._counts_members else len(outside) or 1
+        for at in range(0, len(outside), block):
+            self._count(outside[at : at + block])
 
     def _count(self, block: bytes) -> None:
         """Count the levels, and the commas between members of the top level."""
@@ -84,7 +87,8 @@ class _Structure:
             rest = rest.replace(pair, b"")
         opened = rest.count(b"[") + rest.count(b"{")
         closed = len(rest) - opened
-        if self._depth + opened + len(_PAIRS) <= DEPTH and self._depth - closed > 1:
+        is_inside = self._depth - closed > 1 or not self._counts_members
+        if is_inside and self._depth + opened + len(_PAIRS) <= DEPTH:
             self._depth += opened - closed
             return
         for sign in block:
