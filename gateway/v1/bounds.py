@@ -87,7 +87,7 @@ class _Structure:
             rest = rest.replace(pair, b"")
         opened = rest.count(b"[") + rest.count(b"{")
         closed = len(rest) - opened
-        is_inside = self._depth - closed > 1 or not self._counts_members
+        is_inside = self._depth - closed > 1 or not self._counts_members or b"," not in block
         if is_inside and self._depth + opened + len(_PAIRS) <= DEPTH:
             self._depth += opened - closed
             return
