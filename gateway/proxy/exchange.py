@@ -29,6 +29,7 @@ from gateway.upstream import HostLost
 from registry.errors import FnError, NoKey, UpstreamFailed
 
 if TYPE_CHECKING:
+    from gateway.proxy.framing import Data
     from gateway.proxy.known_answers import AnswerTemplate
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
@@ -77,12 +78,12 @@ class Exchange(ExchangeData):
         if upstream is not None:
             upstream.write(data)
 
-    def request_whole(self, data: bytes) -> None:
+    def request_whole(self, *pieces: Data) -> None:
         """Take the whole body of the request, before `start`."""
-        self._request_bytes = len(data)
+        self._request_bytes = sum(map(len, pieces))
         self.is_request_whole = True
         try:
-            self._kept.add_whole(data)
+            self._kept.add_whole(pieces)
         except FnError as error:
             self.fail(error)
 

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
+
+from gateway.proxy.framing import Data
+
+Piece = TypeVar("Piece", bytes, Data)
 
 JOINED_MAX: Final = 16 * 1024
-"""Bytes of a body up to which they are copied behind their head."""
+"""Bytes of a piece up to which it is copied behind what is written before it."""
 
 
-def write_joined(write: Callable[[bytes], None], head: bytes, body: Sequence[bytes]) -> None:
+def write_joined(write: Callable[[Piece], None], head: bytes, body: Sequence[Piece]) -> None:
     """Write a head and the first pieces of its body: at once, unless they are large.
 
     Each write of a socket is a system call, and a segment that wakes its receiver.
     """
-    if sum(map(len, body)) <= JOINED_MAX:
-        write(b"".join((head, *body)))
-        return
-    write(head)
+    joined: list[bytes | Piece] = [head]
     for piece in body:
-        write(piece)
+        if len(piece) > JOINED_MAX:
+            if joined:
+                write(b"".join(joined))
+            write(piece)
+            joined = []
+        else:
+            joined.append(piece)
+    if joined:
+        write(b"".join(joined))

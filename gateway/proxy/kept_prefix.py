@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.proxy import retries
 
 if TYPE_CHECKING:
+    from gateway.proxy.framing import Data
     from gateway.proxy.ports import Reservation
     from registry.errors import FnError
 
@@ -61,7 +62,7 @@ class KeptPrefix:
         self._on_evicted = on_evicted
         self._reservation: Reservation | None = None
         self._charged = 0
-        self.pieces: list[bytes] = []
+        self.pieces: list[Data] = []
         self.size = 0
         self.is_whole = True
         """Whether every byte of the body so far is kept."""
@@ -73,7 +74,7 @@ class KeptPrefix:
         """Whether the prefix has its maximal size."""
         return self.size >= KEPT_MAX
 
-    def add(self, data: bytes, *, is_sent: bool) -> None:
+    def add(self, data: Data, *, is_sent: bool) -> None:
         """Keep more bytes. Raises BodyEvicted; the prefix is then dropped.
 
         `is_sent`: the request was sent already. It is then not worth more than KEPT_MAX bytes, and
@@ -94,13 +95,15 @@ class KeptPrefix:
         self.pieces.append(data)
         self.size += len(data)
 
-    def add_whole(self, data: bytes) -> None:
+    def add_whole(self, pieces: Sequence[Data]) -> None:
         """Keep a complete body, as its first bytes. Raises BodyEvicted."""
-        if self._memory.try_charge(len(data)):
-            self._charged = self.size = len(data)
-            self.pieces.append(data)
+        size = sum(map(len, pieces))
+        if self._memory.try_charge(size):
+            self._charged = self.size = size
+            self.pieces += pieces
         else:
-            self.add(data, is_sent=False)
+            for piece in pieces:
+                self.add(piece, is_sent=False)
             self.settle()
 
     def settle(self) -> None:

@@ -13,7 +13,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.v1.scanning import is_object
+from gateway.v1.answer_members import is_object
 
 if TYPE_CHECKING:
     from gateway.v1.answer_edits import AnswerEdits

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gateway.v1.scanning import find_members, split_members
+from gateway.v1.answer_members import find_members, members_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,9 +115,11 @@ def _without_usage(text: bytes, at: int) -> bytes:
     """
     if len(text) - at <= _PLAIN_MAX and _is_usage_alone(text[at:]):
         return b""
-    members, end = split_members(text, at)
+    members = list(members_of(text, at))
     kept = [one for one in members if one.name != _USAGE or text[one.value.begin] != ord("{")]
-    if len(kept) == len(members) or text[end + 1 :].strip():
+    if len(kept) == len(members) or not members[-1].is_last:
+        return text
+    if text[members[-1].value.end :].strip() != b"}":
         return text
     said = {one.name: text[one.value.begin : one.value.end] for one in kept}
     others = [name for name, value in said.items() if name not in _STANDARD and value != _NULL]

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from gateway.v1.endpoints import BodyForm
 from gateway.v1.scanning import (
     MODEL_MAX,
     VALUE_MAX,
-    Scanned,
-    Span,
     check_model,
     check_name,
     is_bare,
@@ -31,6 +28,25 @@ _PLAIN_NAME: Final = re.compile(r"[0-9A-Za-z_.\[\]-]+")
 _PLAIN_CODINGS: Final = frozenset({b"7bit", b"8bit", b"binary"})
 
 
+class FormRequest(NamedTuple):
+    """What the gateway reads of a request in a form."""
+
+    model: str
+    is_stream: bool
+    """Whether the client wants events."""
+    body: bytes
+    place: tuple[int, int]
+    """Where the model's name begins and ends in the body."""
+    is_coded: bool
+    """Whether the name is in a charset other than UTF-8 or has a transfer encoding, so that only an
+    `is_bare` name means the same to all."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.body)
+
+
 def form_type(content_type: bytes) -> FormType:
     """Return what a Content-Type says of a form. Raises BadRequest."""
     try:
@@ -39,7 +55,7 @@ def form_type(content_type: bytes) -> FormType:
         raise BadRequest(str(error)) from None
 
 
-def scan_multipart(body: bytes, content_type: bytes) -> Generator[None, None, Scanned]:
+def scan_multipart(body: bytes, content_type: bytes) -> Generator[None, None, FormRequest]:
     """Return what the gateway reads of a request; yields where the loop should take a turn.
 
     Raises BadRequest unless the body is a complete form with a model.
@@ -50,9 +66,9 @@ def scan_multipart(body: bytes, content_type: bytes) -> Generator[None, None, Sc
         raise BadRequest(str(error)) from None
 
 
-def _scan(body: bytes, kind: FormType) -> Generator[None, None, Scanned]:
+def _scan(body: bytes, kind: FormType) -> Generator[None, None, FormRequest]:
     """As `scan_multipart`. Raises BadForm, too."""
-    values: dict[str, Span] = {}
+    values: dict[str, tuple[int, int]] = {}
     is_coded = False
     for part in multipart.parts(body, kind):
         if part is None:
@@ -65,11 +81,11 @@ def _scan(body: bytes, kind: FormType) -> Generator[None, None, Scanned]:
             if part.name in values:
                 text = f"{part.name}: expected once, got twice"
                 raise BadRequest(text, detail={"param": part.name})
-            values[part.name] = Span(part.begin, part.end)
-    begin, end = values.get("stream", Span(0, 0))
+            values[part.name] = part.begin, part.end
+    begin, end = values.get("stream", (0, 0))
     is_stream = _is_true(body[begin : min(end, begin + VALUE_MAX)])
-    model = _model(body, values.get("model", Span(0, 0)), is_coded=is_coded)
-    return Scanned(model, is_stream, values, 0, BodyForm.MULTIPART, is_coded)
+    place = values.get("model", (0, 0))
+    return FormRequest(_model(body, place, is_coded=is_coded), is_stream, body, place, is_coded)
 
 
 def _check_field_name(part: Part) -> None:
@@ -116,12 +132,12 @@ def _is_coded_text(part: Part, kind: FormType) -> bool:
     return is_other or coding not in _PLAIN_CODINGS
 
 
-def _model(body: bytes, span: Span, *, is_coded: bool) -> str:
+def _model(body: bytes, place: tuple[int, int], *, is_coded: bool) -> str:
     """Return the model's name, in UTF-8; if that is coded, it must be `is_bare`.
 
     Raises BadRequest.
     """
-    begin, end = span
+    begin, end = place
     if end - begin > VALUE_MAX:
         text = f"model: expected at most {MODEL_MAX} characters, got {end - begin} bytes"
         raise BadRequest(text, detail={"param": "model"})

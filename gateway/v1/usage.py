@@ -12,12 +12,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gateway.v1.scanning import end_of_value, run
+from gateway.v1.answer_members import end_of_value
 
 KEPT: Final = 16 * 1024
 """Bytes at the beginning and at the end of an answer in which its usage is looked for."""
 TRIED_MAX: Final = 8
-"""Max objects `usage` at the end of an answer that are read: each takes up to 2 ms."""
+"""Max objects `usage` at the end of an answer that are read."""
+BRACKETS_MAX: Final = 512
+"""Max objects and arrays of all that are read."""
 TOKENS_MAX: Final = 10**9
 """Max tokens of one answer that are believed."""
 _NAME: Final = b'"usage"'
@@ -94,26 +96,29 @@ class Ends:
     def _said(self) -> Iterator[_Said]:
         """Iterate over what counts, the last object first: it mostly says all."""
         last = bytes(self._last[-KEPT:])
-        at, tried = len(last), 0
+        at, tried, left = len(last), 0, BRACKETS_MAX
         while tried < TRIED_MAX and (at := last.rfind(_NAME, 0, at)) >= 0:
             found = _USAGE.match(last, at)
             if found is None:
                 continue
             tried += 1
-            said = _read(last, found.end())
+            end, left = end_of_value(last, found.end(), left)
+            said = _read(last, found.end(), end)
             if said is not None:
                 yield said
         found = _USAGE.search(self._first)
-        said = None if found is None else _read(self._first, found.end())
-        if said is not None:
-            yield said
+        if found is not None:
+            end, _ = end_of_value(self._first, found.end(), left)
+            said = _read(self._first, found.end(), end)
+            if said is not None:
+                yield said
 
 
-def _read(data: bytes, at: int) -> _Said | None:
-    """Return the object that begins at `at`, None if it is cut or is no usage."""
+def _read(data: bytes, begin: int, end: int) -> _Said | None:
+    """Return the object between two indices, None if it is cut or is no usage."""
     try:
-        return _decode(data[at : run(end_of_value(data, at))])
-    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return _decode(data[begin:end]) if end > begin else None
+    except (ValueError, RecursionError):
         return None
 
 

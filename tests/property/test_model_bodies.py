@@ -14,8 +14,8 @@ import pytest
 
 from gateway.v1.endpoints import ENDPOINTS
 from gateway.v1.multipart import form_type, scan_multipart
-from gateway.v1.scanning import run, scan
-from gateway.v1.splicing import upstream_body
+from gateway.v1.scanning import scan
+from gateway.v1.writing import upstream_body
 from registry.errors import BadRequest
 from registry.model import ModelApi
 from tests.support.doses import amount
@@ -30,10 +30,12 @@ from tests.support.odd_bodies import (
     odd_form,
     odd_json,
 )
+from tests.support.scans import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SERVED = ModelApi(served_model="served/model")
+AS_SENT = ModelApi(usage="as_sent")
 CHAT = ENDPOINTS[b"/chat/completions"]
 AUDIO = ENDPOINTS[b"/audio/transcriptions"]
 
@@ -45,8 +47,9 @@ def _kind(text: str) -> str:
 
 
 def test_json_bodies() -> None:
-    """A body that passes is JSON with the one model, and with the server's name after the splice;
-    all other members stay as they are."""
+    """A body that passes is JSON with the model that the gateway has found, for readers that take
+    the last of repeated members. What is written for its server has that model alone, in every
+    reading, and all other members as they were."""
     told: Counter[str] = Counter()
     for number in range(amount(6_000, 100_000)):
         body = odd_json(Random(f"json/{number}"))
@@ -56,10 +59,14 @@ def test_json_bodies() -> None:
             told[_kind(error.message)] += 1
             continue
         told["passed"] += 1
-        sent = upstream_body(body, scanned, CHAT, SERVED).body
-        assert models_of(body) == {scanned.model}, number
+        as_sent = b"".join(upstream_body(scanned, CHAT, AS_SENT).pieces)
+        sent = b"".join(upstream_body(scanned, CHAT, SERVED).pieces)
+        assert models_of(as_sent) == {scanned.model}, number
         assert models_of(sent) == {SERVED.served_model}, number
-        was, given = (json.loads(one, parse_int=len, parse_constant=str) for one in (body, sent))
+        was, same, given = (
+            json.loads(one, parse_int=len, parse_constant=str) for one in (body, as_sent, sent)
+        )
+        assert same == was, number
         assert given.pop("model") == SERVED.served_model, number
         assert was.pop("model") == scanned.model, number
         options = was.get("stream_options")
@@ -81,8 +88,8 @@ def test_forms() -> None:
             told[_kind(error.message)] += 1
             continue
         told["passed"] += 1
-        begin, end = scanned.values["model"]
-        sent = upstream_body(body, scanned, AUDIO, SERVED).body
+        begin, end = scanned.place
+        sent = b"".join(upstream_body(scanned, AUDIO, SERVED).pieces)
         assert sent == body[:begin] + SERVED.served_model.encode() + body[end:], number
         assert form_models_of(body, kind) == [scanned.model], number
         assert form_models_of(sent, kind) == [SERVED.served_model], number
@@ -103,7 +110,7 @@ def _read_alike(form: OddBody) -> str:
             named.append(field.value)
         else:
             assert not any(map(is_like_model, names)), field
-    begin, end = scanned.values["model"]
+    begin, end = scanned.place
     assert named == [body[begin:end]] == [scanned.model.encode()]
     assert form_models_of(body, sent_type.field()) == [scanned.model]
     return scanned.model

@@ -50,7 +50,7 @@ def _case(name: str, row: dict[str, Any]) -> BodyCase:
         name,
         body,
         filled(row.pop("model", "web")),
-        edited.encode(coding) if edited else usual,
+        edited.encode() if edited else usual,
         row.pop("stream", False),
         row.pop("refused", ""),
         row.pop("param", None),

@@ -6,17 +6,17 @@ exchange, to the exchange it is the client.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from gateway.admission.calls import REQUEST_ID
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import encode_chunk, make_framer
 from gateway.proxy.plan import State
 from gateway.replies import CLOSE, Reply
-from gateway.v1.scanning import SLICE, Scanned
+from gateway.v1.bounds import SLICE
 from gateway.v1.waiting import WaitingStream
 from registry.errors import BadRequest, BodyTimeout, BodyTooLarge, FnError
 
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from gateway.proxy.framing import Data
     from gateway.proxy.ports import ClientSide
     from gateway.proxy.request_head import RequestHead
+    from gateway.v1.multipart import FormRequest
     from gateway.v1.rewriting import ModelAnswer
+    from gateway.v1.scanning import JsonRequest
     from gateway.v1.turns import ScanTurns
+
+Scanned: TypeAlias = "JsonRequest | FormRequest"
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 RATE_MIN: Final = 1024
@@ -42,7 +46,7 @@ class Routed(NamedTuple):
     `drains`: the server finishes an answer whose client has left."""
 
     exchange: Exchange
-    body: bytes
+    body: Sequence[Data]
     answer: ModelAnswer
     waiting: WaitingStream | None
     drains: bool
@@ -54,7 +58,7 @@ class Router(Protocol):
     def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
         """Return what the gateway reads of the request, yielding between. Raises BadRequest."""
 
-    def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
+    def route(self, request: ModelRequest, scanned: Scanned) -> Routed:
         """Return the exchange of a request. Raises FnError."""
 
 
@@ -324,7 +328,8 @@ class ModelRequest:
         scanned = yield from self._router.scan(self, body)
         if len(body) > SLICE:
             yield
-        self._run(body, scanned)
+        del body  # in `scanned`, as far as it is needed
+        self._run(scanned)
 
     def continue_scan(self) -> bool:
         """Scan for one turn of the loop; return whether the scan goes on."""
@@ -339,20 +344,21 @@ class ModelRequest:
             return False
         return True
 
-    def _run(self, body: bytes, scanned: Scanned) -> None:
+    def _run(self, scanned: Scanned) -> None:
         """Begin the exchange."""
         try:
-            routed = self._router.route(self, body, scanned)
+            routed = self._router.route(self, scanned)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             self._refuse(error)
             return
         self._state = _State.RUNNING
         self._forget_body()
-        self._exchange, body = routed.exchange, routed.body
-        self._routed = routed._replace(body=b"")  # whose memory the exchange counts, and gives back
+        self._exchange = routed.exchange
+        # The exchange counts the memory of the body, and gives it back.
+        self._routed = routed._replace(body=())
         if self._is_client_full:
             routed.exchange.client_paused()
-        routed.exchange.request_whole(body)
+        routed.exchange.request_whole(*routed.body)
         if not routed.exchange.is_over:
             routed.exchange.start()
 

@@ -7,13 +7,15 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from gateway.admission.calls import REQUEST_ID, correlate
 from gateway.admission.control import MODELS as PLACE
 from gateway.admission.control import Entry
 from gateway.http.exchange_journal import ExchangeJournal
 from gateway.http.exchanges import answer, credential_in
 from gateway.http.models.realtime import RealtimeRequests
-from gateway.http.models.request import ModelRequest, Routed
+from gateway.http.models.request import ModelRequest, Routed, Scanned
 from gateway.http.models.resolution import (
     OWN,
     UNANSWERED,
@@ -43,10 +45,10 @@ from gateway.v1.endpoints import (
 )
 from gateway.v1.multipart import form_type, scan_multipart
 from gateway.v1.rewriting import ModelAnswer
-from gateway.v1.scanning import Scanned, check_query, scan
-from gateway.v1.splicing import upstream_body
+from gateway.v1.scanning import JsonRequest, check_query, scan
 from gateway.v1.upstream_key import with_key
 from gateway.v1.waiting import WaitingStream
+from gateway.v1.writing import upstream_body
 from registry.errors import (
     BadRequest,
     BodyTooLarge,
@@ -81,6 +83,7 @@ _UNSENT: Final = OWN | {
 """Fields of a request that its server does not get, or gets in another form."""
 _IDENTITY: Final = (b"Accept-Encoding", b"identity")
 _CONTENT_TYPE: Final = b"Content-Type"
+_NULL, _TRUE = msgspec.Raw(b"null"), msgspec.Raw(b"true")
 _STATEFUL: Final = ("previous_response_id", "conversation")
 """Members that need a server that remembers: one that sleeps forgets."""
 
@@ -202,27 +205,28 @@ class _Router:
             return scan(body)
         return scan_multipart(body, kind)
 
-    def route(self, request: ModelRequest, body: bytes, scanned: Scanned) -> Routed:
+    def route(self, request: ModelRequest, scanned: Scanned) -> Routed:
         """Implement `Router.route`."""
         caller = self._caller
         deployed = self._invoker.admission.find_model(caller, scanned.model, self._asked)
         api, journal, endpoint = api_of(deployed), request.journal, self._endpoint
-        if len(body) > api.body_mib * MIB:
-            raise BodyTooLarge(f"expected a body of at most {api.body_mib} MiB, got {len(body)}")
-        if endpoint.path == b"/responses":
-            _check_stateless(body, scanned)
+        if scanned.size > api.body_mib * MIB:
+            got = scanned.size
+            raise BodyTooLarge(f"expected a body of at most {api.body_mib} MiB, got {got}")
+        if endpoint.path == b"/responses" and isinstance(scanned, JsonRequest):
+            _check_stateless(scanned)
         journal.admitted(deployed)
         key = upstream_key(self._invoker, deployed, api)
-        edited = upstream_body(body, scanned, endpoint, api)
+        body = upstream_body(scanned, endpoint, api)
         is_stream = scanned.is_stream and endpoint.streams
         journal.added += _STREAMED if is_stream else ()
-        model_answer = self._answer(journal, scanned.model, api, asks_usage=edited.asks_usage)
+        model_answer = self._answer(journal, scanned.model, api, asks_usage=body.asks_usage)
         journal.meter = UsageMeter(
             *(self._invoker, deployed.function, caller.id, model_answer, self._began_s),
             says_usage=endpoint.usage is not UsageForm.NONE,
         )
         target = model_target(deployed, scanned.model, api, endpoint.path, self._query)
-        head = _head_for_server(request.head, scanned.form)
+        head = _head_for_server(request.head, scanned)
         plan = self._exchanges.plan(head, target, Entry(caller, deployed), journal)
         is_free_of_effects = not endpoint.has_effects and plan.retry == "auto"
         retry = "always" if is_free_of_effects else plan.retry
@@ -235,14 +239,14 @@ class _Router:
         forwarding = self._exchanges.forwarding(
             request.head, target, request.peer, deployed.revision, journal
         )
-        framing = Framing(BodyKind.LENGTH, len(edited.body))
+        framing = Framing(BodyKind.LENGTH, sum(map(len, body.pieces)))
         forwarding = forwarding._replace(prefix=b"", framing=framing)
         sent = with_key(forward_request(head, forwarding), endpoint.protocol, key)
         exchange = self._exchanges.exchange(plan, sent, request, journal)
         waiting = None
         if is_stream and head.minor and api.comment_after_s > 0:
             waiting = WaitingStream(endpoint.protocol, monotonic(), api.comment_after_s)
-        return Routed(exchange, edited.body, model_answer, waiting, api.on_disconnect == "drain")
+        return Routed(exchange, body.pieces, model_answer, waiting, api.on_disconnect == "drain")
 
     def _answer(
         self, journal: ExchangeJournal, model: str, api: ModelApi, *, asks_usage: bool
@@ -259,14 +263,14 @@ class _Router:
         )
 
 
-def _head_for_server(head: RequestHead, form: BodyForm) -> RequestHead:
+def _head_for_server(head: RequestHead, scanned: Scanned) -> RequestHead:
     """Return the head with the fields that its server gets.
 
     Its Content-Type is that of the body that was scanned: a server that took it for something else
     might find another model there.
     """
     kind = shapes.JSON.encode()
-    if form is BodyForm.MULTIPART:
+    if not isinstance(scanned, JsonRequest):
         kind = form_type(head.fields.get(b"content-type")).field()
     fields = without(head.fields, _UNSENT, (_IDENTITY, (_CONTENT_TYPE, kind)))
     return head._replace(fields=fields, options=head.options - _UNSENT)
@@ -308,14 +312,12 @@ def _shaped(protocol: Protocol, request_id: str, error: FnError) -> Reply:
     return shapes.reply(protocol, error, request_id)
 
 
-def _check_stateless(body: bytes, scanned: Scanned) -> None:
+def _check_stateless(request: JsonRequest) -> None:
     """Raise BadRequest for a request that needs what an earlier one has left at the server."""
     for name in _STATEFUL:
-        span = scanned.values.get(name)
-        if span is not None and body[span.begin : span.end] != b"null":
+        if request.members.get(name, _NULL) != _NULL:
             text = f"{name}: expected none, as servers that sleep keep no responses"
             raise BadRequest(text, detail={"param": name})
-    span = scanned.values.get("background")
-    if span is not None and body[span.begin : span.end] == b"true":
+    if request.members.get("background") == _TRUE:
         text = "background: expected false, as servers that sleep keep no responses"
         raise BadRequest(text, detail={"param": "background"})

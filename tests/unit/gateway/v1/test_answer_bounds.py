@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.v1.answer_bodies import HELD_MAX
+from gateway.v1.answer_members import BRACKETS_MAX
 from gateway.v1.rewriting import ModelAnswer
-from gateway.v1.scanning import FOUND_BRACKETS_MAX
 from gateway.v1.usage import KEPT, Ends, TokenUsage
 from tests.fuzz.oracles import measured
 from tests.unit.gateway.v1.test_rewriting import EVENTS, JSON, head, through
@@ -66,7 +66,7 @@ def test_a_model_before_many_brackets_is_found() -> None:
     """Servers write it before what is long, also within the object `response`."""
     answer = ModelAnswer("mine", asks_usage=False)
     answer.begin(head(EVENTS))
-    many = b"[" + b"[]," * FOUND_BRACKETS_MAX + b"[]]"
+    many = b"[" + b"[]," * BRACKETS_MAX + b"[]]"
     event = b'data: {"response":{"model":"served","output":%b}}\n\n'
 
     assert through(answer, event % many) == event.replace(b"served", b"mine") % many

@@ -8,13 +8,14 @@ import tracemalloc
 
 import pytest
 
+from gateway.v1.bounds import SLICE
 from gateway.v1.endpoints import ENDPOINTS
-from gateway.v1.multipart import form_type, scan_multipart
-from gateway.v1.scanning import SLICE, Scanned, run
-from gateway.v1.splicing import upstream_body
+from gateway.v1.multipart import FormRequest, form_type, scan_multipart
+from gateway.v1.writing import upstream_body
 from registry.errors import BadRequest
 from registry.model import ModelApi
 from runtime_image.codecs.multipart import FIELDS_MAX, HEAD_MAX, PREAMBLE_MAX
+from tests.support.scans import run
 
 TYPE = b"multipart/form-data; boundary=B1"
 MODEL = b'Content-Disposition: form-data; name="model"\r\n\r\nwhisper'
@@ -39,7 +40,7 @@ def named(name: bytes, value: bytes = b"x", more: bytes = b"") -> bytes:
     return field(b'Content-Disposition: form-data; name="%b"%b' % (name, more), value)
 
 
-def scanned(body: bytes, kind: bytes = TYPE) -> Scanned:
+def scanned(body: bytes, kind: bytes = TYPE) -> FormRequest:
     """Return what the gateway reads."""
     return run(scan_multipart(body, kind))
 
@@ -57,12 +58,12 @@ def test_the_model_may_stand_anywhere(parts: tuple[bytes, ...]) -> None:
     """The span is the value, and only it changes; the length is that of the body."""
     body = form(*parts)
     found = scanned(body)
-    begin, end = found.values["model"]
+    begin, end = found.place
     assert (found.model, found.is_stream, body[begin:end]) == ("whisper", False, b"whisper")
     endpoint = ENDPOINTS[b"/audio/transcriptions"]
-    assert upstream_body(body, found, endpoint, ModelApi()).body is body
+    assert upstream_body(found, endpoint, ModelApi()).pieces == (body,)
     for served in ("m", "a much longer name than before"):
-        sent = upstream_body(body, found, endpoint, ModelApi(served_model=served)).body
+        sent = b"".join(upstream_body(found, endpoint, ModelApi(served_model=served)).pieces)
         assert sent == body[:begin] + served.encode() + body[end:]
         assert scanned(sent).model == served
 
@@ -342,7 +343,7 @@ def test_other_fields_are_their_servers_matter(part: bytes) -> None:
 def test_text_around_a_form_is_passed_on(before: bytes, end: bytes) -> None:
     """RFC 2046 section 5.1.1 lets parsers ignore what stands before and behind the boundaries."""
     body = before + form(FILE, MODEL, end=end)
-    begin, behind = scanned(body).values["model"]
+    begin, behind = scanned(body).place
     assert body[begin:behind] == b"whisper"
 
 
@@ -378,7 +379,7 @@ def test_a_charset_of_the_whole_form_is_kept() -> None:
     endpoint = ENDPOINTS[b"/audio/transcriptions"]
     for served in ("é", "a=41", "a "):
         with pytest.raises(BadRequest, match="expected a field in UTF-8 and binary"):
-            upstream_body(form(MODEL), found, endpoint, ModelApi(served_model=served))
+            upstream_body(found, endpoint, ModelApi(served_model=served))
     own = scanned(form(field(DISPOSITION + TYPED + b"UTF-8", b"\xc3\xa9")), kind)
     assert own.model == "é"
 
@@ -412,7 +413,7 @@ def test_one_odd_byte_never_gives_another_model() -> None:
             found = scanned(odd)
         except BadRequest:
             continue
-        begin, end = found.values["model"]
+        begin, end = found.place
         assert odd[begin:end] == found.model.encode()
         assert re.search(rb"(?i)name=\"model\"[^\r]*\r\n\r\n\Z", odd[:begin])
         assert odd[end:].startswith(b"\r\n--B1")

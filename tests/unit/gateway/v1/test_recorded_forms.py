@@ -8,11 +8,11 @@ import pytest
 
 from gateway.v1.endpoints import ENDPOINTS
 from gateway.v1.multipart import form_type, scan_multipart
-from gateway.v1.scanning import run
-from gateway.v1.splicing import upstream_body
+from gateway.v1.writing import upstream_body
 from registry.errors import BadRequest
 from registry.model import ModelApi
 from tests.support.odd_bodies import form_models_of
+from tests.support.scans import run
 
 RECORDS = Path(__file__).parents[3] / "data" / "forms"
 FORMS = sorted(RECORDS.glob("*.form"))
@@ -45,9 +45,8 @@ def test_a_client_names_its_model(path: Path) -> None:
         return
     found = run(scan_multipart(body, kind))
     assert found.model == "whisper-1"
-    begin, end = found.values["model"]
-    sent = upstream_body(
-        body, found, ENDPOINTS[b"/audio/transcriptions"], ModelApi(served_model="org/m")
-    ).body
+    begin, end = found.place
+    endpoint = ENDPOINTS[b"/audio/transcriptions"]
+    sent = b"".join(upstream_body(found, endpoint, ModelApi(served_model="org/m")).pieces)
     assert sent == body[:begin] + b"org/m" + body[end:]
     assert form_models_of(sent, form_type(kind).field()) == ["org/m"]

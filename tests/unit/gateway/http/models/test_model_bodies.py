@@ -27,7 +27,7 @@ from tests.support.modelled import (
 )
 from tests.support.proxied import KEY, until, warm
 
-BODY = b'{"model": "web", "x": "%b"}'
+BODY = b'{"model":"web","x":"%b"}'
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
@@ -60,7 +60,7 @@ async def test_a_body_of_the_maximal_length(tmp_path: Path, is_fast: bool) -> No
         body = BODY % (b"a" * (MIB - len(BODY) + 2))
         assert len(body) == MIB
         assert (await asks(one, post(CHAT, body))).status == 200
-        assert server.asked[0].body == body.replace(b"{", b"{", 1)
+        assert server.asked[0].body == body
         await one.settled()
 
 
@@ -132,8 +132,8 @@ BAD_BODIES = [
     (b"[]", "xpected `object`"),
     (b'{"model": "web"', "expected a JSON object"),
     (b'{"model": "web"}}', "expected a JSON object"),
-    (b'{"model": "web", "model": "web"}', "expected once, got twice"),
-    (b'{"model": "web", "mod\\u0065l": "digits"}', "expected once, got twice"),
+    (b'{"model": "web", "model": null}', "model"),
+    (b'{"model": "web", "x": NaN, "mod\\u0065l": "web"}', "expected each member once"),
     (b'{"model": null}', "model"),
     (b'{"model": ["web"]}', "model"),
     (b"{}", "model"),
@@ -317,7 +317,7 @@ async def test_memory_of_a_body_while_its_answer_streams(tmp_path: Path, is_fast
         assert one.delivery.held_bytes == 0
         [exchange] = one.exchanges.all()
         routed = exchange._client._routed  # type: ignore[attr-defined]
-        assert routed.body == b""
+        assert routed.body == ()
         release.set()
         await wire.rest()
         wire.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tracemalloc
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
@@ -96,8 +95,8 @@ async def test_an_edit_of_images_is_a_form_or_json(tmp_path: Path, is_fast: bool
             assert (await asks(one, post(EDITS, sent, f"Content-Type: {kind}"))).status == 200
         kind = 'multipart/form-data; boundary="B"'
         assert (await asks(one, post(EDITS, FORM, f"Content-Type: {kind}"))).status == 200
-        changed = json.dumps({**body, "model": "another/model"}).encode()
-        assert [asked.body for asked in server.asked[:2]] == [changed] * 2
+        changed = {**body, "model": "another/model"}
+        assert [asked.json for asked in server.asked[:2]] == [changed] * 2
         assert server.asked[2].body == FORM.replace(b"\r\nweb\r\n", b"\r\nanother/model\r\n")
         types = [asked.fields["content-type"] for asked in server.asked]
         json_type = "application/json"
