@@ -41,8 +41,8 @@ _MARK: Final = b"\xef\xbb\xbf"
 """Byte order mark, which a stream may begin with."""
 _LINE_SIZE: Final = 64
 """Bytes that a held line takes beside its own."""
-_AT_ONCE_MAX: Final = HELD_MAX - 4 * _LINE_SIZE
-"""Bytes of events that are changed at once. Beyond that their lines decide, however they arrive."""
+_LINES_SIZE: Final = 4 * _LINE_SIZE
+"""Bytes below HELD_MAX from which on the lines of an event decide, however it arrives."""
 _LEADING: Final = b" \t\r\n\x1e" + _MARK
 """Bytes that may stand before an object. RFC 7464 has U+001E there."""
 
@@ -216,7 +216,7 @@ class EventBody:
             return self._fed(content)
         whole = bytes(self._line) + content if self.held else content
         is_one = is_plain and whole.find(b"\n") == len(whole) - 2 and b"\r" not in whole
-        if is_one and whole.startswith(_PLAIN_DATA) and len(whole) <= _AT_ONCE_MAX:
+        if is_one and whole.startswith(_PLAIN_DATA) and len(whole) <= HELD_MAX - _LINES_SIZE:
             found: bytes | None = self._edits.edit(whole, len(_PLAIN_DATA) - 1)
         else:
             found = self._whole_events(whole, b"\n" if is_plain else b"\r\n")
@@ -251,7 +251,7 @@ class EventBody:
         `line_end` is of all lines.
         """
         is_lf = line_end == b"\n"
-        if len(content) > _AT_ONCE_MAX or (is_lf and b"\r" in content):
+        if len(content) > HELD_MAX - _LINES_SIZE or (is_lf and b"\r" in content):
             return None
         end = line_end + line_end
         edit, events = self._edits.edit, content.split(end)
