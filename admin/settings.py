@@ -42,8 +42,7 @@ WORKERS_MAX = 32
 """Max gateway processes. A replica accepts 64 links; an earlier server may still hold some."""
 HOST_LOST_MARGIN_S = 15.0
 """Seconds between the last call that a replica of an unreachable host takes and `host_lost_s`."""
-SOCKET_TAIL = len("/00000000/server/socket/http.sock")
-"""Bytes of the longest path of a socket in a run folder: that of a function's server."""
+SOCKET_TAIL = len("/00000000/data.sock")
 
 
 def _checked_network(value: str) -> str:

@@ -225,10 +225,10 @@ def test_a_socket_path_always_fits(length: int) -> None:
     """A socket's path has at most 107 bytes, however long the data folder's."""
     data = Path("/" + "d" * length)
 
-    path = f"{run_dir(data)}/00000000/server/socket/http.sock"
+    path = f"{run_dir(data)}/00000000/data.sock"
 
     assert len(os.fsencode(path)) <= SOCKET_PATH_MAX
-    assert len("/00000000/server/socket/http.sock") == SOCKET_TAIL
+    assert len("/00000000/data.sock") == SOCKET_TAIL
 
 
 def test_every_long_data_folder_has_sockets_of_its_own() -> None:
