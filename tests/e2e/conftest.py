@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.support.short_folder import tmp_path
 
-import pytest
-
-
-@pytest.fixture
-def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the test with a short path: the socket of a function's server, below the data
-    folder, has at most 107 bytes (AF_UNIX)."""
-    return tmp_path_factory.mktemp("t")
+__all__ = ["tmp_path"]

@@ -82,7 +82,7 @@ async def test_a_server_that_needs_a_network_is_told_of_egress(server: ServingSe
     operation = (await deploy(server, files={"app.py": app})).json()
 
     error = operation["error"]
-    assert error["detail"].count('[server] network = "egress"') == 1
+    assert error["detail"].count('network = "egress"') == 1
     assert "Network is unreachable" in " ".join(error["log_tail"])
 
 
