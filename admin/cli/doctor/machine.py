@@ -27,6 +27,8 @@ DISK_FULL: Final = GIB // 2
 OLDEST: Final = (3, 11)
 ENGINE_S: Final = 60.0
 SOCKET_TAIL: Final = len("/00000000/data.sock")
+SERVER_TAIL: Final = len("/00000000/server/socket/http.sock")
+"""Of Python functions, and of servers that listen on ${SOCKET}."""
 SOCKET_PATH_MAX: Final = 107
 """Max bytes of a Unix socket's path (unix(7))."""
 PRIVATE: Final = 0o077
@@ -148,6 +150,11 @@ def sockets(run: Path) -> Check:
     if length > SOCKET_PATH_MAX:
         found = f"{length} bytes in {run}, expected at most {SOCKET_PATH_MAX}"
         return Check("fail", "socket path", found, "choose a shorter --data or TMPDIR")
+    longest = length - SOCKET_TAIL + SERVER_TAIL
+    if longest > SOCKET_PATH_MAX:
+        found = f"{longest} bytes in {run} for Python functions and servers on ${{SOCKET}}"
+        found = f"{found}, which cannot listen: expected at most {SOCKET_PATH_MAX}"
+        return Check("warn", "socket path", found, "choose a shorter --data")
     return Check("ok", "socket path", f"{length} of {SOCKET_PATH_MAX} bytes")
 
 
