@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -153,7 +152,6 @@ def test_the_server_sees_its_bundle_read_only_and_no_run_folder(web: Sidecar) ->
         counts.add(sum(file.startswith("socket:") for file in seen["fds"]))
         if 2 in counts:
             break
-        time.sleep(0.1)
         seen = json.loads(ask(web.gateway().open(at), "/look"))
     assert min(counts) == 2
 
