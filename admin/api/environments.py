@@ -1,4 +1,4 @@
-"""Routes for the environments of Python functions: what is there, for whom, and its removal."""
+"""Routes that list, show and remove the environments of Python functions."""
 
 from __future__ import annotations
 

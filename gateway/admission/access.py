@@ -101,21 +101,20 @@ class Access:
 
     def identify(self, credential: Credential, realm: Realm) -> Caller:
         """Return who sends a request. Raises NoKey."""
-        bearer = credential.bearer
+        secret = credential.presented
         if realm is Realm.SERVERS:
             found = self._of_server(credential)
             if found is not None:
                 return found
-            bearer = credential.own[0].strip() if credential.own else bearer
-        elif bearer is None and realm is Realm.CALLS and self.lets_in(credential):
+        elif secret is None and realm is Realm.CALLS and self.lets_in(credential):
             return self.callers.nobody
-        if bearer is None:
+        if secret is None:
             raise NoKey(KEY_EXPECTED if realm is Realm.ADMIN else self._expected(credential))
-        return self._known(bearer)
+        return self._known(secret)
 
     def identify_visitor(self, credential: Credential, function: str, now_s: float) -> Visitor:
         """Return who sends a request to the own host of `function`: as in the realm SERVERS, or the
-        caller whom a cookie of its pages stands for. `now_s`: Unix seconds. Raises NoKey."""
+        caller of a cookie of its pages. `now_s`: Unix seconds. Raises NoKey."""
         found = self._of_server(credential)
         if found is not None:
             return Visitor(found, by_cookie=False)
@@ -143,8 +142,8 @@ class Access:
         NoKey for a Fn-Key that is none: it is for nobody else."""
         if credential.fn_key is not None:
             return self._known(credential.fn_key.strip())
-        bearer = credential.own[0].strip() if credential.own else credential.bearer
-        found = self.callers.with_secret(bearer) if bearer else None
+        secret = credential.presented
+        found = self.callers.with_secret(secret) if secret else None
         if found is not None:
             return found
         return self.callers.nobody if self.lets_in(credential) else None

@@ -39,6 +39,11 @@ class Credential(NamedTuple):
     """What shows that a proxy passed the request on, such as "Via"; "" for nothing."""
 
     @property
+    def presented(self) -> str | None:
+        """The key of the protocol's own field, else `bearer`."""
+        return self.own[0].strip() if self.own else self.bearer
+
+    @property
     def secrets(self) -> set[str]:
         """All keys that the request brings."""
         sent = (self.fn_key, *self.own, self.bearer or None)

@@ -124,7 +124,7 @@ def check_name(name: str) -> None:
     Go's decoder ignores case, parsers in C end a text at a NUL, others read `model[]` as a list or
     leave out what is no character.
     """
-    if name != "model" and _LIKE_MODEL.match(name):
+    if name != "model" and is_like_model(name):
         text = f"expected no member like `model` but itself, got {name[:40]!r}"
         raise BadRequest(text, detail={"param": "model"})
 

@@ -112,7 +112,7 @@ def test_a_caller_ends_with_its_key(change: str) -> None:
 
 @pytest.mark.parametrize("openness", list(Openness))
 def test_who_needs_no_key_ends_when_fewer_are_let_in(openness: Openness) -> None:
-    """Opening a server ends nobody's calls."""
+    """A server that is opened ends no caller."""
     ring = KeyRing((), "", Openness.LOCAL if openness is not Openness.LOCAL else Openness.OPEN)
     callers = Callers(ring)
     before = callers.nobody
