@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from tests.chaos.footprint import until
+from tests.support.own_engine import await_condition
 from tests.support.package_index import PackageIndex, make_wheel, package_index
 from tests.support.process_server import ServerProcess, server_process
 
@@ -225,7 +226,9 @@ async def test_packages_that_are_gone_are_installed_again_by_warm_alone(
         async with server.session() as session, session.post("/fn/again", json=question) as answer:
             assert answer.status == 503
             assert "fnctl warm again" in await answer.text()
-        assert sum("a replica could not be started" in line for line in server.log) == 1
+        # The log is read in a thread of its own.
+        await_condition(lambda: failed_starts(server) > 0, "no failed start is in the log")
+        assert failed_starts(server) == 1
         assert folders(server) == set()
         (missing,) = server.fnctl_json("env", "ls")["items"]
         assert (missing["state"], missing["live"]) == ("missing", ["again@1"])
@@ -337,6 +340,11 @@ async def test_a_deploy_is_cancelled_while_an_index_is_slow(
 def concurrency(server: ServerProcess, name: str) -> int:
     """Return how many calls a replica of a function takes at once."""
     return int(server.fnctl_json("show", name)["exchange"]["concurrency"])
+
+
+def failed_starts(server: ServerProcess) -> int:
+    """Return the number of failed starts in the server's log."""
+    return sum("a replica could not be started" in line for line in server.log)
 
 
 def folders(server: ServerProcess) -> set[str]:

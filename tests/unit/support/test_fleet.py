@@ -236,5 +236,11 @@ def test_nothing_is_left_of_a_killed_test_process(tmp_path: Path) -> None:
     assert not Path(root).exists()
     # The kernel detaches the disk once nothing holds it, some time after the process has ended.
     await_condition(lambda: left(Path(root)) == [], "something is left")
-    route = subprocess.run(["ip", "route", "get", ip], check=False, capture_output=True, text=True)
-    assert "fnf" not in route.stdout
+    # As are the links of its network namespaces.
+    route = ["ip", "route", "get", ip]
+    await_condition(
+        lambda: (
+            "fnf" not in subprocess.run(route, check=False, capture_output=True, text=True).stdout
+        ),
+        "a link is left",
+    )
