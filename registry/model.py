@@ -11,7 +11,8 @@ from registry.key_form import KeyPriority
 from runtime_image.contract.contention import ContentionState
 from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
 from runtime_image.contract.precision import Optimisation, PrecisionReport
-from runtime_image.contract.server import Network, SampleRequest
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import Network
 from runtime_image.contract.signature import Signature
 
 NAMESPACE = "default"

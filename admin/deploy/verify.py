@@ -57,7 +57,7 @@ from registry.spec import candidate_of, wanted_precision
 from runtime_image.contract import model, precision
 from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import WEIGHTS_FILE
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.signature import Signature
 from runtime_image.contract.wire_format import TooManyFields
 

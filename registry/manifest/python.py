@@ -19,7 +19,8 @@ from registry.model import (
     ServerSettings,
 )
 from runtime_image.contract.model import JSON, content_type, file_of
-from runtime_image.contract.server import Network, SampleRequest
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import Network
 
 MODEL_KEYS: Final = {
     "model": "; a handler around an ONNX model has no packages of its own, so leave [python] out",

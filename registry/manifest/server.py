@@ -34,7 +34,8 @@ from registry.model import (
 )
 from registry.names import NAME_RULE, is_name
 from registry.path_rules import RULE_FORM, RULES_MAX, parse_rule
-from runtime_image.contract.server import BUNDLE, MARKER, Network, SampleRequest
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import BUNDLE, MARKER, Network
 
 PORT, SOCKET = "${PORT}", "${SOCKET}"
 WORDS_MAX: Final = 1000

@@ -13,12 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.server import (
-    BODY_SHOWN_MAX,
-    DESCRIPTION_MAX,
-    SampleRequest,
-    ServerSpec,
-)
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import BODY_SHOWN_MAX, DESCRIPTION_MAX, ServerSpec
 from runtime_image.server.connecting import Server, shut
 
 BODY_S: Final = 5.0

@@ -18,7 +18,8 @@ import pytest
 from pool_manager.drivers.marked import marked
 from pool_manager.replicas.messages import WORDS
 from runtime_image.contract.link import Flag, Kind, NotStarted
-from runtime_image.contract.server import SampleRequest, ServerSpec
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import ServerSpec
 from runtime_image.server import namespaces, reaper
 from runtime_image.server.process_tree import Process, descendants
 from tests.support import foreign_servers

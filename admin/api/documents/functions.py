@@ -26,7 +26,8 @@ from registry.model import (
 from runtime_image.contract.compiled import CompilerName, Form, OutputParity, ShapeRange
 from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import PrecisionReport
-from runtime_image.contract.server import Network, SampleRequest
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import Network
 from runtime_image.contract.signature import Signature
 
 T = TypeVar("T")

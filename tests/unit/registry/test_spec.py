@@ -29,7 +29,8 @@ from registry.spec import (
 )
 from runtime_image.contract.model import ImageForm, ModelSpec
 from runtime_image.contract.precision import RULES, Optimisation
-from runtime_image.contract.server import SampleRequest, ServerSpec
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
 from tests.support.nouns import (
     deployed,

@@ -13,7 +13,7 @@ from registry.errors import BadManifest
 from registry.manifest import Manifest, overrides, parse_manifest
 from registry.model import Function, PythonSettings, Revision
 from registry.spec import runner_settings
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.signature import Signature
 
 FILES = [

@@ -9,7 +9,7 @@ import pytest
 from registry.errors import BadManifest
 from registry.manifest import Manifest, overrides, parse_manifest
 from registry.model import DeviceNeed, ExchangeLimits, Limits, PathRules, Scaling, ServerSettings
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 
 FILES = ["app.py", "question.json", "run/start.sh", "run/x.py"]
 SHORT = 'schema = 1\n[server]\ncommand = "python app.py ${PORT}"\n'

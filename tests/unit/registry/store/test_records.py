@@ -18,7 +18,7 @@ from registry.model import (
 )
 from registry.store.records import SharedParts, decode_record, encode_record
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from tests.support.nouns import function, profile, revision, server_deployed, server_revision
 
 FORMS = {
