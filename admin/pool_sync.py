@@ -14,7 +14,14 @@ from registry.catalog import Catalog, Change, Deployed
 from registry.compilation import Compiled, memory_mib
 from registry.model import LOCAL_HOST, Bundle, BundleFile, ExchangeLimits, pool_key
 from registry.names import HOST_LABEL
-from registry.spec import candidate_of, may_rerun, prepared_of, replica_spec, runner_settings
+from registry.spec import (
+    candidate_of,
+    golden_of,
+    may_rerun,
+    prepared_of,
+    replica_spec,
+    runner_settings,
+)
 from runtime_image.contract.server import PORT_DEFAULT
 
 SUPERSEDED_IDLE_S = 10.0
@@ -161,6 +168,7 @@ def binding(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = (
         python=_python_run(deployed),
         secrets=dict(revision.server.secrets) if revision.server else {},
         variants={one.target.device: one for one in compiled},
+        golden=golden_of(deployed),
     )
 
 

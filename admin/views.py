@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
 
 from admin.rates import ResponseRate
@@ -26,6 +26,7 @@ from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.compiled import ShapeRange
 from runtime_image.contract.precision import PrecisionReport
+from runtime_image.contract.samples import Answer
 
 
 class Live(NamedTuple):
@@ -213,9 +214,13 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
 
 def profile_json(profile: Profile | None) -> dict[str, Any] | None:
     """Return the measurements of the deploy. Of a server's engine only the name, without the digest
-    that the profile is stored under."""
+    that the profile is stored under; of a golden sample's answer only the head."""
     if profile is None:
         return None
+    if golden := profile.golden:
+        right = Answer(golden.sample.answer.status, golden.sample.answer.content_type)
+        shown = replace(golden, sample=replace(golden.sample, answer=right))
+        profile = replace(profile, golden=shown)
     return {
         **asdict(profile),
         "engine": profile.engine.partition(":")[0],

@@ -14,7 +14,16 @@ from registry.builds import DeviceType
 from registry.bundles.paths import extended
 from registry.compilation import Compiled
 from registry.errors import Unknown
-from registry.model import Bundle, BundleFile, ColdStart, DeviceModel, Mount, StateInterval, Use
+from registry.model import (
+    Bundle,
+    BundleFile,
+    ColdStart,
+    DeviceModel,
+    Golden,
+    Mount,
+    StateInterval,
+    Use,
+)
 from runtime_image.contract.control import Hello, ReplicaRecord
 from runtime_image.contract.gpus import Reading
 from runtime_image.contract.model import ModelSpec
@@ -73,7 +82,8 @@ class Binding:
     compiled models by the type of device, of which a replica gets one (`on`). Paths begin with the
     folders of the contract: `.optimised/`, `.prepared/`, `.compiled/`. `container` is set if the
     server is apart, `python` if it has Python packages. `secrets` maps the server's variables to
-    names of secrets.
+    names of secrets. `golden` is a server's golden sample, which replicas on devices of its type
+    get (`on`).
     """
 
     spec: ModelSpec | ServerSpec
@@ -90,9 +100,14 @@ class Binding:
     secrets: dict[str, str] = field(default_factory=dict)
     compiled: tuple[BundleFile, ...] = ()
     variants: Mapping[DeviceType, Compiled] = field(default_factory=dict)
+    golden: Golden | None = None
 
     def on(self, device: Device | None) -> Binding:
-        """Return what a replica on a device gets: with the compiled model for its type, if any."""
+        """Return what a replica on a device gets: with the compiled model for its type, if any, or
+        with the golden sample learnt on its type."""
+        golden = self.golden
+        if golden and device and device.type == golden.device and isinstance(self.spec, ServerSpec):
+            return replace(self, spec=replace(self.spec, golden=golden.sample))
         found = self.variants.get(device.type) if device is not None else None
         if found is None or not isinstance(self.spec, ModelSpec):
             return self

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from registry.builds import Compilation
+from registry.builds import Compilation, DeviceType
 from registry.key_form import KeyPriority
 from runtime_image.contract.contention import ContentionState
 from runtime_image.contract.model import EqualAxes, InputRule, OutputRule, Preparation
 from runtime_image.contract.precision import Optimisation, PrecisionReport
-from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.samples import GoldenPlan, GoldenSample, SampleRequest
 from runtime_image.contract.server import Network
 from runtime_image.contract.signature import Signature
 
@@ -446,6 +446,16 @@ class Contention:
 
 
 @dataclass(frozen=True, slots=True)
+class Golden:
+    """A golden sample that a trial has learnt. It holds for replicas on devices of the same type,
+    of revisions for which it would be learnt in the same way."""
+
+    sample: GoldenSample
+    plan: GoldenPlan
+    device: DeviceType
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Measurements of a deploy for (bundle, engine, device kind). Milliseconds and MiB.
 
@@ -481,6 +491,10 @@ class Profile:
     refuted_at_runtime: str = ""
     optimised: Optimised | None = None
     contention: Contention = Contention()
+    golden: Golden | None = None
+    """Of a server's trial: its golden sample."""
+    why_not_golden: str = ""
+    """Why the trial of a server that was to have one learnt none."""
 
 
 @dataclass(frozen=True, slots=True)

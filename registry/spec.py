@@ -15,6 +15,7 @@ from registry.model import (
     HOST_OF_LOOPBACK,
     BundleFile,
     ExchangeLimits,
+    Golden,
     Optimised,
     Prepared,
     Profile,
@@ -23,6 +24,7 @@ from registry.model import (
 )
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import RULES, Optimisation
+from runtime_image.contract.samples import GoldenPlan
 from runtime_image.contract.server import DESCRIPTION, ServerSpec
 from runtime_image.contract.signature import Signature
 
@@ -65,7 +67,32 @@ def server_spec(deployed: Deployed) -> ServerSpec:
         host="" if server.host in _UNNAMED else server.host,
         is_apart=is_apart,
         description=DESCRIPTION if revision.is_python else "",
+        golden_plan=golden_plan(revision),
     )
+
+
+def golden_plan(revision: Revision) -> GoldenPlan | None:
+    """Return what a trial of a revision is to learn a golden sample from, None for nothing: the
+    sample that its manifest marks, else the API of its model if that answers by itself. One that
+    reaches other machines may pass requests on, to somebody who counts them.
+    """
+    server = revision.server
+    if server is None:
+        return None
+    marked = next((one for one in server.samples if one.golden), None)
+    if marked is not None:
+        return GoldenPlan(marked)
+    api = server.api
+    if api is None or api.upstream_key or server.network == "egress":
+        return None
+    return GoldenPlan(base=api.base, model=api.served_model or revision.name)
+
+
+def golden_of(deployed: Deployed) -> Golden | None:
+    """Return the golden sample of a revision, None without one. Its profile belongs to the bundle
+    and to what the server runs by, and may have that of a revision with another API."""
+    found = deployed.profile.golden if deployed.profile else None
+    return found if found and found.plan == golden_plan(deployed.revision) else None
 
 
 def runner_settings(deployed: Deployed) -> dict[str, Any]:
@@ -192,6 +219,8 @@ def profile_engine(revision: Revision) -> str:
     ran.pop("fields", None)
     ran.pop("api", None)
     ran.pop("found_host", None)
+    for sample in ran.get("samples", ()):
+        del sample["golden"]
     return _with_digest(revision.engine, ran)
 
 

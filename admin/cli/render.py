@@ -263,6 +263,7 @@ def _server_pairs(
         ("takes", one_line(get(calls, "predict"))),
         ("schema", f"no: {one_line(why)}" if (why := get(calls, "no_schema")) else ""),
         *(("sample", exchanged(one)) for one in sample.get("requests") or []),
+        ("golden", golden(profile)),
         ("start", f"ready after {duration(float(profile.get('load_ms') or 0))} ({ready})"),
         ("memory", f"{number(float(profile.get('memory_mib') or 0))} MiB"),
         ("image", get(server.get("image") or {}, "digest") or get(server.get("image") or {}, "id")),
@@ -273,6 +274,18 @@ def _server_pairs(
         ("note", get(profile, "note")),
         ("switch", get(result, "switch")),
     ]
+
+
+def golden(profile: dict[str, Any]) -> str:
+    """Render the golden sample that a trial has learnt, or why it has learnt none; "" where none
+    was wanted."""
+    sample = (profile.get("golden") or {}).get("sample")
+    if not sample:
+        why = get(profile, "why_not_golden")
+        return f"no golden sample: {one_line(why)}" if why else ""
+    request = sample["request"]
+    took = duration(float(sample["usual_ms"]))
+    return f"{request['method']} {request['path']} in {took}, compared by {sample['rule']}"
 
 
 def exchanged(request: dict[str, Any]) -> str:

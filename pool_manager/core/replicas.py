@@ -282,8 +282,9 @@ class ReplicaLifecycle:
             end = EndBuild(replica.pool, "ended", replica.device, dict(event.report))
             self._end_build(replica, end, commands)
         else:
-            kind = self._cluster.ledger.devices[replica.device].kind
-            commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))
+            device = self._cluster.ledger.devices[replica.device]
+            placed = {"device_kind": device.kind, "device_type": device.type}
+            commands.append(EndTrial(replica.pool, {**event.report, **placed}))
             self._cluster.pools[replica.pool].removed = True
         self.release(replica, f"the {replica.role} is over", now, commands)
 

@@ -67,6 +67,7 @@ from typing import Literal
 from registry.builds import DeviceType
 from registry.model import LOCAL_HOST
 from runtime_image.contract import model
+from runtime_image.contract.samples import GOLDEN_TRIAL_S
 from runtime_image.contract.server import QUIESCE_S
 
 START_S = 60.0
@@ -80,7 +81,8 @@ SERVER_MARGIN_S = 30.0
 """Added to `start_s`, within which the sidecar itself gives a server up and says why."""
 VERIFICATION_S = 60.0
 """Limit of a trial's verification: the analysis of rows (30 s at most) and the comparison of runs,
-which takes some seconds for each of up to three sessions. For a server: of its sample requests."""
+which takes some seconds for each of up to three sessions. For a server: of its sample requests,
+beside GOLDEN_TRIAL_S for its golden sample."""
 BUILD_S = 3600.0
 """Limit of a compilation with its comparison of outputs; a load comes before, transfers after."""
 EXCESS_S = 600.0
@@ -391,6 +393,7 @@ def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
         if replica.role not in ("trial", "build"):
             return load_limit_s(spec)
         limit_s = load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
+        limit_s += GOLDEN_TRIAL_S if spec.is_server else 0.0
         return limit_s + (spec.trial_s if replica.role == "trial" else BUILD_S + EXCESS_S)
     if replica.state is State.DRAINING:
         return drain_limit_s(replica, spec)

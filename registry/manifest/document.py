@@ -319,6 +319,9 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         python = beside_command(document.python, document.server.image)
         _check_there("python.needs", python.needs, files)
     api = model_api(document.openai) if _OPENAI in document.model_fields_set else None
+    if api and api.upstream_key and any(one.golden for one in samples):
+        note = "needs the key, which only requests at /v1 have"
+        raise refused("sample.golden", "no golden sample with openai.upstream_key", True, note)
     own_limits, exchange = _limits(document.limits, is_server=True)
     return Manifest(
         name=document.name,

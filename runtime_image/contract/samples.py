@@ -33,6 +33,8 @@ VECTOR_MAX: Final = 8192
 """Max numbers of an embedding; a longer one is no embedding."""
 PICTURE_MAX: Final = 64 * 1024
 """Max bytes of a PNG file whose pixels are compared."""
+STATUS_MAX: Final = 400
+"""Without a status of its own, a sample expects one below."""
 CONTENT_TYPE_MAX: Final = 100
 REASON_MAX: Final = 500
 """Max characters of what differs in an answer."""
@@ -54,6 +56,10 @@ class SampleRequest:
     status: int = 0
     golden: bool = False
     """Whether its answer is learnt, to be compared with later ones."""
+
+    def accepts(self, status: int) -> bool:
+        """Whether an answer may have this status."""
+        return status == self.status if self.status else status < STATUS_MAX
 
 
 class SampleVerdict(StrEnum):

@@ -54,6 +54,8 @@ def learn(
     if len(heads) > 1:
         told = ", ".join(f"{status} {kind}".strip() for status, kind in sorted(heads))
         raise NotLearnt(f"{len(answers)} asks had different answers: {told}")
+    if not request.accepts(first.status):
+        raise NotLearnt(f"{len(answers)} asks were answered with status {first.status}")
     rule = rule_of(answers)
     if rules and rule not in rules:
         wanted = " or ".join(sorted(rules))
@@ -98,20 +100,25 @@ def kept(rule: GoldenRule, answer: Answer) -> Answer:
         case GoldenRule.LOGPROBS:
             return replace(
                 head,
-                prompt=answer.prompt,
+                prompt=_short(answer.prompt),
                 tokens=answer.tokens,
-                token_logprobs=answer.token_logprobs,
+                token_logprobs=_short(answer.token_logprobs),
             )
         case GoldenRule.TEXT:
             return replace(head, text=answer.text)
         case GoldenRule.EMBEDDING:
-            return replace(head, vector=answer.vector)
+            return replace(head, vector=_short(answer.vector))
         case GoldenRule.PICTURE:
             return replace(head, picture=answer.picture)
         case GoldenRule.BYTES:
             return replace(head, digest=answer.digest)
         case GoldenRule.STATUS:
             return head
+
+
+def _short(values: Sequence[float]) -> tuple[float, ...]:
+    """Return numbers with the seven digits that those of 32 bits have."""
+    return tuple(float(f"{one:.7g}") for one in values)
 
 
 def differs(sample: GoldenSample, answer: Answer) -> str:

@@ -197,16 +197,23 @@ class Sidecar:
     def _try_samples(self, load_ms: float) -> None:
         """Run the samples of a trial, in a thread, so that the loop still answers PING."""
         # Its imports take as long as a start.
-        from runtime_image.server.trial import checks_host, describe_calls, run_samples
+        from runtime_image.server.trial import (
+            checks_host,
+            describe_calls,
+            learn_golden,
+            run_samples,
+        )
 
         assert self._spec is not None
         assert self._start is not None
+        files = Path(self._record.model_dir)
         try:
             found: dict[str, Any] = {
                 "checks_host": checks_host(self._spec, self._start.server),
                 **describe_calls(self._spec, self._start.server),
             }
-            shown = run_samples(self._spec, self._start.server, Path(self._record.model_dir))
+            shown = run_samples(self._spec, self._start.server, files)
+            found |= learn_golden(self._spec, self._start.server, files, load_ms)
         except LoadError as error:
             self._loop.post(partial(self._fail, str(error), stage=error.stage))
         except Exception as error:  # noqa: BLE001 - a thread's error would be lost

@@ -68,6 +68,7 @@ def test_only_what_is_compared_is_kept() -> None:
 @pytest.mark.parametrize(
     ("answers", "told"),
     [
+        ((replace(HEAD, status=500),), "answered with status 500"),
         ((HEAD, replace(HEAD, status=500), HEAD), "200 application/json, 500 application/json"),
         ((HEAD, HEAD, replace(HEAD, content_type="")), "200, 200 application/json"),
         ((NUMBERS, shifted(NUMBERS, 0.03), NUMBERS), "differ by 0.030"),
