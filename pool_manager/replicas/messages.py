@@ -12,6 +12,8 @@ from typing import Any, Final, get_args
 from pool_manager.core import events
 from runtime_image.contract.control import PHASES, SessionName
 from runtime_image.contract.link import REFUTATION_MAX
+from runtime_image.contract.samples import REASON_MAX as SAMPLE_REASON_MAX
+from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.link.frames import Frame, LinkError
 
 LIMIT_MAX: Final = 65536
@@ -22,6 +24,7 @@ COUNT_MAX: Final = 10**9
 """Largest accepted whole number of anything else."""
 REASON_MAX: Final = 4000
 STAGE_MAX: Final = 20
+VERDICTS: Final = frozenset(SampleVerdict)
 WORDS: Final = "fngate replica: "
 """Prefix of the log line with which a replica exits on its own."""
 _REPORTED: Final = ("load_ms", "memory_mib")
@@ -68,6 +71,15 @@ def parse_batching_off(id: str, data: dict[str, Any]) -> events.BatchingRefuted:
     """Parse the body of BATCHING_OFF."""
     reason = text(data.get("reason", ""), REFUTATION_MAX) or "no reason given"
     return events.BatchingRefuted(id, reason)
+
+
+def parse_sampled(data: dict[str, Any]) -> Sampled:
+    """Parse the body of SAMPLED. Raises LinkError."""
+    verdict, ms = data.get("verdict"), data.get("ms")
+    if verdict not in VERDICTS or not is_number(ms):
+        raise LinkError(f"malformed SAMPLED: verdict {str(verdict)[:40]!r}, ms {str(ms)[:40]}")
+    reason = text(data.get("reason", ""), SAMPLE_REASON_MAX)
+    return {"verdict": str(verdict), "ms": float(ms), "reason": reason}
 
 
 def parse_load_failed(id: str, data: dict[str, Any]) -> events.Lost:

@@ -1,4 +1,4 @@
-"""Constants of the link, version 8: frame layout, kinds, flags, limits.
+"""Constants of the link, version 9: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 8
+VERSION: Final = 9
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and the largest request body that can be configured."""
@@ -86,6 +86,8 @@ class Kind(IntEnum):
     REPORT = 33  # agent -> manager: JSON body, a HostReport
     CONNECT = 34  # gateway -> sidecar, first frame of a channel: body = key, id = exchange
     TUNNEL = 35  # gateway -> sidecar: exchange `id` is a WebSocket, without a limit of time
+    SAMPLE = 36  # manager -> sidecar: ask the server its golden sample
+    SAMPLED = 37  # sidecar -> manager: JSON body, a Sampled
 
 
 class Flag(IntEnum):

@@ -95,6 +95,11 @@ class Links:
         """Return the total time with open exchanges, for PONG."""
         return self._table.busy_ms(self._loop.clock())
 
+    @property
+    def has_one_busy_slot(self) -> bool:
+        """Whether the server answers one exchange at a time, and does so now."""
+        return self._spec.concurrency == 1 and self._table.in_use > 0
+
     def drain(self, if_idle_ms: int) -> None:
         """Handle DRAIN."""
         self._do(self._table.drain(if_idle_ms, self._loop.clock()))

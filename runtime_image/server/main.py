@@ -15,6 +15,7 @@ from typing import Any, Final
 from runtime_image.contract.control import Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.link import Kind
+from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.handshake import read_server_bind
@@ -23,6 +24,7 @@ from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import NoManager, hello_of
 from runtime_image.replica.opening import open_links
 from runtime_image.server import process_tree
+from runtime_image.server.golden import GoldenAsks, outcome
 from runtime_image.server.links import Links
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart
@@ -76,6 +78,8 @@ class Sidecar:
         self._spec: ServerSpec | None = None
         self._start: ServerStart | None = None
         self._links: Links | None = None
+        self._golden: GoldenAsks | None = None
+        self._dial = 0
         self._loaded: Loaded | None = None
         self._peak_mib = 0.0
         self._is_ending = self._is_staying = False
@@ -119,6 +123,7 @@ class Sidecar:
         self._manager.flush()
 
     def _hello(self, dial: int) -> Hello:
+        self._dial = dial
         return hello_of(self._record, self._phases, self._loaded, dial)
 
     # The manager
@@ -131,6 +136,8 @@ class Sidecar:
             self._bind(frame)
         elif frame.kind in (Kind.DRAIN, Kind.QUIESCE, Kind.RESUME):
             self._drain(frame)
+        elif frame.kind is Kind.SAMPLE:
+            self._sample()
         elif frame.kind not in (Kind.WELCOME, Kind.BATCHING_OFF):
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
@@ -144,6 +151,20 @@ class Sidecar:
             self._links.quiesce()
         else:
             self._links.resume()
+
+    def _sample(self) -> None:
+        """Ask the golden sample, and send what it showed, unless the manager has become another one
+        meanwhile, which has not asked."""
+        dial = self._dial
+
+        def done(found: Sampled) -> None:
+            if dial == self._dial and not self._is_ending:
+                self._manager.send(pack(Kind.SAMPLED, body=json.dumps(found).encode()))
+
+        if self._golden is None or self._links is None:
+            done(outcome(SampleVerdict.NONE, "it does not serve"))
+        else:
+            self._golden.begin(done, waits=self._links.has_one_busy_slot)
 
     def _bind(self, frame: Frame) -> None:
         """Start the server. A second BIND, of a manager that connected meanwhile, is ignored."""
@@ -242,6 +263,8 @@ class Sidecar:
             loaded["report"] = {**self._report(load_ms, self._start.note), **found}
         else:
             loaded["limit"] = self._spec.concurrency
+            files = Path(self._record.model_dir)
+            self._golden = GoldenAsks(self._loop, self._spec.golden, self._start.server, files)
             self._links = Links(
                 self._loop,
                 self._listener,
