@@ -143,6 +143,7 @@ def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
         start_s=server.start_s,
         drain_s=exchange.drain_s,
         stop_grace_s=server.stop_grace_s,
+        sample_every_s=deployed.function.health.sample_every_s,
         batches=False,
     )
 

@@ -26,14 +26,15 @@ from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.compiled import ShapeRange
 from runtime_image.contract.precision import PrecisionReport
-from runtime_image.contract.samples import Answer
+from runtime_image.contract.samples import Answer, SampleVerdict
 
 
 class Live(NamedTuple):
     """Current state of a function's pool. `pool`: its endpoints, the number of wanted replicas, and
     the start of its state (Unix seconds). `ready_in_ms` is 0 if a replica is ready and None if
     unknown. `sleeps_at_s` (Unix seconds) is from the forecast. `response_rate` covers the last
-    minute; `first_bytes` is the same of a server function's first bytes."""
+    minute; `first_bytes` is the same of a server function's first bytes. `golden` is the worst
+    verdict of its replicas' golden samples."""
 
     pool: tuple[PoolEndpoints, int, float]
     load: Load
@@ -43,6 +44,7 @@ class Live(NamedTuple):
     first_bytes: ResponseRate
     forecast: PoolForecast
     sleeps_at_s: float | None
+    golden: SampleVerdict
 
 
 def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
@@ -76,6 +78,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "cold_start_ms": round(expected.p50_s * 1e3, 1) if expected.samples else None,
         "ready_in_ms": _rounded(live.ready_in_ms),
         "created_s": function.created_s,
+        "golden": live.golden,
     }
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 
 from pool_manager.builds import Built, RunningBuild
@@ -21,6 +22,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.pool import AT_REST, PoolForecast, forecast
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
+from pool_manager.golden import GoldenSamples
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.hosts.gpus import FleetGpus
@@ -50,6 +52,7 @@ from registry.exchange import Load, PoolEndpoints, decode_demand
 from registry.model import Host
 from registry.tasks import Alarm, Tasks, every
 from runtime_image.contract.compiled import UpgradeResult
+from runtime_image.contract.samples import SampleVerdict
 from runtime_image.link.run_counts import RunCount
 
 log = structlog.get_logger()
@@ -121,6 +124,9 @@ class Manager:
         self._refuted = Subscribers[[str, str]]()
         self._compiled = CompiledModels(
             self._machine, self._launcher, self._bindings, self._tasks, self._wall
+        )
+        self.golden = GoldenSamples(
+            self._machine, self._launcher, self._bindings, self._tasks, self._clock, self.note
         )
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
@@ -385,6 +391,10 @@ class Manager:
         if key not in self._machine.pools:
             return None
         shown = self._publisher.endpoints(key)
+        verdict, reason = self.golden.verdict(key)
+        if verdict is SampleVerdict.WRONG and shown.state == "warm":
+            why = f"it answers its golden sample wrong: {reason}"
+            shown = msgspec.structs.replace(shown, reason=why)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
     @property
@@ -499,6 +509,7 @@ class Manager:
         self.submit(events.Tick())
         self._launcher.output.tick()
         self._use.tick()
+        self.golden.tick()
         self._hosts.stocking.tick(self._machine, self._bindings)
         # Published again without a change, so that a gateway that could not connect tries again.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))

@@ -91,6 +91,14 @@ class ExchangeLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Health:
+    """How the replicas of a server function are watched while they serve."""
+
+    sample_every_s: float = 0.0
+    """Seconds between two asks of an idle replica's golden sample, 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Per-function limits.
 
@@ -173,6 +181,7 @@ class Function:
     exchange: ExchangeLimits | None = None
     aliases: tuple[str, ...] = ()
     oip_name: str = ""
+    health: Health = Health()
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +310,16 @@ class ServerSettings:
     found_host: str = HOST_OF_CLIENT
     api: ModelApi | None = None
     python: PythonSettings | None = None
+
+    @property
+    def wants_golden(self) -> bool:
+        """Whether a trial is to learn a golden sample: from the sample that the manifest marks, or
+        from the API at /v1. A server that reaches other machines may pass requests on, to somebody
+        who counts them, so its API is not asked."""
+        if any(one.golden for one in self.samples):
+            return True
+        api = self.api
+        return api is not None and not api.upstream_key and self.network == "none"
 
     @property
     def seen_host(self) -> str:

@@ -72,20 +72,14 @@ def server_spec(deployed: Deployed) -> ServerSpec:
 
 
 def golden_plan(revision: Revision) -> GoldenPlan | None:
-    """Return what a trial of a revision is to learn a golden sample from, None for nothing: the
-    sample that its manifest marks, else the API of its model if that answers by itself. One that
-    reaches other machines may pass requests on, to somebody who counts them.
-    """
+    """Return what a trial of a revision is to learn a golden sample from, None for nothing."""
     server = revision.server
-    if server is None:
+    if server is None or not server.wants_golden:
         return None
     marked = next((one for one in server.samples if one.golden), None)
-    if marked is not None:
+    if marked is not None or server.api is None:
         return GoldenPlan(marked)
-    api = server.api
-    if api is None or api.upstream_key or server.network == "egress":
-        return None
-    return GoldenPlan(base=api.base, model=api.served_model or revision.name)
+    return GoldenPlan(base=server.api.base, model=server.api.served_model or revision.name)
 
 
 def golden_of(deployed: Deployed) -> Golden | None:

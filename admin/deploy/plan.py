@@ -392,6 +392,7 @@ def _function(
         labels=manifest.labels,
         created_s=before.function.created_s if before else now_s,
         exchange=manifest.exchange,
+        health=manifest.health,
         oip_name=oip_name(name, manifest, catalog),
     )
 

@@ -212,7 +212,8 @@ class PoolSpec:
     `is_server`: its replicas are sidecars with an HTTP server, and `target` is their concurrency.
     Only then are the following used, in seconds: `start_s` is the limit of the server's start,
     `drain_s` the time that open exchanges have to end, `stop_grace_s` the server's between TERM and
-    KILL.
+    KILL, `sample_every_s` the interval at which idle replicas are asked their golden sample, 0 for
+    never.
     """
 
     key: str
@@ -232,6 +233,7 @@ class PoolSpec:
     start_s: float = 600.0
     drain_s: float = 600.0
     stop_grace_s: float = 10.0
+    sample_every_s: float = 0.0
     may_rerun: bool = True
     labels: tuple[tuple[str, str], ...] = ()
     driver: str = ""

@@ -76,10 +76,14 @@ def parse_batching_off(id: str, data: dict[str, Any]) -> events.BatchingRefuted:
 def parse_sampled(data: dict[str, Any]) -> Sampled:
     """Parse the body of SAMPLED. Raises LinkError."""
     verdict, ms = data.get("verdict"), data.get("ms")
-    if verdict not in VERDICTS or not is_number(ms):
-        raise LinkError(f"malformed SAMPLED: verdict {str(verdict)[:40]!r}, ms {str(ms)[:40]}")
+    if not isinstance(verdict, str) or verdict not in VERDICTS:
+        raise LinkError(f"malformed SAMPLED: verdict {str(verdict)[:40]!r}")
+    try:
+        took_ms = number(ms)
+    except ValueError as error:
+        raise LinkError(f"malformed SAMPLED: ms: {error}") from error
     reason = text(data.get("reason", ""), SAMPLE_REASON_MAX)
-    return {"verdict": str(verdict), "ms": float(ms), "reason": reason}
+    return {"verdict": verdict, "ms": took_ms, "reason": reason}
 
 
 def parse_load_failed(id: str, data: dict[str, Any]) -> events.Lost:

@@ -13,6 +13,7 @@ from registry.builds import Compilation
 from registry.bundles.foreign_formats import by_suffix, is_onnx
 from registry.errors import BadManifest, BadRequest
 from registry.manifest.checks import NOTHING, refused, validate
+from registry.manifest.health import health_settings
 from registry.manifest.oip import oip_identity
 from registry.manifest.openai import model_api
 from registry.manifest.optimise import optimisation
@@ -48,7 +49,15 @@ from registry.manifest.server import (
     server_settings,
     server_table,
 )
-from registry.model import Batching, DeviceNeed, ExchangeLimits, Limits, Scaling, ServerSettings
+from registry.model import (
+    Batching,
+    DeviceNeed,
+    ExchangeLimits,
+    Health,
+    Limits,
+    Scaling,
+    ServerSettings,
+)
 from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import Optimisation
 
@@ -83,6 +92,7 @@ class Manifest:
     sample: dict[str, Any] = field(default_factory=dict)
     server: ServerSettings | None = None
     exchange: ExchangeLimits | None = None
+    health: Health = field(default_factory=Health)
     oip_name: str = ""
     oip_version: str = ""
     compilation: Compilation | None = None
@@ -273,6 +283,8 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
     device = DeviceNeed(**document.device.model_dump())
     if engine == "python" and not handler:
         raise refused("runtime.engine", f"{HANDLER_FILE} beside the manifest", "no such file")
+    if "health" in document.model_fields_set:
+        raise refused("health", "no such key without [server]", "one")
     inputs = {
         name: input_rule(name, table, engine, handler) for name, table in document.input.items()
     }
@@ -323,6 +335,7 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         note = "needs the key, which only requests at /v1 have"
         raise refused("sample.golden", "no golden sample with openai.upstream_key", True, note)
     own_limits, exchange = _limits(document.limits, is_server=True)
+    server = replace(server_settings(document.server, samples, files), api=api, python=python)
     return Manifest(
         name=document.name,
         engine="server",
@@ -330,8 +343,9 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         scaling=Scaling(**document.scaling.model_dump()),
         limits=own_limits,
         device=DeviceNeed(**document.device.model_dump()),
-        server=replace(server_settings(document.server, samples, files), api=api, python=python),
+        server=server,
         exchange=exchange,
+        health=health_settings(document.health, server),
         named=_named(document),
     )
 
@@ -353,6 +367,8 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
     for name, value in document.sample.items():
         _check_json(f"sample.{name}", value, _SAMPLE_DEPTH_MAX)
     own_limits, exchange = _limits(document.limits, is_server=True, is_python=True)
+    kind = document.output.kind, document.output.content_type
+    server = python_settings(document.python, samples, batching, kind)
     return Manifest(
         name=document.name,
         handler=handler,
@@ -365,13 +381,9 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         inputs=rules,
         output=output,
         sample=document.sample,
-        server=python_settings(
-            document.python,
-            samples,
-            batching,
-            (document.output.kind, document.output.content_type),
-        ),
+        server=server,
         exchange=exchange,
+        health=health_settings(document.health, server),
         named=_named(document),
     )
 

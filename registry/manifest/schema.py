@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from registry.errors import BadRequest
 from registry.manifest.checks import NOTHING, Path, Section, Text, refused, validate
+from registry.manifest.health import HealthTable
 from registry.manifest.oip import OipTable
 from registry.manifest.openai import OpenAITable
 from registry.manifest.optimise import OptimiseTable
@@ -220,6 +221,8 @@ class Document(Section):
     """Precision of the model."""
     limits: LimitsTable = LimitsTable()
     """Limits of requests."""
+    health: HealthTable = HealthTable()
+    """How the server is watched while it serves; only with `[server]`."""
     input: dict[Text, InputTable] = Field(default={}, max_length=INPUTS_MAX)
     """Form of one input. The table is named after the input."""
     output: OutputTable = OutputTable()

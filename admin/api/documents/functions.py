@@ -26,7 +26,7 @@ from registry.model import (
 from runtime_image.contract.compiled import CompilerName, Form, OutputParity, ShapeRange
 from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import PrecisionReport
-from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.samples import SampleRequest, SampleVerdict
 from runtime_image.contract.server import Network
 from runtime_image.contract.signature import Signature
 
@@ -81,7 +81,8 @@ class BuildDetail(BuildRow, kw_only=True):
 class FunctionRow(msgspec.Struct, kw_only=True):
     """A function with its state. `oip_name`: its name at /v2, "" for its own. `phase`: that of a
     waking function. `rate` and the quantiles cover the last minute; null means unknown.
-    `reserved_user`: which reserved user id the server of its image may have, "" for none."""
+    `reserved_user`: which reserved user id the server of its image may have, "" for none. `golden`:
+    the worst verdict of its replicas' golden samples."""
 
     name: str
     oip_name: str
@@ -111,6 +112,7 @@ class FunctionRow(msgspec.Struct, kw_only=True):
     created_s: float
     build: BuildRow | None
     reserved_user: str
+    golden: SampleVerdict
 
 
 class Quantiles(msgspec.Struct):
