@@ -453,8 +453,8 @@ class Control:
             self._on_upgraded(parse_upgraded(self.id, parse_frame(frame)))
             return
         self._expect(self._sample is not None, frame)
-        answer, self._sample = self._sample, None
         found = parse_sampled(parse_frame(frame))
+        answer, self._sample = self._sample, None
         if answer is not None and not answer.done():
             answer.set_result(found)
 

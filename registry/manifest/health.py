@@ -9,7 +9,7 @@ from pydantic import Field
 from registry.manifest.checks import Section, refused
 from registry.model import Health, ServerSettings
 
-EVERY_LEAST_S: Final = 10.0
+EVERY_LEAST_S: Final = 1.0
 
 
 class HealthTable(Section):
@@ -17,7 +17,7 @@ class HealthTable(Section):
 
     sample_every_s: float = Field(default=0.0, ge=0, le=86_400)
     """Seconds between two asks of the [golden sample](../guides/servers.md#golden-samples) of an
-    idle replica, at least 10; 0 for none. They keep no replica awake."""
+    idle replica, at least 1; 0 for none. They keep no replica awake."""
 
 
 def health_settings(table: HealthTable, server: ServerSettings) -> Health:

@@ -29,6 +29,7 @@ from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEnd
 from registry.model import Batching, Key, Operation, PathRules
 from registry.store.keys import TOKEN_NOTE, KeyRing
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
+from runtime_image.contract.samples import SampleVerdict
 from tests.support.nouns import EMPTY, bundle, deployed, profile, server_deployed, server_profile
 
 
@@ -42,6 +43,7 @@ def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: A
         "first_bytes": NO_RESPONSES,
         "forecast": AT_REST,
         "sleeps_at_s": None,
+        "golden": SampleVerdict.NONE,
     }
     return Live((shown, wanted, since_s), **{**usual, **known})
 
