@@ -146,7 +146,7 @@ class Scene:
             self.violated(number, f"an honest call: {got}")
 
     async def compare(self) -> None:
-        """What the server recorded: no refused head, no smuggled token, none more than TIMES_MAX."""
+        """What the server recorded: no refused head, no smuggled token, none over TIMES_MAX."""
         got = await ask(self.port, "GET", "/fn/web/tally?tokens&reset")
         if got.status != 200:
             self.ledger.violated(f"the server's records: {got}")
