@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.samples import Answer, SampleRequest
-from runtime_image.golden.answers import BODY_MAX, read_answer
 from runtime_image.server.connecting import Server, shut
+from runtime_image.server.golden.answers import BODY_MAX, read_answer
 
 BODY_SENT_MAX: Final = 64 * 2**20
 """Max bytes of a sample's body."""

@@ -24,7 +24,7 @@ from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import NoManager, hello_of
 from runtime_image.replica.opening import open_links
 from runtime_image.server import process_tree
-from runtime_image.server.golden import GoldenAsks, outcome
+from runtime_image.server.golden_asks import GoldenAsks, outcome
 from runtime_image.server.links import Links
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart

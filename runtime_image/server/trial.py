@@ -18,10 +18,10 @@ from runtime_image.contract.samples import (
     golden_to_json,
 )
 from runtime_image.contract.server import BODY_SHOWN_MAX, DESCRIPTION_MAX, ServerSpec
-from runtime_image.golden.requests import NO_ENDPOINT, Candidate, candidates
-from runtime_image.golden.rules import ASKS, NotLearnt, learn, rule_of
 from runtime_image.server.asking import Asked, SampleError, ask, body_of, connection
 from runtime_image.server.connecting import Server
+from runtime_image.server.golden.requests import NO_ENDPOINT, Candidate, candidates
+from runtime_image.server.golden.rules import ASKS, NotLearnt, learn, rule_of
 
 BODY_S: Final = 5.0
 """Seconds for which the body of an answer is read: a stream may have no end."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from registry.manifest import oip, openai, optimise, output, python, runtime, schema, server
+from registry.manifest import health, oip, openai, optimise, output, python, runtime, schema, server
 from registry.manifest.schema import RESERVED_ENGINES, Document
 from tests.reference.markdown import code, described, either, items, page, wrapped
 from tests.reference.values import default_of, type_of
@@ -20,7 +20,7 @@ INTRO = """
 deploy; the error names the key, the expected and the actual value.
 
 `fnctl deploy` overrides some keys: see [its options](command-line.md#fnctl-deploy). Changes of
-`[scaling]`, `[limits]` and `[labels]` apply to the function without a new revision.
+`[scaling]`, `[limits]`, `[health]` and `[labels]` apply to the function without a new revision.
 """
 TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "runtime": ("[runtime]", schema.RuntimeTable),
@@ -34,6 +34,7 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "batching": ("[batching]", schema.BatchingTable),
     "optimise": ("[optimise]", optimise.OptimiseTable),
     "limits": ("[limits]", schema.LimitsTable),
+    "health": ("[health] with [server]", health.HealthTable),
     "input.*": ("[input.NAME]", schema.InputTable),
     "output": ("[output]", output.OutputTable),
     "sample": ("[sample] with [server]", server.SampleTable),

@@ -75,6 +75,9 @@ LABELS = {
     ),
     "step": "Step of the pool manager that failed.",
     "version": "Version of fngate.",
+    "verdict": (
+        "What a golden sample showed: `right`, `wrong`, `no_answer`, or `none` if nothing."
+    ),
     "victim": "Replica that made room for another pool: `idle` or `busy`.",
     "when": "Whether a replica failed while `starting` or while `serving`.",
     "xid": "Number of an error in NVIDIA's catalogue, 0 for those beyond the first 32 of a GPU.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-from runtime_image.golden.png import SIGNATURE
+from runtime_image.server.golden.png import SIGNATURE
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:

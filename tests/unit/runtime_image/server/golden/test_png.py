@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from runtime_image.golden.png import Pixels, read_png
+from runtime_image.server.golden.png import Pixels, read_png
 from tests.support.golden import chunk, head, png
 
 SAMPLES = bytes((x * 37 + y * 11) % 256 for y in range(5) for x in range(12))

@@ -22,7 +22,7 @@ from runtime_image.contract.samples import (
     GoldenSample,
     SampleRequest,
 )
-from runtime_image.golden.png import read_png
+from runtime_image.server.golden.png import read_png
 
 ASKS: Final = 3
 """Times that a trial asks, alone."""

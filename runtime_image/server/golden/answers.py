@@ -23,7 +23,7 @@ from runtime_image.contract.samples import (
     VECTOR_MAX,
     Answer,
 )
-from runtime_image.golden.png import SIGNATURE
+from runtime_image.server.golden.png import SIGNATURE
 
 BODY_MAX: Final = 4 * 2**20
 """Bytes of a body that are read; those behind do not count."""

@@ -24,9 +24,9 @@ from runtime_image.contract.samples import (
 )
 from runtime_image.contract.server import ServerSpec
 from runtime_image.replica.loop import Loop
-from runtime_image.server import golden, trial
+from runtime_image.server import golden_asks, trial
 from runtime_image.server.connecting import Server
-from runtime_image.server.golden import GoldenAsks, asked
+from runtime_image.server.golden_asks import GoldenAsks, asked
 from runtime_image.server.trial import learn_golden
 from tests.support.chat_server import running
 
@@ -267,16 +267,16 @@ class Asks:
 def test_one_ask_at_a_time() -> None:
     """A second order meanwhile shows nothing; the loop goes on."""
     with chatting() as server:
-        asks = Asks(learnt(server), server)
-        asks.begin()
-        asks.begin()
-        assert [one["verdict"] for one in asks.found] == [SampleVerdict.NONE]
-        asks.turn()
-        asks.begin()
-        asks.turn()
+        caller = Asks(learnt(server), server)
+        caller.begin()
+        caller.begin()
+        assert [one["verdict"] for one in caller.found] == [SampleVerdict.NONE]
+        caller.turn()
+        caller.begin()
+        caller.turn()
 
-    assert [one["verdict"] for one in asks.found[1:]] == [SampleVerdict.RIGHT] * 2
-    asks.loop.close()
+    assert [one["verdict"] for one in caller.found[1:]] == [SampleVerdict.RIGHT] * 2
+    caller.loop.close()
 
 
 def test_a_defect_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,21 +285,21 @@ def test_a_defect_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Sampled:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(golden, "asked", broken)
+    monkeypatch.setattr(golden_asks, "asked", broken)
     with chatting() as server:
-        asks = Asks(learnt(server), server)
-        asks.begin()
-        asks.turn()
+        caller = Asks(learnt(server), server)
+        caller.begin()
+        caller.turn()
 
-    assert asks.found[0]["verdict"] == SampleVerdict.NONE
-    assert "ours" in asks.found[0]["reason"]
-    asks.loop.close()
+    assert caller.found[0]["verdict"] == SampleVerdict.NONE
+    assert "ours" in caller.found[0]["reason"]
+    caller.loop.close()
 
 
 def test_without_a_golden_sample_there_is_no_verdict() -> None:
     """As of a replica on another type of device."""
-    asks = Asks(None, Server(1, None, is_shared=False))
-    asks.begin()
+    caller = Asks(None, Server(1, None, is_shared=False))
+    caller.begin()
 
-    assert asks.found[0]["verdict"] == SampleVerdict.NONE
-    asks.loop.close()
+    assert caller.found[0]["verdict"] == SampleVerdict.NONE
+    caller.loop.close()

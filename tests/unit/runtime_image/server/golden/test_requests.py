@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from runtime_image.contract.samples import GoldenPlan, GoldenRule, SampleRequest
-from runtime_image.golden.requests import PROMPT, candidates
+from runtime_image.server.golden.requests import PROMPT, candidates
 
 
 def test_a_marked_sample_is_asked_alone() -> None:

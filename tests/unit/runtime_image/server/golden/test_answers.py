@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runtime_image.contract.samples import PICTURE_MAX, PROMPT_MAX, TOKENS_MAX, VECTOR_MAX
-from runtime_image.golden.answers import JSON_MAX, PARTS_MAX, read_answer
-from runtime_image.golden.png import SIGNATURE
+from runtime_image.server.golden.answers import JSON_MAX, PARTS_MAX, read_answer
+from runtime_image.server.golden.png import SIGNATURE
 from tests.support.golden import png
 
 JSON = "application/json"

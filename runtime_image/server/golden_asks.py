@@ -72,8 +72,8 @@ def asked(sample: GoldenSample, server: Server, folder: Path, *, waits: bool) ->
     """Ask a golden sample, and compare the answer. Blocks, at most twice the sample's limit. Text
     is wrong if it is another one twice: of two words that are as likely, either may come."""
     # Their imports take as long as a start.
-    from runtime_image.golden.rules import differs
     from runtime_image.server.asking import SampleError, ask
+    from runtime_image.server.golden.rules import differs
 
     reason, ms = "", 0.0
     for _ in range(2 if sample.rule is GoldenRule.TEXT else 1):

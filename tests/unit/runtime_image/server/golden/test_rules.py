@@ -16,7 +16,7 @@ from runtime_image.contract.samples import (
     golden_from_json,
     golden_to_json,
 )
-from runtime_image.golden.rules import NotLearnt, differs, learn
+from runtime_image.server.golden.rules import NotLearnt, differs, learn
 from tests.support.golden import png
 
 ASK = SampleRequest("/v1/completions", "POST")

@@ -1,1 +1,0 @@
-"""Golden samples: what is asked, how answers are read, learnt and compared. Pure."""
