@@ -1,10 +1,19 @@
-"""PNG files by hand, for golden samples that are pictures."""
+"""Golden samples, and PNG files by hand for those that are pictures."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 
+from registry.builds import DeviceType
+from registry.model import LOCAL_HOST, Golden
+from runtime_image.contract.samples import (
+    Answer,
+    GoldenPlan,
+    GoldenRule,
+    GoldenSample,
+    SampleRequest,
+)
 from runtime_image.server.golden.png import SIGNATURE
 
 
@@ -36,3 +45,11 @@ def _guess(kind: int, row: bytes, above: bytes, i: int) -> int:
     corner, up = above[i - 3] if i >= 3 else 0, above[i]
     nearest = min((left, up, corner), key=lambda one: abs(left + up - corner - one))
     return (0, left, up, (left + up) // 2, nearest)[kind]
+
+
+def golden(plan: GoldenPlan | None, host: str = LOCAL_HOST) -> Golden:
+    """Return a golden sample that a trial on a CPU slot has learnt."""
+    request = SampleRequest("/up", golden=True)
+    answer = Answer(200, "text/plain", digest="d" * 64)
+    sample = GoldenSample(request, GoldenRule.BYTES, answer, 3.0)
+    return Golden(sample, plan or GoldenPlan(request), DeviceType(host))

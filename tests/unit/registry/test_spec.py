@@ -13,6 +13,7 @@ from registry.model import (
     ExchangeLimits,
     InputRule,
     Limits,
+    ModelApi,
     PathRules,
     Profile,
     Revision,
@@ -20,6 +21,8 @@ from registry.model import (
 )
 from registry.spec import (
     candidate_of,
+    golden_of,
+    golden_plan,
     is_outdated,
     model_spec,
     profile_engine,
@@ -29,9 +32,10 @@ from registry.spec import (
 )
 from runtime_image.contract.model import ImageForm, ModelSpec
 from runtime_image.contract.precision import RULES, Optimisation
-from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.samples import GoldenPlan, SampleRequest
 from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
+from tests.support.golden import golden
 from tests.support.nouns import (
     deployed,
     function,
@@ -40,6 +44,7 @@ from tests.support.nouns import (
     profile,
     revision,
     server_deployed,
+    server_profile,
     server_revision,
 )
 
@@ -281,3 +286,48 @@ def test_profiles_of_servers_are_kept_by_what_runs() -> None:
     assert profile_engine(one) == profile_engine(server_revision(paths=PathRules(deny=("/x",))))
     assert profile_engine(one) != profile_engine(server_revision(host="loopback"))
     assert profile_engine(one) == "server:32dd109452f6c657"
+
+
+MARKED = SampleRequest("/up", golden=True)
+API = ModelApi(served_model="tiny", base="/api/v1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan"),
+    [
+        ({}, None),
+        ({"samples": (SampleRequest("/up"),)}, None),
+        ({"samples": (SampleRequest(), MARKED)}, GoldenPlan(MARKED)),
+        ({"api": API}, GoldenPlan(base="/api/v1", model="tiny")),
+        ({"api": ModelApi()}, GoldenPlan(base="/v1", model="web")),
+        ({"api": API, "samples": (MARKED,)}, GoldenPlan(MARKED)),
+        ({"api": API, "network": "egress"}, None),
+        ({"samples": (MARKED,), "network": "egress"}, GoldenPlan(MARKED)),
+        ({"api": replace(API, upstream_key="key")}, None),
+    ],
+)
+def test_who_has_a_golden_sample(changes: dict[str, Any], plan: GoldenPlan | None) -> None:
+    """Models by themselves, unless their answers may come from somebody who counts them."""
+    one = server_deployed(**changes)
+
+    assert golden_plan(one.revision) == plan
+    assert server_spec(one).golden_plan == plan
+    assert golden_plan(revision()) is None
+
+
+def test_a_golden_sample_belongs_to_how_it_was_learnt() -> None:
+    """Revisions that run the same share a profile, whatever their API; each has its own sample."""
+    one, other = server_deployed(api=API), server_deployed(api=ModelApi())
+    learnt = golden(golden_plan(one.revision))
+
+    assert profile_engine(one.revision) == profile_engine(other.revision)
+    assert golden_of(replace(one, profile=server_profile(one.revision, golden=learnt))) == learnt
+    assert golden_of(replace(other, profile=server_profile(one.revision, golden=learnt))) is None
+    assert golden_of(one) is None
+
+
+def test_a_marked_sample_keeps_the_profile() -> None:
+    """What is learnt of a sample changes nothing of what runs, nor of earlier profiles' keys."""
+    plain = server_revision(samples=(SampleRequest("/up"),))
+
+    assert profile_engine(plain) == profile_engine(server_revision(samples=(MARKED,)))
