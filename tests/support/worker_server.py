@@ -92,7 +92,11 @@ class Line:
         if isinstance(body, dict):
             body = json.dumps(body).encode()
             given.setdefault("Content-Type", "application/json")
+        # Head and body in one piece: a refusal that comes before the body ends the connection.
+        sock = self._http.sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
         self._http.request(method, path, body, given)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
     def call(
         self, ref: str, inputs: dict[str, Any], headers: Mapping[str, str] | None = None
