@@ -245,7 +245,10 @@ def server(
 ) -> Iterator[GrpcServerProcess]:
     """A server with one or four gateway processes."""
     folder = tmp_path_factory.mktemp("changes")
-    with grpc_server(folder, "--workers", request.param, "--cpu-slots", "16") as server:
+    options = ("--workers", request.param, "--cpu-slots", "16")
+    # All connections are made before the first call.
+    patient = {"FN_HEAD_READ_S": "60"}
+    with grpc_server(folder, *options, environment=patient) as server:
         yield server
         assert [line for line in server.http.log if "workers are behind" in line] == []
         assert list(server.http.complaints) == []
