@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from gateway.admission.callers import Need
 from gateway.oip.repository import IndexRequest, ModelRequest
+from gateway.oip.statistics import Statistics
 from gateway.openapi import oip_bodies as bodies
 from gateway.openapi.call_routes import LENGTH, NOT_STARTED, READ, RUN, SENT
 from gateway.openapi.routes import (
@@ -124,7 +125,7 @@ def _model(base: str) -> list[Route]:
         ),
         _route(
             *("GET", f"{base}/stats", "Show statistics of a model.", "read"),
-            [answered(bodies.Statistics)],
+            [answered(Statistics)],
             errors=OF_WORKERS,
         ),
         _infer(f"{base}/infer"),
@@ -179,7 +180,7 @@ def _repository() -> list[Route]:
         ),
         _route(
             *("GET", "/v2/models/stats", "Show statistics of all models.", "read"),
-            [answered(bodies.Statistics)],
+            [answered(Statistics)],
             errors=OF_WORKERS,
         ),
     ]
