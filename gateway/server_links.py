@@ -16,7 +16,7 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Data, Link, ServerLink, Stage, digest_of
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.hosts.greeting import GreetedStream
+from gateway.hosts.greeting import DIAL_S, GreetedStream
 from gateway.hosts.upstream import RemoteServerSockets
 from gateway.links import Hosts, Peer, ReplicaLinks
 from gateway.server_sockets import ServerSockets
@@ -205,7 +205,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         peer.stream, peer.side = stream, sockets
         try:
             route = self._hosts.route(endpoint.host)
-            await route.bodies.wait_up()  # for the channels of exchanges
+            await route.bodies.wait_up(DIAL_S)  # for the channels of exchanges
             await stream.open(route.calls, endpoint.path)
         except BaseException:
             peer.stream = peer.side = None

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from gateway.hosts.greeting import Dialer, Greeting
+from gateway.hosts.greeting import Connection, Greeting
 from gateway.server_sockets import ServerSockets
 from gateway.upstream import ConnectionOwner, HostLost, UpstreamConnection
 from registry.exchange import ReplicaEndpoint
@@ -73,11 +73,11 @@ class RemoteUpstream(UpstreamConnection):
     def acknowledge(self) -> None:
         """Do nothing: the sidecar acknowledges what it reads."""
 
-    async def dial(self, dialer: Dialer, path: str, key: str) -> None:
+    async def dial(self, connection: Connection, path: str, key: str) -> None:
         """Open the channel; CONNECT follows the greeting."""
         self._connect = b"".join(pack(Kind.CONNECT, self.known_id, key.encode()))
         try:
-            await dialer.dial(path, self)
+            await connection.dial(path, self)
         except OSError as error:
             self._fail(str(error))
             return
@@ -142,7 +142,7 @@ class RemoteUpstream(UpstreamConnection):
 class RemoteServerSockets(ServerSockets):
     """The connections to one server on another host."""
 
-    dialer: Callable[[], Dialer]
+    dialer: Callable[[], Connection]
     """Returns the connection to the host; set before the first request. Raises OSError."""
     is_broken = False
     """Whether the connection to the host has broken."""
