@@ -30,9 +30,6 @@ from runtime_image.link.stream import FrameStream
 
 log = structlog.get_logger()
 
-IDLE_FRAMES_MAX: Final = 10_000
-"""Max frames on a link, beside answers to requests, between two connections that are opened or
-ended. They are free for the sidecar and cost this process CPU time."""
 UNUSABLE_LOG_S: Final = 10.0
 """Seconds between two log lines about missing descriptors."""
 NO_META: Final = RequestMeta("", "", -1, "")
@@ -178,12 +175,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         )
 
     def _make_link(self, id: str, peer: Peer[ServerSockets]) -> Link:
-        endpoint = peer.endpoint
-        link = ServerLink(id, peer.pool, endpoint.limit, marks_started=True)
-        if endpoint.host:
-            link.host = endpoint.host
-            link.rtt_s = self._hosts.route(endpoint.host).calls.rtt_s
-        return link
+        return ServerLink(id, peer.pool, peer.endpoint.limit, marks_started=True)
 
     async def _open_remote(self, id: str, peer: Peer[ServerSockets], hello: list[Piece]) -> None:
         endpoint = peer.endpoint
@@ -238,9 +230,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
             exchanges = self._dispatcher.exchanges
             self._perform(exchanges.on_not_started(id, frame.id, frame.aux, now))
             return
-        peer.idle_frames += 1
-        if peer.idle_frames > IDLE_FRAMES_MAX:
-            raise LinkError(f"{IDLE_FRAMES_MAX} frames without an exchange")
+        peer.count_idle("an exchange")
         self._on_other_frame(id, sockets, frame, now)
 
     def _on_other_frame(self, id: str, sockets: ServerSockets, frame: Frame, now: float) -> None:

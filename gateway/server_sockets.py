@@ -12,17 +12,18 @@ import os
 import socket
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from gateway.dispatch.keeping import LATE_S, KeptConnections
+from gateway.links import Stream
 from gateway.socket_channel import SocketChannel
 from gateway.upstream import UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import Flag, Kind, NotStarted
-from runtime_image.link.frames import LinkError, Piece, pack
+from runtime_image.link.frames import LinkError, pack
 
 log = structlog.get_logger()
 
@@ -35,16 +36,6 @@ ASK_S: Final = 2.0
 LATE_MAX: Final = 1000
 """Max connections between two used ones that arrive for exchanges that have ended."""
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
-
-
-class Stream(Protocol):
-    """The frames of the link."""
-
-    def send(self, pieces: list[Piece]) -> None:
-        """Queue a packed frame."""
-
-    def abort(self, reason: str) -> None:
-        """Close the link at once."""
 
 
 class ServerSockets:

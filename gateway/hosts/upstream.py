@@ -8,7 +8,6 @@ and the key of the link, joins it to that connection. So a connection costs one 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Final
 
@@ -16,6 +15,7 @@ import structlog
 
 from gateway.hosts.greeting import Connection, Greeting
 from gateway.server_sockets import ServerSockets
+from gateway.socket_channel import hello_member
 from gateway.upstream import ConnectionOwner, HostLost, UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from runtime_image.contract.link import Kind
@@ -24,8 +24,6 @@ from runtime_image.link.frames import LinkError, pack
 log = structlog.get_logger()
 
 KEY_LENGTH: Final = 32
-HELLO_MAX: Final = 4096
-"""Max bytes of a HELLO's body."""
 PORT_MAX: Final = 65535
 
 
@@ -238,12 +236,7 @@ class RemoteServerSockets(ServerSockets):
 
 def _key(body: bytes | bytearray) -> str:
     """Return the key in the HELLO of a sidecar. Raises LinkError."""
-    try:
-        if len(body) > HELLO_MAX:
-            raise ValueError(f"{len(body)} bytes")
-        key = json.loads(body)["key"]
-        if not isinstance(key, str) or len(key) != KEY_LENGTH or not key.isalnum():
-            raise ValueError(f"expected {KEY_LENGTH} characters as key")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LinkError(f"malformed HELLO: {error}") from error
+    key = hello_member(body, "key")
+    if not isinstance(key, str) or len(key) != KEY_LENGTH or not key.isalnum():
+        raise LinkError(f"malformed HELLO: expected {KEY_LENGTH} characters as key")
     return key
