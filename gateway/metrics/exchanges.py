@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence
 from typing import Final
 
-from gateway.metrics.counters import (
-    CounterFamily,
-    CounterStore,
-    GaugeFamily,
-    Histogram,
-    HistogramFamily,
-    Labels,
-)
+from gateway.metrics.counters import Families, GaugeFamily, Histogram, Labels
 
 OPEN: Final = "fngate_exchanges_open"
 SECONDS: Final = (
@@ -65,19 +58,21 @@ class ExchangeNumbers:
 class ExchangeFamilies:
     """The families; `labels` are a function's namespace and name, as `Metrics` bounds them."""
 
-    def __init__(self, labelnames: tuple[str, ...], store: CounterStore) -> None:
+    def __init__(self, families: Families) -> None:
         text = "Requests of server functions that are being held, answered or tunnelled."
-        self._open = GaugeFamily(OPEN, text, labelnames, store)
-        text = "Time from sending a request to a server function to the first byte of its answer."
-        self._first_byte = HistogramFamily(
-            "fngate_first_byte_seconds", text, labelnames, SECONDS, store
+        self._open = families.add(GaugeFamily(OPEN, text, families.labels, families.store))
+        self._first_byte = families.histogram(
+            "fngate_first_byte_seconds",
+            "Time from sending a request to a server function to the first byte of its answer.",
+            SECONDS,
         )
-        text = "Bytes of bodies of server functions, by direction (in: requests, out: answers)."
-        names = (*labelnames, "direction")
-        self._bytes = CounterFamily("fngate_exchange_bytes", text, names, store)
-        self._values = store.values
+        self._bytes = families.counter(
+            "fngate_exchange_bytes",
+            "Bytes of bodies of server functions, by direction (in: requests, out: answers).",
+            "direction",
+        )
+        self._values = families.store.values
         self._numbers: dict[Labels, ExchangeNumbers] = {}
-        self.collectors = (self._open, self._first_byte, self._bytes)
 
     def of(self, labels: Labels) -> ExchangeNumbers:
         """Return the numbers of a function."""
@@ -94,11 +89,7 @@ class ExchangeFamilies:
         return self._first_byte.known(*labels)
 
     def remove(self, labels: Labels) -> None:
-        """Remove the numbers of a function that was removed."""
+        """Forget the numbers of a function that was removed from the families."""
         numbers = self._numbers.pop(labels, None)
         if numbers is not None:
             numbers.is_removed = True
-        self._open.remove(*labels)
-        self._first_byte.remove(*labels)
-        for direction in DIRECTIONS:
-            self._bytes.remove(*labels, direction)
