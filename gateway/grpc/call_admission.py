@@ -23,6 +23,7 @@ from gateway.http.context import Invoker
 from gateway.http.reservations import BodyBudget
 from gateway.settings import GatewaySettings
 from gateway.unsent import UnsentAnswer, UnsentAnswers
+from registry.errors import BadRequest
 from registry.shares import Shares
 
 UNASKED: Final = 16 * 1024
@@ -95,6 +96,13 @@ class AdmittedCall:
         """Return the next message, None if the client sends no more. Raises FnError."""
         rules = self._rules
         return rules.reader.read(self._context, self._party, rules.most, rules.read_s)
+
+    async def read_one(self, name: str) -> bytes:
+        """Return the only message of a call, of the type `name`. Raises FnError."""
+        data = await self.read()
+        if data is None:
+            raise BadRequest(f"expected a message {name}, got none")
+        return data
 
     def answer(self, data: bytes) -> bytes:
         """Return the bytes of a call's only answer, which gRPC gets now: none get there another

@@ -14,7 +14,7 @@ from google.protobuf import json_format
 
 from gateway.admission.callers import Need
 from gateway.grpc.call_admission import AnyKey, CallAdmission, CallClass
-from gateway.grpc.codes import failure
+from gateway.grpc.codes import abort, failure
 from gateway.grpc.messages import METHODS, message, parse
 from gateway.grpc.metadata import CallHead, read_metadata
 from gateway.http.context import Invoker
@@ -88,9 +88,7 @@ class Service:
                 if need is None:
                     return await answer(b"", caller)
                 with self._admission.admit(CallClass.CONTROL, caller, need, context) as admitted:
-                    data = await admitted.read()
-                    if data is None:
-                        raise BadRequest(f"expected a message {request.DESCRIPTOR.name}, got none")
+                    data = await admitted.read_one(described.input_type.name)
                     return admitted.answer(await answer(data, caller))
             except FnError as error:
                 found = error
@@ -98,9 +96,7 @@ class Service:
                 log.exception("a request failed", method=method)
                 found = FnError("see the server's log")
             is_admin = self._invoker.access.is_admin(caller.credential)
-            failed = failure(found, for_admin=is_admin)
-            await context.abort(failed.code, failed.text, failed.metadata)
-            raise AssertionError("abort raises")
+            return await abort(context, failure(found, for_admin=is_admin))
 
         return handle
 
