@@ -20,8 +20,9 @@ from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.pool import LARGE_ANSWER
 from gateway.hosts.bodies import FramedBodies
+from gateway.hosts.connections import HostConnections
 from gateway.hosts.data_link import LinkEvents, RemoteDataLink
-from gateway.links import Hosts, Peer, ReplicaLinks
+from gateway.links import Peer, ReplicaLinks
 from gateway.shared_memory import BodySlot, SharedLink, SlabPool
 from registry.errors import FnError
 from registry.tasks import Tasks
@@ -93,7 +94,7 @@ class DataLinks(ReplicaLinks[Bodies]):
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
         on_answered: Callable[[str, HeldCall | None, Outcome | None], None],
-        hosts: Hosts,
+        hosts: HostConnections,
     ) -> None:
         """Create the links; see `ReplicaLinks`.
 

@@ -21,7 +21,8 @@ import structlog
 
 from gateway.dispatch.call import Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.hosts.data_link import Route
+from gateway.hosts.connections import HostConnections
+from gateway.socket_channel import Side
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Kind
@@ -51,33 +52,6 @@ class Stream(Protocol):
 
     def abort(self, reason: str) -> None:
         """Close the link at once."""
-
-
-class Side(Protocol):
-    """This process's half of a side channel."""
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Descriptors that HELLO carries to the replica."""
-
-    def hello_sent(self) -> None:
-        """Close this process's copies of `descriptors`."""
-
-    def on_hello(self, body: bytes | bytearray) -> None:
-        """Process the replica's HELLO. Raises LinkError."""
-
-    def on_link_lost(self) -> None:
-        """Release what the lost link held."""
-
-    def close(self) -> None:
-        """Close the side channel."""
-
-
-class Hosts(Protocol):
-    """The connections to other hosts (`gateway.hosts.connections.HostConnections`)."""
-
-    def route(self, host: str) -> Route:
-        """Return the way to the replicas of a host. Raises OSError for an unknown one."""
 
 
 S = TypeVar("S", bound=Side)
@@ -117,7 +91,7 @@ class ReplicaLinks(ABC, Generic[S]):
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
-        hosts: Hosts,
+        hosts: HostConnections,
     ) -> None:
         """Create the links.
 

@@ -16,9 +16,10 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Data, Link, ServerLink, Stage, digest_of
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.hosts.connections import HostConnections
 from gateway.hosts.greeting import DIAL_S, GreetedStream
 from gateway.hosts.upstream import RemoteServerSockets
-from gateway.links import Hosts, Peer, ReplicaLinks
+from gateway.links import Peer, ReplicaLinks
 from gateway.server_sockets import ServerSockets
 from gateway.upstream import UpstreamConnection
 from registry.errors import FnError
@@ -87,7 +88,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
         hand_over: Callable[[ExchangeCall, UpstreamConnection], None],
-        hosts: Hosts,
+        hosts: HostConnections,
     ) -> None:
         """Create the links; see `ReplicaLinks`.
 

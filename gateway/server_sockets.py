@@ -18,7 +18,7 @@ import structlog
 
 from gateway.dispatch.keeping import LATE_S, KeptConnections
 from gateway.links import Stream
-from gateway.socket_channel import SocketChannel
+from gateway.socket_channel import Side, SocketChannel
 from gateway.upstream import UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
@@ -38,7 +38,7 @@ LATE_MAX: Final = 1000
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
 
-class ServerSockets:
+class ServerSockets(Side):
     """Side of one sidecar's link that has the connections. Event loop thread only.
 
     `connected_s`: when the link was established (monotonic seconds).
@@ -312,7 +312,8 @@ class ServerSockets:
         """Make a transport for a connected socket."""
         loop = asyncio.get_running_loop()
         try:
-            make = loop.create_unix_connection if _is_unix(sock) else loop.create_connection
+            is_unix = sock.family == socket.AF_UNIX
+            make = loop.create_unix_connection if is_unix else loop.create_connection
             await make(lambda: connection, sock=sock)
         except OSError as error:
             sock.close()
@@ -325,10 +326,6 @@ class ServerSockets:
             raise
         else:
             connection.adopted()
-
-
-def _is_unix(sock: socket.socket) -> bool:
-    return sock.family == socket.AF_UNIX
 
 
 def _socket(descriptor: int) -> socket.socket:

@@ -18,7 +18,7 @@ process.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Final
 
@@ -83,7 +83,7 @@ class SlabPool:
     @property
     def touched(self) -> int:
         """Upper bound of the resident bytes of all slabs."""
-        return sum(slab.allocator.touched for slab in self._all())
+        return sum(slab.allocator.touched for slab in (*self._live.values(), *self._retired))
 
     def lost_link_count(self, replica: str) -> int:
         """Return how many lost links to `replica` still let it read bodies."""
@@ -137,10 +137,6 @@ class SlabPool:
         for slab in self._retired:
             slab.close()
         self._retired.clear()
-
-    def _all(self) -> Iterator[Slab]:
-        yield from self._live.values()
-        yield from self._retired
 
     def _make_slab(self, pool: str) -> Slab | None:
         if not self._is_usable:

@@ -25,8 +25,32 @@ HELLO_MAX: Final = 4096
 """Max bytes of a HELLO's body."""
 
 
-class SideSocket(ABC):
-    """This process's end of one side channel. Event loop thread only.
+class Side(ABC):
+    """This process's half of a link's side channel: of one without descriptors, unless it is
+    overridden."""
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Descriptors that HELLO carries to the replica."""
+        return []
+
+    def hello_sent(self) -> None:  # noqa: B027 - not every side has to
+        """Close this process's copies of `descriptors`."""
+
+    def on_hello(self, body: bytes | bytearray) -> None:  # noqa: B027 - not every side reads it
+        """Process the replica's HELLO. Raises LinkError."""
+
+    def on_link_lost(self) -> None:
+        """Release what the lost link held."""
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the side channel. Idempotent."""
+
+
+class SideSocket(Side):
+    """This process's end of a side channel that is a socket. Event loop thread only.
 
     Created before the link; read from the replica's HELLO on.
     """

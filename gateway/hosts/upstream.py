@@ -71,11 +71,11 @@ class RemoteUpstream(UpstreamConnection):
     def acknowledge(self) -> None:
         """Do nothing: the sidecar acknowledges what it reads."""
 
-    async def dial(self, connection: Connection, path: str, key: str) -> None:
-        """Open the channel; CONNECT follows the greeting."""
+    async def dial(self, dialer: Callable[[], Connection], path: str, key: str) -> None:
+        """Open the channel; CONNECT follows the greeting. `dialer` as in `RemoteServerSockets`."""
         self._connect = b"".join(pack(Kind.CONNECT, self.known_id, key.encode()))
         try:
-            await connection.dial(path, self)
+            await dialer().dial(path, self)
         except OSError as error:
             self._fail(str(error))
             return
@@ -169,7 +169,8 @@ class RemoteServerSockets(ServerSockets):
         connection = RemoteUpstream(self, id, self._endpoint, self.connected_s, self._on_failed)
         connection.known_id = id
         self._pending[id] = connection
-        self._tasks.spawn(f"channel {self._endpoint.id}", self._dial(connection))
+        dialing = connection.dial(self.dialer, self._endpoint.path, self._key)
+        self._tasks.spawn(f"channel {self._endpoint.id}", dialing)
 
     def end(self, id: int, *, kept: bool) -> None:
         """End exchange `id`, unless that was done; `kept`: its connection becomes idle."""
@@ -216,14 +217,6 @@ class RemoteServerSockets(ServerSockets):
         connection = self._pending.pop(id, None)
         if connection is not None:
             connection.abort()
-
-    async def _dial(self, connection: RemoteUpstream) -> None:
-        try:
-            dialer = self.dialer()
-        except OSError as error:
-            self._on_failed(connection, str(error))
-        else:
-            await connection.dial(dialer, self._endpoint.path, self._key)
 
     def _on_failed(self, connection: RemoteUpstream, reason: str) -> None:
         id = connection.id
