@@ -189,8 +189,6 @@ class SlabPool:
             link.on_retired(slab.number)
 
     def _close_unmapped(self) -> None:
-        if not self._retired:
-            return
         for slab in [slab for slab in self._retired if slab.is_unmapped()]:
             self._retired.remove(slab)
             slab.close()

@@ -256,10 +256,6 @@ class UnsentAnswers:
     def __len__(self) -> int:
         return len(self._all)
 
-    def open(self, cut: Callable[[], object], *, may_pause: bool = False) -> UnsentAnswer:
-        """Return the count of a client without a transport of ours; `cut` as in `UnsentAnswer`."""
-        return UnsentAnswer(self, cut, may_pause=may_pause)
-
     def begin(self, one: UnsentAnswer) -> None:
         """Watch a client that has not taken everything."""
         one.moved_s = one.paced_s = self.clock()

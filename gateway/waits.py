@@ -62,7 +62,7 @@ class OpenWaits:
         Raises ShuttingDown if the server shuts down first, and QueueFull if too many requests wait,
         or too many of the party.
         """
-        opened = OpenRequest(error=_shutting_down() if self._is_closing else None)
+        opened = OpenRequest(error=shutting_down() if self._is_closing else None)
         if party is None:
             return await opened.run(self._waits, work)
         try:
@@ -79,10 +79,11 @@ class OpenWaits:
         """End all waits, and later ones at once (handler of aiohttp's shutdown signal)."""
         self._is_closing = True
         for wait in self._waits:
-            wait.fail(_shutting_down())
+            wait.fail(shutting_down())
 
 
-def _shutting_down() -> ShuttingDown:
+def shutting_down() -> ShuttingDown:
+    """Return the error of requests that a shutdown ends."""
     return ShuttingDown("the server is shutting down", retry_after_s=RETRY_S)
 
 

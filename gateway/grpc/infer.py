@@ -18,7 +18,8 @@ from gateway.grpc.calls import Calls, InferCall
 from gateway.grpc.codes import Failure, abort, failure
 from gateway.grpc.metadata import CallHead, read_metadata
 from gateway.revocation import cut_revoked
-from registry.errors import FnError, ShuttingDown
+from gateway.waits import shutting_down
+from registry.errors import FnError
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
@@ -207,7 +208,7 @@ class Stream:
                 self._limit()
             if not self._in_flight:
                 if self._is_stopping:
-                    self._end = ShuttingDown("the server is shutting down", retry_after_s=5)
+                    self._end = shutting_down()
                 if self._end is not None:
                     await abort(self._context, failure(self._end))
                 if self._is_read:

@@ -377,11 +377,7 @@ def newest_exemplars(histograms: Iterable[HistogramFamily], count: int) -> list[
     """Return the newest exemplars of all families, at most `count`."""
     kept = chain.from_iterable(one.kept() for one in histograms)
     # Sample names are built only for the returned ones: this runs in the event loop's thread.
-    return [one.of.marked(one) for one in nlargest(count, kept, key=_made_s)]
-
-
-def _made_s(kept: BucketExemplar) -> float:
-    return kept.exemplar.at_s
+    return [one.of.marked(one) for one in nlargest(count, kept, key=lambda one: one.exemplar.at_s)]
 
 
 def to_prometheus(exemplar: Exemplar) -> ShownExemplar:

@@ -150,7 +150,7 @@ class Metrics:
         text = "Access log events that were dropped because the log could not be written in time."
         left_out = CounterFamily("fngate_access_events_left_out", text, (), families.store)
         self._left_out = families.add(left_out).of()
-        self.exchanges = ExchangeFamilies(families)
+        self._exchanges = ExchangeFamilies(families)
         self.held = HeldFamilies(families)
         self._tokens = TokenFamilies(families)
         for family in families.made:
@@ -209,12 +209,16 @@ class Metrics:
     def exchange_numbers(self, namespace: str, function: str) -> ExchangeNumbers:
         """Return the numbers under which a function's exchanges are counted."""
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        return self.exchanges.of(series.labels)
+        if series.exchanges is None:
+            series.exchanges = self._exchanges.bind(series.labels)
+        return series.exchanges
 
     def tokens_of(self, namespace: str, function: str) -> TokenNumbers:
         """Return the numbers under which a function's tokens are counted, to be used at once."""
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        return self._tokens.of(series.labels)
+        if series.tokens is None:
+            series.tokens = self._tokens.bind(series.labels)
+        return series.tokens
 
     def count_exchange(
         self, key: tuple[str, str], outcome: tuple[str, str], seconds: float, receipt: Receipt
@@ -281,9 +285,9 @@ class Metrics:
             return
         key = (change.namespace, change.name)
         self._woken.discard(key)
-        self._series.pop(key, None)
-        self.exchanges.remove(key)
-        self._tokens.remove(key)
+        series = self._series.pop(key, None)
+        if series is not None and series.exchanges is not None:
+            series.exchanges.is_removed = True
         self._families.remove(*key)
 
     def durations(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
@@ -293,8 +297,8 @@ class Metrics:
     def first_bytes(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
         """Return the time to the first byte of every server function that has answered."""
         for key, series in self._series.items():
-            if (known := self.exchanges.first_byte(series.labels)) is not None:
-                yield key, known
+            if series.exchanges is not None:
+                yield key, series.exchanges.first_byte
 
     def _series_of(self, namespace: str, function: str) -> FunctionSeries:
         """Return the series of a function that is counted for the first time.
@@ -363,10 +367,7 @@ class AnswerCounters(NamedTuple):
 
 @dataclass(slots=True)
 class FunctionSeries:
-    """Counters of one function, looked up once: a look-up takes longer than counting.
-
-    `served` is None until a replica has answered: until then the page shows no such counter.
-    """
+    """Counters of one function, looked up once: a look-up takes longer than counting."""
 
     labels: tuple[str, str]
     duration: Histogram
@@ -374,6 +375,11 @@ class FunctionSeries:
     sends: Histogram
     rows: Histogram
     served: AnswerCounters | None = None
+    """None until a replica has answered: until then the page shows no such counter."""
+    exchanges: ExchangeNumbers | None = None
+    """None until the first exchange."""
+    tokens: TokenNumbers | None = None
+    """None until the first call of /v1."""
 
     def bind_served(self, ok: Counter) -> AnswerCounters:
         """Bind the counters for answers of replicas; `ok` is the counter of their outcome."""

@@ -22,7 +22,7 @@ class TokenNumbers(NamedTuple):
 
 
 class TokenFamilies:
-    """The families; `labels` are a function's namespace and name, as `Metrics` bounds them."""
+    """The families of tokens."""
 
     def __init__(self, families: Families) -> None:
         self._in = families.counter(
@@ -45,21 +45,13 @@ class TokenFamilies:
             "Tokens per second of streamed answers of /v1, from their first event to their end.",
             RATES,
         )
-        self._known: dict[Labels, TokenNumbers] = {}
 
-    def of(self, labels: Labels) -> TokenNumbers:
+    def bind(self, labels: Labels) -> TokenNumbers:
         """Return the numbers of a function. They are valid until the loop's next turn."""
-        known = self._known.get(labels)
-        if known is None:
-            known = self._known[labels] = TokenNumbers(
-                self._in.of(*labels),
-                self._out.of(*labels),
-                self._unknown.of(*labels),
-                self._first_token.of(*labels),
-                self._rate.of(*labels),
-            )
-        return known
-
-    def remove(self, labels: Labels) -> None:
-        """Forget the numbers of a function that was removed from the families."""
-        self._known.pop(labels, None)
+        return TokenNumbers(
+            self._in.of(*labels),
+            self._out.of(*labels),
+            self._unknown.of(*labels),
+            self._first_token.of(*labels),
+            self._rate.of(*labels),
+        )

@@ -6,8 +6,7 @@ while the server runs; clients read differences. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -88,20 +87,9 @@ class Statistics(Struct):
     model_stats: list[ModelStatistics]
 
 
-class Served(NamedTuple):
-    """Statistics of a revision with its model's name and version at the protocol."""
-
-    name: str
-    version: str
-    statistics: RevisionStatistics
-
-
-def document(models: Iterable[Served]) -> Statistics:
-    """Return the answer to a request for statistics; its numbers are JSON numbers."""
-    return Statistics([_model(*one) for one in models])
-
-
-def _model(name: str, version: str, found: RevisionStatistics) -> ModelStatistics:
+def model_statistics(name: str, version: str, found: RevisionStatistics) -> ModelStatistics:
+    """Return the statistics of a revision, whose model has this name and version in the
+    protocol."""
     return ModelStatistics(
         name,
         version,

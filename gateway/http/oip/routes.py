@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiohttp import web
 
@@ -60,21 +60,17 @@ class Row(NamedTuple):
     handler: Handler
 
 
-class Boundary(Protocol):
-    """The checks that all routes share, and their answers to errors."""
-
-    def wrap(self, handler: Handler) -> Handler:
-        """Return `handler` behind the boundary."""
-
-
 class OipRoutes:
     """The routes of the Open Inference Protocol. Event loop thread only."""
 
-    def __init__(self, invoker: Invoker, writer: Writer, boundary: Boundary) -> None:
-        """`boundary` answers errors in the protocol's form."""
+    def __init__(
+        self, invoker: Invoker, writer: Writer, guarded: Callable[[Handler], Handler]
+    ) -> None:
+        """`guarded` returns a handler behind the checks that all routes share, and whose errors are
+        answered in the protocol's form."""
         self._invoker = invoker
         self._writer = writer
-        self._boundary = boundary
+        self._guarded = guarded
         self._server = documents.server_metadata(version("fngate"))
         self.models = ServedModels(invoker)
         self.rows: Final = self._rows()
@@ -125,7 +121,7 @@ class OipRoutes:
         app.on_shutdown.append(self.models.waits.stop)
 
     def _add(self, app: web.Application, path: str, handler: Handler) -> None:
-        guarded = self._boundary.wrap(handler)
+        guarded = self._guarded(handler)
         app.router.add_route("*", PREFIX + path, guarded, expect_handler=continue_later)
 
     # What the handlers share

@@ -16,9 +16,9 @@ from gateway.oip.documents import (
 )
 from gateway.oip.names import served_name, served_version
 from gateway.oip.repository import check_load, check_unload
-from gateway.oip.statistics import Served, Statistics, document
-from gateway.waits import OpenWaits
-from registry.errors import NotServed, ShuttingDown
+from gateway.oip.statistics import Statistics, model_statistics
+from gateway.waits import OpenWaits, shutting_down
+from registry.errors import NotServed
 
 if TYPE_CHECKING:
     from gateway.admission.callers import Caller, Need
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from gateway.http.context import Invoker
     from gateway.ports import ModelControl
     from registry.catalog import Deployed
-
-RETRY_S: Final = 5.0
 
 
 class ServedModels:
@@ -79,9 +77,11 @@ class ServedModels:
             revisions = [found] if is_one else current_revisions(catalog, found)
         pools = [one.revision.key for one in revisions]
         counted = await self._invoker.statistics.statistics(pools)
-        return document(
-            Served(served_name(one), served_version(one), numbers)
-            for one, numbers in zip(revisions, counted, strict=True)
+        return Statistics(
+            [
+                model_statistics(served_name(one), served_version(one), numbers)
+                for one, numbers in zip(revisions, counted, strict=True)
+            ]
         )
 
     async def load(
@@ -102,7 +102,7 @@ class ServedModels:
     def check_open(self) -> None:
         """Raise ShuttingDown once no calls are accepted any more."""
         if not self._invoker.gate.is_open:
-            raise ShuttingDown("the server is shutting down", retry_after_s=RETRY_S)
+            raise shutting_down()
 
     @property
     def _control(self) -> ModelControl:

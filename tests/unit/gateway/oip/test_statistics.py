@@ -11,20 +11,19 @@ from gateway.oip.statistics import (
     Duration,
     InferStatistics,
     RevisionStatistics,
-    Served,
-    document,
+    model_statistics,
 )
 
 
-def shown(served: list[Served]) -> list[dict[str, Any]]:
-    """Return the models of the document as clients read them."""
-    models: list[dict[str, Any]] = to_builtins(document(served))["model_stats"]
-    return models
+def shown(name: str, version: str, found: RevisionStatistics) -> dict[str, Any]:
+    """Return the statistics of a model as clients read them."""
+    model: dict[str, Any] = to_builtins(model_statistics(name, version, found))
+    return model
 
 
 def test_a_revision_that_served_nothing_has_every_number_as_zero() -> None:
     """Clients read differences: a number that is missing at first would be an error to them."""
-    [model] = shown([Served("m", "1", RevisionStatistics("default/m@1"))])
+    model = shown("m", "1", RevisionStatistics("default/m@1"))
     zero = {"count": 0, "ns": 0}
     assert model == {
         "name": "m",
@@ -53,7 +52,7 @@ def test_every_number_stands_under_its_own_name() -> None:
     found = RevisionStatistics(
         "default/m@3", 100, 200, 300, InferStatistics(*took[:6], *took[9:]), (batch,)
     )
-    [model] = shown([Served("models.m", "7", found)])
+    model = shown("models.m", "7", found)
     assert (model["name"], model["version"], model["last_inference"]) == ("models.m", "7", 100)
     assert (model["inference_count"], model["execution_count"]) == (200, 300)
     names = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
@@ -69,9 +68,3 @@ def test_every_number_stands_under_its_own_name() -> None:
             "compute_output": {"count": 9, "ns": 90},
         }
     ]
-
-
-def test_models_keep_their_order() -> None:
-    """The document lists models as its caller did."""
-    served = [Served(name, "1", RevisionStatistics(name)) for name in ("b", "a", "c")]
-    assert [one["name"] for one in shown(served)] == ["b", "a", "c"]
