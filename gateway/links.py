@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
 
 from gateway.dispatch.call import Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.hosts.connections import HostConnections
-from gateway.socket_channel import Side
+from gateway.socket_channel import Side, Stream
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Kind
@@ -42,16 +42,6 @@ CONNECT_RETRY_S: Final = 0.2
 REMOTE_RETRY_MAX_S: Final = 5.0
 """Max seconds between two attempts to reach a replica on another host. They go on while the manager
 lists it, which knows when the host is gone."""
-
-
-class Stream(Protocol):
-    """The frames of one link."""
-
-    def send(self, pieces: list[Piece]) -> None:
-        """Queue a packed frame; dropped silently if the link is lost."""
-
-    def abort(self, reason: str) -> None:
-        """Close the link at once."""
 
 
 S = TypeVar("S", bound=Side)

@@ -17,8 +17,7 @@ from typing import Final
 import structlog
 
 from gateway.dispatch.keeping import LATE_S, KeptConnections
-from gateway.links import Stream
-from gateway.socket_channel import Side, SocketChannel
+from gateway.socket_channel import Side, SocketChannel, Stream
 from gateway.upstream import UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks

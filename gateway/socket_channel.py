@@ -9,13 +9,13 @@ import json
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
 from runtime_image.contract.link import SOCKET_NOTICE
 from runtime_image.link.descriptors import SIDE_CLOSED, TWO, receive_message
-from runtime_image.link.frames import LinkError
+from runtime_image.link.frames import LinkError, Piece
 
 log = structlog.get_logger()
 
@@ -23,6 +23,16 @@ READS_MAX: Final = 64
 """Max messages read in one turn of the event loop; the rest are read in the next one."""
 HELLO_MAX: Final = 4096
 """Max bytes of a HELLO's body."""
+
+
+class Stream(Protocol):
+    """The frames of one link."""
+
+    def send(self, pieces: list[Piece]) -> None:
+        """Queue a packed frame; dropped silently if the link is lost."""
+
+    def abort(self, reason: str) -> None:
+        """Close the link at once."""
 
 
 class Side(ABC):
