@@ -23,7 +23,6 @@ from gateway.dispatch.call import (
     End,
     Fail,
     GiveUp,
-    Quiesced,
     Recall,
     Send,
     Stage,
@@ -178,9 +177,18 @@ class Delivery:
         self._links.send(sent.link, sent.id, call)
         return True
 
-    def submit(self, call: HeldCall) -> None:
+    def submit(self, call: HeldCall | ExchangeCall) -> None:
         """Accept a call. Raises like `Dispatcher.submit`; the call is then not accepted."""
-        self._submit(call)
+        if call.pool not in self._dispatcher.pools:
+            self._update_expected(call.pool)
+        try:
+            commands = self._dispatcher.submit(call, monotonic())
+            self._ledger.accept()
+            self._perform(commands)
+        finally:
+            if call.was_held:
+                self._reports.on_held(call.pool)
+                self._report_soon(call.pool)
 
     def submit_exchange(self, call: ExchangeCall) -> None:
         """Accept an exchange. Raises like `Dispatcher.submit`; the call is then not accepted.
@@ -189,7 +197,7 @@ class Delivery:
         """
         sent = None if call.is_free else self._dispatcher.send_now(call, call.arrived_s)
         if sent is None:
-            self._submit(call)
+            self.submit(call)
             return
         self._ledger.accept()
         self._servers.send(sent.link, sent.id, call)
@@ -233,10 +241,7 @@ class Delivery:
         if isinstance(error, Poison):
             self._dispatcher.refuse_body(call, monotonic())
         self.end_exchange(call, kept=False, outcome="failed")
-        if has_died and not call.is_broken:
-            self._death_causes.defer(call, error, self.endpoints(call.pool).ended)
-        else:
-            call.done(error)
+        self._end_failed(call, error, has_died=has_died and not call.is_broken)
 
     def tell_tunnel(self, call: ExchangeCall, *, is_quiet: bool) -> None:
         """Note that an opened exchange is a WebSocket, which is quiet or in use."""
@@ -270,18 +275,6 @@ class Delivery:
         except Exception:  # a defect of the proxy must not keep the slot
             log.exception("an exchange could not begin", replica=connection.replica)
             self.fail_exchange(call, UpstreamFailed("the exchange could not begin"))
-
-    def _submit(self, call: HeldCall | ExchangeCall) -> None:
-        if call.pool not in self._dispatcher.pools:
-            self._update_expected(call.pool)
-        try:
-            commands = self._dispatcher.submit(call, monotonic())
-            self._ledger.accept()
-            self._perform(commands)
-        finally:
-            if call.was_held:
-                self._reports.on_held(call.pool)
-                self._report_soon(call.pool)
 
     def cancel(self, call: HeldCall | ExchangeCall) -> None:
         """Cancel a call whose client has disconnected; an open exchange is aborted."""
@@ -368,11 +361,7 @@ class Delivery:
             self._links.abort(command.link, command.reason)
         elif isinstance(command, Fail):
             self._fail(command)
-        else:
-            self._execute_rare(command)
-
-    def _execute_rare(self, command: CloseIdle | Decline | Quiesced | TellTunnel) -> None:
-        if isinstance(command, CloseIdle):
+        elif isinstance(command, CloseIdle):
             self._servers.close_idle(command.link)
         elif isinstance(command, Decline):
             self._servers.decline(command.link)
@@ -382,16 +371,19 @@ class Delivery:
             self._servers.quiesced(command.link, command.count)
 
     def _fail(self, command: Fail) -> None:
-        assert isinstance(command.call, HeldCall | ExchangeCall)
-        has_expired = isinstance(command.error, WaitBudgetOver)
-        self._ledger.end("expired" if has_expired else "failed")
-        self._reports.on_ended(command.call.pool)
-        if isinstance(command.error, ReplicaDied | Poison) and command.call.deaths:
-            self._death_causes.defer(
-                command.call, command.error, self.endpoints(command.call.pool).ended
-            )
+        call, error = command.call, command.error
+        assert isinstance(call, HeldCall | ExchangeCall)
+        self._ledger.end("expired" if isinstance(error, WaitBudgetOver) else "failed")
+        self._reports.on_ended(call.pool)
+        has_died = isinstance(error, ReplicaDied | Poison) and call.deaths > 0
+        self._end_failed(call, error, has_died=has_died)
+
+    def _end_failed(self, call: HeldCall | ExchangeCall, error: FnError, *, has_died: bool) -> None:
+        """Pass its error to a call; if its replica died, with the cause, once that is known."""
+        if has_died:
+            self._death_causes.defer(call, error, self.endpoints(call.pool).ended)
         else:
-            command.call.done(command.error)
+            call.done(error)
 
     def _sweep(self) -> None:
         now = monotonic()

@@ -149,6 +149,14 @@ def outcome(status: int) -> str:
     return "failed" if is_servers_fault(status) else "refused"
 
 
+def line(error: errors.FnError, *, for_admin: bool = False) -> str:
+    """Return an error as one text. `for_admin` adds what only administrators may read."""
+    text = f"{error.title}: {error.message}"
+    if for_admin and error.admin_detail:
+        text += f"; {error.admin_detail}"
+    return text
+
+
 def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:
     """Return the problem document as JSON data. `for_admin` adds the admin-only fields."""
     kind = problems.Problem(error.code, error.title, STATUS[type(error)])

@@ -16,9 +16,10 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Data, Link, ServerLink, Stage, digest_of
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.hosts.greeting import GreetedStream
+from gateway.hosts.connections import HostConnections
+from gateway.hosts.greeting import DIAL_S, GreetedStream
 from gateway.hosts.upstream import RemoteServerSockets
-from gateway.links import Hosts, Peer, ReplicaLinks
+from gateway.links import Peer, ReplicaLinks
 from gateway.server_sockets import ServerSockets
 from gateway.upstream import UpstreamConnection
 from registry.errors import FnError
@@ -30,9 +31,6 @@ from runtime_image.link.stream import FrameStream
 
 log = structlog.get_logger()
 
-IDLE_FRAMES_MAX: Final = 10_000
-"""Max frames on a link, beside answers to requests, between two connections that are opened or
-ended. They are free for the sidecar and cost this process CPU time."""
 UNUSABLE_LOG_S: Final = 10.0
 """Seconds between two log lines about missing descriptors."""
 NO_META: Final = RequestMeta("", "", -1, "")
@@ -90,7 +88,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
         hand_over: Callable[[ExchangeCall, UpstreamConnection], None],
-        hosts: Hosts,
+        hosts: HostConnections,
     ) -> None:
         """Create the links; see `ReplicaLinks`.
 
@@ -178,12 +176,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         )
 
     def _make_link(self, id: str, peer: Peer[ServerSockets]) -> Link:
-        endpoint = peer.endpoint
-        link = ServerLink(id, peer.pool, endpoint.limit, marks_started=True)
-        if endpoint.host:
-            link.host = endpoint.host
-            link.rtt_s = self._hosts.route(endpoint.host).calls.rtt_s
-        return link
+        return ServerLink(id, peer.pool, peer.endpoint.limit, marks_started=True)
 
     async def _open_remote(self, id: str, peer: Peer[ServerSockets], hello: list[Piece]) -> None:
         endpoint = peer.endpoint
@@ -205,7 +198,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         peer.stream, peer.side = stream, sockets
         try:
             route = self._hosts.route(endpoint.host)
-            await route.bodies.wait_up()  # for the channels of exchanges
+            await route.bodies.wait_up(DIAL_S)  # for the channels of exchanges
             await stream.open(route.calls, endpoint.path)
         except BaseException:
             peer.stream = peer.side = None
@@ -238,9 +231,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
             exchanges = self._dispatcher.exchanges
             self._perform(exchanges.on_not_started(id, frame.id, frame.aux, now))
             return
-        peer.idle_frames += 1
-        if peer.idle_frames > IDLE_FRAMES_MAX:
-            raise LinkError(f"{IDLE_FRAMES_MAX} frames without an exchange")
+        peer.count_idle("an exchange")
         self._on_other_frame(id, sockets, frame, now)
 
     def _on_other_frame(self, id: str, sockets: ServerSockets, frame: Frame, now: float) -> None:

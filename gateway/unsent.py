@@ -16,11 +16,14 @@ import struct
 import termios
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from gateway.replies import Body
+
+if TYPE_CHECKING:
+    from gateway.http.reservations import HeldBytes
 
 log = structlog.get_logger()
 
@@ -47,50 +50,16 @@ _ACKED_AT: Final = 120
 """Offset of `tcpi_bytes_acked` in `struct tcp_info` (linux/tcp.h)."""
 
 
-class HeldAnswers(Protocol):
-    """Count of all held bytes of one process, of which unsent answers are a part."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of bodies that are arriving, queued or in flight, and of unsent answers."""
-
-    def hold_answers(self, count: int) -> None:
-        """Add bytes of unsent answers to the count; a negative count subtracts."""
-
-
-class Waiting(Protocol):
-    """A client that has not taken all of its answer, as `clients_to_cut` sees it."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of memory that the answer takes."""
-
-    @property
-    def may_pause(self) -> bool:
-        """Whether the answer is an exchange's: a pause alone is no reason to cut the client."""
-
-    @property
-    def moved_s(self) -> float:
-        """When the client last took anything, or got its answer; seconds."""
-
-    @property
-    def paced_s(self) -> float:
-        """When it had last taken another 1/PART of its bytes, or got its answer; seconds."""
-
-
-One = TypeVar("One", bound=Waiting)
-
-
-def clients_to_cut(waiting: Iterable[One], over: int, now: float) -> list[One]:
-    """Return the clients to cut at `now`. `over`: bytes by which the count is over its limit.
+def clients_to_cut(waiting: Iterable[UnsentAnswer], over: int, now: float) -> list[UnsentAnswer]:
+    """Return the clients to cut at `now`. Pure. `over`: bytes by which the count is over its limit.
 
     1. Those that have taken nothing of a whole answer for STILL_S.
     2. If that does not free `over` bytes: those that have not taken 1/PART of theirs for STILL_S,
        the longest first, until it does, at most 1/CUT_PART of them and at least one.
     """
     due = now - STILL_S
-    cut: list[One] = []
-    slow: list[One] = []
+    cut: list[UnsentAnswer] = []
+    slow: list[UnsentAnswer] = []
     for one in waiting:
         if one.moved_s <= due and not one.may_pause:
             cut.append(one)  # 1
@@ -124,8 +93,13 @@ class UnsentAnswer:
         self._cut = cut
         self._total = self._paced = 0
         self.bytes = 0
+        """Bytes of memory that the answer takes."""
         self.may_pause = may_pause
-        self.moved_s = self.paced_s = 0.0
+        """Whether the answer is an exchange's: a pause alone is no reason to cut the client."""
+        self.moved_s = 0.0
+        """When the client last took anything, or got its answer; seconds."""
+        self.paced_s = 0.0
+        """When it had last taken another 1/PART of its bytes, or got its answer; seconds."""
 
     def add(self, count: int) -> None:
         """Count `count` more bytes that the client has to take."""
@@ -270,7 +244,7 @@ class UnsentAnswers:
     `cuts`: how many clients were cut so far.
     """
 
-    def __init__(self, held: HeldAnswers, capacity: int, clock: Callable[[], float]) -> None:
+    def __init__(self, held: HeldBytes, capacity: int, clock: Callable[[], float]) -> None:
         self._held = held
         self._capacity = capacity
         self._all: dict[UnsentAnswer, None] = {}
@@ -281,10 +255,6 @@ class UnsentAnswers:
 
     def __len__(self) -> int:
         return len(self._all)
-
-    def open(self, cut: Callable[[], object], *, may_pause: bool = False) -> UnsentAnswer:
-        """Return the count of a client without a transport of ours; `cut` as in `UnsentAnswer`."""
-        return UnsentAnswer(self, cut, may_pause=may_pause)
 
     def begin(self, one: UnsentAnswer) -> None:
         """Watch a client that has not taken everything."""

@@ -12,7 +12,7 @@ import structlog
 from pool_manager.core import commands, events
 from pool_manager.core.commands import WarmOutcome
 from registry.errors import DriverError, HostDown, ModelRefused, ShuttingDown, TrialKilled
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from registry.tasks import Tasks
 
 log = structlog.get_logger()

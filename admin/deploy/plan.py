@@ -20,22 +20,12 @@ from registry.compilation import wants_trial
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
 from registry.interface import read_interface
 from registry.manifest import Manifest
-from registry.model import (
-    HOST_OF_CLIENT,
-    LOCAL_HOST,
-    Bundle,
-    BundleFile,
-    Contention,
-    Function,
-    Golden,
-    Interface,
-    Optimised,
-    PathRules,
-    Prepared,
-    Profile,
-    Revision,
-    ServerSettings,
-)
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.functions import Function
+from registry.model.hosts import LOCAL_HOST
+from registry.model.profiles import Contention, Golden, Optimised, Prepared, Profile
+from registry.model.revisions import Interface, Revision
+from registry.model.servers import HOST_OF_CLIENT, PathRules, ServerSettings
 from registry.names import HOST_LABEL, check_name
 from registry.spec import (
     golden_of,

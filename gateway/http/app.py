@@ -73,7 +73,7 @@ class Gateway:
         self.models = ModelRoutes(invoker)
         self.origins = invoker.admission.origins
         shaped = ErrorBoundary(invoker.access, shapes.reply)
-        self.oip = OipRoutes(invoker, self.writer, shaped)
+        self.oip = OipRoutes(invoker, self.writer, shaped.wrap)
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.metrics.counters import CounterFamily, CounterStore, GaugeFamily
+from gateway.metrics.counters import CounterFamily, Families, GaugeFamily
 
 HELD: Final = "fngate_held_bytes"
 
@@ -12,15 +12,15 @@ HELD: Final = "fngate_held_bytes"
 class HeldFamilies:
     """The families of one gateway process."""
 
-    def __init__(self, store: CounterStore) -> None:
+    def __init__(self, families: Families) -> None:
+        store = families.store
         text = "Bytes held of request bodies and of unsent answers, which share one limit."
-        held = GaugeFamily(HELD, text, ("what",), store)
+        held = families.add(GaugeFamily(HELD, text, ("what",), store))
         text = "Clients whose connections were reset because they did not take their answers."
-        cut = CounterFamily("fngate_clients_cut", text, (), store)
+        cut = families.add(CounterFamily("fngate_clients_cut", text, (), store))
         self._values = store.values
         self._bodies, self._answers = held.of("bodies").place, held.of("answers").place
         self._cut = cut.of().place
-        self.collectors = (held, cut)
 
     def update(self, held_bytes: int, answer_bytes: int, cuts: int) -> None:
         """Show `held_bytes`, `answer_bytes` of them of unsent answers, and the `cuts` so far."""

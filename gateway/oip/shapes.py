@@ -29,12 +29,11 @@ def reply(error: FnError, *, for_admin: bool = False) -> Reply:
     may read to the text.
     """
     status, headers, _ = problems.reply(error)
-    text = f"{error.title}: {error.message}"
-    if for_admin and error.admin_detail:
-        text += f"; {error.admin_detail}"
     kept = (header for header in headers if header[0] != _CONTENT_TYPE)
     shaped = ((_CONTENT_TYPE, "application/json"), (CODE, error.code), *kept)
-    return Reply(status, shaped, problems.encoded({"error": text}))
+    return Reply(
+        status, shaped, problems.encoded({"error": problems.line(error, for_admin=for_admin)})
+    )
 
 
 def is_protocols(line: bytes) -> bool:

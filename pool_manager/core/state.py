@@ -65,7 +65,7 @@ from math import inf
 from typing import Literal
 
 from registry.builds import DeviceType
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract import model
 from runtime_image.contract.samples import GOLDEN_TRIAL_S
 from runtime_image.contract.server import QUIESCE_S

@@ -49,15 +49,9 @@ from registry.manifest.server import (
     server_settings,
     server_table,
 )
-from registry.model import (
-    Batching,
-    DeviceNeed,
-    ExchangeLimits,
-    Health,
-    Limits,
-    Scaling,
-    ServerSettings,
-)
+from registry.model.functions import ExchangeLimits, Health, Limits, Scaling
+from registry.model.revisions import Batching, DeviceNeed
+from registry.model.servers import ServerSettings
 from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import Optimisation
 

@@ -7,7 +7,8 @@ from typing import Final
 from pydantic import Field
 
 from registry.manifest.checks import Section, refused
-from registry.model import Health, ServerSettings
+from registry.model.functions import Health
+from registry.model.servers import ServerSettings
 
 EVERY_LEAST_S: Final = 1.0
 

@@ -6,7 +6,8 @@ import struct
 import zlib
 
 from registry.builds import DeviceType
-from registry.model import LOCAL_HOST, Golden
+from registry.model.hosts import LOCAL_HOST
+from registry.model.profiles import Golden
 from runtime_image.contract.samples import (
     Answer,
     GoldenPlan,

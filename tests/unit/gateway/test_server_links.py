@@ -18,7 +18,7 @@ from gateway.delivery import Delivery
 from gateway.dispatch.call import Stage
 from gateway.dispatch.keeping import LATE_S
 from gateway.dispatch.redirects import RerunPolicy
-from gateway.server_links import IDLE_FRAMES_MAX
+from gateway.links import IDLE_FRAMES_MAX
 from gateway.server_sockets import IDLE_S, LATE_MAX
 from gateway.upstream import WRITE_BUFFER_MAX, UpstreamConnection
 from registry.errors import UpstreamFailed, WaitBudgetOver

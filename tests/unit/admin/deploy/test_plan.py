@@ -34,7 +34,9 @@ from registry.errors import (
     Refused,
     WrongScope,
 )
-from registry.model import Batching, DeviceNeed, ModelApi, Mount, Profile, ServerImage
+from registry.model.profiles import Profile
+from registry.model.revisions import Batching, DeviceNeed
+from registry.model.servers import ModelApi, Mount, ServerImage
 from registry.spec import golden_plan
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.precision import RULES, Optimisation

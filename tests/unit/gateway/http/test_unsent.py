@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.settings import MIB
-from gateway.unsent import CUTS_MAX, PART, STILL_S, UnsentAnswers, clients_to_cut
+from gateway.unsent import CUTS_MAX, PART, STILL_S, UnsentAnswer, UnsentAnswers, clients_to_cut
 from runtime_image.contract.link import Kind
 from tests.support.peers import Peer
 from tests.support.proxied import gate, quiet, until
@@ -97,7 +97,10 @@ def test_a_door_without_a_transport_counts_what_its_clients_take() -> None:
     """Bytes count until they are taken or the client is gone; a cut client is told once."""
     held, now, cut = Held(), [0.0], list[str]()
     answers = UnsentAnswers(held, 1000, lambda: now[0])
-    one, other = answers.open(lambda: cut.append("one")), answers.open(lambda: cut.append("other"))
+    one, other = (
+        UnsentAnswer(answers, lambda: cut.append("one")),
+        UnsentAnswer(answers, lambda: cut.append("other")),
+    )
     one.add(600)
     other.add(200)
     one.add(100)
@@ -116,7 +119,7 @@ async def test_many_clients_are_cut_in_several_turns() -> None:
     now, cut = [0.0], list[int]()
     answers = UnsentAnswers(Held(), 1000, lambda: now[0])
     for number in range(2 * CUTS_MAX + 1):
-        answers.open(partial(cut.append, number)).add(1)
+        UnsentAnswer(answers, partial(cut.append, number)).add(1)
     now[0] = STILL_S
     assert (answers.sweep(), len(cut)) == (CUTS_MAX, CUTS_MAX)
     await until(lambda: len(cut) == 2 * CUTS_MAX + 1)
@@ -127,7 +130,10 @@ def test_over_the_limit_a_client_has_to_take_a_part() -> None:
     """While the count is over its limit, a client that takes less than 1/PART in 30 s is cut."""
     now, cut = [0.0], list[str]()
     answers = UnsentAnswers(Held(), 1000, lambda: now[0])
-    fast, slow = answers.open(lambda: cut.append("fast")), answers.open(lambda: cut.append("slow"))
+    fast, slow = (
+        UnsentAnswer(answers, lambda: cut.append("fast")),
+        UnsentAnswer(answers, lambda: cut.append("slow")),
+    )
     for one in (fast, slow):
         one.add(100 * PART)
     for now[0] in (10.0, 20.0, 30.0, 40.0):
@@ -237,7 +243,7 @@ async def test_a_paused_download_is_cut_where_memory_is_short(
         with still_client(one.port) as client:
             await client.send(GET)
             await quiet(lambda: budget.answers.bytes)
-            document = budget.answers.open(lambda: None)  # of another door
+            document = UnsentAnswer(budget.answers, lambda: None)  # of another door
             document.add(256 * MIB)
             for now[0] in (1.0, STILL_S - 1):
                 one.sweep()

@@ -21,6 +21,7 @@ from pool_manager.core.commands import (
 )
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, State
+from registry.builds import DeviceType
 from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
 from tests.support.play import LOAD_S, Play, launched
 
@@ -364,7 +365,8 @@ def test_a_trial_ends_and_can_be_wanted_again() -> None:
     play.tick()
     play.on(events.Greeted("r1", {}))
     ended, _ = play.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
-    assert ended == EndTrial(A, {"load_ms": 5.0, "device_kind": "cpu"})
+    placed = {"device_kind": "cpu", "device_type": DeviceType("local")}
+    assert ended == EndTrial(A, {"load_ms": 5.0, **placed})
 
     assert launched(play.on(events.PoolDefined(PoolSpec(A, role="trial")))) == [("r2", "cpu1")]
     play.on(events.Released("r1"))

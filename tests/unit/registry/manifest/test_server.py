@@ -8,15 +8,9 @@ import pytest
 
 from registry.errors import BadManifest
 from registry.manifest import Manifest, overrides, parse_manifest
-from registry.model import (
-    DeviceNeed,
-    ExchangeLimits,
-    Health,
-    Limits,
-    PathRules,
-    Scaling,
-    ServerSettings,
-)
+from registry.model.functions import ExchangeLimits, Health, Limits, Scaling
+from registry.model.revisions import DeviceNeed
+from registry.model.servers import PathRules, ServerSettings
 from runtime_image.contract.samples import SampleRequest
 
 FILES = ["app.py", "question.json", "run/start.sh", "run/x.py"]
