@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import select
 import socket
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from registry.exchange import ReplicaEndpoint
@@ -80,7 +80,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_ended = False
         self._was_silent = False
         self._has_spoken = self._has_hung_up = False
-        self._sock: socket.socket | None = None
+        self._set_option: Callable[[int, int, int], None] | None = None
+        """The TCP socket's `setsockopt`, None for a Unix socket."""
         self._poll: select.poll | None = None
         """Used for every reuse: to make one takes longer than to poll."""
         self.id = id
@@ -228,15 +229,13 @@ class UpstreamConnection(asyncio.Protocol):
         Many servers write head and body separately without TCP_NODELAY: the kernel then keeps the
         body back until the head is acknowledged, which may take 40 ms (RFC 1122 section 4.2.3.2).
         """
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        set_option, transport = self._set_option, self._transport
+        if set_option is None or transport is None or transport.is_closing():
             return
-        sock = self._sock
-        if sock is None:
-            sock = self._sock = transport.get_extra_info("socket")
-        if sock.family != socket.AF_UNIX:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        try:
+            set_option(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        except OSError:
+            return  # the connection is lost, which asyncio reports
 
     def begin(self, id: int, *, is_reused: bool) -> None:
         """Begin exchange `id`."""
@@ -270,6 +269,9 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort(self._error)
             return
         is_lost = self._transport is None
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            self._set_option = sock.setsockopt
         self._owner.on_connected(self)
         if is_lost and self.handler is not None:
             self.handler.upstream_lost(self._error)

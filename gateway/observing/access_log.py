@@ -147,7 +147,7 @@ class AccessLog:
                 record.sends,
                 bool(phases),
                 "info",
-                self._stamped(now),
+                self._stamp if now < self._stamp_until_s else self._stamped(now),
                 phases=_known_phases(phases) if phases else None,
                 trace_id=record.trace_id,
                 method=record.method,
