@@ -95,9 +95,8 @@ class KeptPrefix:
         self.pieces.append(data)
         self.size += len(data)
 
-    def add_whole(self, pieces: Sequence[Data]) -> None:
-        """Keep a complete body, as its first bytes. Raises BodyEvicted."""
-        size = sum(map(len, pieces))
+    def add_whole(self, pieces: Sequence[Data], size: int) -> None:
+        """Keep a complete body of `size` bytes, as its first bytes. Raises BodyEvicted."""
         if self._memory.try_charge(size):
             self._charged = self.size = size
             self.pieces += pieces

@@ -184,8 +184,8 @@ class Reservation(Protocol):
 class Journal(Protocol):
     """The record of one exchange: headers for its answer, problem documents, metrics, log."""
 
-    def sent(self, now: float) -> None:
-        """Note that the request is sent at `now` (monotonic seconds)."""
+    sent_s: float
+    """When the request was sent last (monotonic seconds), 0 before."""
 
     @property
     def request_id(self) -> str:

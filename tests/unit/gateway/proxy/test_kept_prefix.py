@@ -78,7 +78,7 @@ def test_no_memory_is_an_error_and_loses_the_prefix() -> None:
 def test_a_whole_body_is_charged_at_once() -> None:
     """A complete body cannot be evicted, and counts until it is dropped."""
     held, budget, prefix, errors = kept(capacity=100)
-    prefix.add_whole([b"x" * 60])
+    prefix.add_whole([b"x" * 60], 60)
     assert (held.held_bytes, len(budget), prefix.pieces) == (60, 0, [b"x" * 60])
     budget.make_room(80)
     prefix.settle()
@@ -92,12 +92,12 @@ def test_a_whole_body_evicts_others_for_its_memory() -> None:
     held, budget, prefix, _ = kept(capacity=100)
     evicted: list[FnError] = []
     budget.open(evicted.append).grow(80)
-    prefix.add_whole([b"x" * 60])
+    prefix.add_whole([b"x" * 60], 60)
     assert (held.held_bytes, len(evicted), prefix.is_whole) == (60, 1, True)
     prefix.drop()
     held.reserve(90)
     with pytest.raises(BodyEvicted):
-        prefix.add_whole([b"x" * 20])
+        prefix.add_whole([b"x" * 20], 20)
     assert (held.held_bytes, prefix.is_lost) == (90, True)
 
 
