@@ -120,7 +120,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         elif not call.is_free:
             connection = sockets.reuse(id, now)
         if connection is not None:
-            self._dispatcher.exchanges.on_opened(link, id, now)
+            self._dispatcher.exchanges.start(call, now)
             self._peers[link].idle_frames = 0
             self._hand_over(call, connection)
         elif self._has_room():

@@ -61,10 +61,10 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to a function's server, with one exchange at a time.
 
     `handler` receives the events of the exchange; the proxy sets it when it gets the connection.
-    Without a handler the connection is idle. `connected_s`: when the link to the replica was
-    established (monotonic seconds). `is_reused`: an earlier exchange used this connection.
-    `bytes_in`: bytes received in this exchange. `is_idle`: kept for the next exchange. `known_id`,
-    `opened_s`, `idle_since_s` and `is_told` belong to `gateway.dispatch.keeping`.
+    Without a handler the connection is idle. `endpoint`: the replica. `connected_s`: when the link
+    to it was established (monotonic seconds). `is_reused`: an earlier exchange used this
+    connection. `bytes_in`: bytes received in this exchange. `is_idle`: kept for the next exchange.
+    `known_id`, `opened_s`, `idle_since_s` and `is_told` belong to `gateway.dispatch.keeping`.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class UpstreamConnection(asyncio.Protocol):
         """Create the protocol. `id` is that of the exchange that requested the connection."""
         self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._endpoint = endpoint
         self._is_aborted = False
         self._error: Exception | None = None
         self._is_paused = False
@@ -85,6 +84,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._poll: select.poll | None = None
         """Used for every reuse: to make one takes longer than to poll."""
         self.id = id
+        self.endpoint = endpoint
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
         self.is_reused = False
@@ -98,26 +98,6 @@ class UpstreamConnection(asyncio.Protocol):
         """Received bytes that the handler gets in later steps."""
         self._has_turn = False
         """Whether the next step is scheduled."""
-
-    @property
-    def replica(self) -> str:
-        """Id of the replica."""
-        return self._endpoint.id
-
-    @property
-    def device(self) -> str:
-        """Device of the replica."""
-        return self._endpoint.device
-
-    @property
-    def host(self) -> str:
-        """Host of the replica, "" for this machine."""
-        return self._endpoint.host
-
-    @property
-    def phases(self) -> dict[str, float]:
-        """Phases of the replica's cold start, in milliseconds."""
-        return self._endpoint.phases
 
     @property
     def port(self) -> int:

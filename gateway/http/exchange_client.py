@@ -138,24 +138,6 @@ class ExchangeClient:
     protocol would take longer.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_exchange",
-        "_framer",
-        "_has_answer",
-        "_head",
-        "_head_age_s",
-        "_is_closed_by_client",
-        "_is_full",
-        "_is_paused",
-        "_method",
-        "_owner",
-        "_reservation",
-        "_shared",
-        "_state",
-        "_transport",
-    )
-
     def __init__(
         self, shared: ExchangeParts, owner: ConnectionOwner, transport: asyncio.Transport
     ) -> None:
@@ -325,7 +307,10 @@ class ExchangeClient:
         """Begin an exchange with a known head; `rest` is what follows the head."""
         known, cut = request
         self._method = known.plan.head.method
-        self._expect_body(known.framing(cut), rest)
+        if 0 < cut.length == len(rest):
+            self._state = State.WHOLE
+        else:
+            self._expect_body(known.framing(cut), rest)
         exchange = self._shared.exchanges.begin_known(known, cut, self)
         self._start(exchange, rest)
 

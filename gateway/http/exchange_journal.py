@@ -44,30 +44,6 @@ SERVER: Final = "server"
 class ExchangeJournal:
     """What is known about one exchange, and its record. `ref`: the function that was requested."""
 
-    __slots__ = (
-        "_began_s",
-        "_connected_s",
-        "_deployed",
-        "_first_byte_s",
-        "_invoker",
-        "_is_admitted",
-        "_key_time",
-        "_method",
-        "_numbers",
-        "_receipt",
-        "_ref",
-        "_status",
-        "_traceparent",
-        "added",
-        "applied",
-        "caller",
-        "meter",
-        "request_id",
-        "sent_s",
-        "shape",
-        "trace",
-    )
-
     def __init__(self, invoker: Invoker, ref: str, method: str, who: Correlation) -> None:
         self._invoker = invoker
         self._ref = ref
@@ -78,6 +54,7 @@ class ExchangeJournal:
         self._is_admitted = False
         self._key_time: KeyTime | None = None
         self.sent_s = 0.0
+        """When the request was sent last (monotonic seconds), 0 before."""
         self._first_byte_s = 0.0
         self._connected_s = 0.0
         self._status = 0
@@ -121,7 +98,10 @@ class ExchangeJournal:
             self._numbers.opened()
 
     def fields(self, call: ExchangeCall) -> tuple[Field, ...]:
-        """Implement `gateway.proxy.ports.Journal.fields`."""
+        """Return the fields to add to the answer's head.
+
+        Server-Timing and X-Request-Id, in this order, have the value VARYING.
+        """
         # The pool, not the admitted revision: the call may have followed its function's traffic.
         added = [
             (b"Fn-Revision", call.pool.partition("/")[2].encode()),
@@ -134,21 +114,21 @@ class ExchangeJournal:
         return tuple(added)
 
     def answered(self, call: ExchangeCall, upstream: UpstreamConnection, status: int) -> bytes:
-        """Implement `gateway.proxy.ports.Journal.answered`."""
+        """Note the answer's head, and return the value of Server-Timing."""
         self._first_byte_s = now = monotonic()
         self._status = status
-        self._connected_s = connected_s = upstream.connected_s
-        is_cold = call.was_held and connected_s > call.arrived_s
+        self._connected_s, endpoint = upstream.connected_s, upstream.endpoint
+        is_cold = call.was_held and upstream.connected_s > call.arrived_s
         self._receipt = receipt = make_receipt(
             (
                 call.pool.partition("/")[2],
-                upstream.replica,
-                upstream.device,
+                endpoint.id,
+                endpoint.device,
                 (self.sent_s - call.arrived_s) * 1e3,
-                upstream.phases if is_cold else NO_PHASES,
+                endpoint.phases if is_cold else NO_PHASES,
                 False,
                 NO_RUN,
-                upstream.host,
+                endpoint.host,
             )
         )
         first_byte_s = now - (self.sent_s or self._began_s)
@@ -211,13 +191,13 @@ class ExchangeJournal:
         self._end("ok" if error is None else error.code, call, sizes, now)
 
     def closed(self, plan: ExchangePlan, *, is_quiet: bool) -> None:
-        """Implement `gateway.proxy.ports.Journal.closed`."""
+        """Note that a WebSocket is closed as its replica stops. `is_quiet`: no data passed."""
         invoker = self._invoker
         ended = closed_websocket(plan, invoker.wall(), is_quiet=is_quiet)
         invoker.closed_websockets.append(ended)
 
     def used(self, plan: ExchangePlan, answer: ResponseHead) -> None:
-        """Implement `gateway.proxy.ports.Journal.used`."""
+        """Note that an exchange ends now which kept its function awake."""
         self._invoker.last_exchanges.put(plan, answer, self._invoker.wall())
 
     def left(self, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.proxy import retries
 from gateway.proxy.answer_edit import AnswerEdit, begin_edit
@@ -20,7 +20,7 @@ from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.fields import Malformed
 from gateway.proxy.forwarding import addressed
 from gateway.proxy.joining import JOINED_MAX, write_joined
-from gateway.proxy.kept_prefix import KeptPrefix, Memory, may_resend
+from gateway.proxy.kept_prefix import KeptPrefix, may_resend
 from gateway.proxy.known_answers import is_repeatable, make_template
 from gateway.proxy.plan import State
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
@@ -31,10 +31,13 @@ from gateway.upstream import HostLost
 from registry.errors import FnError, NoKey, UpstreamFailed
 
 if TYPE_CHECKING:
+    from gateway.delivery import Delivery
+    from gateway.http.exchange_journal import ExchangeJournal
+    from gateway.http.reservations import BodyBudget
     from gateway.proxy.framing import Data
     from gateway.proxy.known_answers import AnswerTemplate
     from gateway.proxy.plan import ExchangePlan
-    from gateway.proxy.ports import ClientSide, ExchangeDelivery, Journal
+    from gateway.proxy.ports import ClientSide
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
 
@@ -57,43 +60,15 @@ class Exchange:
     and whole, the clocks at the first sweep.
     """
 
-    __slots__ = (
-        "_answer",
-        "_began_s",
-        "_bytes_out",
-        "_call",
-        "_client",
-        "_deadlines",
-        "_delivery",
-        "_edit",
-        "_is_client_full",
-        "_is_reused",
-        "_is_upstream_full",
-        "_journal",
-        "_keeps",
-        "_kept",
-        "_open",
-        "_plan",
-        "_reader",
-        "_request",
-        "_request_bytes",
-        "_sends",
-        "_tunnel",
-        "_unsent",
-        "_upstream",
-        "is_request_whole",
-        "state",
-    )
-
     def __init__(  # noqa: PLR0913 - its plan and its collaborators
         self,
         plan: ExchangePlan,
         request: bytes,
         client: ClientSide,
-        delivery: ExchangeDelivery,
-        memory: Memory,
-        journal: Journal,
-        open_exchanges: set[Any],
+        delivery: Delivery,
+        memory: BodyBudget,
+        journal: ExchangeJournal,
+        open_exchanges: set[Exchange],
     ) -> None:
         """`request`: the head for the server. `open_exchanges` has this from `start` to its end."""
         self._open = open_exchanges

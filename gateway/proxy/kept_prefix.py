@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.proxy import retries
 
 if TYPE_CHECKING:
+    from gateway.http.reservations import BodyBudget, BodyReservation
     from gateway.proxy.framing import Data
-    from gateway.proxy.ports import Reservation
     from registry.errors import FnError
 
 KEPT_MAX: Final = 1024 * 1024
@@ -21,22 +21,6 @@ def may_resend(method: bytes, retry: retries.Retry, sends: int, is_reused: bool)
     if sends >= retries.SENDS_MAX or retry == "never":
         return False
     return is_reused or retry == "always" or method in retries.IDEMPOTENT
-
-
-class Memory(Protocol):
-    """The memory for request bodies of one process; see `gateway.http.reservations.BodyBudget`."""
-
-    def open(self, on_evicted: Callable[[FnError], None]) -> Reservation:
-        """Return an empty reservation."""
-
-    def charge(self, count: int) -> None:
-        """Count bytes that are never evicted, until `refund`. Raises QueueFull."""
-
-    def try_charge(self, count: int) -> bool:
-        """Charge bytes if they fit as things are; return whether they did."""
-
-    def refund(self, count: int) -> None:
-        """Undo `charge`."""
 
 
 class KeptPrefix:
@@ -57,10 +41,10 @@ class KeptPrefix:
         "size",
     )
 
-    def __init__(self, memory: Memory, on_evicted: Callable[[FnError], None]) -> None:
+    def __init__(self, memory: BodyBudget, on_evicted: Callable[[FnError], None]) -> None:
         self._memory = memory
         self._on_evicted = on_evicted
-        self._reservation: Reservation | None = None
+        self._reservation: BodyReservation | None = None
         self._charged = 0
         self.pieces: list[Data] = []
         self.size = 0
