@@ -58,8 +58,8 @@ REPEATS = 5
 KINDS = ("plain", "bodies", "exchange", "event", "chat", "grpc", "wakeup", "idle", "startup")
 EXCHANGES, GRPC_CALLS = 64, 16
 """Connections."""
-EVENTS = (64, 100, 20)
-"""Streams at once, events of each, milliseconds between them."""
+EVENTS, EVENT_ROUNDS = (64, 100, 20), 3
+"""Streams at once, events of each, milliseconds between them; how often."""
 CHATS = (16, 100, 20, 2)
 """Streams at once, tokens of each, milliseconds between them, streams one after the other."""
 
@@ -140,9 +140,10 @@ def _exchanges(
 
         def event_cost(proxy: Proxy) -> dict[str, float]:
             plan = Streams(proxy.port, f"{proxy.prefix}/sse", *EVENTS, proxy.headers)
-            before = cpu_ms(proxy.pids)
-            with generator.planned(plan, setting.cores[1]) as process:
-                events = streams.figures(process, plan).events
+            before, events = cpu_ms(proxy.pids), 0
+            for _ in range(EVENT_ROUNDS):
+                with generator.planned(plan, setting.cores[1]) as process:
+                    events += streams.figures(process, plan).events
             return {"event": (cpu_ms(proxy.pids) - before) / events * 1e3}
 
         found: dict[str, list[float]] = {}

@@ -14,8 +14,9 @@ from registry.exchange import ReplicaEndpoint
 WRITE_BUFFER_MAX: Final = 64 * 1024
 """Bytes not yet accepted by the kernel above which the handler is told to pause."""
 READ_SIZE: Final = 64 * 1024
-ACKNOWLEDGED_MAX: Final = 4096
-"""Bytes of an incomplete answer up to which every part is acknowledged at once."""
+ACKNOWLEDGED_MAX: Final = 8
+"""Max parts of an incomplete answer that are acknowledged at once: the first ones, of which the
+head, the beginning of the body and the first events are."""
 LAST_MAX: Final = 4 * READ_SIZE
 """Max bytes that are read from a connection after a failed write."""
 
@@ -92,7 +93,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.known_id = id
         self.opened_s = self.idle_since_s = 0.0
         self.is_told = False
-        self.bytes_in = 0
+        self.bytes_in = self._acknowledged = 0
         self._step_max = 0
         self._unread = b""
         """Received bytes that the handler gets in later steps."""
@@ -222,7 +223,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.id = id
         self.is_idle = False
         self.is_reused = self._was_silent = is_reused
-        self.bytes_in = self._step_max = 0
+        self.bytes_in = self._acknowledged = self._step_max = 0
 
     def rest(self) -> None:
         """Become idle."""
@@ -268,7 +269,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._unread_more(data)
             return
         handler.upstream_data(data)
-        if self.bytes_in <= ACKNOWLEDGED_MAX and self.handler is handler:
+        if self._acknowledged < ACKNOWLEDGED_MAX and self.handler is handler:
+            self._acknowledged += 1
             self.acknowledge()
 
     def eof_received(self) -> bool:

@@ -223,7 +223,7 @@ class ExchangeJournal:
         self, outcome: str, call: ExchangeCall | None, sizes: tuple[int, int], now: float
     ) -> None:
         """Release the request's place in the gate, and record it in the access log and traces."""
-        invoker, deployed, sent_s = self._invoker, self._deployed, self.sent_s
+        invoker, sent_s = self._invoker, self.sent_s
         if self._is_admitted:
             self._is_admitted = False
             invoker.gate.exit()
@@ -235,29 +235,31 @@ class ExchangeJournal:
             self.meter.end(self._status, sent_s, is_answered=is_answered, is_complete=is_complete)
         elif sent_s and self._key_time is not None:
             invoker.key_times.add(self._key_time, now - sent_s)
-        if invoker.access_log is None and self.trace is None:
-            return
+        if invoker.access_log is not None or self.trace is not None:
+            self._log(outcome, call, sizes, now)
+
+    def _log(
+        self, outcome: str, call: ExchangeCall | None, sizes: tuple[int, int], now: float
+    ) -> None:
+        """Record the request in the access log and traces."""
+        access_log, tracer = self._invoker.access_log, self._invoker.tracer
+        deployed, receipt, trace = self._deployed, self._receipt, self.trace
+        trace_id = records.trace_id(self.traceparent)
+        first_byte_ms = (self._first_byte_s - (self.sent_s or self._began_s)) * 1e3
         name, revision = self._ref.partition("@")[0], ""
         if deployed is not None:
             name, revision = deployed.function.name, deployed.revision.ref
-        asked = RequestInfo(
-            self.request_id,
-            records.trace_id(self.traceparent),
-            name,
-            revision,
-            self._began_s,
-            sizes[0],
-            self.trace,
-            self._method,
-        )
-        first_byte_ms = None
-        if self._first_byte_s:
-            first_byte_ms = (self._first_byte_s - (sent_s or self._began_s)) * 1e3
-        ending = RequestEnd(
-            outcome, now, self._status, sizes[1], self._receipt, self._connected_s, first_byte_ms
-        )
-        record = make_record(asked, ending, call, invoker.wall())
-        if invoker.access_log is not None:
-            invoker.access_log.log_end(record, now)
-        if invoker.tracer is not None and self.trace is not None:
-            invoker.tracer.record(record)
+        if access_log and call and receipt and not trace:  # no record: it would take as long
+            request = (self.request_id, name, self._method, trace_id)
+            times = (self._began_s, first_byte_ms, now)
+            access_log.log_exchange(request, call, receipt, (outcome, self._status), sizes, times)
+            return
+        began_s, size, method = self._began_s, sizes[0], self._method
+        asked = RequestInfo(self.request_id, trace_id, name, revision, began_s, size, trace, method)
+        first = first_byte_ms if self._first_byte_s else None
+        ending = RequestEnd(outcome, now, self._status, sizes[1], receipt, self._connected_s, first)
+        record = make_record(asked, ending, call, self._invoker.wall())
+        if access_log is not None:
+            access_log.log_end(record, now)
+        if tracer is not None and trace is not None:
+            tracer.record(record)

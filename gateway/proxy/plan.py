@@ -102,6 +102,7 @@ class ExchangePlan(NamedTuple):
             queue_max=self.queue_max,
             pinned=self.is_pinned,
             is_free=self.is_free,
+            may_poison=self.may_poison,
             opened=opened,
             done=done,
             # What the sidecar knows of a WebSocket belongs to an id of its own.
