@@ -7,9 +7,12 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from registry.exchange import ReplicaEndpoint
+
+if TYPE_CHECKING:
+    from gateway.server_sockets import ServerSockets
 
 WRITE_BUFFER_MAX: Final = 64 * 1024
 """Bytes not yet accepted by the kernel above which the handler is told to pause."""
@@ -48,16 +51,6 @@ class UpstreamHandler(Protocol):
         """Write again."""
 
 
-class ConnectionOwner(Protocol):
-    """Owner of connections."""
-
-    def on_connected(self, connection: UpstreamConnection) -> None:
-        """Handle a connection whose transport is ready."""
-
-    def on_idle_ended(self, connection: UpstreamConnection) -> None:
-        """Handle bytes, EOF or loss on a connection without a handler."""
-
-
 class UpstreamConnection(asyncio.Protocol):
     """One connection to a function's server, with one exchange at a time.
 
@@ -69,7 +62,7 @@ class UpstreamConnection(asyncio.Protocol):
     """
 
     def __init__(
-        self, owner: ConnectionOwner, id: int, endpoint: ReplicaEndpoint, connected_s: float
+        self, owner: ServerSockets, id: int, endpoint: ReplicaEndpoint, connected_s: float
     ) -> None:
         """Create the protocol. `id` is that of the exchange that requested the connection."""
         self._owner = owner

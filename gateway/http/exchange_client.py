@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway import problems
 from gateway.http.connections import begin_answer, is_gone
@@ -18,7 +18,7 @@ from gateway.http.head_memory import HeadMemory
 from gateway.http.models.router import ModelRequests
 from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
-from gateway.proxy.framing import BodyFramer, BodyKind, NoBody, make_framer
+from gateway.proxy.framing import BodyFramer, BodyKind, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
 from gateway.proxy.targets import DOCUMENT, is_description, split_target
 from gateway.replies import CLOSE, Reply
@@ -28,6 +28,7 @@ from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadT
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
+    from gateway.http.fast_path import Connection
     from gateway.http.head_memory import KnownRequest
     from gateway.http.reservations import BodyBudget, BodyReservation
     from gateway.proxy.framing import Framing
@@ -42,7 +43,7 @@ CUT_S: Final = 2.0
 _END: Final = b"\r\n\r\n"
 _INTERIM: Final = b"HTTP/1.1 10"
 _LINE: Final = re.compile(rb"([!-~]+) (/[!-~]*) HTTP/1\.[01]\r\n")
-_NO_BODY: Final = NoBody()
+_NO_BODY: Final = LengthBody(0)
 
 
 class State(Enum):
@@ -114,23 +115,6 @@ def make_parts(invoker: Invoker, writer: Writer) -> ExchangeParts:
     return ExchangeParts(heads, exchanges, models, writer, invoker.body_budget)
 
 
-class ConnectionOwner(Protocol):
-    """The fast path's connection that an `ExchangeClient` acts for."""
-
-    @property
-    def peer(self) -> bytes:
-        """IP address of the client, b"" if it has none."""
-
-    def take_back(self, ahead: bytes, *, is_paused: bool) -> None:
-        """Read the next request.
-
-        `ahead` are its first bytes; `is_paused`: the exchange has paused reading.
-        """
-
-    def discard_rest(self) -> None:
-        """Discard what the client still sends, for a bounded time, and close."""
-
-
 class ExchangeClient:
     """Client side of one exchange, as `gateway.proxy.ports.ClientSide`.
 
@@ -139,7 +123,7 @@ class ExchangeClient:
     """
 
     def __init__(
-        self, shared: ExchangeParts, owner: ConnectionOwner, transport: asyncio.Transport
+        self, shared: ExchangeParts, owner: Connection, transport: asyncio.Transport
     ) -> None:
         self._shared = shared
         self._owner = owner

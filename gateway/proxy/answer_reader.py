@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.proxy.fields import Malformed, find_head_end
-from gateway.proxy.framing import BodyFramer, Data, NoBody, UntilCloseBody, make_framer
+from gateway.proxy.framing import BodyFramer, Data, LengthBody, UntilCloseBody, make_framer
 from gateway.proxy.response_head import (
     HEAD_MAX,
     NO_STATUS_LINE,
@@ -22,7 +22,7 @@ INTERIM_MAX: Final = 1000
 INTERIM_BYTES_MAX: Final = 256 * 1024
 """Max bytes of all of them."""
 _BEGINNING: Final = b"HTTP/1."
-_NO_BODY: Final = NoBody()
+_NO_BODY: Final = LengthBody(0)
 
 
 class AnswerReader:
