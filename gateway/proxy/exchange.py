@@ -77,7 +77,7 @@ class Exchange:
         self._client = client
         self._delivery = delivery
         self._journal = journal
-        self._kept = KeptPrefix(memory, self._on_evicted)
+        self._kept = KeptPrefix(memory)
         self._call: ExchangeCall | None = None
         self._upstream: UpstreamConnection | None = None
         self._answer: ResponseHead | None = None
@@ -148,7 +148,7 @@ class Exchange:
         self._request_bytes = size = sum(map(len, pieces))
         self.is_request_whole = True
         try:
-            self._kept.add_whole(pieces, size)
+            self._kept.add_whole(pieces, size, self._on_evicted)
         except FnError as error:
             self.fail(error)
 
@@ -346,7 +346,7 @@ class Exchange:
         """Keep more bytes of the request's body. Returns False if that ended the exchange."""
         kept, is_held = self._kept, self.state is State.HELD
         try:
-            kept.add(data, is_sent=not is_held)
+            kept.add(data, self._on_evicted, is_sent=not is_held)
         except FnError as error:
             if is_held:
                 self.fail(error)

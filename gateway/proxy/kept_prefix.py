@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.proxy import retries
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from gateway.proxy.framing import Data
     from registry.errors import FnError
 
+OnEvicted: TypeAlias = "Callable[[FnError], None]"
 KEPT_MAX: Final = 1024 * 1024
 """Max bytes of a kept prefix. While a request is held, reading its body stops there."""
 
@@ -33,7 +35,6 @@ class KeptPrefix:
     __slots__ = (
         "_charged",
         "_memory",
-        "_on_evicted",
         "_reservation",
         "is_lost",
         "is_whole",
@@ -41,9 +42,8 @@ class KeptPrefix:
         "size",
     )
 
-    def __init__(self, memory: BodyBudget, on_evicted: Callable[[FnError], None]) -> None:
+    def __init__(self, memory: BodyBudget) -> None:
         self._memory = memory
-        self._on_evicted = on_evicted
         self._reservation: BodyReservation | None = None
         self._charged = 0
         self.pieces: list[Data] = []
@@ -58,7 +58,7 @@ class KeptPrefix:
         """Whether the prefix has its maximal size."""
         return self.size >= KEPT_MAX
 
-    def add(self, data: Data, *, is_sent: bool) -> None:
+    def add(self, data: Data, on_evicted: OnEvicted, *, is_sent: bool) -> None:
         """Keep more bytes. Raises BodyEvicted; the prefix is then dropped.
 
         `is_sent`: the request was sent already. It is then not worth more than KEPT_MAX bytes, and
@@ -69,7 +69,7 @@ class KeptPrefix:
             self.drop()
             return
         if self._reservation is None:
-            self._reservation = self._memory.open(self._evicted)
+            self._reservation = self._memory.open(partial(self._evicted, on_evicted))
         try:
             self._reservation.grow(len(data))
         except Exception:
@@ -79,14 +79,14 @@ class KeptPrefix:
         self.pieces.append(data)
         self.size += len(data)
 
-    def add_whole(self, pieces: Sequence[Data], size: int) -> None:
+    def add_whole(self, pieces: Sequence[Data], size: int, on_evicted: OnEvicted) -> None:
         """Keep a complete body of `size` bytes, as its first bytes. Raises BodyEvicted."""
         if self._memory.try_charge(size):
             self._charged = self.size = size
             self.pieces += pieces
         else:
             for piece in pieces:
-                self.add(piece, is_sent=False)
+                self.add(piece, on_evicted, is_sent=False)
             self.settle()
 
     def settle(self) -> None:
@@ -110,8 +110,8 @@ class KeptPrefix:
         self.size = 0
         self.is_whole = False
 
-    def _evicted(self, error: FnError) -> None:
+    def _evicted(self, on_evicted: OnEvicted, error: FnError) -> None:
         self._reservation = None
         self.is_lost = True
         self.drop()
-        self._on_evicted(error)
+        on_evicted(error)
