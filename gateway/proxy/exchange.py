@@ -104,11 +104,6 @@ class Exchange:
         return self._plan.key_id
 
     @property
-    def is_held(self) -> bool:
-        """Whether the request waits for a connection to its server."""
-        return self.state is State.HELD
-
-    @property
     def is_over(self) -> bool:
         """Whether the exchange has ended."""
         return self.state is State.OVER
