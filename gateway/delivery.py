@@ -273,7 +273,7 @@ class Delivery:
         try:
             call.opened(connection)
         except Exception:  # a defect of the proxy must not keep the slot
-            log.exception("an exchange could not begin", replica=connection.replica)
+            log.exception("an exchange could not begin", replica=connection.endpoint.id)
             self.fail_exchange(call, UpstreamFailed("the exchange could not begin"))
 
     def cancel(self, call: HeldCall | ExchangeCall) -> None:

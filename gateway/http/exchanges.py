@@ -26,6 +26,7 @@ from gateway.http.known_heads import (
     KnownHead,
     make_known_head,
 )
+from gateway.metrics.key_times import KeyTime
 from gateway.openapi.descriptions import prefers_page
 from gateway.pages.entering import CLOSED_HEADERS, closed_page
 from gateway.pages.origins import Sender, asked_by, preflight_fields
@@ -247,8 +248,7 @@ class Exchanges:
         self, plan: ExchangePlan, request: bytes, client: ClientSide, journal: ExchangeJournal
     ) -> Exchange:
         """Return a new exchange. `request`: the head for the server."""
-        journal.began()
-        journal.key_id = plan.key_id
+        journal.began(plan.key_time)
         invoker = self._invoker
         if invoker.gate.headers:  # the process is shutting down
             plan = plan._replace(keeps=False, answers=None)
@@ -331,7 +331,7 @@ class Exchanges:
             settings.body_read_s,
             function.limits.retry,
             wakes,
-            key_id=caller.id,
+            key_time=KeyTime(caller.id, function.namespace, function.name),
             idle_s=function.scaling.idle_s,
             host=_host_for(deployed.revision),
         )

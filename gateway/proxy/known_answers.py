@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.proxy.answering import URLS, Answering, forward_answer
 from gateway.proxy.fields import Fields
+from gateway.proxy.framing import BodyKind
 
 if TYPE_CHECKING:
     from gateway.proxy.response_head import ResponseHead
@@ -19,18 +20,18 @@ HEAD_MAX: Final = 2048
 """Max bytes of a server's head that is remembered."""
 KNOWN_MAX: Final = 4
 """Max heads that are remembered for one plan. Most servers have one per second, for its Date."""
-_NO_FIELDS: Final = Fields((), (), {})
 
 
 class AnswerTemplate(NamedTuple):
     """What the client gets of a server's head, around the two varying values.
 
     `head`: the server's, whose fields but the content's type are forgotten: they take more memory
-    than all the rest.
+    than all the rest. `size`: bytes of the body, -1 unless the head says them.
     `keep_alive` and `is_dechunked` are those of `gateway.proxy.answering.ClientAnswer`.
     """
 
     head: ResponseHead
+    size: int
     before: bytes
     between: bytes
     after: bytes
@@ -49,10 +50,14 @@ def make_template(given: Answering, head: ResponseHead) -> AnswerTemplate:
     """
     answer = forward_answer(head, given)
     before, between, after = answer.head.split(VARYING)
-    kind = head.fields.values.get(b"content-type")
-    fields = _NO_FIELDS if kind is None else Fields((), (), {b"content-type": kind})
-    head = head._replace(fields=fields)
-    return AnswerTemplate(head, before, between, after, answer.keep_alive, answer.is_dechunked)
+    content_type = head.fields.values.get(b"content-type")
+    known = {} if content_type is None else {b"content-type": content_type}
+    head = head._replace(fields=Fields((), (), known))
+    kind, length = head.framing
+    size = length if kind in (BodyKind.NONE, BodyKind.LENGTH) else -1
+    return AnswerTemplate(
+        head, size, before, between, after, answer.keep_alive, answer.is_dechunked
+    )
 
 
 def is_repeatable(head: ResponseHead) -> bool:

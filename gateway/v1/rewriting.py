@@ -22,7 +22,7 @@ from registry.errors import FnError, UpstreamFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.proxy.kept_prefix import Memory
+    from gateway.http.reservations import BodyBudget
     from gateway.proxy.response_head import ResponseHead
     from gateway.replies import Reply
 
@@ -80,7 +80,7 @@ class ModelAnswer:
         is_nested: bool = True,
         protocol: Protocol = Protocol.OPENAI,
         shape: Callable[[FnError], Reply] = problems.reply,
-        memory: Memory | None = None,
+        memory: BodyBudget | None = None,
     ) -> None:
         self._protocol = protocol
         self._shape = shape

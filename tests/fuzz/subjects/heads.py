@@ -102,7 +102,7 @@ def _answer(data: bytes, cuts: tuple[bytes, ...] = ()) -> list[Any]:
         body += taken
         if not is_all:
             break
-    return [heads, bytes(body), reader.is_complete, reader.ends_with_connection]
+    return [heads, bytes(body), reader.body.is_complete, reader.ends_with_connection]
 
 
 def _check_answer(data: bytes, found: Any) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import operator
 import re
+import weakref
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -436,5 +440,33 @@ async def test_a_cold_function_starts_for_a_request_with_a_long_body(tmp_path: P
         await warm(one)
         assert (await wire.answer())[1] == b"ok"
         assert one.delivery.held_bytes == 0
+        wire.close()
+        await one.settled()
+
+
+async def test_an_exchange_that_is_over_is_freed_at_once(tmp_path: Path) -> None:
+    """Nothing of it refers to itself, which would leave each exchange to the garbage collector."""
+    answers = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            await answers.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with gate(tmp_path, late) as one:
+        wire = await one.connect()
+        gc.disable()
+        try:
+            for _ in range(3):  # the third answer has a known head, and is whole with it
+                answers.clear()
+                wire.send(b"GET /fn/web/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                await until(lambda: len(one.exchanges) == 1)
+                known = weakref.WeakSet(one.exchanges.all())
+                answers.set()
+                await wire.answer()
+                await until(partial(operator.not_, known))
+        finally:
+            gc.enable()
         wire.close()
         await one.settled()
