@@ -171,11 +171,10 @@ class Delivery:
 
     def send_now(self, call: HeldCall) -> bool:
         """Accept a call and send it at once. Returns False if only `submit` can decide about it."""
-        sent = self._dispatcher.send_now(call, call.arrived_s)
-        if sent is None:
+        if not self._dispatcher.send_now(call, call.arrived_s):
             return False
         self._ledger.accept()
-        self._links.send(sent.link, sent.id, call)
+        self._links.send(call.link, call.id, call)
         return True
 
     def submit(self, call: HeldCall) -> None:
@@ -187,12 +186,11 @@ class Delivery:
 
         `call.opened` may be called before this returns.
         """
-        sent = None if call.is_free else self._dispatcher.send_now(call, call.arrived_s)
-        if sent is None:
+        if call.is_free or not self._dispatcher.send_now(call, call.arrived_s):
             self._submit(call)
             return
         self._ledger.accept()
-        self._servers.send(sent.link, sent.id, call)
+        self._servers.send(call.link, call.id, call)
 
     def end_exchange(self, call: ExchangeCall, *, kept: bool, outcome: str = "completed") -> None:
         """End an exchange that was opened; without effect on one that has ended.

@@ -98,8 +98,9 @@ class Traffic(RuleBasedStateMachine):
         self.dispatcher.pool(asked).cold_start = SLOW
         try:
             # The fast path must give the same result.
-            sent = self.dispatcher.send_now(call, self.now) if self.now % 2 < 1 else None
-            commands = [sent] if sent else self.dispatcher.submit(call, self.now)
+            is_sent = self.now % 2 < 1 and self.dispatcher.send_now(call, self.now)
+            sent = [Send(call.link, call.id, call)]
+            commands = sent if is_sent else self.dispatcher.submit(call, self.now)
         except WaitBudgetOver:
             self.wanted_at[call.pool] = self.now
             assert self.dispatcher.load(call.pool, self.now).queued > 0

@@ -46,7 +46,7 @@ def calls_sent(dispatcher: Dispatcher, pool: str, count: int) -> int:
 def test_large_answers_have_a_part_of_the_room(dispatcher: Dispatcher) -> None:
     """Calls with large answers are sent while these fit in their part; those of other functions are
     always sent."""
-    assert dispatcher.send_now(call(LARGE), NOW) is None
+    assert not dispatcher.send_now(call(LARGE), NOW)
     assert calls_sent(dispatcher, LARGE, 6) == 4
     assert calls_sent(dispatcher, SMALL, 6) == 6
     assert dispatcher.send_now(call(SMALL), NOW)
