@@ -378,16 +378,14 @@ class Invocation:
         receipt = make_receipt(
             (ref, replica, device, queue_ms, phases if is_cold else {}, is_first, meta, host)
         )
-        headers = [
-            ("Content-Type", meta.content_type),
-            ("Fn-Revision", ref),
-            ("Server-Timing", server_timing(receipt)),
-            (REQUEST_ID, self.request_id),
-        ]
+        lines = (
+            f"Content-Type: {meta.content_type}\r\nFn-Revision: {ref}\r\n"
+            f"Server-Timing: {server_timing(receipt)}\r\n{REQUEST_ID}: {self.request_id}\r\n"
+        )
         if json_length:
-            headers.append(("Inference-Header-Content-Length", str(json_length)))
+            lines += f"Inference-Header-Content-Length: {json_length}\r\n"
         if admission.applied:
-            headers.append(("Preference-Applied", admission.applied))
+            lines += f"Preference-Applied: {admission.applied}\r\n"
         function = admission.route.deployed.function
         now, metrics, request = monotonic(), invoker.metrics, None
         if is_cold or self.trace is not None or now >= metrics.next_exemplar_s:
@@ -397,7 +395,7 @@ class Invocation:
         metrics.count_answer(key, seconds, receipt, call.sends, call.deaths, request)
         metrics.revisions.count_answer(call.pool, seconds, receipt, now)
         invoker.key_times.add(admission.key_time, now - call.sent_s)
-        reply = make_reply((problems.OK, (*headers, *invoker.gate.headers), body))
+        reply = make_reply((problems.OK, invoker.gate.headers, body, lines))
         self.release()
         if not self._is_recorded:
             self._record_answer(call, receipt, len(body), now, connected_s)

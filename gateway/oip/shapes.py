@@ -28,7 +28,7 @@ def reply(error: FnError, *, for_admin: bool = False) -> Reply:
     Status and headers are those of its problem document. `for_admin` adds what only administrators
     may read to the text.
     """
-    status, headers, _ = problems.reply(error)
+    status, headers, *_ = problems.reply(error)
     text = f"{error.title}: {error.message}"
     if for_admin and error.admin_detail:
         text += f"; {error.admin_detail}"

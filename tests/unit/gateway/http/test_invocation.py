@@ -270,10 +270,10 @@ async def test_every_answer_has_its_request_id(front: Front) -> None:
     for given in (NOT_CORRELATED, Correlation("mine", "")):
         invocation = Invocation(front.gateway.invoker, CALL, replies.append, given)
         invocation.fail(UnknownFunction("no such thing"))
-        assert dict(replies[-1].headers)["X-Request-Id"] == invocation.request_id
+        assert dict(replies[-1].fields)["X-Request-Id"] == invocation.request_id
 
     assert invocation.request_id == "mine"
-    assert dict(replies[0].headers)["X-Request-Id"].startswith("ours-")
+    assert dict(replies[0].fields)["X-Request-Id"].startswith("ours-")
 
 
 async def test_a_trace_goes_on_to_the_replica(front: Front, peer: Peer) -> None:
