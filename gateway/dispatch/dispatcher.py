@@ -134,7 +134,7 @@ class Dispatcher:
         pool = self.pools.get(key)
         if (
             pool is None
-            or pool.queue
+            or pool.queue.size
             or pool.answer_bytes
             or key in self._redirects.successors
             or self._poison.until_s
@@ -294,7 +294,7 @@ class Dispatcher:
             pool.answered_s.append(now)
         if size >= LARGE_ANSWER or pool.answer_bytes:
             pool.note_answer(size)
-        if not pool.queue or size >= LARGE_ANSWER:
+        if not pool.queue.size or size >= LARGE_ANSWER:
             return wanted, []
         return wanted, self._serve(pool, now)
 
