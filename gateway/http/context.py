@@ -143,7 +143,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         set(),
         ScanTurns(),
         upstream_keys or UpstreamKeys(),
-        KeyTimes(history.used, wall, loop.call_later),
+        KeyTimes(history, wall, loop.call_later),
         deque(maxlen=SHOWN_MAX),
         LastExchanges(),
         enter,

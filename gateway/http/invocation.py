@@ -187,16 +187,15 @@ class Invocation:
             if self._reservation is not None:
                 self._release_memory()  # in this loop iteration the call takes the bytes over
             route, limits = admission.route, admission.limits
-            revision = route.deployed.revision
-            invoker.history.arrived(revision.namespace, revision.name)
+            invoker.key_times.arrived(admission.key_time)
             now = monotonic()
             wait_s, priority = self._wait_s, limits.priority
             if self._head.version is not None:
                 wait_s, priority = self._scheduled(body)
-            meta, trace = admission.meta, self.trace
+            meta, packed, trace = admission.meta, admission.packed, self.trace
             traceparent = self._correlation.traceparent if trace is None else trace.traceparent
             if traceparent:
-                meta = RequestMeta(*meta[:3], traceparent)
+                meta, packed = RequestMeta(*meta[:3], traceparent), b""
             # Positional: keyword arguments would take as long as creating the call.
             self._call = call = HeldCall(
                 route.pool,
@@ -211,6 +210,7 @@ class Invocation:
                 admission.is_pinned,
                 slot=slot,
                 done=self._on_outcome,
+                packed=packed,
             )
             # Only if nothing was deployed or removed since the head arrived.
             if invoker.catalog.version == admission.as_of and invoker.delivery.send_now(call):

@@ -98,7 +98,7 @@ class Front:
             set(),
             ScanTurns(),
             UpstreamKeys(),
-            KeyTimes(self.past.used, time.time, asyncio.get_running_loop().call_later),
+            KeyTimes(self.past, time.time, asyncio.get_running_loop().call_later),
             deque(),
             LastExchanges(),
             model_control=self.models,
