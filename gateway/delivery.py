@@ -32,6 +32,7 @@ from gateway.dispatch.call import (
 from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.failures import cancelled_error
+from gateway.dispatch.held import HeldBytes
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.redirects import RerunPolicy
 from gateway.hosts.connections import Connect, HostConnections
@@ -151,18 +152,9 @@ class Delivery:
         self._idle = None
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of request bodies that are arriving, queued or in flight, and of unsent answers."""
-        return self._dispatcher.held_bytes
-
-    def reserve(self, count: int) -> None:
-        """Add `count` bytes of arriving bodies to the held bytes; a negative count subtracts."""
-        self._dispatcher.reserve(count)
-
-    def hold_answers(self, count: int) -> None:
-        """Add `count` bytes of answers that clients have not taken to the held bytes; a negative
-        count subtracts."""
-        self._dispatcher.hold_answers(count)
+    def held(self) -> HeldBytes:
+        """Count of the bytes that this process holds."""
+        return self._dispatcher.held
 
     def is_cold(self, pool: str) -> bool:
         """Return whether a call for this pool would wait for a replica to start."""

@@ -81,8 +81,8 @@ class Writer:
 
 
 class _Durations(dict[int, str]):
-    """Microseconds as milliseconds with three decimals, kept because short durations recur: a look-up
-    takes a third of the time of a cached function."""
+    """Microseconds as milliseconds with three decimals. Short durations recur, and a look-up takes
+    a third of the time of a cached function."""
 
     def __missing__(self, us: int) -> str:
         if len(self) >= _DURATIONS_MAX:
@@ -160,5 +160,3 @@ def exchange_timing(receipt: Receipt, first_byte_ms: float) -> str:
     replica, queue = receipt.replica, _MS[round(receipt.queue_ms * 1e3)]
     first_byte = _MS[round(first_byte_ms * 1e3)]
     return f'{begin}replica;desc="{replica}", queue;dur={queue}, first_byte;dur={first_byte}'
-
-

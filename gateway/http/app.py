@@ -306,7 +306,7 @@ class Site:
         self._parts.models.sweep()
         answers = self._budget.answers
         answers.sweep()
-        self._metrics.held.update(self._budget.held_bytes, answers.bytes, answers.cuts)
+        self._metrics.held.update(self._budget.held, answers.cuts)
 
     async def stop(self) -> None:
         """Stop accepting connections."""

@@ -137,7 +137,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         access_log,
         tracer,
         FailureCount(wall),
-        BodyBudget(delivery, settings.held_bytes_max, monotonic),
+        BodyBudget(delivery.held, monotonic),
         Inflation(inflating_threads()),
         open_exchanges,
         set(),

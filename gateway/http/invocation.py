@@ -295,7 +295,7 @@ class Invocation:
         invoker, admission, memory = self._invoker, self._admission, self._memory
         descriptor = -1 if memory is None else memory.descriptor
         size = len(call.body) * (2 if descriptor < 0 else 1)
-        if size <= invoker.body_budget.capacity and invoker.delivery.is_cold(admission.route.pool):
+        if size <= invoker.body_budget.held.most and invoker.delivery.is_cold(admission.route.pool):
             self._check = invoker.cold_check.check(
                 admission.meta,
                 Content(call.body, descriptor),

@@ -374,7 +374,7 @@ class Traffic(RuleBasedStateMachine):
     def bytes_are_those_of_calls_not_ended(self) -> None:
         """The bytes of a body are released when its call ends, in whatever way."""
         held = sum(len(call.body) for call in self.accepted if not self.ends[call])
-        assert self.dispatcher.held_bytes == held <= BYTES_MAX
+        assert self.dispatcher.held.bytes == held <= BYTES_MAX
 
     @invariant()
     def queued_calls_keep_their_order(self) -> None:

@@ -597,7 +597,7 @@ def test_a_call_refused_for_its_wait_budget_wakes_the_pool(dispatcher: Dispatche
         dispatcher.submit(short, NOW)
 
     assert short.was_held
-    assert dispatcher.held_bytes == 0
+    assert dispatcher.held.bytes == 0
     assert dispatcher.is_idle
     assert dispatcher.take_called() == [KEY]
     assert dispatcher.sweep(NOW + 5) == []

@@ -92,7 +92,7 @@ class Front:
             AccessLog(self.keep, time.time, self.metrics.count_dropped_events),
             None,
             FailureCount(time.time),
-            BodyBudget(self.delivery, HELD, time.monotonic),
+            BodyBudget(self.delivery.held, time.monotonic),
             Inflation(inflating_threads()),
             set(),
             set(),
