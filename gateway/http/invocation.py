@@ -186,10 +186,11 @@ class Invocation:
             self._size = len(body)
             if self._reservation is not None:
                 self._release_memory()  # in this loop iteration the call takes the bytes over
-            route, limits = admission.route, admission.limits
+            route = admission.route
+            _, timeout_s, _, queue_max, priority = admission.limits
             invoker.key_times.arrived(admission.key_time)
             now = monotonic()
-            wait_s, priority = self._wait_s, limits.priority
+            wait_s = self._wait_s
             if self._head.version is not None:
                 wait_s, priority = self._scheduled(body)
             meta, packed, trace = admission.meta, admission.packed, self.trace
@@ -203,10 +204,10 @@ class Invocation:
                 body,
                 now,
                 now + wait_s,
-                limits.timeout_s,
+                timeout_s,
                 priority,
                 route.may_rerun,
-                limits.queue_max,
+                queue_max,
                 admission.is_pinned,
                 slot=slot,
                 done=self._on_outcome,
