@@ -347,29 +347,25 @@ class Delivery:
             self._idle.set()
 
     def _execute(self, command: Command) -> None:
-        if isinstance(command, Send):
-            links = self._servers if command.call.is_exchange else self._links
-            links.send(command.link, command.id, command.call)
-        elif isinstance(command, End):
-            self._servers.end(command.link, command.id, kept=command.kept)
-        elif isinstance(command, Recall):
-            self._links.recall(command.link, command.id)
-        elif isinstance(command, GiveUp):
-            self._links.abort(command.link, command.reason)
-        elif isinstance(command, Fail):
-            self._fail(command)
-        else:
-            self._execute_rare(command)
-
-    def _execute_rare(self, command: CloseIdle | Decline | Quiesced | TellTunnel) -> None:
-        if isinstance(command, CloseIdle):
-            self._servers.close_idle(command.link)
-        elif isinstance(command, Decline):
-            self._servers.decline(command.link)
-        elif isinstance(command, TellTunnel):
-            self._servers.tell_tunnel(command.link, command.id, is_quiet=command.is_quiet)
-        else:
-            self._servers.quiesced(command.link, command.count)
+        match command:  # the most frequent ones first
+            case Send(link, id, call):
+                (self._servers if call.is_exchange else self._links).send(link, id, call)
+            case End(link, id, kept):
+                self._servers.end(link, id, kept=kept)
+            case Recall(link, id):
+                self._links.recall(link, id)
+            case GiveUp(link, reason):
+                self._links.abort(link, reason)
+            case Fail():
+                self._fail(command)
+            case CloseIdle(link):
+                self._servers.close_idle(link)
+            case Decline(link):
+                self._servers.decline(link)
+            case TellTunnel(link, id, is_quiet):
+                self._servers.tell_tunnel(link, id, is_quiet=is_quiet)
+            case Quiesced(link, count):
+                self._servers.quiesced(link, count)
 
     def _fail(self, command: Fail) -> None:
         assert isinstance(command.call, HeldCall | ExchangeCall)

@@ -139,6 +139,11 @@ class Counter:
         return self._values[self.place]
 
 
+def _beginning(known: Iterable[Labels], begin: Labels) -> list[Labels]:
+    """Return the label values that begin with these."""
+    return [labelvalues for labelvalues in known if labelvalues[: len(begin)] == begin]
+
+
 class CounterFamily(Collector):
     """Numbers with one name that only grow, one per combination of label values."""
 
@@ -162,11 +167,10 @@ class CounterFamily(Collector):
             number = self._numbers[labelvalues] = Counter(self._store.values, place)
         return number
 
-    def remove(self, *labelvalues: str) -> None:
-        """Remove the counter with these labels from the page; it must not be used any more."""
-        number = self._numbers.pop(labelvalues, None)
-        if number is not None:
-            self._store.free(number.place)
+    def remove(self, *begin: str) -> None:
+        """Remove the counters whose labels begin with these; they must not be used any more."""
+        for labelvalues in _beginning(self._numbers, begin):
+            self._store.free(self._numbers.pop(labelvalues).place)
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         """Return the family (prometheus_client)."""
@@ -275,11 +279,10 @@ class HistogramFamily(Collector):
         total = take(f"{name}_sum", self._labelnames, labelvalues)
         return Histogram(self._bounds, self._store.values, buckets, total)
 
-    def remove(self, *labelvalues: str) -> None:
-        """Remove the histogram with these labels from the page; it must not be used any more."""
-        child = self._children.pop(labelvalues, None)
-        if child is not None:
-            buckets, total = child.places
+    def remove(self, *begin: str) -> None:
+        """Remove the histograms whose labels begin with these; they must not be used any more."""
+        for labelvalues in _beginning(self._children, begin):
+            buckets, total = self._children.pop(labelvalues).places
             for place in (*buckets, total):
                 self._store.free(place)
 

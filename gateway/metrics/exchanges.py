@@ -98,7 +98,5 @@ class ExchangeFamilies:
         numbers = self._numbers.pop(labels, None)
         if numbers is not None:
             numbers.is_removed = True
-        self._open.remove(*labels)
-        self._first_byte.remove(*labels)
-        for direction in DIRECTIONS:
-            self._bytes.remove(*labels, direction)
+        for family in self.collectors:
+            family.remove(*labels)

@@ -35,7 +35,6 @@ from gateway.metrics.revisions import RevisionCounts
 from gateway.metrics.tokens import TokenFamilies, TokenNumbers
 from gateway.replies import Receipt
 from registry.catalog import Change
-from runtime_image.contract.control import PHASES
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LABELS = ("namespace", "function")
@@ -44,7 +43,6 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 ROWS_KNOWN: Final = ROWS[-1] + 1
 BUCKET_OF_ROWS: Final = tuple(bisect_left(ROWS, rows) for rows in range(ROWS_KNOWN))
 """Bucket of each number of rows up to the last bound; takes half the time of a search."""
-RETRIES = ("died", "not_started")
 OK = ("ok", "")
 """Outcome and reason of a replica's answer."""
 FUNCTIONS_MAX = 1000
@@ -139,7 +137,7 @@ class Metrics:
         self.exchanges = ExchangeFamilies(LABELS, store)
         self.held = HeldFamilies(store)
         self._tokens = TokenFamilies(LABELS, store)
-        for collector in (
+        self._families = (
             self._requests,
             self._duration,
             self._queue,
@@ -147,6 +145,9 @@ class Metrics:
             self._sends,
             self._rows,
             self._retries,
+        )
+        for collector in (
+            *self._families,
             left_out,
             *self.exchanges.collectors,
             *self.held.collectors,
@@ -285,20 +286,11 @@ class Metrics:
             return
         key = (change.namespace, change.name)
         self._woken.discard(key)
-        for phase in PHASES:
-            self._phases.remove(*key, phase)
-        series = self._series.pop(key, None)
-        if series is not None:
-            self.exchanges.remove(series.labels)
-            self._tokens.remove(series.labels)
-            for outcome in series.outcomes:
-                self._requests.remove(*series.labels, *outcome)
-            self._duration.remove(*series.labels)
-            self._queue.remove(*series.labels)
-            self._sends.remove(*series.labels)
-            self._rows.remove(*series.labels)
-            for reason in RETRIES:
-                self._retries.remove(*series.labels, reason)
+        self._series.pop(key, None)
+        self.exchanges.remove(key)
+        self._tokens.remove(key)
+        for family in self._families:
+            family.remove(*key)
 
     def durations(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
         """Return the duration histogram of every function with its own series."""

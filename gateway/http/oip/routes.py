@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
@@ -18,7 +17,7 @@ from registry.errors import MethodNotAllowed, Unknown
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
-    from gateway.replies import Reply, Writer
+    from gateway.replies import Writer
 
 SHOWN_MAX: Final = 200
 
@@ -69,9 +68,8 @@ class OipRoutes:
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         """Answer an inference whose path is not in its plain form, as with an escaped name."""
         model, version = request.match_info["model"], request.match_info.get("version", "")
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         head = head_of(request, model, version)
-        return await invoke(self._invoker, self._writer, request, head, answer)
+        return await invoke(self._invoker, self._writer, request, head)
 
 
 def by_method(handlers: dict[str, Handler]) -> Handler:
