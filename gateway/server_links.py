@@ -44,7 +44,7 @@ class ExchangeCall(Call):
     Exactly one of these happens, unless the proxy cancels the call first: `opened(connection)` is
     called, perhaps before `Delivery.submit_exchange` returns, and the proxy ends or retries the
     call; or `done(error)` is called. After a retry both may happen again. `opened` must set
-    `connection.handler`. `body` is empty: the proxy counts what it keeps with `Delivery.reserve`.
+    `connection.handler`. `body` is empty: the proxy counts what it keeps.
     `timeout_s` is not used. `wants_fresh`: it gets no connection that was used before. `pieces`
     returns the body while the proxy keeps it, None unless `may_poison`. `is_broken`: its last
     connection was lost with the connection to its replica's host.

@@ -73,7 +73,7 @@ class Exchanges:
             return []
         pool = self._pool(call.pool)
         call.stage = Stage.DONE
-        self._failures.held_bytes -= len(call.body)
+        self._failures.held.bytes -= len(call.body)
         pool.answered_s.append(now)
         if call in pool.detached:  # 2
             del pool.detached[call]

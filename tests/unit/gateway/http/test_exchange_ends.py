@@ -125,7 +125,7 @@ async def test_a_held_upload_is_evicted_for_others(tmp_path: Path, is_fast: bool
     async with gate(tmp_path, silent, is_fast=is_fast, is_cold=True) as one:
         wire = await one.connect()
         wire.send(POST + b"Content-Length: 90000\r\n\r\n" + bytes(80_000))
-        await until(lambda: one.delivery.held_bytes >= 80_000)
+        await until(lambda: one.delivery.held.bytes >= 80_000)
         one.gateway.invoker.body_budget.make_room(256 * 2**20)
         head, body = await wire.answer()
         assert head.startswith(b"HTTP/1.1 429 ")
@@ -139,7 +139,7 @@ async def test_half_a_head_is_evicted_for_others(tmp_path: Path) -> None:
     async with gate(tmp_path, silent) as one:
         wire = await one.connect()
         wire.send(b"GET /fn/web/x HTTP/1.1\r\nX: " + b"y" * 20_000)
-        await until(lambda: one.delivery.held_bytes >= 20_000)
+        await until(lambda: one.delivery.held.bytes >= 20_000)
         one.gateway.invoker.body_budget.make_room(256 * 2**20)
         assert code(await wire.rest()) == "body_evicted"
         wire.close()
@@ -436,10 +436,10 @@ async def test_a_cold_function_starts_for_a_request_with_a_long_body(tmp_path: P
     async with gate(tmp_path, serve, is_cold=True) as one:
         wire = await one.connect()
         wire.send(POST + b"Content-Length: 300000\r\n\r\n" + bytes(300_000))
-        await until(lambda: one.delivery.held_bytes == 300_000)
+        await until(lambda: one.delivery.held.bytes == 300_000)
         await warm(one)
         assert (await wire.answer())[1] == b"ok"
-        assert one.delivery.held_bytes == 0
+        assert one.delivery.held.bytes == 0
         wire.close()
         await one.settled()
 

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.dispatch.held import HeldBytes
 from gateway.http.reservations import BodyBudget
 from gateway.proxy.kept_prefix import KEPT_MAX, KeptPrefix, may_resend
 from gateway.proxy.retries import Retry
 from registry.errors import BodyEvicted, FnError
 
 
-class Held:
-    """Fake count of held bytes."""
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-
-    def reserve(self, count: int) -> None:
-        """Add to the count."""
-        self.held_bytes += count
-
-
-def kept(capacity: int = 10 * KEPT_MAX) -> tuple[Held, BodyBudget, KeptPrefix, list[FnError]]:
+def kept(capacity: int = 10 * KEPT_MAX) -> tuple[HeldBytes, BodyBudget, KeptPrefix, list[FnError]]:
     """Return a prefix, its memory, and the errors of its evictions."""
-    held, errors = Held(), list[FnError]()
-    budget = BodyBudget(held, capacity, lambda: 0.0)
+    held, errors = HeldBytes(capacity), list[FnError]()
+    budget = BodyBudget(held, lambda: 0.0)
     return held, budget, KeptPrefix(budget), errors
 
 
@@ -32,18 +22,18 @@ def test_bytes_are_counted_until_they_are_dropped() -> None:
     """Arriving, settled and added bytes are counted once, and not at all after `drop`."""
     held, _, prefix, errors = kept()
     prefix.add(b"abc", errors.append, is_sent=False)
-    assert held.held_bytes == 3
+    assert held.bytes == 3
     prefix.settle()
     prefix.settle()
-    assert held.held_bytes == 3
+    assert held.bytes == 3
     prefix.add(b"de", errors.append, is_sent=True)
-    assert held.held_bytes == 5
+    assert held.bytes == 5
     prefix.settle()
-    assert held.held_bytes == 5
+    assert held.bytes == 5
     assert prefix.pieces == [b"abc", b"de"]
     prefix.drop()
     prefix.drop()
-    assert held.held_bytes == 0
+    assert held.bytes == 0
     assert not prefix.is_whole
     assert not prefix.is_lost
 
@@ -55,7 +45,7 @@ def test_an_eviction_tells_the_owner() -> None:
     budget.make_room(80)
     assert [type(error) for error in errors] == [BodyEvicted]
     assert prefix.is_lost
-    assert held.held_bytes == 0
+    assert held.bytes == 0
     held, budget, prefix, errors = kept(capacity=100)
     prefix.add(b"x" * 60, errors.append, is_sent=False)
     prefix.settle()
@@ -67,10 +57,10 @@ def test_an_eviction_tells_the_owner() -> None:
 def test_no_memory_is_an_error_and_loses_the_prefix() -> None:
     """Bytes that do not fit raise BodyEvicted, and nothing stays counted."""
     held, _, prefix, errors = kept(capacity=100)
-    held.reserve(90)
+    held.bytes += 90
     with pytest.raises(BodyEvicted):
         prefix.add(b"x" * 20, errors.append, is_sent=False)
-    assert held.held_bytes == 90
+    assert held.bytes == 90
     assert prefix.is_lost
     assert not errors
 
@@ -79,12 +69,12 @@ def test_a_whole_body_is_charged_at_once() -> None:
     """A complete body cannot be evicted, and counts until it is dropped."""
     held, budget, prefix, errors = kept(capacity=100)
     prefix.add_whole([b"x" * 60], 60, errors.append)
-    assert (held.held_bytes, len(budget), prefix.pieces) == (60, 0, [b"x" * 60])
+    assert (held.bytes, len(budget), prefix.pieces) == (60, 0, [b"x" * 60])
     budget.make_room(80)
     prefix.settle()
-    assert (held.held_bytes, errors) == (60, [])
+    assert (held.bytes, errors) == (60, [])
     prefix.drop()
-    assert held.held_bytes == 0
+    assert held.bytes == 0
 
 
 def test_a_whole_body_evicts_others_for_its_memory() -> None:
@@ -93,12 +83,12 @@ def test_a_whole_body_evicts_others_for_its_memory() -> None:
     evicted: list[FnError] = []
     budget.open(evicted.append).grow(80)
     prefix.add_whole([b"x" * 60], 60, errors.append)
-    assert (held.held_bytes, len(evicted), prefix.is_whole) == (60, 1, True)
+    assert (held.bytes, len(evicted), prefix.is_whole) == (60, 1, True)
     prefix.drop()
-    held.reserve(90)
+    held.bytes += 90
     with pytest.raises(BodyEvicted):
         prefix.add_whole([b"x" * 20], 20, errors.append)
-    assert (held.held_bytes, prefix.is_lost) == (90, True)
+    assert (held.bytes, prefix.is_lost) == (90, True)
 
 
 def test_a_sent_request_is_not_kept_beyond_the_limit() -> None:
