@@ -308,10 +308,13 @@ class Exchange(ExchangeData):
         plan, call, reader = self._plan, self._call, self._reader
         if plan.answers is None or reader.head_bytes or not self.is_request_whole:
             return False
+        if plan.filter is not None and plan.filter.has_head:
+            return False
         end = data.find(HEAD_END) + len(HEAD_END)
         template = plan.answers.find(data[:end])
         if template is None or call is None or call.pool != plan.pool:
             return False
+        self._framing_for_client(template.head)
         reader.begin(template.head)
         self._answer_with(template, data[end:])
         return True
@@ -328,9 +331,11 @@ class Exchange(ExchangeData):
         if is_tunnel and plan.offered is not None and (one := agreed_protocol(head, plan.offered)):
             added += ((b"Sec-WebSocket-Protocol", one),)
         port = 0 if self._upstream is None else self._upstream.port
-        head = self._head_for_client(head)
-        template = make_template(plan.answering(port, added, keeps=keeps), head)
-        if plan.answers is not None and is_whole and call.pool == plan.pool and is_repeatable(head):
+        framing = self._framing_for_client(head)
+        template = make_template(plan.answering(port, added, keeps=keeps), head, framing)
+        is_begun = plan.filter is not None and plan.filter.has_head
+        may_learn = is_whole and not is_begun and call.pool == plan.pool and is_repeatable(head)
+        if plan.answers is not None and may_learn:
             plan.answers.learn(reader.raw, template)
         self._answer_with(template, reader.take_rest(), is_tunnel=is_tunnel)
 

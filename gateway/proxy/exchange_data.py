@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.proxy import retries
 from gateway.proxy.answer_reader import AnswerReader
 from gateway.proxy.deadlines import Deadlines
-from gateway.proxy.framing import CHUNKED, LAST_CHUNK, BodyKind, encode_chunk
+from gateway.proxy.framing import CHUNKED, LAST_CHUNK, BodyKind, Framing, encode_chunk
 from gateway.proxy.kept_prefix import KeptPrefix, Memory
 from gateway.proxy.plan import State
 from gateway.proxy.ports import FilterMode
@@ -200,20 +200,20 @@ class ExchangeData(ABC):
             )
         )
 
-    def _head_for_client(self, head: ResponseHead) -> ResponseHead:
-        """Return the head of the answer as the client gets it: a filter may change the body.
+    def _framing_for_client(self, head: ResponseHead) -> Framing:
+        """Return the framing of the answer's body for the client: a filter may change that.
 
         A filter needs the content of chunks, so what it only reads is written in chunks anew, too.
         """
         found = self._plan.filter
         mode = FilterMode.OFF if found is None else found.begin(head)
         if mode is FilterMode.OFF:
-            return head
+            return head.framing
         self._filter = found
         if mode is FilterMode.READ and head.framing.kind is not BodyKind.CHUNKED:
-            return head
+            return head.framing
         self._is_rewriting = True
-        return head._replace(framing=CHUNKED)
+        return CHUNKED
 
     def _filtered(self, content: bytes) -> bytes:
         """Return bytes of the answer as the client gets them. Raises FnError."""
