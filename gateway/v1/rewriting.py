@@ -13,7 +13,7 @@ import msgspec
 from gateway import problems
 from gateway.proxy.ports import FilterMode
 from gateway.v1 import shapes
-from gateway.v1.answer_bodies import AnswerBody, EventBody, JsonBody, LineBody
+from gateway.v1.answer_bodies import AnswerBody, EventBody, JsonBody
 from gateway.v1.answer_edits import AnswerEdits
 from gateway.v1.endpoints import Protocol
 from gateway.v1.usage import Ends, TokenUsage
@@ -154,7 +154,7 @@ class ModelAnswer:
         asks = self._asks_usage and (self.is_stream or has_lines)
         edits = AnswerEdits(self._model, asks_usage=asks, is_nested=self._is_nested)
         if self.is_stream:
-            self._body = EventBody(edits) if edits.has_any else LineBody()
+            self._body = EventBody(edits)
         elif edits.has_any:
             self._body = JsonBody(edits, has_lines=has_lines)
         return FilterMode.READ if self._body is None else FilterMode.CHANGE

@@ -205,9 +205,6 @@ class ModelRequest:
         else:
             self._refuse(error)
 
-    def client_eof(self) -> None:
-        """Do nothing: there is no tunnel."""
-
     def client_lost(self) -> None:
         """End the request: the client has left. Its answer may go on at the server."""
         if self.is_over:
@@ -245,11 +242,10 @@ class ModelRequest:
         if not self._is_client_gone:
             self._client.write(data)
 
-    def pause_body(self) -> None:
-        """Do nothing: the body is complete."""
+    def _ignore(self) -> None:
+        """Do nothing: there is no tunnel, and the body is complete."""
 
-    def resume_body(self) -> None:
-        """Do nothing: the body is complete."""
+    client_eof = begin_tunnel = write_eof = pause_body = resume_body = _ignore
 
     def answer(self, reply: Reply) -> None:
         """Implement `ClientSide.answer`. After a comment, an error is an event, and the end cut."""
@@ -260,12 +256,6 @@ class ModelRequest:
             self._client.write(encode_chunk(self._routed.answer.refused(bytes(reply.body))))
         else:
             self._client.answer(reply)
-
-    def begin_tunnel(self) -> None:
-        """Do nothing: there is no tunnel."""
-
-    def write_eof(self) -> None:
-        """Do nothing: there is no tunnel."""
 
     def finish(self, *, keep: bool) -> None:
         """Implement `ClientSide.finish`."""
@@ -300,11 +290,12 @@ class ModelRequest:
 
     def count_second(self, now: float) -> None:
         """Refuse a body that arrives too slowly; to be called once a second while it arrives."""
+        limit_s = self._models.body_read_s
         if not self._client.tick():
             self.client_lost()
-        elif now - self._moved_s > self._models.body_read_s:
-            self._refuse(BodyTimeout(f"no byte of the body arrived in {self._models.body_read_s:g} s"))
-        elif now - self.began_s > self._models.body_read_s + self._size / RATE_MIN:
+        elif now - self._moved_s > limit_s:
+            self._refuse(BodyTimeout(f"no byte of the body arrived in {limit_s:g} s"))
+        elif now - self.began_s > limit_s + self._size / RATE_MIN:
             self._refuse(
                 BodyTimeout(f"the body arrived with less than {RATE_MIN} bytes per second")
             )
