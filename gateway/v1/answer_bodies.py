@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.v1.answer_members import is_object
 
@@ -47,26 +47,6 @@ _LINES_SIZE: Final = 4 * _LINE_SIZE
 """Bytes below HELD_MAX from which on the lines of an event decide, however it arrives."""
 _LEADING: Final = b" \t\r\n\x1e" + _MARK
 """Bytes that may stand before an object. RFC 7464 has U+001E there."""
-
-
-class AnswerBody(Protocol):
-    """A body on its way to the client."""
-
-    held: int
-    """Bytes that are held."""
-    is_within_line: bool
-    """Whether a part of a line has passed."""
-    is_within_event: bool
-    """Whether a part of an event has passed."""
-
-    def feed(self, content: bytes) -> bytes:
-        """Take bytes of the body; return those for the client."""
-
-    def end(self) -> bytes:
-        """Return the last bytes for the client."""
-
-    def release(self) -> bytes:
-        """Return what is held, as it is. The rest of the object follows it as it is, too."""
 
 
 class _Place(Enum):
@@ -128,10 +108,12 @@ class EventBody:
         self._is_clean = False
         """Whether `_line`, or else the next byte, begins an event."""
         self.held = 0
+        """Bytes that are held."""
         self.is_within_event = self.is_within_line = False
+        """Whether a part of an event, or of a line, has passed."""
 
     def feed(self, content: bytes) -> bytes:
-        """Implement `AnswerBody.feed`."""
+        """Take bytes of the body; return those for the client."""
         passed: list[bytes] = []
         if self._may_have_mark:
             content = self._behind_mark(content, passed)
@@ -160,7 +142,7 @@ class EventBody:
         return b"".join(passed)
 
     def end(self) -> bytes:
-        """Implement `AnswerBody.end`. Many clients read an event without its end."""
+        """Return the last bytes for the client. Many clients read an event without its end."""
         self._is_clean = False
         line, self._line = bytes(self._line), bytearray()
         passed = self._whole_line(line, ends=True) if line else b""
@@ -169,7 +151,7 @@ class EventBody:
         return passed
 
     def release(self) -> bytes:
-        """Implement `AnswerBody.release`."""
+        """Return what is held, as it is. The rest of the object follows it as it is, too."""
         self._is_clean = self._is_joining = self._is_object_line = False
         self._is_as_is = self.is_within_event = self._has_content = True
         self.is_within_line = bool(self._line)
@@ -408,10 +390,12 @@ class JsonBody:
         self._drops_lf = False
         """Whether a line that ended with CR was left out: an LF that follows belongs to it."""
         self.held = 0
+        """Bytes that are held."""
         self.is_within_event = self.is_within_line = False
+        """Whether a part of an event, or of a line, has passed."""
 
     def feed(self, content: bytes) -> bytes:
-        """Implement `AnswerBody.feed`."""
+        """Take bytes of the body; return those for the client."""
         if self._is_as_is and not self._has_lines:
             return content
         if self._drops_lf and content:
@@ -430,14 +414,14 @@ class JsonBody:
         return b"".join(passed)
 
     def end(self) -> bytes:
-        """Implement `AnswerBody.end`."""
+        """Return the last bytes for the client."""
         text = bytes(self._text)
         self._text.clear()
         self.held = 0
         return self._edits.edit(text, 0) if text else b""
 
     def release(self) -> bytes:
-        """Implement `AnswerBody.release`."""
+        """Return what is held, as it is. The rest of the object follows it as it is, too."""
         text = bytes(self._text)
         self._text.clear()
         self._is_joining, self._is_as_is = False, True

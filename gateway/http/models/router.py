@@ -136,16 +136,16 @@ class ModelRequests:
             journal.caller = caller = self._admission.enter_models(credential, asked)
             journal.added = added = self._admission.origins.fields(PLACE, asked.origin)
             endpoint, query = self._endpoint(head)
-            given = (endpoint, query, caller, asked, added, self._body_max(head))
-            decided = ModelHead(head, ref, method, *given)
+            most = self._body_max(head)
+            decided = ModelHead(head, ref, method, endpoint, query, caller, asked, added, most)
             _check_size(head.framing, decided.body_max)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, journal.problem(error, None, 0))
             return None
         # Which origins are listed, and whether two keys are one too many, depends on the openness.
-        may_learn = asked.origin is None and len(credential.secrets) <= 1
-        may_learn = may_learn and self._exchanges.is_repeatable(head, who)
-        cut = self._heads.repeated(peer, raw, who) if raw and may_learn else None
+        is_plain = asked.origin is None and len(credential.secrets) <= 1
+        may_learn = raw and is_plain and self._exchanges.is_repeatable(head, who)
+        cut = self._heads.repeated(peer, raw, who) if may_learn else None
         if cut is not None:
             probe = self._exchanges.probe()
             find_keys(head.fields, probe)
@@ -303,8 +303,7 @@ class ModelRequests:
         forwarding = exchanges.forwarding(
             decided.head, target, request.peer, deployed.revision, journal, probe
         )
-        framing = Framing(BodyKind.LENGTH, size)
-        forwarding = forwarding._replace(prefix=b"", framing=framing)
+        forwarding = forwarding._replace(prefix=b"", framing=Framing(BodyKind.LENGTH, size))
         if key is not None and plan.wakes:
             plan = plan._replace(answers=KnownAnswers())
             learned = (caller, journal.applied, journal.added)
