@@ -29,7 +29,7 @@ from registry.tasks import Tasks
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.link import ANSWER_MAX, FAILED_MAX, STARTED_MAX, Flag, Kind
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
-from runtime_image.link.meta import AnswerMeta, pack_known_request, pack_request, unpack_answer
+from runtime_image.link.meta import AnswerMeta, pack_request, unpack_answer
 from runtime_image.link.stream import FrameStream
 
 log = structlog.get_logger()
@@ -70,10 +70,12 @@ class HeldCall(Call):
 
     `done` is called exactly once, unless the client disconnects first. `slot`: the body's place in
     shared memory, None for a body outside of it. The creator of the call releases that reference.
+    `packed`: `meta` as the frame has it, b"" if it is packed when the call is sent.
     """
 
     done: Callable[[Outcome], None] = lambda _outcome: None
     slot: BodySlot | None = None
+    packed: bytes = b""
 
 
 Bodies = SharedLink | FramedBodies
@@ -118,9 +120,7 @@ class DataLinks(ReplicaLinks[Bodies]):
             flags |= slab
         if meta.traceparent:
             flags |= _TRACE
-            packed = pack_request(meta)
-        else:
-            packed = pack_known_request(meta)
+        packed = call.packed or pack_request(meta)
         timeout_ms = round(call.timeout_s * 1000)
         stream.send(pack(Kind.REQUEST, id, body, meta=packed, flags=flags, aux=timeout_ms))
 

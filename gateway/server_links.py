@@ -44,22 +44,20 @@ class ExchangeCall(Call):
     Exactly one of these happens, unless the proxy cancels the call first: `opened(connection)` is
     called, perhaps before `Delivery.submit_exchange` returns, and the proxy ends or retries the
     call; or `done(error)` is called. After a retry both may happen again. `opened` must set
-    `connection.handler`. `body` is empty: the proxy counts what it keeps with `Delivery.reserve`.
+    `connection.handler`. `body` is empty: the proxy counts what it keeps.
     `timeout_s` is not used. `wants_fresh`: it gets no connection that was used before. `pieces`
-    returns the body while the proxy keeps it, if the body is refused after it has killed replicas.
-    `is_broken`: its last connection was lost with the connection to its replica's host.
+    returns the body while the proxy keeps it, None unless `may_poison`. `is_broken`: its last
+    connection was lost with the connection to its replica's host.
     """
 
+    is_exchange: bool = True
+    may_poison: bool = False
     opened: Callable[[UpstreamConnection], None] = lambda _connection: None
     done: Callable[[FnError], None] = lambda _error: None
     wants_fresh: bool = False
     pieces: Callable[[], Iterable[Data]] | None = None
     is_broken: bool = False
     _digest: bytes = b""
-
-    def __post_init__(self) -> None:
-        self.is_exchange = True
-        self.may_poison = self.pieces is not None
 
     def digest(self) -> bytes:
         """Return the digest of its body, which stays known when the body is dropped."""
@@ -118,7 +116,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         elif not call.is_free:
             connection = sockets.reuse(id, now)
         if connection is not None:
-            self._dispatcher.exchanges.on_opened(link, id, now)
+            self._dispatcher.exchanges.start(call, now)
             self._peers[link].idle_frames = 0
             self._hand_over(call, connection)
         elif self._has_room():

@@ -16,14 +16,12 @@ import struct
 import termios
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
+from gateway.dispatch.held import HeldBytes
 from gateway.replies import Body
-
-if TYPE_CHECKING:
-    from gateway.http.reservations import HeldBytes
 
 log = structlog.get_logger()
 
@@ -170,11 +168,6 @@ class UnsentBuffer(UnsentAnswer):
         if self._transport is not None:
             self.at_least(self._transport.get_write_buffer_size())
 
-    def hold_whole(self, count: int) -> None:
-        """Count a whole answer of `count` bytes, some of which are unsent."""
-        self.may_pause = False
-        self.at_least(count)
-
     def write(self, pieces: list[Body]) -> None:
         """Write a whole answer: its head, and its body where that is a piece of its own.
 
@@ -190,7 +183,8 @@ class UnsentBuffer(UnsentAnswer):
                 self.rest = memoryview(piece)
                 self.write_more()
         if self.bytes:
-            self.hold_whole(len(pieces[-1]))
+            self.may_pause = False
+            self.at_least(len(pieces[-1]))
 
     def write_more(self) -> bool:
         """Write parts of the rest until the client has to take them. Returns whether it has to.
@@ -240,21 +234,24 @@ class UnsentBuffer(UnsentAnswer):
 class UnsentAnswers:
     """All unsent answers of one process. `clock` returns seconds on any scale.
 
-    `capacity` bounds `held.held_bytes`, which these bytes are part of. `bytes`: of all of them.
-    `cuts`: how many clients were cut so far.
+    `held` counts these bytes, too. `cuts`: how many clients were cut so far.
     """
 
-    def __init__(self, held: HeldBytes, capacity: int, clock: Callable[[], float]) -> None:
+    def __init__(self, held: HeldBytes, clock: Callable[[], float]) -> None:
         self._held = held
-        self._capacity = capacity
         self._all: dict[UnsentAnswer, None] = {}
         self._again: asyncio.TimerHandle | None = None
         self.clock = clock
-        self.bytes = 0
+        self.count = held.hold_answers
         self.cuts = 0
 
     def __len__(self) -> int:
         return len(self._all)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of them."""
+        return self._held.unsent
 
     def begin(self, one: UnsentAnswer) -> None:
         """Watch a client that has not taken everything."""
@@ -264,11 +261,6 @@ class UnsentAnswers:
     def end(self, one: UnsentAnswer) -> None:
         """Watch a client no more."""
         self._all.pop(one, None)
-
-    def count(self, count: int) -> None:
-        """Add to the bytes; a negative count subtracts."""
-        self.bytes += count
-        self._held.hold_answers(count)
 
     def sweep(self) -> int:
         """Cut the clients that take nothing; to be called once a second. Returns their number.
@@ -282,7 +274,7 @@ class UnsentAnswers:
             del self._all[one]
             self._all[one] = None  # the next sweep begins with the others
             one.measure(now)
-        over = self._held.held_bytes - self._capacity
+        over = self._held.bytes - self._held.most
         due = clients_to_cut(self._all, over, now)
         cut = due[:CUTS_MAX]
         for one in cut:

@@ -16,8 +16,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 from gateway.admission.callers import ANY, Need
 from gateway.admission.credentials import Realm
+from gateway.dispatch.held import HeldBytes
 from gateway.grpc.connection_cut import cut_connection
-from gateway.grpc.message_reader import MessageReader, OwnRoom
+from gateway.grpc.message_reader import MessageReader
 from gateway.grpc.metadata import CallHead
 from gateway.http.context import Invoker
 from gateway.http.reservations import BodyBudget
@@ -211,4 +212,5 @@ def rpcs_max(settings: GatewaySettings) -> int:
 
 
 def _own_reader(room: int) -> MessageReader:
-    return MessageReader(BodyBudget(OwnRoom(), room, monotonic), room, OWN_PATIENCE_S)
+    """Return a reader whose reads no other caller's bytes delay."""
+    return MessageReader(BodyBudget(HeldBytes(room), monotonic), room, OWN_PATIENCE_S)

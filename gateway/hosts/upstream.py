@@ -16,7 +16,7 @@ import structlog
 from gateway.hosts.greeting import Connection, Greeting
 from gateway.server_sockets import ServerSockets
 from gateway.socket_channel import hello_member
-from gateway.upstream import ConnectionOwner, HostLost, UpstreamConnection
+from gateway.upstream import HostLost, UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import LinkError, pack
@@ -32,7 +32,7 @@ class RemoteUpstream(UpstreamConnection):
 
     def __init__(
         self,
-        owner: ConnectionOwner,
+        owner: ServerSockets,
         id: int,
         endpoint: ReplicaEndpoint,
         connected_s: float,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.dispatch.held import HeldBytes
 from gateway.metrics.counters import CounterFamily, Families, GaugeFamily
 
 HELD: Final = "fngate_held_bytes"
@@ -22,8 +23,8 @@ class HeldFamilies:
         self._bodies, self._answers = held.of("bodies").place, held.of("answers").place
         self._cut = cut.of().place
 
-    def update(self, held_bytes: int, answer_bytes: int, cuts: int) -> None:
-        """Show `held_bytes`, `answer_bytes` of them of unsent answers, and the `cuts` so far."""
-        self._values[self._bodies] = held_bytes - answer_bytes
-        self._values[self._answers] = answer_bytes
+    def update(self, held: HeldBytes, cuts: int) -> None:
+        """Show the held bytes, and the `cuts` so far."""
+        self._values[self._bodies] = held.bytes - held.unsent
+        self._values[self._answers] = held.unsent
         self._values[self._cut] = cuts

@@ -28,7 +28,7 @@ def reply(error: FnError, *, for_admin: bool = False) -> Reply:
     Status and headers are those of its problem document. `for_admin` adds what only administrators
     may read to the text.
     """
-    status, headers, _ = problems.reply(error)
+    status, headers, *_ = problems.reply(error)
     kept = (header for header in headers if header[0] != _CONTENT_TYPE)
     shaped = ((_CONTENT_TYPE, "application/json"), (CODE, error.code), *kept)
     return Reply(

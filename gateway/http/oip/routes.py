@@ -6,7 +6,6 @@ Repository", "Statistics", "Shared Memory", "Trace", "Logging", "Generate".
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.admission.callers import Need
     from gateway.http.context import Invoker
     from gateway.http.reservations import BodyReservation, OnEvicted
-    from gateway.replies import Reply, Writer
+    from gateway.replies import Writer
     from registry.catalog import Deployed
 
 PREFIX: Final = "/v2"
@@ -195,9 +194,8 @@ class OipRoutes:
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         """Answer an inference whose path is not in its plain form, as with an escaped name."""
         model, version = request.match_info["model"], request.match_info.get("version", "")
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         head = head_of(request, model, version)
-        return await invoke(self._invoker, self._writer, request, head, answer)
+        return await invoke(self._invoker, self._writer, request, head)
 
     async def _generate(self, request: web.Request) -> web.Response:
         self._find(request, "invoke")
