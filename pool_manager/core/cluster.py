@@ -337,6 +337,17 @@ class Cluster:
         waiting = standbys.replicas.values() if standbys else ()
         return [one for one in (*there, *waiting) if one is not None and one.device == device]
 
+    def is_awaited(self, replica: Replica) -> bool:
+        """Whether calls of a function without a replica wait, which could have one on the device of
+        this replica."""
+        for key in self.blocked:
+            pool = self.pools[key]
+            if pool.spec.role == "serve" and pool.unserved_since_s is not None:
+                need = self.need(pool)
+                if self.ledger.fits_kind(replica.device, need):
+                    return True
+        return False
+
     def await_end(self, replica: Replica) -> str:
         """Return why a pool may not start another replica while this one may run (user-facing
         text)."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from pool_manager.core.ledger import Reservation
 from pool_manager.core.scaling import Scaler
+from pool_manager.core.starts import waiting_text
 from pool_manager.core.state import Contact, PoolSpec, Replica, State
 
 SMOOTHING = 0.15
@@ -258,6 +259,11 @@ class Pool:
         """Whether calls are refused at once until the next try."""
         return self.failures >= FAILING_AFTER and now < self.retry_at_s
 
+    def awaited(self, now: float) -> str:
+        """Return what the probes of its starting servers meet, "" if that is not to be told."""
+        texts = (waiting_text(one.probing, now) for one in self.replicas.values() if one.is_coming)
+        return next(filter(None, texts), "")
+
     def describe(self, held: int, now: float) -> tuple[str, str]:
         """Return state and reason as published to gateways, listed and shown on the dashboard."""
         if self.is_warm:
@@ -265,7 +271,7 @@ class Pool:
         if self.is_failing(now):
             return "failing", self.last_error
         if any(one.is_coming or one.is_expected for one in self.replicas.values()):
-            return "waking", self.wanted_reason
+            return "waking", self.awaited(now) or self.wanted_reason
         if held and not self.removed and (self.wanted or not self.unloading):
             quiesced = next((r.why for r in self.replicas.values() if r.is_quiesced), "")
             return "waking", quiesced or self.blocked or self.last_error or self.wanted_reason

@@ -24,6 +24,7 @@ from pool_manager.core.commands import (
     Terminate,
 )
 from pool_manager.core.pool import Pool
+from pool_manager.core.starts import Probing, folded, hopeless_text, is_hopeless
 from pool_manager.core.state import (
     RELEASE_RETRY_S,
     RESUME_S,
@@ -56,6 +57,7 @@ class ReplicaLifecycle:
         self._cluster = cluster
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Begun: self._begun,
+            events.Probed: self._probed,
             events.Loaded: self._loaded,
             events.Upgraded: self._upgraded,
             events.BatchingRefuted: self._refuted,
@@ -235,6 +237,22 @@ class ReplicaLifecycle:
         elif replica.state is State.LOADING:
             replica.deadline_s = now + state_limit_s(replica, self._spec(replica))
 
+    def _probed(
+        self, replica: Replica, event: events.Probed, now: float, commands: list[Command]
+    ) -> None:
+        """Record what the probes of a starting server meet; end a trial that makes no progress. A
+        start of a server that was ready in its trial goes on: its path is right."""
+        if replica.state is not State.LOADING:
+            return
+        since_s = now - event.seconds
+        report = Probing(event.path, event.status, event.answer, since_s, event.activity)
+        probing = replica.probing = folded(replica.probing, report, now)
+        is_wanted = self._cluster.is_awaited(replica)
+        if replica.role == "trial" and is_hopeless(probing, now, is_wanted=is_wanted):
+            tail = probing.activity.log_tail if probing.activity is not None else ()
+            lost = events.Lost(replica.id, hopeless_text(probing, now), tail, stage="start")
+            self.end(replica, lost, now, commands)
+
     def bind_standby(self, standby: Replica, now: float) -> Command:
         standby.is_bound = True
         standby.batches = self._cluster.pools[standby.pool].spec.batches
@@ -253,6 +271,7 @@ class ReplicaLifecycle:
         replica.marks_started = event.marks_started
         replica.memory_mib = event.memory_mib
         replica.ready_s = replica.last_used_s = now
+        replica.probing = None
         pool.forget_failures()
         if replica.role in ("trial", "build"):
             self._report_end(replica, event, now, commands)

@@ -64,6 +64,7 @@ from enum import StrEnum
 from math import inf
 from typing import Literal
 
+from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
 from registry.model import LOCAL_HOST
 from runtime_image.contract import model
@@ -288,6 +289,9 @@ class Replica:
     session: str = ""
     not_compiled: str = ""
     extra_mib: float | None = None
+    probing: Probing | None = None
+    """What the probes of its server meet, until that is ready; None before the first report, and
+    for a model."""
 
     @property
     def is_unknown(self) -> bool:
