@@ -45,7 +45,8 @@ class Live(NamedTuple):
 
 
 def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
-    """Return one function as `fnctl ls` lists it. `phase` is the phase of a waking function."""
+    """Return one function as `fnctl ls` lists it. `phase` is the phase of a waking function,
+    `awaited` what its server is waited for, None while that is not worth telling."""
     function, expected, response_rate = deployed.function, live.expected, live.response_rate
     shown, wanted, since_s = live.pool
     return {
@@ -56,6 +57,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "state": shown.state,
         "reason": shown.reason,
         "phase": live.forecast.phase if shown.state == "waking" else None,
+        "awaited": _awaited(live) if shown.state == "waking" else None,
         "ready": len(shown.replicas),
         "wanted": wanted,
         "held": live.load.queued,
@@ -76,6 +78,10 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "ready_in_ms": _rounded(live.ready_in_ms),
         "created_s": function.created_s,
     }
+
+
+def _awaited(live: Live) -> str | None:
+    return str(live.forecast.awaited) if live.forecast.awaited else None
 
 
 _SHOWN_FIRST: Final = ("building", "waiting", "given_up", "failed", "done")

@@ -22,6 +22,7 @@ from admin.deploy.plan import (
     verified_before,
 )
 from admin.deploy.turns import Turns
+from admin.deploy.waiting import VERIFY, told
 from admin.pool_sync import binding, with_hosts, with_server
 from admin.store import Store
 from gateway.openapi.descriptions import zeros
@@ -54,6 +55,7 @@ from registry.model import (
 )
 from registry.names import HOST_LABEL
 from registry.spec import candidate_of, wanted_precision
+from registry.tasks import Tasks
 from runtime_image.contract import model, precision
 from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import WEIGHTS_FILE
@@ -111,7 +113,7 @@ class TrialTurns:
             await phase("queued")
         async with turns.turn(party):
             if phase is not None:
-                await phase("verify")
+                await phase(VERIFY)
             yield
 
 
@@ -135,6 +137,7 @@ class Verification:
         self._manager = manager
         self._prepare = prepare
         self._turns = TrialTurns(manager.devices)
+        self._tasks = Tasks("verification")
 
     def check_files(self, draft: Plan) -> None:
         """Raise BadBundle or ModelRefused for defects that need no trial: files not uploaded, no
@@ -202,14 +205,14 @@ class Verification:
             revision = _as_tried(draft.revision, known.revision)
             check_shapes(revision, known.profile)
             if phase is not None:
-                await phase("verify")
+                await phase(VERIFY)
             return Verified(revision, known.profile, {})
         async with self._turns.turn(party, self._expected_kind(kind), phase):
             try:
-                report = await self._report(draft, trial)
+                report = await self._report(draft, trial, phase)
             except TrialKilled as error:
                 log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
-                report = await self._second_report(draft, trial)
+                report = await self._second_report(draft, trial, phase)
         profile = profile_from_report(report, draft)
         contention = remeasurement.measured(profile.contention.state, self._wall())
         profile = replace(profile, contention=contention)
@@ -236,10 +239,10 @@ class Verification:
                 " deploy again to upload it"
             )
 
-    async def _second_report(self, draft: Plan, trial: str) -> dict[str, Any]:
+    async def _second_report(self, draft: Plan, trial: str, phase: Phase | None) -> dict[str, Any]:
         """Run the trial once more. Raises TrialKilled with advice for the operator."""
         try:
-            return await self._report(draft, f"{trial}-again")
+            return await self._report(draft, f"{trial}-again", phase)
         except TrialKilled as error:
             raise TrialKilled(
                 "the trial was killed from outside, and so was the second one"
@@ -249,7 +252,7 @@ class Verification:
                 admin_detail=error.admin_detail,
             ) from error
 
-    async def _report(self, draft: Plan, trial: str) -> dict[str, Any]:
+    async def _report(self, draft: Plan, trial: str, phase: Phase | None) -> dict[str, Any]:
         """Return the report of a trial replica. Raises ModelRefused, ServerRefused or
         TrialKilled."""
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
@@ -266,9 +269,9 @@ class Verification:
         try:
             placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver)
             placed = _with_candidates(placed) if is_optimising else placed
-            return await self._manager.trial(
-                with_server(placed, deployed), replace(bound, spec=trial_spec)
-            )
+            tried = with_server(placed, deployed), replace(bound, spec=trial_spec)
+            async with told(self._tasks, lambda: self._manager.awaited(key), phase):
+                return await self._manager.trial(*tried)
         except ModelRefused as error:
             await asyncio.to_thread(self._check_sound, draft)
             if draft.revision.server is None:

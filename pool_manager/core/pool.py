@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from pool_manager.core.ledger import Reservation
 from pool_manager.core.scaling import Scaler
-from pool_manager.core.starts import waiting_text
+from pool_manager.core.starts import Awaited, awaited
 from pool_manager.core.state import Contact, PoolSpec, Replica, State
 
 SMOOTHING = 0.15
@@ -259,10 +259,11 @@ class Pool:
         """Whether calls are refused at once until the next try."""
         return self.failures >= FAILING_AFTER and now < self.retry_at_s
 
-    def awaited(self, now: float) -> str:
-        """Return what the probes of its starting servers meet, "" if that is not to be told."""
-        texts = (waiting_text(one.probing, now) for one in self.replicas.values() if one.is_coming)
-        return next(filter(None, texts), "")
+    def awaited(self, now: float) -> Awaited | None:
+        """Return what a starting server of the pool is waited for, None if that is not to be
+        told."""
+        coming = [one for one in self.replicas.values() if one.is_coming]
+        return next(filter(None, (awaited(one.probing, now) for one in coming)), None)
 
     def describe(self, held: int, now: float) -> tuple[str, str]:
         """Return state and reason as published to gateways, listed and shown on the dashboard."""
@@ -271,7 +272,7 @@ class Pool:
         if self.is_failing(now):
             return "failing", self.last_error
         if any(one.is_coming or one.is_expected for one in self.replicas.values()):
-            return "waking", self.awaited(now) or self.wanted_reason
+            return "waking", str(self.awaited(now) or self.wanted_reason)
         if held and not self.removed and (self.wanted or not self.unloading):
             quiesced = next((r.why for r in self.replicas.values() if r.is_quiesced), "")
             return "waking", quiesced or self.blocked or self.last_error or self.wanted_reason
@@ -289,12 +290,13 @@ class PoolForecast(NamedTuple):
 
     `phase`: the cold-start phase of a pool with calls, else None. `sleeps_in_s`: seconds until its
     next replica has been idle for `idle_s`, None if no replica will be. `devices`: the devices of
-    its replicas.
+    its replicas. `awaited`: what its starting server is waited for, None if that is not to be told.
     """
 
     phase: str | None
     sleeps_in_s: float | None
     devices: tuple[str, ...]
+    awaited: Awaited | None = None
 
 
 AT_REST: Final = PoolForecast(None, None, ())
@@ -306,7 +308,8 @@ def forecast(pool: Pool, busy: int, now: float) -> PoolForecast:
     if not (pool.replicas or busy):
         return AT_REST
     devices = {one.device: None for one in pool.replicas.values() if one.device}
-    return PoolForecast(_phase(pool, busy), _sleeps_in_s(pool, busy, now), tuple(devices))
+    phase, sleeps_in_s = _phase(pool, busy), _sleeps_in_s(pool, busy, now)
+    return PoolForecast(phase, sleeps_in_s, tuple(devices), pool.awaited(now))
 
 
 def _phase(pool: Pool, busy: int) -> str | None:

@@ -128,20 +128,33 @@ def met(probing: Probing) -> str:
     return str(probing.status) if probing.status else probing.answer
 
 
-def waiting_text(probing: Probing | None, now: float) -> str:
-    """Return what a start waits for, "" if it has not been told yet or not for long."""
+class Awaited(NamedTuple):
+    """What a start waits for, and for how many seconds."""
+
+    what: str
+    seconds: float
+
+    def __str__(self) -> str:
+        """Return both as one text, in steps of _STEP_S."""
+        return f"{self.what} for {int(self.seconds) // _STEP_S * _STEP_S} s"
+
+
+def awaited(probing: Probing | None, now: float) -> Awaited | None:
+    """Return what a starting server is waited for, None while its answer is new or unknown."""
     if probing is None or now - probing.since_s < TOLD_AFTER_S:
-        return ""
-    seconds = int(now - probing.since_s) // _STEP_S * _STEP_S
-    return f"waiting for GET {probing.path}: {met(probing)} for {seconds} s"
+        return None
+    what = f"waiting for GET {probing.path}: {met(probing)}"
+    return Awaited(what, now - probing.since_s)
 
 
 def hopeless_text(probing: Probing, now: float) -> str:
     """Return why a start without progress was ended, and what mends it."""
     idle_s = now - max(probing.since_s, probing.idle_since_s or 0.0)
+    is_known = probing.activity is not None and probing.activity.io_bytes is not None
+    io_text = " read and wrote nothing," if is_known else ""
     return (
-        f"not ready: GET {probing.path} was answered with {met(probing)} for {idle_s:.0f} s, and"
-        " the server did nothing else: no CPU time, no bytes read or written, no line in its log;"
+        f"not ready: GET {probing.path} was answered with {met(probing)} for {idle_s:.0f} s."
+        f" The server did nothing else: it used no CPU time,{io_text} and logged nothing;"
         f" expected a status from 200 to 399 for {probing.path}: name a path that answers so with"
         " --ready PATH, or [server] ready in function.toml"
     )
