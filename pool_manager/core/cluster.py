@@ -36,10 +36,11 @@ class StandbyPlace(NamedTuple):
 
 class IdleShape(NamedTuple):
     """Part of the eviction costs of an idle pool that does not depend on time: how many it can
-    spare, and its ready replicas with the time until which each is kept."""
+    spare, and its ready replicas, and those that load, with the time until which each is kept."""
 
     spare: int
     ready: tuple[tuple[str, float], ...]
+    loading: tuple[tuple[str, float], ...] = ()
 
 
 class Changes(set[str]):

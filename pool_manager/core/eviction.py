@@ -89,7 +89,9 @@ class Candidates:
     (3) A pool at its `min`: none. Any other pool: at most the number above `min`.
     (4) `idle`: the pool has no load. Replicas that have been ready for as long as they took to
         load (at most RESIDENCY_S) and have not refused within REFUSAL_S. One of them, which would
-        be the last one left, costs the expected cold starts, each other one a thousandth of it.
+        be the last one left, costs the expected cold starts, each other one a thousandth of it. So
+        does one that has loaded for longer than `Pool.overdue_s`: whoever called it has left, and
+        it may never be ready.
     (5) `resident`: with or without load. Replicas that have been ready for RESIDENCY_S. The one
         that has served longest is the cheapest. All cost a thousandth if the pool has several.
         `brief` are those without servers, whose exchanges may be long.
@@ -134,7 +136,7 @@ class Candidates:
             if pool.spec.role != "serve":
                 return self._of(lambda _pool, _now: {}, pool, now)
             shape = self._cluster.shapes[pool.key] = _idle_shape(pool)
-        if shape.spare <= 0 or not shape.ready:  # (3)
+        if shape.spare <= 0 or not (shape.ready or shape.loading):  # (3)
             return {}
         value = eviction_cost(pool.call_rate, pool.reload_s or pool.spec.load_s, now)
         found: dict[str, Candidate] = {}
@@ -145,6 +147,11 @@ class Candidates:
             is_last = not found and not pool.spec.min
             cost = value if is_last else value * NOT_ONLY_DISCOUNT
             found[id] = Candidate(pool.key, cost, shape.spare)
+        for id, overdue_s in shape.loading:
+            if now >= overdue_s:
+                found[id] = Candidate(pool.key, value * NOT_ONLY_DISCOUNT, shape.spare)
+            else:
+                self._wake_at(overdue_s, now)
         return found
 
     @staticmethod
@@ -181,7 +188,12 @@ def _idle_shape(pool: Pool) -> IdleShape:
         for one in pool.replicas.values()
         if one.is_ready
     ]
-    return IdleShape(pool.staying() - pool.spec.min, tuple(ready))
+    loading = [
+        (one.id, one.since_s + pool.overdue_s)
+        for one in pool.replicas.values()
+        if one.is_coming and one.state is State.LOADING
+    ]
+    return IdleShape(pool.staying() - pool.spec.min, tuple(ready), tuple(loading))
 
 
 def server_residency_s(pool: Pool) -> float:

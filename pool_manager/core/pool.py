@@ -23,6 +23,8 @@ PAUSE_S = 1.0
 """Pause before the next start after a loss that is not the function's fault."""
 FAILING_AFTER = 5
 """Failed loads in a row after which the revision counts as failing."""
+OVERDUE_FACTOR: Final = 3.0
+OVERDUE_MIN_S: Final = 20.0
 JUST_USED_S = 0.001
 """An idle replica refuses to drain if it was used more recently: only it sees every gateway."""
 NOBODY_CALLS = "no calls"
@@ -122,6 +124,8 @@ class Pool:
     asked: tuple[str, ...] = ()
     """Replicas that were drained besides the reservation's victims, because these finish long
     exchanges first."""
+    longest_load_s: float = 0.0
+    """The longest load since the manager's start."""
     ended: dict[str, str] = field(default_factory=dict)
     """Cause of death by id, for the last replicas that died after they had served."""
 
@@ -139,6 +143,12 @@ class Pool:
     def keep_s(self) -> float:
         """Seconds without calls after which a replica is stopped."""
         return JUST_USED_S if self.unloading else self.spec.idle_s
+
+    @property
+    def overdue_s(self) -> float:
+        """Seconds after which a load that nobody waits for any more may be given up for another
+        pool: OVERDUE_FACTOR times the longest one that was measured, at least OVERDUE_MIN_S."""
+        return max(OVERDUE_MIN_S, OVERDUE_FACTOR * max(self.longest_load_s, self.spec.load_s))
 
     @property
     def batches(self) -> bool:

@@ -26,6 +26,7 @@ from pool_manager.core.commands import (
 from pool_manager.core.pool import Pool
 from pool_manager.core.starts import Probing, folded, hopeless_text, is_hopeless
 from pool_manager.core.state import (
+    DRAIN_S,
     RELEASE_RETRY_S,
     RESUME_S,
     START_S,
@@ -82,6 +83,7 @@ class ReplicaLifecycle:
     ) -> None:
         """Drain a replica. With `if_idle_s` it may refuse if it was used within that many seconds.
         A replica without a model has nothing to finish and is released at once, and so is a build.
+        One that loads may not refuse: it was never ready.
         A soft drain becomes a final one and keeps its time limit."""
         replica.why, was_quiesced = why, replica.is_quiesced
         replica.claimant, replica.is_revoked = "", False
@@ -89,9 +91,15 @@ class ReplicaLifecycle:
         if replica.state in (State.STARTING, State.STANDBY) or replica.role == "build":
             self.release(replica, why, now, commands)
             return
+        was_loading = replica.state is State.LOADING
+        if was_loading:
+            if_idle_s = None
         replica.if_idle = if_idle_s is not None
         if replica.state is not State.DRAINING:
             self.advance(replica, Step.DRAINED, now)
+            spec = self._spec(replica)
+            if was_loading and spec.is_server:  # nothing is open that could take `drain_s`
+                replica.deadline_s = now + DRAIN_S + spec.stop_grace_s
         elif self._spec(replica).is_server and not was_quiesced:
             # It has served until now: exchanges that are open have `drain_s` from now on.
             replica.deadline_s = now + drain_limit_s(replica, self._spec(replica))
@@ -281,6 +289,7 @@ class ReplicaLifecycle:
         self._cluster.ledger.recharge(replica.id, pool.memory_mib)
         loading = [ms for phase, ms in event.phases.items() if phase not in PLACEMENT_PHASES]
         pool.reload_s = sum(loading) / 1e3
+        pool.longest_load_s = max(pool.longest_load_s, pool.reload_s)
         self.advance(replica, Step.LOADED, now)
         how = " with its compiled model" if replica.session == "compiled" else ""
         commands.append(Note(replica.pool, f"{replica.id} is ready{how}"))

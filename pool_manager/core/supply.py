@@ -238,13 +238,15 @@ class Supply:
 
     def sleep(self, pool: Pool, now: float, commands: list[Command], *, force: bool) -> None:
         """Drain the idle replicas above `min` now; each may refuse if it has just been used. With
-        `force` they may not, and those with calls in flight drain as well."""
+        `force` they may not, and those with calls in flight drain as well. So do those that start,
+        unless a deploy or an operator waits for one and there is no `force`."""
         load = self._cluster.demand.load(pool.key)
         if load.busy and not force:
             return
         text, if_idle_s = pool.unloading or "put to sleep", None if force else JUST_USED_S
         for replica in list(pool.replicas.values()):
-            if replica.is_ready and pool.staying() > pool.spec.min:
+            is_start = replica.is_coming and (pool.warming is None or force)
+            if (replica.is_ready or is_start) and pool.staying() > pool.spec.min:
                 self._replicas.drain(replica, if_idle_s, text, now, commands)
 
     def _update_wanted(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:

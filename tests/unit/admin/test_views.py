@@ -89,8 +89,8 @@ def test_a_function_shows_its_pool_and_load() -> None:
 
 
 def test_a_waking_function_shows_its_phase() -> None:
-    """The phase, and what its server is waited for, are shown only while the function wakes, not for
-    further replicas of a warm one."""
+    """The phase, and what its server is waited for, are shown only while the function wakes, not
+    for further replicas of a warm one."""
     coming = PoolForecast("load", None, ("cpu:0",), Awaited("waiting", 38.0))
 
     waking = function_json(deployed(), live(PoolEndpoints([], "waking", ""), forecast=coming))
