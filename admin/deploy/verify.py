@@ -65,6 +65,8 @@ from runtime_image.contract.wire_format import TooManyFields
 
 log = structlog.get_logger()
 
+TRIAL_WAIT_S = 300.0
+"""Default of the seconds that a trial waits for room."""
 TRIAL_MIB = 1024.0
 TRIAL_BUNDLES = 3
 """Memory estimate of a trial, as the model's need is unknown: `TRIAL_MIB` for the runtime and the
@@ -127,10 +129,13 @@ class Verification:
         *,
         prepare: bool = True,
         compiler: CompilerName = "tensorrt",
+        trial_wait_s: float = TRIAL_WAIT_S,
         wall: Callable[[], float],
     ) -> None:
         """With `prepare`, trials prepare models for later cold starts. `compiler` is the server's,
-        for models whose manifest demands one. `wall` returns Unix time."""
+        for models whose manifest demands one. `trial_wait_s` are the seconds that a trial waits for
+        a device that no function in use has. `wall` returns Unix time."""
+        self._trial_wait_s = trial_wait_s
         self._wall = wall
         self._compiler: CompilerName = compiler
         self._store = store
@@ -187,13 +192,15 @@ class Verification:
         phase: Phase | None = None,
         *,
         measure: bool = False,
+        evict: bool = False,
     ) -> Verified:
         """Load, try, prove and measure the model, unless an earlier trial did so; with `measure`
         in any case. `trial` is a
-        unique name, `party` the key whose turn it takes. `phase` gets the progress.
+        unique name, `party` the key whose turn it takes. `phase` gets the progress. With `evict`
+        the trial may take a device from a function that is being called.
 
         A trial that is killed from outside is repeated once. Raises ModelRefused or ServerRefused
-        with the reason, or TrialKilled.
+        with the reason, NoRoom, or TrialKilled.
         """
         kind = draft.revision.device.kind
         known = (
@@ -209,10 +216,10 @@ class Verification:
             return Verified(revision, known.profile, {})
         async with self._turns.turn(party, self._expected_kind(kind), phase):
             try:
-                report = await self._report(draft, trial, phase)
+                report = await self._report(draft, trial, phase, evict=evict)
             except TrialKilled as error:
                 log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
-                report = await self._second_report(draft, trial, phase)
+                report = await self._second_report(draft, trial, phase, evict=evict)
         profile = profile_from_report(report, draft)
         contention = remeasurement.measured(profile.contention.state, self._wall())
         profile = replace(profile, contention=contention)
@@ -239,10 +246,12 @@ class Verification:
                 " deploy again to upload it"
             )
 
-    async def _second_report(self, draft: Plan, trial: str, phase: Phase | None) -> dict[str, Any]:
+    async def _second_report(
+        self, draft: Plan, trial: str, phase: Phase | None, *, evict: bool
+    ) -> dict[str, Any]:
         """Run the trial once more. Raises TrialKilled with advice for the operator."""
         try:
-            return await self._report(draft, f"{trial}-again", phase)
+            return await self._report(draft, f"{trial}-again", phase, evict=evict)
         except TrialKilled as error:
             raise TrialKilled(
                 "the trial was killed from outside, and so was the second one"
@@ -252,9 +261,11 @@ class Verification:
                 admin_detail=error.admin_detail,
             ) from error
 
-    async def _report(self, draft: Plan, trial: str, phase: Phase | None) -> dict[str, Any]:
-        """Return the report of a trial replica. Raises ModelRefused, ServerRefused or
-        TrialKilled."""
+    async def _report(
+        self, draft: Plan, trial: str, phase: Phase | None, *, evict: bool
+    ) -> dict[str, Any]:
+        """Return the report of a trial replica. Raises ModelRefused, ServerRefused,
+        NoRoom or TrialKilled."""
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
         kind = draft.revision.device.kind
         size = draft.bundle.size
@@ -263,7 +274,15 @@ class Verification:
         bundles += OPTIMISING_BUNDLES * is_optimising
         need_mib = TRIAL_MIB + bundles * size / 2**20
         deployed = Deployed(draft.function, draft.revision)
-        spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
+        spec = PoolSpec(
+            key,
+            device_kind=kind,
+            bundle_bytes=size,
+            role="trial",
+            memory_mib=need_mib,
+            trial_wait_s=self._trial_wait_s,
+            evicts=evict,
+        )
         bound = binding(deployed, draft.bundle)
         trial_spec = draft.trial_spec(prepare=self._prepare, compiler=self._compiler)
         try:

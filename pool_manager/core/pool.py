@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from pool_manager.core.ledger import Reservation
 from pool_manager.core.scaling import Scaler
-from pool_manager.core.starts import Awaited, awaited
+from pool_manager.core.starts import TOLD_AFTER_S, Awaited, awaited
 from pool_manager.core.state import Contact, PoolSpec, Replica, State
 
 SMOOTHING = 0.15
@@ -270,8 +270,12 @@ class Pool:
         return self.failures >= FAILING_AFTER and now < self.retry_at_s
 
     def awaited(self, now: float) -> Awaited | None:
-        """Return what a starting server of the pool is waited for, None if that is not to be
-        told."""
+        """Return what a starting server of the pool is waited for, or the room that a trial waits
+        for; None if that is not to be told."""
+        if self.spec.role == "trial" and self.blocked and self.unserved_since_s is not None:
+            seconds = now - self.unserved_since_s
+            told = Awaited(f"waiting for room: {self.blocked}", seconds)
+            return told if seconds >= TOLD_AFTER_S else None
         coming = [one for one in self.replicas.values() if one.is_coming]
         return next(filter(None, (awaited(one.probing, now) for one in coming)), None)
 

@@ -240,6 +240,10 @@ class PoolSpec:
     image: str = ""
     trial_s: float = 0.0
     device_type: DeviceType | None = None
+    trial_wait_s: float = inf
+    """Seconds that a trial waits for room before it ends, or takes that of its own function."""
+    evicts: bool = False
+    """Whether a trial may take the device of another function that is being called."""
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pool_manager.core import trial_room
 from pool_manager.core.cluster import Cluster, StandbyPlace
-from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
+from pool_manager.core.commands import Command, EndTrial, EndWarm, Launch, Note, WarmOutcome
 from pool_manager.core.eviction import GIVEN_UP, Evictor
 from pool_manager.core.ledger import Need
 from pool_manager.core.placement import (
@@ -283,7 +284,8 @@ class Supply:
         (8) As (7), but no sufficient set is past its residency at the same time: reserve the
             device anyway. Otherwise pools that need only one victim would keep replacing these
             replicas one by one, and this pool would wait for ever.
-        (9) Wait; `pool.blocked` is the reason.
+        (9) A trial has waited long enough: drain a replica of its own function, or end it.
+        (10) Wait; `pool.blocked` is the reason.
         """
         evictor, candidates = self.evictor, self.evictor.candidates
         if obstacle := self._obstacle(pool, now):  # (1)
@@ -315,9 +317,21 @@ class Supply:
                 evictor.reserve(pool, need, now)  # (8)
         if plan is not None:
             evictor.execute(pool, need, plan, JUST_USED_S if is_idle else None, now, commands)
-        else:  # (9)
+        elif pool.spec.role == "trial" and trial_room.is_over(pool, now):  # (9)
+            self._end_trial_wait(pool, need, now, commands)
+        else:  # (10)
             self._block(pool, need, commands, is_full=is_full)
         return False
+
+    def _end_trial_wait(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> None:
+        """Drain a replica of the function that a trial is for, or end the trial."""
+        plan = self.evictor.plan_own(pool, need)
+        if plan is not None:
+            self.evictor.execute(pool, need, plan, None, now, commands)
+            return
+        text = trial_room.no_room_text(self._cluster, pool, need, now)
+        commands.append(EndTrial(pool.key, {}, trial_room.STAGE, text))
+        pool.removed = True
 
     def _block(self, pool: Pool, need: Need, commands: list[Command], *, is_full: bool) -> None:
         """Let a pool wait, for one of its own replicas if it `is_full`, else for a device."""
@@ -328,7 +342,11 @@ class Supply:
         ledger = self._cluster.ledger
         kept = kept_devices(need, ledger, self._cluster.keepers(pool))
         owners = sorted(set().union(*kept.values()))[:KEEPERS_MAX]
-        self.evictor.block(pool, placement_obstacle(need, ledger, len(kept)), commands, owners)
+        text = placement_obstacle(need, ledger, len(kept))
+        # Only deploys read the reason of a trial, and they may know the names of functions.
+        if pool.spec.role == "trial" and (held := trial_room.holders(self._cluster, need)):
+            text += f": {held}"
+        self.evictor.block(pool, text, commands, owners)
 
     def _obstacle(self, pool: Pool, now: float) -> str:
         """Return why the pool may start nothing, even on a free device; "" if it may."""

@@ -192,11 +192,11 @@ def test_a_second_replica_drains_nobody() -> None:
 
 
 def test_a_deploy_waits_longer() -> None:
-    """A trial may preempt a busy replica too, but only after half a minute."""
+    """A trial that evicts may preempt a busy replica too, but only after half a minute."""
     play = Play(PoolSpec(A), devices=1)
     play.run(a=1)
     play.ready("r1")
-    play.on(events.PoolDefined(PoolSpec(B, role="trial")))
+    play.on(events.PoolDefined(PoolSpec(B, role="trial", evicts=True)))
 
     assert play.seconds(int(TRIAL_PREEMPT_AFTER_S) - 1, a=1) == []
     assert play.seconds(1, a=1) == [Drain("r1", None)]
