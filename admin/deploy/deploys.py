@@ -359,6 +359,7 @@ class Deploys:
             raise derived_name_taken(operation.name)
         staged = await self._changes.staged(operation.id, operation.name)
         sample: dict[str, Any] = {}
+        made_room = ""
         if staged is None:
             verified = await self._verification.verify(
                 draft,
@@ -368,7 +369,7 @@ class Deploys:
                 measure=request.measure,
                 evict=request.evict,
             )
-            sample = verified.sample
+            sample, made_room = verified.sample, verified.made_room
             if current is None:
                 return await self._first(with_wait(draft, verified.profile), verified, phase)
             check_compatible(current.revision, verified.revision, request.breaking)
@@ -377,7 +378,8 @@ class Deploys:
         how = await self._rollout.to(staged, phase, function, was_awake=was_awake, now=request.now)
         await self._tidy(operation.name)
         serving = replace(staged, function=function)
-        return self._result(serving, sample, how) | self._compiled(serving)
+        told = {"made_room": made_room} if made_room else {}
+        return self._result(serving, sample, how) | self._compiled(serving) | told
 
     async def _measured(
         self, current: Deployed, request: WireDeploy, operation: Operation, phase: Phase

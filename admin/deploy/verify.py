@@ -87,11 +87,13 @@ ITEMS_MAX = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Verified:
     """Result of a verification. `revision` has its signature, but no number yet. `sample` is the
-    shortened answer to the sample, if one was run."""
+    shortened answer to the sample, if one was run. `made_room` says that a replica of the function,
+    which was being called, made room for the trial, "" if none did."""
 
     revision: Revision
     profile: Profile
     sample: dict[str, Any]
+    made_room: str = ""
 
 
 class TrialTurns:
@@ -235,6 +237,7 @@ class Verification:
             revision,
             await asyncio.to_thread(self._checked, profile),
             report.get("sample_outputs", {}),
+            str(report.get("made_room", "")),
         )
 
     def _check_sound(self, draft: Plan) -> None:

@@ -124,6 +124,8 @@ class Pool:
     asked: tuple[str, ...] = ()
     """Replicas that were drained besides the reservation's victims, because these finish long
     exchanges first."""
+    made_room: str = ""
+    """Of a trial: that replicas of its function, which was being called, made room for it."""
     longest_load_s: float = 0.0
     """The longest load since the manager's start."""
     ended: dict[str, str] = field(default_factory=dict)

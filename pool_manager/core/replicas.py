@@ -311,8 +311,12 @@ class ReplicaLifecycle:
             self._end_build(replica, end, commands)
         else:
             kind = self._cluster.ledger.devices[replica.device].kind
-            commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))
-            self._cluster.pools[replica.pool].removed = True
+            pool = self._cluster.pools[replica.pool]
+            report = {**event.report, "device_kind": kind, "made_room": pool.made_room}
+            if not pool.made_room:
+                del report["made_room"]
+            commands.append(EndTrial(replica.pool, report))
+            pool.removed = True
         self.release(replica, f"the {replica.role} is over", now, commands)
 
     def _upgraded(

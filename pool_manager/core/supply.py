@@ -327,6 +327,7 @@ class Supply:
         """Drain a replica of the function that a trial is for, or end the trial."""
         plan = self.evictor.plan_own(pool, need)
         if plan is not None:
+            pool.made_room = trial_room.made_room_text(self._cluster, pool, plan.victims, now)
             self.evictor.execute(pool, need, plan, None, now, commands)
             return
         text = trial_room.no_room_text(self._cluster, pool, need, now)

@@ -7,7 +7,7 @@ called or not: the deploy replaces it anyway, and on the only device there is no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pool_manager.core.candidates import Candidate, CandidateTable
@@ -80,6 +80,15 @@ def no_room_text(cluster: Cluster, trial: Pool, need: Need, now: float) -> str:
         f"no device had room for the trial for {_span(waited_s)}: {held or trial.blocked};"
         " --evict takes a device from a function that is being called, whose calls are then held"
     )
+
+
+def made_room_text(cluster: Cluster, trial: Pool, victims: Iterable[str], now: float) -> str:
+    """Return that these replicas of its function make room for a trial that has waited long."""
+    found = (cluster.find(id) for id in victims)
+    names = sorted({name_of(one.pool) for one in found if one is not None})
+    waited_s = now - (trial.unserved_since_s or now)
+    who = " and ".join(names)
+    return f"{who} made room for the trial after {_span(waited_s)}, its calls were held"
 
 
 def name_of(key: str) -> str:

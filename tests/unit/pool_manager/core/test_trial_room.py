@@ -84,6 +84,9 @@ def test_at_the_end_the_trials_own_function_makes_room(least: int) -> None:
     assert play.seconds(1, a=1) == [Drain("r1", None)]
     assert launched(play.lose("r1", "exit 0")) == [("r2", "cpu0")]
     assert play.replica("r2").pool == TRIAL
+    play.on(events.Greeted("r2", {}))
+    (end,) = ends(play.on(events.Loaded("r2", 2, True, 80.0, {}, {"load_ms": 5.0})))
+    assert end.report["made_room"] == "a@1 made room for the trial after 60 s, its calls were held"
 
 
 def test_a_busy_server_makes_room_softly() -> None:
