@@ -246,7 +246,9 @@ class Supply:
             return
         text, if_idle_s = pool.unloading or "put to sleep", None if force else JUST_USED_S
         for replica in list(pool.replicas.values()):
-            is_start = replica.is_coming and (pool.warming is None or force)
+            # An adopted replica may be serving although it has not connected yet.
+            is_new = replica.is_coming and not replica.adopted
+            is_start = is_new and (pool.warming is None or force)
             if (replica.is_ready or is_start) and pool.staying() > pool.spec.min:
                 self._replicas.drain(replica, if_idle_s, text, now, commands)
 

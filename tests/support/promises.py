@@ -411,9 +411,23 @@ class Promises(RuleBasedStateMachine):
         replica = self.replica(drain.id)
         is_cordoned = replica.device in self.cordoned or self.links.is_leaving(replica.host)
         is_left = is_cordoned and self.machine.is_open
-        if not (is_unwanted or is_left or self.is_surplus(key)):
+        asleep = isinstance(self.event, events.SleepRequested) and self.event.force
+        is_left = is_left or (asleep and self.event.key == key)
+        if not (is_unwanted or is_left or self.is_surplus(key) or self.is_ended_start(drain.id)):
             assert self.is_swap(drain.id)
             assert not self.specs[key].is_server
+
+    def is_ended_start(self, id: str) -> bool:
+        """Return whether a start may end without a failure: it was put to sleep, or it has loaded
+        for far too long while nobody waits for it."""
+        replica = self.replica(id)
+        if replica.adopted or self.before.get(id) not in ("starting", "standby", "loading"):
+            return False
+        requests = events.SleepRequested, events.UnloadRequested
+        if isinstance(self.event, requests) and self.event.key == replica.pool:
+            return True
+        load = self.machine.cluster.demand.load(replica.pool)
+        return self.before[id] == "loading" and not load.busy
 
     def is_surplus(self, key: str) -> bool:
         pool = self.machine.pools[key]
@@ -459,7 +473,7 @@ class Promises(RuleBasedStateMachine):
         idle = (unwanted or is_cordoned) and not has_begun
         is_nowhere = replica.device not in ("", *self.book.devices)
         is_gone = self.cordoned.get(replica.device, False) or is_nowhere
-        ended_itself = ended or missing or is_gone or id in self.late
+        ended_itself = ended or missing or is_gone or id in self.late or self.is_ended_start(id)
         assert ended_itself or replica.role in ("trial", "standby") or idle
 
     # Invariants over all commands of an event
