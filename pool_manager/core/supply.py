@@ -349,6 +349,8 @@ class Supply:
         # Only deploys read the reason of a trial, and they may know the names of functions.
         if pool.spec.role == "trial" and (held := trial_room.holders(self._cluster, need)):
             text += f": {held}"
+        elif tried := trial_room.trials(self._cluster, need):
+            text += f"; on {tried} the trial of a deploy runs, which ends by itself"
         self.evictor.block(pool, text, commands, owners)
 
     def _obstacle(self, pool: Pool, now: float) -> str:

@@ -72,6 +72,12 @@ def holders_since(cluster: Cluster, need: Need, now: float) -> str:
     return _listed(cluster, need, told)
 
 
+def trials(cluster: Cluster, need: Need) -> int:
+    """Return how many of the devices that a need might have are in use by trials."""
+    there = (one for one in cluster.replicas() if one.role == "trial" and one.device)
+    return sum(cluster.ledger.fits_kind(one.device, need) for one in there)
+
+
 def no_room_text(cluster: Cluster, trial: Pool, need: Need, now: float) -> str:
     """Return why a trial that has waited long enough got no room, and what gets it some."""
     waited_s = now - (trial.unserved_since_s or now)

@@ -127,6 +127,17 @@ def test_what_a_trial_waits_for_is_told() -> None:
     assert told.endswith("; and 2 more for 10 s")
 
 
+def test_callers_are_told_of_a_trial_that_has_the_device() -> None:
+    """Without its name; functions that could not have the device are not."""
+    play = Play(trial(), PoolSpec(B), PoolSpec("default/c@1", device_kind="cuda"), devices=1)
+    play.demand()
+    play.demand(b=1, c=1)
+
+    text = "no free device (1 in use); on 1 the trial of a deploy runs, which ends by itself"
+    assert play.reason("b") == text
+    assert "trial" not in play.reason("c")
+
+
 def test_trials_have_names_for_people() -> None:
     """And revisions are those that people write."""
     assert name_of("default/web@3") == "web@3"
