@@ -206,6 +206,17 @@ def test_nobody_waits_who_could_not_have_the_device() -> None:
     assert play.replica("r1").role == "trial"
 
 
+def test_another_trial_that_waits_shortens_none() -> None:
+    """A deploy is in no hurry."""
+    play = Play(trial(), PoolSpec("default/b@trial-2", role="trial"), devices=1)
+    play.demand()
+    first, *_ = play.machine.replicas()
+    play.on(events.Greeted(first.id, {}))
+
+    assert not [one for one in resting(play, first.id, 40) if isinstance(one, EndTrial)]
+    assert play.machine.cluster.blocked
+
+
 def test_a_function_that_was_tried_is_left_alone() -> None:
     """Its path is right. What it waits for is its reason; a ready one waits for nothing."""
     play = Play(PoolSpec("default/a@1", is_server=True))

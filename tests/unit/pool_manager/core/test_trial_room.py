@@ -9,7 +9,7 @@ import pytest
 from pool_manager.core import events
 from pool_manager.core.commands import Command, Drain, EndTrial, Launch, Quiesce
 from pool_manager.core.state import PoolSpec
-from pool_manager.core.trial_room import CALLED_S, HOLDERS_MAX, STAGE, name_of
+from pool_manager.core.trial_room import CALLED_S, HOLDERS_MAX, STAGE, holders, name_of
 from tests.support.play import Play, launched
 
 A, B = "default/a@1", "default/b@1"
@@ -136,6 +136,14 @@ def test_callers_are_told_of_a_trial_that_has_the_device() -> None:
     text = "no free device (1 in use); on 1 the trial of a deploy runs, which ends by itself"
     assert play.reason("b") == text
     assert "trial" not in play.reason("c")
+
+
+def test_free_devices_are_held_by_nobody() -> None:
+    """As where only memory is short."""
+    play = busy(PoolSpec(B), devices=2)
+    cluster = play.machine.cluster
+
+    assert holders(cluster, cluster.need(play.pool("b"))) == "cpu0 is held by b@1"
 
 
 def test_trials_have_names_for_people() -> None:
