@@ -79,7 +79,7 @@ from pool_manager.ports import Bundles
 from pool_manager.replicas.run_folders import RunFolders
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadRequest, Conflict
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 from registry.openness import CLOSED, newly_exposed
 from registry.tasks import Tasks
 

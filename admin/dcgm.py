@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.gpus import Reading, Telemetry
 
 PERCENT: Final = 100

@@ -17,7 +17,9 @@ from gateway.dispatch.pool import SAMPLES_ENOUGH
 from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog
 from registry.exchange import Expected
-from registry.model import Arrivals, ColdStart, DeviceModel, StateInterval, Use, pool_key
+from registry.model.devices import DeviceModel, Use
+from registry.model.history import Arrivals, ColdStart, StateInterval
+from registry.model.revisions import pool_key
 from registry.store.history import History
 from registry.usage import UsageRow
 from runtime_image.contract.control import PHASES

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hosts.errors import Unreachable
 from hosts.findings import Check
 from registry.errors import BadRequest, HostRefused
-from registry.model import Host
+from registry.model.hosts import Host
 
 if TYPE_CHECKING:
     from hosts.login import Login

@@ -6,7 +6,7 @@ import structlog
 
 from pool_manager.manager import Manager
 from registry.errors import FnError, Unknown
-from registry.model import Host
+from registry.model.hosts import Host
 from registry.store.hosts import HostStore
 
 log = structlog.get_logger()

@@ -25,7 +25,7 @@ from pool_manager.metrics import (
 from pool_manager.reports import Occupancy
 from pool_manager.usage import HeldTotal
 from registry.builds import BUILD_ENDS, BuildEnd
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from registry.store.history import HistoryStatistics
 
 MIB: Final = 2**20

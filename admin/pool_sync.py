@@ -12,7 +12,10 @@ from registry.batching import rows_of
 from registry.bundles.paths import extended
 from registry.catalog import Catalog, Change, Deployed
 from registry.compilation import Compiled, memory_mib
-from registry.model import LOCAL_HOST, Bundle, BundleFile, ExchangeLimits, pool_key
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.functions import ExchangeLimits
+from registry.model.hosts import LOCAL_HOST
+from registry.model.revisions import pool_key
 from registry.names import HOST_LABEL
 from registry.spec import candidate_of, may_rerun, prepared_of, replica_spec, runner_settings
 from runtime_image.contract.server import PORT_DEFAULT

@@ -13,7 +13,7 @@ from gateway.pages.cookies import SECRET_BYTES
 from registry.bundles.blobs import BlobStore
 from registry.catalog import Catalog
 from registry.files import DataDirectory, write_atomic
-from registry.model import Bundle
+from registry.model.bundles import Bundle
 from registry.settings import StoreSettings
 from registry.store.ballast import Ballast
 from registry.store.builds import BuildStore

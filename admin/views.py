@@ -19,7 +19,13 @@ from registry.builds import Build, BuildState, Target
 from registry.catalog import Deployed
 from registry.compilation import TargetState
 from registry.exchange import Expected, Load, PoolEndpoints
-from registry.model import Bundle, Function, Host, Key, Operation, Profile, ServerSettings
+from registry.model.bundles import Bundle
+from registry.model.functions import Function
+from registry.model.hosts import Host
+from registry.model.keys import Key
+from registry.model.operations import Operation
+from registry.model.profiles import Profile
+from registry.model.servers import ServerSettings
 from registry.spec import optimised_of
 from registry.store.keys import KeyRing
 from runtime_image.codecs.request import content_types

@@ -14,7 +14,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec
 from registry.catalog import Catalog
 from registry.exchange import Demand, Load
-from registry.model import pool_key
+from registry.model.revisions import pool_key
 from tests.support.nouns import deployed
 
 ROUNDS = 30

@@ -13,7 +13,9 @@ from pathlib import Path
 from admin.store import Store, open_store
 from registry.bundles.paths import make_bundle
 from registry.catalog import Deployed
-from registry.model import BundleFile, Profile, Scaling
+from registry.model.bundles import BundleFile
+from registry.model.functions import Scaling
+from registry.model.profiles import Profile
 from registry.settings import StoreSettings
 
 AT_ONCE = 8

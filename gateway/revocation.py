@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import structlog
 
 from registry.errors import FnError, NoKey
-from registry.model import Key
+from registry.model.keys import Key
 from registry.openness import Openness
 from registry.store.keys import KeyRing
 

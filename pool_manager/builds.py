@@ -18,7 +18,7 @@ from pool_manager.core.pool import Pool
 from pool_manager.metrics import reason_in
 from pool_manager.waiters import KILLED, STOPPING
 from registry.errors import BuildFailed, BuildGivenUp, Conflict, ShuttingDown
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from runtime_image.contract.compiled import BuildDescribed, CompiledModel
 
 SUFFIX: Final = "-build"

@@ -9,7 +9,7 @@ from typing import Protocol
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from pool_manager.subscribers import Subscribers
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from runtime_image.contract.control import ReplicaRecord
 
 Exits = Subscribers[[str, str]]

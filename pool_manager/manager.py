@@ -48,7 +48,7 @@ from pool_manager.waiters import EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.builds import DeviceType
 from registry.compilation import Compiled
 from registry.exchange import Load, PoolEndpoints, decode_demand
-from registry.model import Host
+from registry.model.hosts import Host
 from registry.tasks import Alarm, Tasks, every
 from runtime_image.contract.compiled import UpgradeResult
 from runtime_image.link.run_counts import RunCount

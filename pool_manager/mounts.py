@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from registry.errors import BadRequest, DriverError
-from registry.model import Mount
+from registry.model.servers import Mount
 
 KERNEL: Final = tuple(Path(path) for path in ("/proc", "/sys", "/dev"))
 

@@ -14,7 +14,10 @@ from registry.builds import DeviceType
 from registry.bundles.paths import extended
 from registry.compilation import Compiled
 from registry.errors import Unknown
-from registry.model import Bundle, BundleFile, ColdStart, DeviceModel, Mount, StateInterval, Use
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.devices import DeviceModel, Use
+from registry.model.history import ColdStart, StateInterval
+from registry.model.servers import Mount
 from runtime_image.contract.control import Hello, ReplicaRecord
 from runtime_image.contract.gpus import Reading
 from runtime_image.contract.model import ModelSpec

@@ -19,7 +19,8 @@ from pool_manager.ports import Binding, Charges, Gpus, GpuView, Recorder
 from pool_manager.replicas.launcher import Located
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, HostRoute, PoolEndpoints, encode
-from registry.model import LOCAL_HOST, ColdStart, StateInterval
+from registry.model.history import ColdStart, StateInterval
+from registry.model.hosts import LOCAL_HOST
 from registry.names import is_name
 
 DeviceState = Literal["free", "taken", "quarantined", "cordoned"]

@@ -13,7 +13,8 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.state import Replica, State
 from pool_manager.devices import kind_of
 from pool_manager.ports import Binding, Gpus, Recorder
-from registry.model import NAMESPACE, DeviceModel, Use
+from registry.model.devices import DeviceModel, Use
+from registry.model.functions import NAMESPACE
 from registry.usage import IDLE, OTHERS
 from runtime_image.contract.link import BUSY_MASK
 

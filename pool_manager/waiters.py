@@ -21,7 +21,7 @@ from registry.errors import (
     ShuttingDown,
     TrialKilled,
 )
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from registry.tasks import Tasks
 
 log = structlog.get_logger()

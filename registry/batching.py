@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from registry.model import Profile, Revision
+from registry.model.profiles import Profile
+from registry.model.revisions import Revision
 from runtime_image.contract.rows import PROOF
 
 BUSY = "measured on a busy machine"

@@ -10,7 +10,9 @@ from typing import Final, Literal
 import structlog
 
 from registry.errors import BadRequest, UnknownFunction, UnknownRevision
-from registry.model import NAMESPACE, Function, Profile, Revision
+from registry.model.functions import NAMESPACE, Function
+from registry.model.profiles import Profile
+from registry.model.revisions import Revision
 from registry.names import parse_ref
 from registry.similar import SimilarWords
 from runtime_image.contract.proposals import did_you_mean

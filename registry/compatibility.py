@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from registry.model import Revision
+from registry.model.revisions import Revision
 from runtime_image.contract.signature import DYNAMIC, Signature, TensorSpec
 
 PLAIN = "tensor"

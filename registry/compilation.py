@@ -11,7 +11,8 @@ from typing import Final
 from registry.batching import rows_of
 from registry.builds import Build, Compilation, Target
 from registry.catalog import Deployed
-from registry.model import Bundle, BundleFile, Revision
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.revisions import Revision
 from registry.spec import candidate_of
 from runtime_image.contract.compiled import (
     FOLDER,

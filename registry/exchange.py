@@ -44,7 +44,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class HostRoute(msgspec.Struct, frozen=True):
-    """How a gateway process logs in to a host; fields as in `registry.model.Host`. The number
+    """How a gateway process logs in to a host; fields as in `registry.model.hosts.Host`. The number
     `epoch` rises whenever the manager has connected to the host anew."""
 
     address: str

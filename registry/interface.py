@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from registry.bounded_text import read_json
 from registry.errors import BadRequest
-from registry.model import Interface, PredictForm
+from registry.model.revisions import Interface, PredictForm
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.server import DESCRIPTION_MAX
 

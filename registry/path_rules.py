@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from registry.errors import BadRequest, PathDenied
-from registry.model import PathRules
+from registry.model.servers import PathRules
 
 RULES_MAX: Final = 64
 """Max rules of one kind."""

@@ -9,18 +9,11 @@ from typing import Any, Final
 
 from registry.batching import rows_of
 from registry.catalog import Deployed
-from registry.model import (
-    HOST_BY_TRIAL,
-    HOST_OF_CLIENT,
-    HOST_OF_LOOPBACK,
-    BundleFile,
-    ExchangeLimits,
-    Optimised,
-    Prepared,
-    Profile,
-    Revision,
-    ServerSettings,
-)
+from registry.model.bundles import BundleFile
+from registry.model.functions import ExchangeLimits
+from registry.model.profiles import Optimised, Prepared, Profile
+from registry.model.revisions import Revision
+from registry.model.servers import HOST_BY_TRIAL, HOST_OF_CLIENT, HOST_OF_LOOPBACK, ServerSettings
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.server import DESCRIPTION, ServerSpec

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from registry.model import NAMESPACE
+from registry.model.functions import NAMESPACE
 
 VALUE_MAX: Final = 4096
 """Max characters of a key: servers limit the head of a request."""

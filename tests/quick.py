@@ -26,7 +26,11 @@ BUDGET_S: Final = 120.0
 """Seconds of test files, over WORKERS processes: the rest of 90 s collects, checks and starts."""
 
 BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
-    "gateway/admission/": ("property/test_admission.py", "integration/test_refused_access.py"),
+    "gateway/admission/": (
+        "property/test_admission.py",
+        "integration/test_refused_access.py",
+        "e2e/test_changes_at_once.py",
+    ),
     "gateway/dispatch/": ("property/test_dispatcher.py", "property/test_call_queue.py"),
     "gateway/grpc/": ("property/test_oip_bodies.py",),
     "gateway/http/exchange": (
@@ -71,6 +75,7 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "admin/api/": ("test_surface.py",),
     "admin/cli/": ("property/test_cli.py",),
     "admin/deploy/": ("property/test_deploy_turns.py",),
+    "admin/workers/broadcast": ("e2e/test_changes_at_once.py",),
     "admin/settings.py": ("test_reference.py", "test_surface.py"),
     "registry/manifest/": ("test_reference.py",),
     "tests/data/durations.toml": ("unit/test_durations.py",),

@@ -25,7 +25,8 @@ from admin.advice.load_model import (
 from admin.advice.simulation import World
 from registry.batching import rows_of
 from registry.catalog import Deployed
-from registry.model import ColdStart, ExchangeLimits
+from registry.model.functions import ExchangeLimits
+from registry.model.history import ColdStart
 from registry.store.timeline import BucketUse, Span
 
 IDLE_S: Final = (0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)

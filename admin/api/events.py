@@ -26,7 +26,8 @@ from gateway.metrics import exchanges
 from gateway.metrics.requests import SECONDS
 from gateway.observing.errors import Failure
 from pool_manager.reports import Decision
-from registry.model import ColdStart, Operation
+from registry.model.history import ColdStart
+from registry.model.operations import Operation
 from registry.names import check_name
 
 FOLLOWERS_MAX: Final = 100

@@ -16,7 +16,7 @@ from gateway.problems import json_answer
 from pool_manager.manager import Manager
 from registry.catalog import Deployed
 from registry.exchange import Expected
-from registry.model import StateInterval
+from registry.model.history import StateInterval
 from registry.store.history import LIST_MAX
 from registry.store.timeline import BucketUse, Seconds, Span, total
 

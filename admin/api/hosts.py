@@ -18,7 +18,7 @@ from pool_manager.hosts.view import HostView
 from pool_manager.manager import Manager
 from registry.bounded_text import read_json
 from registry.errors import BadRequest, Conflict, Unknown
-from registry.model import HOSTS_MAX, LOCAL_HOST, Host
+from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, Host
 from registry.names import is_name
 from registry.store.hosts import HostStore, check_host
 from registry.tasks import Tasks

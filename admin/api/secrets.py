@@ -16,7 +16,7 @@ from pool_manager.manager import Manager
 from registry.bounded_text import read_json
 from registry.catalog import Deployed
 from registry.errors import BadRequest, Conflict
-from registry.model import NAMESPACE
+from registry.model.functions import NAMESPACE
 
 REQUEST_MAX = 512 * 1024
 """Max bytes of a request: a value as JSON takes up to six times its bytes."""

@@ -20,7 +20,7 @@ from registry.bundles.paths import FILES_MAX, check_path, make_bundle
 from registry.errors import BadBundle, BadRequest
 from registry.manifest import MANIFEST_FILE, parse_manifest
 from registry.manifest.document import HANDLER_FILE
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 from registry.names import check_name, name_from_file
 
 BIG: Final = 100 * 1024 * 1024

@@ -11,7 +11,7 @@ from admin.cli.answers import first_line
 from admin.cli.precision import summary as precision_summary
 from admin.text import ago, bar, command, duration, fields, get, number, one_line, size
 from gateway.openapi.input_fields import call_line, example_inputs
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.model import JSON, content_type
 

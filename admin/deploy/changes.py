@@ -26,7 +26,9 @@ from registry.errors import (
     Unknown,
 )
 from registry.manifest import rescaled
-from registry.model import Function, Profile, Revision
+from registry.model.functions import Function
+from registry.model.profiles import Profile
+from registry.model.revisions import Revision
 from registry.names import check_alias
 from registry.spec import made_files, profile_engine
 from registry.store.records import encode_record

@@ -45,7 +45,10 @@ from registry.batching import rows_of, summary
 from registry.catalog import Deployed
 from registry.errors import Conflict, Refused
 from registry.media_values import media_values
-from registry.model import Contention, Function, Operation, ServerSettings
+from registry.model.functions import Function
+from registry.model.operations import Operation
+from registry.model.profiles import Contention
+from registry.model.servers import ServerSettings
 from registry.names import check_name
 from registry.shares import Shares
 from registry.spec import settings_equal

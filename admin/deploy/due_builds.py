@@ -17,7 +17,7 @@ from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.catalog import Deployed
 from registry.compilation import TOLERANCE, Compiled
 from registry.errors import BuildFailed, FnError
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 ATTEMPTS_MAX: Final = 3
 PAUSE_RATIO: Final = 2.0

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from pool_manager.image_names import PINNED, PULLED, Reference, is_listed, may_be_id
 from registry.errors import DriverError, WrongScope
-from registry.model import ServerSettings
+from registry.model.servers import ServerSettings
 
 ADMIN: Final = "admin"
 UID_MAX: Final = 2**31 - 1

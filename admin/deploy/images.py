@@ -25,7 +25,9 @@ from admin.text import size
 from pool_manager.images import FoundImage, Images, PullProgress, RemovedImage
 from registry.catalog import Deployed
 from registry.errors import DriverError, NoRoom, Refused, WrongScope
-from registry.model import Operation, Revision, ServerImage, ServerSettings
+from registry.model.operations import Operation
+from registry.model.revisions import Revision
+from registry.model.servers import ServerImage, ServerSettings
 from registry.tasks import Tasks
 
 log = structlog.get_logger()

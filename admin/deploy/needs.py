@@ -10,7 +10,8 @@ from admin.deploy.upstream_keys import upstream_secret
 from admin.store import Store
 from pool_manager.mounts import MountRules
 from registry.errors import Conflict, DriverError, Refused, Unknown
-from registry.model import Revision, ServerSettings
+from registry.model.revisions import Revision
+from registry.model.servers import ServerSettings
 from registry.upstream_keys import key_of
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from registry.catalog import Catalog, Deployed
 from registry.errors import Conflict
 from registry.manifest import Manifest
-from registry.model import Revision
+from registry.model.revisions import Revision
 from registry.spec import settings_equal
 
 AT: Final = "function.toml: oip.name"

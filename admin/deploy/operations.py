@@ -17,7 +17,7 @@ from gateway.admission.callers import NOBODY, Caller
 from gateway.problems import document
 from pool_manager.subscribers import Subscribers
 from registry.errors import FnError, ShuttingDown, StoreUnavailable
-from registry.model import Operation, OperationKind
+from registry.model.operations import Operation, OperationKind
 from registry.shares import Shares
 from registry.store.operations import RUNNING_MAX, Operations
 from registry.tasks import Tasks

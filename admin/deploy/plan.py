@@ -19,21 +19,12 @@ from registry.compilation import wants_trial
 from registry.errors import BadBundle, BadManifest, BadRequest, Conflict, Refused, WrongScope
 from registry.interface import read_interface
 from registry.manifest import Manifest
-from registry.model import (
-    HOST_OF_CLIENT,
-    LOCAL_HOST,
-    Bundle,
-    BundleFile,
-    Contention,
-    Function,
-    Interface,
-    Optimised,
-    PathRules,
-    Prepared,
-    Profile,
-    Revision,
-    ServerSettings,
-)
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.functions import Function
+from registry.model.hosts import LOCAL_HOST
+from registry.model.profiles import Contention, Optimised, Prepared, Profile
+from registry.model.revisions import Interface, Revision
+from registry.model.servers import HOST_OF_CLIENT, PathRules, ServerSettings
 from registry.names import HOST_LABEL, check_name
 from registry.spec import is_outdated, model_spec, profile_engine, server_spec, wanted_precision
 from runtime_image.contract import signature as signatures

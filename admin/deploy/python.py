@@ -44,7 +44,10 @@ from registry.errors import (
     StoreUnavailable,
     Unknown,
 )
-from registry.model import Bundle, Operation, PythonSettings, Revision
+from registry.model.bundles import Bundle
+from registry.model.operations import Operation
+from registry.model.revisions import Revision
+from registry.model.servers import PythonSettings
 from registry.tasks import Tasks
 
 log = structlog.get_logger()

@@ -9,7 +9,7 @@ from environments.needs import FILE_MAX, FILES, HANDLER
 from registry.bundles.blobs import BlobStore
 from registry.errors import BadNeeds
 from registry.files import unavailable
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 
 ASYNC_CALLS: Final = 32
 """Calls at once of an `async def`. A `def` has one."""

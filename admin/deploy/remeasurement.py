@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from registry.model import Contention, Profile, Revision
+from registry.model.profiles import Contention, Profile
+from registry.model.revisions import Revision
 from runtime_image.contract.contention import ContentionState
 
 PAUSES_S: Final = (60.0, 600.0, 3600.0, 21_600.0)

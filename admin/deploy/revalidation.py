@@ -27,7 +27,7 @@ from pool_manager.manager import Manager
 from registry.batching import is_stale, summary
 from registry.catalog import Deployed
 from registry.errors import FnError, StoreUnavailable
-from registry.model import Profile
+from registry.model.profiles import Profile
 from registry.spec import is_outdated
 from registry.tasks import Tasks
 from runtime_image.verification import contention

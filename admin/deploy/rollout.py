@@ -15,7 +15,8 @@ from pool_manager.manager import Manager
 from registry.catalog import Deployed
 from registry.compatibility import breaks
 from registry.errors import Incompatible, ModelRefused, ServerRefused
-from registry.model import ExchangeLimits, Function, Revision
+from registry.model.functions import ExchangeLimits, Function
+from registry.model.revisions import Revision
 from registry.tasks import Tasks
 
 LINES = 20

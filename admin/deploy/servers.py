@@ -8,7 +8,7 @@ from typing import Any, Final
 from admin.deploy.plan import Plan
 from gateway.openapi.descriptions import python_calls
 from registry.catalog import Deployed
-from registry.model import Profile
+from registry.model.profiles import Profile
 
 WAIT_LEAST_S: Final = 55.0
 WAIT_MOST_S: Final = 600.0

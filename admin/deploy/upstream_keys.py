@@ -13,7 +13,8 @@ import structlog
 from admin.store import Store
 from registry.catalog import Change, Deployed
 from registry.errors import Conflict, FnError, Unknown
-from registry.model import Revision, ServerSettings
+from registry.model.revisions import Revision
+from registry.model.servers import ServerSettings
 from registry.tasks import Tasks, every
 from registry.upstream_keys import UpstreamKey, key_of
 

@@ -44,15 +44,11 @@ from registry.errors import (
     Unknown,
 )
 from registry.files import unavailable
-from registry.model import (
-    HOST_OF_CLIENT,
-    HOST_OF_LOOPBACK,
-    LOCAL_HOST,
-    Bundle,
-    BundleFile,
-    Profile,
-    Revision,
-)
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.hosts import LOCAL_HOST
+from registry.model.profiles import Profile
+from registry.model.revisions import Revision
+from registry.model.servers import HOST_OF_CLIENT, HOST_OF_LOOPBACK
 from registry.names import HOST_LABEL
 from registry.spec import candidate_of, wanted_precision
 from registry.tasks import Tasks

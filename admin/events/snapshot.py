@@ -30,7 +30,8 @@ from registry.catalog import Catalog, Deployed
 from registry.compilation import TargetState
 from registry.errors import Poison, ReplicaDied
 from registry.exchange import NOTHING, Load
-from registry.model import NAMESPACE, Revision, pool_key
+from registry.model.functions import NAMESPACE
+from registry.model.revisions import Revision, pool_key
 
 DEATHS: Final = frozenset({ReplicaDied.code, Poison.code})
 

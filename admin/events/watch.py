@@ -18,7 +18,7 @@ from admin.events.snapshot import StateReader, function_of
 from admin.events.sse import Position, frame, frames, listing, pieces
 from registry.catalog import Catalog, Change
 from registry.exchange import decode_endpoints
-from registry.model import NAMESPACE
+from registry.model.functions import NAMESPACE
 
 Read = Callable[[int, str], tuple[list[bytes], int]]
 

@@ -50,7 +50,9 @@ from pool_manager.manager import Manager
 from pool_manager.subscribers import Subscribers
 from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Demand, Expected, Load, decode_demand, decode_endpoints
-from registry.model import ColdStart, Key, pool_key
+from registry.model.history import ColdStart
+from registry.model.keys import Key
+from registry.model.revisions import pool_key
 from registry.openness import Openness
 from registry.store.keys import KeyRing
 from registry.upstream_keys import UpstreamKey, UpstreamKeys

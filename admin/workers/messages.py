@@ -18,7 +18,7 @@ from gateway.oip.statistics import RevisionStatistics
 from gateway.settings import GatewaySettings
 from registry.catalog import Deployed
 from registry.exchange import Expected
-from registry.model import Key
+from registry.model.keys import Key
 from registry.openness import Openness
 from registry.upstream_keys import UpstreamKey
 from registry.usage import UsageRow

@@ -18,7 +18,7 @@ from gateway.oip.statistics import RevisionStatistics
 from gateway.ports import ModelStatistics
 from registry.catalog import Change
 from registry.errors import QueueFull, SupervisorAway
-from registry.model import pool_key
+from registry.model.revisions import pool_key
 from registry.tasks import Tasks
 
 ANSWER_S: Final = 5.0

@@ -25,7 +25,7 @@ from benchmarks.measuring.record import Figures, Record, interleaved
 from benchmarks.measuring.report import Part, compare
 from benchmarks.measuring.setting import LeftOut, Setting
 from benchmarks.models.subjects import Subject, npy
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from tests.support.engine import make_runtime_image
 from tests.support.fleet.fleet import open_fleet
 from tests.support.fleet.host import Host, Plan

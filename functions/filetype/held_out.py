@@ -98,7 +98,7 @@ def _json() -> Iterator[tuple[str, bytes]]:
 def _html() -> Iterator[tuple[str, bytes]]:
     """Yield pydoc's pages of modules of this project, each from its start and from its middle."""
     for name in (
-        "registry.model",
+        "registry.model.revisions",
         "registry.names",
         "gateway.data_links",
         "runtime_image.codecs.oip",

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from registry.errors import NoKey, WrongScope
 from registry.key_form import KeyPriority
-from registry.model import Key
+from registry.model.keys import Key
 from registry.openness import Openness
 from registry.store.keys import KeyRing
 

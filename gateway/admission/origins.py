@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gateway.admission.access import Access
     from registry.catalog import Catalog, Deployed
-    from registry.model import ServerSettings
+    from registry.model.servers import ServerSettings
 
 Fields = tuple[tuple[str, str], ...]
 MODELS: Final = "/v1"

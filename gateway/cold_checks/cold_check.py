@@ -17,7 +17,7 @@ import structlog
 from gateway.cold_checks.check_line import CheckLine
 from gateway.cold_checks.check_process import CheckProcess, Content, Question, Unchecked, check
 from registry.errors import QueueFull, WaitBudgetOver
-from registry.model import Revision
+from registry.model.revisions import Revision
 from runtime_image.contract.errors import RequestError
 from runtime_image.link.meta import RequestMeta
 

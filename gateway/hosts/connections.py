@@ -17,15 +17,15 @@ import structlog
 from gateway.hosts.data_link import Route
 from gateway.hosts.greeting import DIAL_S
 from hosts.errors import Unreachable
-from registry import model
 from registry.exchange import HostRoute
+from registry.model.hosts import HOSTS_MAX as STORED_MAX
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
 
 UNUSED_S: Final = 60.0
 """Seconds after the last endpoint of a host before its connections are closed."""
-HOSTS_MAX: Final = 2 * model.HOSTS_MAX
+HOSTS_MAX: Final = 2 * STORED_MAX
 """Max hosts that one process is connected to: all stored ones, and as many that were removed a
 moment ago and are still connected."""
 

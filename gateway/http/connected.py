@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from registry.model import pool_key
+from registry.model.revisions import pool_key
 
 if TYPE_CHECKING:
     from gateway.proxy.exchange import Exchange

@@ -51,7 +51,9 @@ from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
 from gateway.replies import CLOSE, Reply
 from registry.errors import Asleep, ShuttingDown
-from registry.model import HOST_OF_CLIENT, HOST_OF_LOOPBACK, ExchangeLimits, Revision
+from registry.model.functions import ExchangeLimits
+from registry.model.revisions import Revision
+from registry.model.servers import HOST_OF_CLIENT, HOST_OF_LOOPBACK
 from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from gateway.metrics.counters import CounterStore, LocalStore
 from gateway.replies import Receipt
 from registry.catalog import Change
-from registry.model import pool_key
+from registry.model.revisions import pool_key
 
 REVISIONS_MAX: Final = 1000
 """Max revisions with numbers: those called first. All others have zeros."""

@@ -17,7 +17,7 @@ from runtime_image.contract.signature import DYNAMIC, TensorSpec
 if TYPE_CHECKING:
     from registry.catalog import Catalog, Deployed
     from registry.exchange import PoolEndpoints
-    from registry.model import Revision
+    from registry.model.revisions import Revision
 
 SERVER: Final = "fngate"
 EXTENSIONS: Final = (

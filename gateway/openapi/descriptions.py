@@ -11,7 +11,8 @@ import msgspec
 
 from gateway.openapi.input_fields import call_line
 from gateway.openapi.input_fields import example_inputs as example_of
-from registry.model import ExchangeLimits, Interface
+from registry.model.functions import ExchangeLimits
+from registry.model.revisions import Interface
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.dtypes import BYTES, FLOATS
@@ -21,7 +22,7 @@ from runtime_image.contract.signature import Signature, TensorSpec
 if TYPE_CHECKING:
     from registry.catalog import Deployed
     from registry.exchange import PoolEndpoints
-    from registry.model import Revision
+    from registry.model.revisions import Revision
 
 EXAMPLE_ITEMS_MAX: Final = 256
 """Max items of a tensor that an example shows as JSON; a larger one is shown as its type."""

@@ -11,7 +11,7 @@ from gateway.openapi.input_fields import DEPTH_MAX, InputField, Inputs, inputs_o
 from gateway.openapi.routes import EVENTS, JSON, OCTETS, TEXT
 from gateway.openapi.tensor_bodies import closed_object, tensor_answers, tensor_requests
 from registry.interface import referring
-from registry.model import Interface, Revision
+from registry.model.revisions import Interface, Revision
 from runtime_image.contract.signature import Signature
 
 FORM: Final = "multipart/form-data"

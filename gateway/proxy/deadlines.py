@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from registry.errors import BodyTimeout, UpstreamTimeout
-from registry.model import ExchangeLimits
+from registry.model.functions import ExchangeLimits
 
 
 class Deadlines:

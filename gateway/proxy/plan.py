@@ -11,7 +11,7 @@ from gateway.proxy.forwarding import addressed
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.retries import Retry
 from gateway.server_links import NO_META, ExchangeCall
-from registry.model import ExchangeLimits
+from registry.model.functions import ExchangeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -15,7 +15,7 @@ from gateway.v1.endpoints import Endpoint, UsageForm
 from gateway.v1.multipart import FormRequest
 from gateway.v1.scanning import VALUE_MAX, JsonRequest, encode_name, is_bare
 from registry.errors import BadRequest
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 
 Data = bytes | memoryview
 

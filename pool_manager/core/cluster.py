@@ -12,7 +12,7 @@ from pool_manager.core.pool import NOBODY_CALLS, Pool
 from pool_manager.core.start_queue import SHORT_LOAD_S, Rank, StartPriority
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 STANDBY_MIB = 80.0
 """Memory charged for a standby for the CPU slots."""

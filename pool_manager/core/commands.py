@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pool_manager.core.state import Role
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 WarmOutcome = Literal["ready", "no_room", "failed"]
 BuildOutcome = Literal["ended", "given_up", "failed"]

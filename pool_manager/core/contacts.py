@@ -32,7 +32,7 @@ from pool_manager.core.state import (
     state_limit_s,
     term_limit_s,
 )
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 FOUND_CONTACTS = {
     HostState.JOINING: Contact.JOINING,

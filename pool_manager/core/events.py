@@ -8,7 +8,7 @@ from typing import Any
 from pool_manager.core.starts import Activity
 from pool_manager.core.state import Device, PoolSpec, Role
 from registry.exchange import Demand
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 
 @dataclass(frozen=True, slots=True)

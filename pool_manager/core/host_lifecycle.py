@@ -11,7 +11,7 @@ from pool_manager.core.commands import Command, WatchEngine
 from pool_manager.core.contacts import Contacts
 from pool_manager.core.hosts import HostRecord, HostState, HostStep, advance_host
 from pool_manager.core.state import Contact, Device
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 JOINING_S = 3.0
 """Seconds after a start within which replicas on a host that has not answered yet are expected, so

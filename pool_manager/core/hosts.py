@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 HOST_LOST_S = 75.0
 """Default of `host_lost_s`, the seconds after which an unreachable host is GONE."""

@@ -40,7 +40,7 @@ from pool_manager.core.state import (
     state_limit_s,
     term_limit_s,
 )
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 OVERDUE = "lasted too long"
 """Suffix of the reason of a release after a time limit; `metrics.reason_in` looks for it."""

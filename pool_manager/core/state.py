@@ -66,7 +66,7 @@ from typing import Literal
 
 from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract import model
 from runtime_image.contract.server import QUIESCE_S
 

@@ -14,7 +14,7 @@ from pool_manager.drivers.fake_service import Phase, Script, Sleep
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError, EngineDown
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 

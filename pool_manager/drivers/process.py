@@ -18,7 +18,7 @@ from pool_manager.drivers.process_groups import ProcessGroup, below, find, membe
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE, MARKER
 

@@ -13,7 +13,7 @@ from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Progress, Transfers
 from registry.bundles.own_copies import OwnCopies
 from registry.errors import DriverError, HostDown
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 
 T = TypeVar("T")
 

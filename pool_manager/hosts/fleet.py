@@ -13,7 +13,8 @@ from pool_manager.driver import Driver, EngineLosses, Exits
 from pool_manager.images import Images, RemovedImage
 from pool_manager.ports import ControlConnections, ServerContainer
 from registry.errors import DriverError, HostDown
-from registry.model import LOCAL_HOST, BundleFile
+from registry.model.bundles import BundleFile
+from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.control import ReplicaRecord
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from hosts.errors import ConnectionLost
 from registry.errors import DriverError, HostDown
-from registry.model import Mount
+from registry.model.servers import Mount
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, RECORD_FILE
 
 COMMAND_S: Final = 30.0

@@ -25,7 +25,7 @@ from pool_manager.settings import PoolSettings
 from pool_manager.subscribers import Subscribers
 from registry.errors import BadRequest, DriverError, Unknown
 from registry.exchange import HostRoute
-from registry.model import HOSTS_MAX, LOCAL_HOST, Host
+from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, Host
 from registry.tasks import Tasks
 
 if TYPE_CHECKING:

@@ -43,7 +43,8 @@ from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError, HostDown
 from registry.exchange import HostRoute
-from registry.model import BundleFile, Host
+from registry.model.bundles import BundleFile
+from registry.model.hosts import Host
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 

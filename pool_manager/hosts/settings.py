@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from registry.errors import BadRequest
-from registry.model import Host
+from registry.model.hosts import Host
 
 if TYPE_CHECKING:
     from hosts.login import Login

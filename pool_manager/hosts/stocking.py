@@ -19,7 +19,7 @@ from pool_manager.core.stocking import FileSet, HostSpace, stock_targets
 from pool_manager.hosts.transfers import MIB
 from pool_manager.ports import Binding
 from registry.errors import DriverError, HostDown
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from registry.tasks import Tasks
 
 if TYPE_CHECKING:

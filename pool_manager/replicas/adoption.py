@@ -11,7 +11,7 @@ from pool_manager.driver import Driver
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.relay import Emit
 from registry.errors import DriverError, EngineDown
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 

@@ -34,7 +34,7 @@ from pool_manager.replicas.file_transfer import (
 from pool_manager.replicas.launcher import Located
 from pool_manager.replicas.messages import count, number, text
 from pool_manager.replicas.relay import Emit
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.compiled import (
     COMPILED_PART,

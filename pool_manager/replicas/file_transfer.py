@@ -19,7 +19,7 @@ import structlog
 
 from pool_manager.ports import Bundles
 from registry.errors import FnError
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import PART_MAX, Part
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack

@@ -39,7 +39,8 @@ from registry.errors import (
     Unknown,
 )
 from registry.files import is_exhausted
-from registry.model import LOCAL_HOST, BundleFile
+from registry.model.bundles import BundleFile
+from registry.model.hosts import LOCAL_HOST
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec

@@ -10,7 +10,8 @@ import math
 from typing import Any, Final, get_args
 
 from pool_manager.replicas.messages import count, is_number, number, text
-from registry.model import BundleFile, Optimised
+from registry.model.bundles import BundleFile
+from registry.model.profiles import Optimised
 from runtime_image.contract.model import files_max
 from runtime_image.contract.precision import (
     FOLDER,

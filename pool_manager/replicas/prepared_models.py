@@ -31,7 +31,9 @@ from pool_manager.replicas.file_transfer import (
 from pool_manager.replicas.messages import number, text
 from pool_manager.replicas.precision_reports import REPORTED, optimised
 from pool_manager.replicas.relay import Emit
-from registry.model import LOCAL_HOST, BundleFile, Optimised, Prepared, SessionTimes
+from registry.model.bundles import BundleFile
+from registry.model.hosts import LOCAL_HOST
+from registry.model.profiles import Optimised, Prepared, SessionTimes
 from registry.tasks import Tasks
 from runtime_image.contract.control import DATA_SOCKET
 from runtime_image.contract.model import (

@@ -25,7 +25,7 @@ from pool_manager.replicas.messages import last_words
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE

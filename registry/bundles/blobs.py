@@ -26,7 +26,7 @@ from registry.bundles.paths import check_path, check_sha256
 from registry.bundles.unneeded import UnneededBlobs
 from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
 from registry.files import free_bytes, fsync_folder, make_private, unavailable
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 
 log = structlog.get_logger()
 

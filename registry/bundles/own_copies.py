@@ -16,7 +16,7 @@ from typing import Final
 from registry.bundles.onnx_apart import read_apart
 from registry.bundles.onnx_files import OnnxReader, external_paths
 from registry.errors import BadBundle
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 
 SUFFIX: Final = ".onnx"
 GRAPHS_MAX: Final = 256

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from registry.errors import BadBundle
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 from runtime_image.contract import compiled, precision
 from runtime_image.contract.model import FOLDER
 

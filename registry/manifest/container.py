@@ -11,7 +11,7 @@ from pydantic import Field
 
 from registry.errors import BadManifest
 from registry.manifest.checks import Section, Word, refused
-from registry.model import Mount, ServerImage, ServerSettings
+from registry.model.servers import Mount, ServerImage, ServerSettings
 from runtime_image.contract.proposals import did_you_mean, nearest
 from runtime_image.contract.server import BUNDLE_FOLDER
 

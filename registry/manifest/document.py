@@ -48,7 +48,9 @@ from registry.manifest.server import (
     server_settings,
     server_table,
 )
-from registry.model import Batching, DeviceNeed, ExchangeLimits, Limits, Scaling, ServerSettings
+from registry.model.functions import ExchangeLimits, Limits, Scaling
+from registry.model.revisions import Batching, DeviceNeed
+from registry.model.servers import ServerSettings
 from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import Optimisation
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from registry.manifest.checks import Section, Text, refused
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from registry.names import NAME_RULE, is_name
 
 _AT: Final = "openai"

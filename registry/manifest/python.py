@@ -11,13 +11,8 @@ from pydantic import Field, StringConstraints
 
 from registry.manifest.checks import NOTHING, Path, Section, Word, refused
 from registry.manifest.server import VARIABLES_MAX, check_variables
-from registry.model import (
-    HOST_OF_CLIENT,
-    Batching,
-    PathRules,
-    PythonSettings,
-    ServerSettings,
-)
+from registry.model.revisions import Batching
+from registry.model.servers import HOST_OF_CLIENT, PathRules, PythonSettings, ServerSettings
 from runtime_image.contract.model import JSON, content_type, file_of
 from runtime_image.contract.server import Network, SampleRequest
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from registry.builds import Compilation
 from registry.manifest.checks import NOTHING, Section, Text, refused
-from registry.model import DeviceNeed
+from registry.model.revisions import DeviceNeed
 from runtime_image.contract.compiled import ShapeRange
 
 RANK_MAX: Final = 16

@@ -21,7 +21,7 @@ from registry.manifest.output import OutputTable
 from registry.manifest.python import PythonTable
 from registry.manifest.runtime import DIMENSION_MAX, RANK_MAX, RuntimeTable
 from registry.manifest.server import ServerTable
-from registry.model import EXCHANGE_MAX_S
+from registry.model.functions import EXCHANGE_MAX_S
 from registry.names import NAME_RULE, check_labels, is_name
 from runtime_image.contract import dtypes
 from runtime_image.contract.model import (

@@ -23,12 +23,11 @@ from registry.manifest.container import (
     container_settings,
     container_table,
 )
-from registry.model import (
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.servers import (
     HOST_BY_TRIAL,
     HOST_OF_CLIENT,
     HOST_OF_LOOPBACK,
-    ExchangeLimits,
-    Limits,
     PathRules,
     ServerSettings,
 )

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from registry.builds import TYPES_MAX, Build, group_of
 from registry.compilation import Compiled
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from registry.model import NAMESPACE
+from registry.model.functions import NAMESPACE
 from registry.store.database import Database
 from registry.store.history import HOUR_S
 
@@ -16,7 +16,7 @@ class DeviceTime(NamedTuple):
     """Time and energy of a function on all devices of one kind, model and part of a GPU.
 
     `name` is "" for time that no function held. `model` is "" if it is not known. Seconds and
-    joules as in `registry.model.Use`.
+    joules as in `registry.model.devices.Use`.
     """
 
     name: str

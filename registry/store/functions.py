@@ -13,7 +13,10 @@ from typing import Final, TypeVar
 from registry.batching import with_refutation
 from registry.catalog import Deployed
 from registry.errors import Conflict, UnknownFunction, UnknownRevision
-from registry.model import NAMESPACE, Bundle, BundleFile, Function, Profile, Revision
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.functions import NAMESPACE, Function
+from registry.model.profiles import Profile
+from registry.model.revisions import Revision
 from registry.spec import profile_engine
 from registry.store.database import Database, Transaction
 from registry.store.records import SharedParts, decode_record, encode_record

@@ -19,7 +19,9 @@ from typing import Final
 import structlog
 
 from registry.errors import StoreUnavailable
-from registry.model import NAMESPACE, Arrivals, ColdStart, DeviceModel, StateInterval, Use
+from registry.model.devices import DeviceModel, Use
+from registry.model.functions import NAMESPACE
+from registry.model.history import Arrivals, ColdStart, StateInterval
 from registry.settings import StoreSettings
 from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record

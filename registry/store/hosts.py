@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from registry.errors import BadRequest, Conflict, Unknown
-from registry.model import HOSTS_MAX, LOCAL_HOST, Host
+from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, Host
 from registry.names import HOST_LABEL, check_labels, check_name
 from registry.store.database import Database
 from registry.store.records import decode_record, encode_record

@@ -14,7 +14,8 @@ import structlog
 
 from registry.errors import BadRequest, Conflict, RevokedNotStored, StoreUnavailable, Unknown
 from registry.key_form import PREFIX, KeyPriority
-from registry.model import NAMESPACE, Key
+from registry.model.functions import NAMESPACE
+from registry.model.keys import Key
 from registry.names import is_name
 from registry.openness import CLOSED, Openness
 from registry.store.database import Database

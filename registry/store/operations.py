@@ -6,7 +6,11 @@ from collections.abc import Collection
 from typing import Final
 
 from registry.errors import Conflict, Unknown
-from registry.model import NAMESPACE, Bundle, Function, Operation, Profile, Revision
+from registry.model.bundles import Bundle
+from registry.model.functions import NAMESPACE, Function
+from registry.model.operations import Operation
+from registry.model.profiles import Profile
+from registry.model.revisions import Revision
 from registry.store import functions
 from registry.store.database import Database, Transaction
 from registry.store.records import decode_record, encode_record

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from registry.errors import BadRequest, Conflict, Unknown
-from registry.model import NAMESPACE
+from registry.model.functions import NAMESPACE
 from registry.names import check_name
 from registry.store.database import Database, Row
 from registry.store.sealing import KeyFile, SealingKey

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from registry.model import NAMESPACE, StateInterval
+from registry.model.functions import NAMESPACE
+from registry.model.history import StateInterval
 from registry.store.database import Database, Row
 from registry.store.history import HOUR_S, MINUTE_S, TEN_MINUTES_S
 from registry.store.records import decode_record

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 import structlog
 
 from registry.errors import StoreUnavailable
-from registry.model import NAMESPACE
+from registry.model.functions import NAMESPACE
 from registry.settings import StoreSettings
 from registry.store.database import Database, Row, Transaction
 from registry.tasks import Tasks

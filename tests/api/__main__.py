@@ -76,4 +76,5 @@ def run(command: list[str], environment: dict[str, str], folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    # The path is absolute, since the command runs in a folder of its own.
+    sys.exit(main(str(Path(sys.argv[1]).absolute()), int(sys.argv[2])))

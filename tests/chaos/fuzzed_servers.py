@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 from urllib.parse import urlsplit
 
+from gateway.proxy.retries import SENDS_MAX
 from tests.chaos.footprint import memory_kib
 from tests.chaos.ledger import Ledger
 from tests.support import faulty_server
@@ -32,6 +33,9 @@ ANSWER_S = 0.5
 LAST = request("GET", "/fn/web/", None, {"Connection": "close"})
 """Ends a connection at once, unless an odd request before it is not over."""
 GROWTH_MAX_KIB = 32 * 1024
+TIMES_MAX = SENDS_MAX + 1
+"""Max times that one request reaches a server: its sends, and one over a kept connection that the
+server closed meanwhile, which is not counted as a send."""
 LIMITS = "concurrency = 64\nfirst_byte_s = 0.8\nmax_s = 3"
 NAMED = {"upstream_failed", "upstream_timeout", "replica_died"}
 """Codes of the gateway's own 5xx answers that odd answers of a server may cause."""
@@ -142,7 +146,7 @@ class Scene:
             self.violated(number, f"an honest call: {got}")
 
     async def compare(self) -> None:
-        """What the server recorded: no refused head, no smuggled token, none more than twice."""
+        """What the server recorded: no refused head, no smuggled token, none over TIMES_MAX."""
         got = await ask(self.port, "GET", "/fn/web/tally?tokens&reset")
         if got.status != 200:
             self.ledger.violated(f"the server's records: {got}")
@@ -155,7 +159,7 @@ class Scene:
             for number, is_smuggled in tokens(text.encode()):
                 if is_smuggled:
                     self.violated(number, f"smuggled: {text}")
-                elif times > 2:
+                elif times > TIMES_MAX:
                     self.violated(number, f"{text} reached the server {times} times")
 
 

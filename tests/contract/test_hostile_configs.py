@@ -18,7 +18,7 @@ from pool_manager.core import events
 from pool_manager.drivers.docker.spec import PART, REPLICA, SERVER, SIDECAR, UID
 from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
-from registry.model import Mount
+from registry.model.servers import Mount
 from tests.support.containers import Containers
 from tests.support.doses import amount
 from tests.support.hostile_configs import Variants, variants

@@ -17,7 +17,7 @@ from pool_manager.drivers.docker.spec import PART, REPLICA, SERVER, SIDECAR
 from pool_manager.mounts import MountRules
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
-from registry.model import Mount
+from registry.model.servers import Mount
 from tests.support.containers import Containers
 from tests.support.replicas import Stage, pool_settings
 from tests.support.scenes import Engine, Scenes, a_record

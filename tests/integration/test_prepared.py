@@ -13,7 +13,7 @@ import pytest
 
 from admin.settings import Settings
 from pool_manager.drivers.process import ProcessDriver
-from registry.model import Profile
+from registry.model.profiles import Profile
 from runtime_image.contract.model import FOLDER, GRAPH_FILE, WEIGHTS_FILE, SessionPlan
 from runtime_image.engines.onnx import environment_key
 from runtime_image.verification.measure import Bench

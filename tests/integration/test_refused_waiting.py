@@ -12,7 +12,7 @@ import pytest
 
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.fake_service import Script
-from registry.model import ColdStart
+from registry.model.history import ColdStart
 from tests.support.server import Answer, Gate, ServingServer, serving
 
 BODY: dict[str, Any] = {"inputs": {}}

@@ -21,7 +21,10 @@ from registry.catalog import Catalog
 from registry.errors import BadBundle, UnknownFunction
 from registry.files import DataDirectory
 from registry.manifest import default_manifest, overrides
-from registry.model import Bundle, BundleFile, Function, Operation, Revision
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.functions import Function
+from registry.model.operations import Operation
+from registry.model.revisions import Revision
 from registry.settings import StoreSettings
 from registry.spec import model_spec, settings_equal
 from registry.store.database import Database

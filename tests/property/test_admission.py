@@ -16,7 +16,9 @@ from gateway.admission.calls import Admission, Head, make_head
 from gateway.admission.control import AdmissionControl
 from registry.catalog import Catalog
 from registry.errors import FnError
-from registry.model import ExchangeLimits, Key, Limits, PathRules
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.keys import Key
+from registry.model.servers import PathRules
 from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
 from tests.support import nouns

@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from gateway.pages.cookies import make_value
-from registry.model import PathRules
+from registry.model.servers import PathRules
 from tests.support.doses import amount
 from tests.support.proxied import SECRET, Gate, gate
 

@@ -20,7 +20,7 @@ from pool_manager.core.commands import Abandon, Command, Release, Resume
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Replica
 from registry.exchange import Demand, Load
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from tests.support.book import Book, charged
 from tests.support.doses import IS_FULL, amount
 from tests.support.processes import Link, Process, Processes

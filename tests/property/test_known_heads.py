@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from gateway.http.known_heads import HEAD_MAX
 from gateway.proxy import request_head
-from registry.model import ExchangeLimits, Limits, PathRules
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.servers import PathRules
 from tests.support.alike_heads import treated_alike
 from tests.support.doses import amount
 from tests.support.proxied import server_function

@@ -17,7 +17,7 @@ from pool_manager.core import events
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand, Load
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from tests.support.book import Book, charged, host_of
 from tests.support.doses import amount
 from tests.support.promises import Promises, Sleepless

@@ -17,7 +17,7 @@ from gateway.v1.multipart import form_type, scan_multipart
 from gateway.v1.scanning import scan
 from gateway.v1.writing import upstream_body
 from registry.errors import BadRequest
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support.doses import amount
 from tests.support.form_readers import fields_of, is_like_model, names_of
 from tests.support.odd_bodies import (

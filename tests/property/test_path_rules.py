@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.errors import FnError
-from registry.model import PathRules
+from registry.model.servers import PathRules
 from registry.path_rules import CompiledPaths, matches, normalise, parse_rule
 from tests.support.doses import amount
 

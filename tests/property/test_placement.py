@@ -28,7 +28,7 @@ from pool_manager.core.placement import (
     victims_on,
 )
 from pool_manager.core.state import Device
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from tests.support.doses import amount
 
 HOSTS = [LOCAL_HOST, "gpu2", "gpu3"]

@@ -19,7 +19,7 @@ from registry.bundles.paths import check_path, digest, make_bundle
 from registry.catalog import Catalog, Change
 from registry.errors import BadBundle, BadManifest, BadRequest, UnknownFunction
 from registry.manifest import parse_manifest
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from registry.names import is_name, name_from_file
 from registry.store.database import Database
 from registry.store.functions import Functions

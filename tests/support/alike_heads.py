@@ -10,7 +10,8 @@ from gateway.proxy.plan import ExchangePlan
 from gateway.proxy.request_head import RequestHead, parse_request_head
 from gateway.proxy.targets import FunctionTarget, split_target
 from registry.errors import FnError
-from registry.model import ExchangeLimits, Limits, PathRules
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.servers import PathRules
 from tests.support.proxied import server_function
 
 DEPLOYED = server_function(ExchangeLimits(), PathRules(), Limits(), "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pool_manager.core.ledger import RESERVE_MIB, Ledger
 from pool_manager.core.state import Device, PoolSpec
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 STANDBY_MIB, GPU_STANDBY_MIB = 80.0, 600.0
 

@@ -15,7 +15,7 @@ from pool_manager.subscribers import Subscribers
 from registry.builds import DeviceType, Target
 from registry.compilation import Compiled
 from registry.errors import FnError
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from runtime_image.contract.compiled import (
     BuildDescribed,
     CompiledFile,

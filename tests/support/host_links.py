@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pool_manager.core import events
 from pool_manager.core.hosts import HOST_LOST_S
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from tests.support.book import Book
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from registry.catalog import Deployed
 from registry.interface import read_interface
-from registry.model import ExchangeLimits, Interface, PythonSettings, Revision
+from registry.model.functions import ExchangeLimits
+from registry.model.revisions import Interface, Revision
+from registry.model.servers import PythonSettings
 from tests.support import nouns
 
 FILE = {"type": "string", "contentEncoding": "base64"}

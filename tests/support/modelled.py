@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.proxy.framing import encode_chunk
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support.proxied import Gate, Handler, Wire, gate
 
 CHAT = "/v1/chat/completions"

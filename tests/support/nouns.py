@@ -7,18 +7,11 @@ from typing import Any, Final
 
 from registry.bundles.paths import make_bundle
 from registry.catalog import Deployed
-from registry.model import (
-    Bundle,
-    BundleFile,
-    ExchangeLimits,
-    Function,
-    Optimised,
-    Prepared,
-    Profile,
-    Revision,
-    ServerSettings,
-    SessionTimes,
-)
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.functions import ExchangeLimits, Function
+from registry.model.profiles import Optimised, Prepared, Profile, SessionTimes
+from registry.model.revisions import Revision
+from registry.model.servers import ServerSettings
 from registry.spec import profile_engine
 from runtime_image.contract.model import Preparation, SessionPlan
 from runtime_image.contract.precision import RULES, PrecisionReport

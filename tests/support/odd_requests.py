@@ -15,7 +15,7 @@ from admin.settings import Settings
 from gateway.openapi.routes import Route
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.catalog import Deployed
-from registry.model import Arrivals
+from registry.model.history import Arrivals
 from runtime_image.contract.precision import Optimisation
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.caller import Answer

@@ -28,7 +28,8 @@ from pool_manager.manager import Manager
 from pool_manager.ports import Bundles, Gpus
 from registry.bundles.blobs import BlobStore
 from registry.exchange import Demand, encode
-from registry.model import Bundle, BundleFile, Operation
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.operations import Operation
 from registry.settings import StoreSettings
 from tests.support.nouns import sha256
 

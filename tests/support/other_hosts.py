@@ -32,7 +32,9 @@ from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
 from registry.exchange import Endpoints, decode_endpoints
-from registry.model import ColdStart, DeviceModel, Host, StateInterval, Use
+from registry.model.devices import DeviceModel, Use
+from registry.model.history import ColdStart, StateInterval
+from registry.model.hosts import Host
 from registry.tasks import Tasks
 from runtime_image.contract.model import ModelSpec
 from tests.support.peers import Client, KnownPast

@@ -14,7 +14,7 @@ from random import Random
 from pool_manager.core import commands as cmd
 from pool_manager.core import events
 from pool_manager.core.hosts import HOST_LOST_S
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 ORPHAN_S = HOST_LOST_S - 15.0
 NOTICE_S = 8.0

@@ -29,16 +29,11 @@ from gateway.observing.access_log import AccessEvent
 from gateway.pages.tickets import Tickets
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
-from registry.model import (
-    HOST_OF_CLIENT,
-    ExchangeLimits,
-    Interface,
-    Key,
-    ModelApi,
-    PathRules,
-    ServerSettings,
-)
-from registry.model import Limits as FunctionLimits
+from registry.model.functions import ExchangeLimits
+from registry.model.functions import Limits as FunctionLimits
+from registry.model.keys import Key
+from registry.model.revisions import Interface
+from registry.model.servers import HOST_OF_CLIENT, ModelApi, PathRules, ServerSettings
 from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
 from runtime_image.contract.link import SOCKET_NOTICE, Flag, Kind, NotStarted

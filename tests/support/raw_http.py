@@ -127,7 +127,7 @@ class Connection:
     async def _chunks(self, got: Got) -> None:
         while True:
             line = await self.reader.readuntil(b"\r\n")
-            if not re.fullmatch(rb"[0-9A-Fa-f]+(;.*)?\r\n", line):
+            if not re.fullmatch(rb"[0-9A-Fa-f]+[ \t]*(;.*)?\r\n", line):
                 raise NoHttp(f"chunk size {line!r}")
             size = int(line.partition(b";")[0], 16)
             if not size:

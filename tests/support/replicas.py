@@ -24,7 +24,7 @@ from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.relay import Wiring
 from pool_manager.settings import PoolSettings
 from registry.errors import StoreUnavailable
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Flag, Kind
 from runtime_image.contract.model import ModelSpec

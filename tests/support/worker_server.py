@@ -20,6 +20,8 @@ CONNECTIONS_MAX = 200
 """Max connections made until each worker has one. With two workers the chance that all go to one is
 2^-199."""
 
+ESTABLISHED = "01"
+"""State of a connection in proc(5)."""
 NOT_TAKEN = "0"
 """Inode of a connection that has not been accepted yet."""
 ASKS_MAX = 5_000
@@ -29,21 +31,25 @@ ASKS_MAX = 5_000
 def worker_pids(supervisor: int) -> list[int]:
     """Return the pids of a server's gateway workers, found by their command lines."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
+    for task in Path(f"/proc/{supervisor}/task").iterdir():
         try:
-            parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
-            command = (entry / "cmdline").read_bytes()
-        except OSError:
+            children = (task / "children").read_text().split()
+        except OSError:  # the thread has ended
             continue
-        if int(parent) == supervisor and f"\0{MODULE}\0".encode() in command:
-            found.append(int(entry.name))
+        for pid in children:
+            with contextlib.suppress(OSError):
+                if f"\0{MODULE}\0".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(int(pid))
     return sorted(found)
 
 
+def gateway_pids(server: int) -> list[int]:
+    """Return the pids of a server's gateway processes: its workers, or the server itself."""
+    return worker_pids(server) or [server]
+
+
 class Line:
-    """One kept-alive connection to a server. `pid`: the worker that accepted it."""
+    """One kept-alive connection to a server. `pid`: the gateway process that accepted it."""
 
     def __init__(self, server: ServerProcess) -> None:
         parts = urlsplit(server.url)
@@ -57,7 +63,7 @@ class Line:
         self._http.connect()
         mine = self._http.sock.getsockname()[1]
         try:
-            self.pid = _holder(server.process.pid, int(parts.port or 0), mine)
+            self.pid = holder(server.process.pid, int(parts.port or 0), mine)
         except ConnectionError:
             self._http.close()
             raise
@@ -68,6 +74,10 @@ class Line:
         """Send one request; return the status and the decoded JSON or bytes. A dict is sent as
         JSON."""
         self.send(method, path, body, headers)
+        return self.receive()
+
+    def receive(self) -> tuple[int, Any]:
+        """Return the answer to the request that was sent, as `ask` does."""
         answer = self._http.getresponse()
         self.headers = dict(answer.getheaders())
         data = answer.read()
@@ -82,7 +92,11 @@ class Line:
         if isinstance(body, dict):
             body = json.dumps(body).encode()
             given.setdefault("Content-Type", "application/json")
+        # Head and body in one piece: a refusal that comes before the body ends the connection.
+        sock = self._http.sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
         self._http.request(method, path, body, given)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
     def call(
         self, ref: str, inputs: dict[str, Any], headers: Mapping[str, str] | None = None
@@ -101,9 +115,9 @@ class Line:
 
 @contextmanager
 def lines(server: ServerProcess, each: int = 1) -> Iterator[list[Line]]:
-    """Open `each` connections to every worker, grouped by worker."""
+    """Open `each` connections to every gateway process, grouped by process."""
     assert server.process is not None
-    found: dict[int, list[Line]] = {pid: [] for pid in worker_pids(server.process.pid)}
+    found: dict[int, list[Line]] = {pid: [] for pid in gateway_pids(server.process.pid)}
     made: list[Line] = []
     try:
         while any(len(there) < each for there in found.values()):
@@ -133,28 +147,44 @@ def until_replaced(server: ServerProcess, gone: int) -> None:
     raise AssertionError("the worker is not replaced")
 
 
-def _holder(supervisor: int, port: int, peer: int) -> int:
-    """Return the process that accepted the connection from port `peer` to `port` (proc(5)).
+def holder(server: int, port: int, peer: int) -> int:
+    """Return the gateway process that accepted the connection from port `peer` to `port` (proc(5)).
 
-    Raises ConnectionError if the connection ends before a worker accepts it.
+    Raises ConnectionError if the connection ends before a process accepts it.
     """
     for _ in range(ASKS_MAX):
         inode = _inode(port, peer)
-        for pid in worker_pids(supervisor) if inode != NOT_TAKEN else ():
+        for pid in gateway_pids(server) if inode != NOT_TAKEN else ():
             if f"socket:[{inode}]" in _descriptors(pid):
                 return pid
-    raise ConnectionError(f"no worker takes the connection from port {peer}")
+    raise ConnectionError(f"no process takes the connection from port {peer}")
 
 
 def _inode(port: int, peer: int) -> str:
     """Return the inode of the server's end of a connection. Raises ConnectionError if there is
     none."""
-    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = row.split()
-        local, remote = (int(fields[place].rpartition(":")[2], 16) for place in (1, 2))
+    for local, remote, inode in _connections():
         if (local, remote) == (port, peer):
-            return fields[9]
+            return inode
     raise ConnectionError(f"the connection from port {peer} is gone")
+
+
+def peers(port: int) -> set[int]:
+    """Return the local ports of all connections to a port of this machine."""
+    return {local for local, remote, _ in _connections() if remote == port}
+
+
+def _connections() -> Iterator[tuple[int, int, str]]:
+    """Yield the ports and the inode of both ends of all established connections (proc(5)).
+
+    A socket of IPv6 may have a connection of IPv4, as those of gRPC do.
+    """
+    for table in ("tcp", "tcp6"):
+        for row in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = row.split()
+            local, remote = (int(fields[place].rpartition(":")[2], 16) for place in (1, 2))
+            if fields[3] == ESTABLISHED:
+                yield local, remote, fields[9]
 
 
 def _descriptors(pid: int) -> set[str]:

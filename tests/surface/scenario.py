@@ -27,7 +27,9 @@ from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from registry.builds import Build, Target
 from registry.compilation import Compiled, TargetState
-from registry.model import Arrivals, Mount, PathRules, ServerImage, Use
+from registry.model.devices import Use
+from registry.model.history import Arrivals
+from registry.model.servers import Mount, PathRules, ServerImage
 from registry.store.keys import KeyRing
 from registry.usage import UsageRow
 from runtime_image.contract.compiled import CompiledModel, OutputParity, ShapeRange

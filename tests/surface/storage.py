@@ -8,18 +8,14 @@ from typing import Any
 
 from pool_manager.drivers.docker.spec import MountPaths, Owner, holder, replica
 from registry.manifest import HANDLER_FILE, MANIFEST_FILE
-from registry.model import (
-    Arrivals,
-    Bundle,
-    ColdStart,
-    Function,
-    Key,
-    Operation,
-    Profile,
-    Revision,
-    StateInterval,
-    Use,
-)
+from registry.model.bundles import Bundle
+from registry.model.devices import Use
+from registry.model.functions import Function
+from registry.model.history import Arrivals, ColdStart, StateInterval
+from registry.model.keys import Key
+from registry.model.operations import Operation
+from registry.model.profiles import Profile
+from registry.model.revisions import Revision
 from registry.store.recovery.folder import Marker
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import FOLDER, GRAPH_FILE, WEIGHTS_FILE

@@ -8,7 +8,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from admin.deploy.plan import WireDeploy, WireRollback
-from registry.model import OperationKind, OperationState, Profile, ServerImage
+from registry.model.operations import OperationKind, OperationState
+from registry.model.profiles import Profile
+from registry.model.servers import ServerImage
 from runtime_image.contract.server import Network
 
 

@@ -8,21 +8,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from registry.builds import Compilation
-from registry.model import (
-    Batching,
-    ColdStart,
-    DeviceNeed,
-    ExchangeLimits,
-    Limits,
-    ModelApi,
-    Mount,
-    PathRules,
-    PredictForm,
-    Profile,
-    PythonSettings,
-    ServerImage,
-    StateInterval,
-)
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.history import ColdStart, StateInterval
+from registry.model.profiles import Profile
+from registry.model.revisions import Batching, DeviceNeed, PredictForm
+from registry.model.servers import ModelApi, Mount, PathRules, PythonSettings, ServerImage
 from runtime_image.contract.compiled import CompilerName, Form, OutputParity, ShapeRange
 from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import PrecisionReport

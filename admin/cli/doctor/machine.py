@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from admin.cli.options import TOKEN_FILE
 from admin.text import command, get, size
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 if TYPE_CHECKING:
     from admin.client.client import Client

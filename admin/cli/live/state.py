@@ -16,7 +16,7 @@ from admin.cli.live.events import StreamItem
 from admin.client.sse import Disconnected
 from admin.client.transport import Unreachable
 from admin.text import duration, get, one_line, plain
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 TEXT_MAX: Final = 300
 """Max characters of an entry."""

@@ -9,7 +9,7 @@ from admin.cli.live.state import LiveState, seconds
 from admin.cli.top import sections
 from admin.cli.top.lines import Line, Span, cut, shown
 from admin.text import get, number
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 STATES: Final = {
     "up": "green",

@@ -13,7 +13,7 @@ from registry.field_classes import fold
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
     from registry.catalog import Deployed
-    from registry.model import ModelApi
+    from registry.model.servers import ModelApi
     from registry.upstream_keys import UpstreamKey
 
 OWN: Final = frozenset({b"authorization", b"x-api-key", b"cookie"})

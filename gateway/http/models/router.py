@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from gateway.proxy.ports import ClientExchange, ClientSide
     from gateway.proxy.request_head import RequestHead
     from gateway.replies import Reply
-    from registry.model import ModelApi
+    from registry.model.servers import ModelApi
 
 BODY_MIB_LEAST: Final = 1
 """Max MiB of a body where there is no model."""

@@ -11,7 +11,7 @@ from registry.usage import UsageRow, bucket_of
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
     from gateway.v1.rewriting import ModelAnswer
-    from registry.model import Function
+    from registry.model.functions import Function
 
 SUCCESSES: Final = frozenset({SWITCHING, *range(200, 300)})
 """Statuses of answers that take tokens. A server's error takes none."""

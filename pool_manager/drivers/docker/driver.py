@@ -54,7 +54,7 @@ from pool_manager.ports import ServerContainer
 from pool_manager.replicas.logs import Ask, Spool
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 

@@ -17,7 +17,7 @@ from pool_manager.drivers.docker import spec
 from pool_manager.drivers.docker.spec import MIB, PART, REPLICA, SERVER, SIDECAR, MountPaths, Owner
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
-from registry.model import Mount
+from registry.model.servers import Mount
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import BUNDLE, BUNDLE_FOLDER, FREE_MAX
 

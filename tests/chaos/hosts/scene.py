@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from tests.chaos import footprint
 from tests.chaos.calls import client
 from tests.chaos.containers.calling import Front

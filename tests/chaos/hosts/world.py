@@ -12,7 +12,7 @@ import docker
 from docker.errors import APIError
 
 from pool_manager.drivers.docker import spec
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from tests.chaos.containers.engine_room import happened
 from tests.chaos.hosts.functions import SEEN
 from tests.support.fleet.fleet import Fleet, open_fleet

@@ -40,7 +40,7 @@ from registry.catalog import Deployed
 from registry.errors import FnError
 from registry.interface import read_interface
 from registry.manifest import parse_manifest
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import InputRule

@@ -29,7 +29,7 @@ from gateway.v1.multipart import form_type
 from gateway.v1.scanning import check_query
 from registry.errors import FnError
 from registry.field_classes import CREDENTIALS, fold
-from registry.model import PathRules
+from registry.model.servers import PathRules
 from registry.path_rules import CompiledPaths, normalise
 from registry.store.keys import KeyRing
 from runtime_image.codecs.accept import SHORT, choose

@@ -90,7 +90,7 @@ async def compare_stream(pair: Pair, tally: Tally, stream: Stream, seed: str) ->
     handed_over = len(pair.fast.handed_over) - before
     plain = await exchange(pair.plain, stream)
     tally.add(stream, plain, handed_over, seed)
-    if fast == plain or _is_refused_alike(stream, fast, plain):
+    if fast == plain or _is_refused_alike(stream, fast, plain) or _is_ended_first(fast, plain):
         return
     if await _is_same_apart(pair, stream, fast, plain):
         tally.apart += 1
@@ -112,6 +112,17 @@ def _is_refused_alike(stream: Stream, fast: Seen, plain: Seen) -> bool:
         return False
     is_same_status = ours.start.split()[1] == theirs.start.split()[1]
     return is_same_status and fast._replace(answers=(*fast.answers[:-1], theirs)) == plain
+
+
+def _is_ended_first(fast: Seen, plain: Seen) -> bool:
+    """Return whether the front alone ended its answers before it had the rest of a refused body.
+
+    Below a function it shuts its side of the connection with the answer, and reads the rest of the
+    body for a while. aiohttp reads first.
+    """
+    if not fast.answers or (b"connection", b"close") not in fast.answers[-1].headers:
+        return False
+    return fast._replace(is_closed=False) == plain
 
 
 async def _is_same_apart(pair: Pair, stream: Stream, fast: Seen, plain: Seen) -> bool:

@@ -25,8 +25,8 @@ from gateway.http.fast_path import FastPath
 from gateway.http.handler import HandlerFactory
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Deployed
-from registry.model import Key
-from registry.model import Limits as FunctionLimits
+from registry.model.functions import Limits as FunctionLimits
+from registry.model.keys import Key
 from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
 from runtime_image.contract.link import VERSION, Kind

@@ -19,7 +19,7 @@ from pool_manager.gpus.absent import NoGpus
 from pool_manager.hosts.view import HostView
 from registry.errors import DriverError
 from registry.exchange import Endpoints, PoolEndpoints, encode
-from registry.model import Arrivals
+from registry.model.history import Arrivals
 from tests.support.operator import Operator, locked, operating, until
 
 

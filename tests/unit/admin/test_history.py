@@ -25,7 +25,8 @@ from admin.history import (
 from gateway.dispatch.pool import SAMPLES_ENOUGH
 from registry.catalog import Catalog, Deployed
 from registry.exchange import Expected
-from registry.model import Arrivals, ColdStart, DeviceNeed, StateInterval
+from registry.model.history import Arrivals, ColdStart, StateInterval
+from registry.model.revisions import DeviceNeed
 from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.functions import Functions

@@ -12,7 +12,7 @@ from hosts.errors import Unreachable
 from hosts.login import Login, login_failure
 from hosts.probes import Check
 from registry.errors import BadRequest, HostRefused
-from registry.model import Host
+from registry.model.hosts import Host
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFfGcgGRVOoYdyv3h1CmT6HjCPWEX0dyCRYDIdpoyrpI"
 GPU2 = Host("gpu2", "nn@gpu2:2222", identity="/keys/id")

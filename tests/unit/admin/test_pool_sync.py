@@ -11,7 +11,9 @@ import pytest
 from admin.pool_sync import SUPERSEDED_IDLE_S, binding, pool_spec
 from pool_manager.ports import ServerContainer
 from registry.catalog import Deployed
-from registry.model import DeviceNeed, ExchangeLimits, Limits, Mount, Scaling, ServerImage
+from registry.model.functions import ExchangeLimits, Limits, Scaling
+from registry.model.revisions import DeviceNeed
+from registry.model.servers import Mount, ServerImage
 from runtime_image.contract.precision import Optimisation
 from tests.support.nouns import (
     bundle,

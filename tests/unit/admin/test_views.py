@@ -27,7 +27,10 @@ from pool_manager.core.state import Device, Replica
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
-from registry.model import Batching, Key, Operation, PathRules
+from registry.model.keys import Key
+from registry.model.operations import Operation
+from registry.model.revisions import Batching
+from registry.model.servers import PathRules
 from registry.store.keys import TOKEN_NOTE, KeyRing
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
 from tests.support.nouns import EMPTY, bundle, deployed, profile, server_deployed, server_profile

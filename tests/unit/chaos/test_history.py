@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from registry.model import ColdStart, StateInterval
+from registry.model.history import ColdStart, StateInterval
 from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.history import History

@@ -19,7 +19,7 @@ from registry.errors import (
     WaitBudgetOver,
 )
 from registry.exchange import Load
-from registry.model import Limits
+from registry.model.functions import Limits
 from registry.spec import model_spec
 from runtime_image.contract.link import Kind
 from runtime_image.contract.signature import Signature

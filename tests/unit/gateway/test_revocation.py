@@ -9,7 +9,7 @@ import pytest
 from gateway.revocation import AT_ONCE, cut_revoked
 from gateway.waits import OpenRequests
 from registry.errors import FnError, NoKey
-from registry.model import Key
+from registry.model.keys import Key
 from registry.openness import Openness
 from registry.store.keys import KeyRing
 

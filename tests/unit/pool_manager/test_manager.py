@@ -23,7 +23,8 @@ from pool_manager.reports import Decision
 from pool_manager.settings import PoolSettings
 from registry.errors import ModelRefused, ShuttingDown
 from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, decode_endpoints, encode
-from registry.model import ColdStart, DeviceModel, StateInterval, Use
+from registry.model.devices import DeviceModel, Use
+from registry.model.history import ColdStart, StateInterval
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import Kind
 from tests.support.operator import operating

@@ -8,7 +8,7 @@ import pytest
 
 from pool_manager.mounts import MountRules
 from registry.errors import BadRequest, DriverError
-from registry.model import Mount
+from registry.model.servers import Mount
 
 
 def mount(source: Path) -> Mount:

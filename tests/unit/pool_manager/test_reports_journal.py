@@ -5,7 +5,8 @@ from __future__ import annotations
 from pool_manager.core.commands import RecordColdStart
 from pool_manager.reports import Decision, Journal
 from registry.exchange import PoolEndpoints
-from registry.model import ColdStart, DeviceModel, StateInterval, Use
+from registry.model.devices import DeviceModel, Use
+from registry.model.history import ColdStart, StateInterval
 from tests.support.replicas import KEY, binding
 
 

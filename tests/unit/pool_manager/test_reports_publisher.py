@@ -12,7 +12,8 @@ from pool_manager.replicas.launcher import Located
 from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.reports import Journal, Publisher
 from registry.exchange import Endpoints, decode_endpoints
-from registry.model import ColdStart, DeviceModel, StateInterval, Use
+from registry.model.devices import DeviceModel, Use
+from registry.model.history import ColdStart, StateInterval
 from tests.support.play import Play
 from tests.support.replicas import KEY, binding, pool_settings
 

@@ -26,7 +26,8 @@ from pool_manager.usage import (
     UsageMonitor,
 )
 from registry.exchange import Demand, Load
-from registry.model import ColdStart, DeviceModel, StateInterval, Use
+from registry.model.devices import DeviceModel, Use
+from registry.model.history import ColdStart, StateInterval
 from runtime_image.contract.gpus import Reading, Telemetry
 from runtime_image.contract.link import BUSY_MASK
 from tests.support.replicas import KEY, binding

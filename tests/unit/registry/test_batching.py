@@ -9,7 +9,9 @@ import pytest
 
 from registry.batching import HANDLER, is_stale, rows_of, summary, with_refutation
 from registry.catalog import Deployed
-from registry.model import Batching, Contention, Limits, Profile, Revision
+from registry.model.functions import Limits
+from registry.model.profiles import Contention, Profile
+from registry.model.revisions import Batching, Revision
 from registry.spec import model_spec
 from registry.store.records import decode_record, encode_record
 from runtime_image.contract.rows import PROOF

@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 
 from registry.catalog import Catalog, Change, Deployed
 from registry.errors import UnknownFunction, UnknownRevision
-from registry.model import Function, ModelApi, Scaling, ServerSettings
+from registry.model.functions import Function, Scaling
+from registry.model.servers import ModelApi, ServerSettings
 from tests.support.nouns import deployed, function, revision
 
 

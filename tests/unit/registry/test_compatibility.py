@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from registry.compatibility import breaks
-from registry.model import Revision
+from registry.model.revisions import Revision
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import nouns

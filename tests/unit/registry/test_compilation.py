@@ -10,7 +10,7 @@ import pytest
 from registry.builds import Compilation, DeviceType, Target, group_of
 from registry.catalog import Deployed
 from registry.compilation import Compiled, estimate_s, memory_mib, ranges_of, target_of
-from registry.model import Batching
+from registry.model.revisions import Batching
 from runtime_image.contract.compiled import CompiledModel, ShapeRange
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.nouns import bundle, function, profile, revision

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from registry.interface import DEPTH_MAX, read_interface, referring
-from registry.model import Interface
+from registry.model.revisions import Interface
 from runtime_image.contract.server import DESCRIPTION_MAX
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support.interfaces import description, interface, named

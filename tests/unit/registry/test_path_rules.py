@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from registry.errors import BadRequest, FnError, PathDenied
-from registry.model import PathRules
+from registry.model.servers import PathRules
 from registry.path_rules import (
     RULE_MAX,
     RULES_MAX,

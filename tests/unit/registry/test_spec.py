@@ -8,16 +8,10 @@ from typing import Any
 import pytest
 
 from registry.catalog import Deployed
-from registry.model import (
-    Batching,
-    ExchangeLimits,
-    InputRule,
-    Limits,
-    PathRules,
-    Profile,
-    Revision,
-    ServerImage,
-)
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.profiles import Profile
+from registry.model.revisions import Batching, Revision
+from registry.model.servers import PathRules, ServerImage
 from registry.spec import (
     candidate_of,
     is_outdated,
@@ -27,7 +21,7 @@ from registry.spec import (
     server_spec,
     settings_equal,
 )
-from runtime_image.contract.model import ImageForm, ModelSpec
+from runtime_image.contract.model import ImageForm, InputRule, ModelSpec
 from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.server import SampleRequest, ServerSpec
 from runtime_image.contract.signature import Signature

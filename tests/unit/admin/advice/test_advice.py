@@ -24,7 +24,9 @@ from admin.advice.advice import (
 )
 from admin.advice.load_model import ServerShape
 from registry.catalog import Deployed
-from registry.model import ColdStart, ExchangeLimits, Limits, Profile, Scaling
+from registry.model.functions import ExchangeLimits, Limits, Scaling
+from registry.model.history import ColdStart
+from registry.model.profiles import Profile
 from registry.store.timeline import BucketUse, Seconds, Span
 from tests.support.doses import amount
 from tests.support.nouns import function, revision, server_deployed

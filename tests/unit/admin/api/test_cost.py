@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from registry.model import DeviceModel, Use
+from registry.model.devices import DeviceModel, Use
 from registry.usage import HOUR_S, UsageRow, bucket_of
 from tests.support.server import ServingServer, serving
 

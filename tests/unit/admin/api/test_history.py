@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 
 from registry.catalog import Deployed
-from registry.model import Arrivals, StateInterval, Use
+from registry.model.devices import Use
+from registry.model.history import Arrivals, StateInterval
 from tests.support.server import ServingServer
 
 CALL = {"inputs": {}}

@@ -21,7 +21,7 @@ from admin.cli.render import (
 )
 from admin.text import plain
 from registry.bundles.paths import make_bundle
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from tests.support.interfaces import PICTURE, named
 
 FILES = Collected(

@@ -20,7 +20,7 @@ from pool_manager.manager import Manager
 from registry.builds import Build, DeviceType, Target
 from registry.compilation import Compiled, TargetState
 from registry.errors import BuildFailed, BuildGivenUp, Refused, StoreUnavailable
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from registry.store.builds import Decide
 from runtime_image.contract.compiled import OTHER_KEY, TIMING_CACHE, CompiledFile
 from runtime_image.contract.model import ModelSpec

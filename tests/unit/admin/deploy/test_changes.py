@@ -31,7 +31,8 @@ from registry.errors import (
     Unknown,
     UnknownFunction,
 )
-from registry.model import ModelApi, Scaling
+from registry.model.functions import Scaling
+from registry.model.servers import ModelApi
 from tests.support import nouns
 from tests.support.nouns import function, optimised, prepared, sha256
 from tests.support.operator import MODEL, Operator, locked, operating

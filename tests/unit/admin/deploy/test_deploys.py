@@ -21,7 +21,7 @@ from registry.errors import (
     Unknown,
     UnknownFunction,
 )
-from registry.model import Operation
+from registry.model.operations import Operation
 from tests.support.operator import UNTIL_S, Operator, locked, operating, until
 from tests.support.server import Gate
 

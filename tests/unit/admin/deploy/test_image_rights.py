@@ -18,7 +18,7 @@ from admin.deploy.image_rules import UNKNOWN_USER, ImageRules, ReservedIds
 from admin.settings import Settings
 from pool_manager.drivers.fake import FakeDriver
 from registry.errors import WrongScope
-from registry.model import ServerImage
+from registry.model.servers import ServerImage
 from tests.support.caller import Answer
 from tests.support.images import FakeImages, image
 from tests.support.operator import Operator, operating

@@ -6,7 +6,7 @@ import pytest
 
 from admin.deploy.image_rules import NamedImages, ReservedIds, Source, check_user, user_of
 from registry.errors import WrongScope
-from registry.model import ServerImage, ServerSettings
+from registry.model.servers import ServerImage, ServerSettings
 
 DEPLOY = ("read", "deploy")
 ADMIN = ("admin",)

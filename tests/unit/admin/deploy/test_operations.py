@@ -12,7 +12,7 @@ import pytest
 from admin.deploy.operations import AT_ONCE, SWITCH, OperationRunner, Phase
 from gateway.admission.access import Caller
 from registry.errors import Conflict, QueueFull, ShuttingDown
-from registry.model import Operation
+from registry.model.operations import Operation
 from registry.store.database import Database
 from registry.store.operations import RUNNING_MAX, Operations
 from tests.support.operator import until

@@ -34,7 +34,9 @@ from registry.errors import (
     Refused,
     WrongScope,
 )
-from registry.model import Batching, DeviceNeed, Mount, Profile, ServerImage
+from registry.model.profiles import Profile
+from registry.model.revisions import Batching, DeviceNeed
+from registry.model.servers import Mount, ServerImage
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.precision import RULES, Optimisation
 from tests.support.nouns import SIGNATURE, deployed, function, optimised, prepared, profile

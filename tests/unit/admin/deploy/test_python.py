@@ -14,7 +14,8 @@ from admin.deploy.plan import Plan, plan, read_request
 from admin.deploy.python import PythonPackages
 from environments.folders import EnvironmentSettings
 from registry.errors import Conflict, EnvironmentRefused, Unknown
-from registry.model import Operation, PythonSettings
+from registry.model.operations import Operation
+from registry.model.servers import PythonSettings
 from tests.support.operator import Operator, operating
 from tests.support.package_index import PackageIndex, package_index
 

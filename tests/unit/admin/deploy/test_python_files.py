@@ -11,7 +11,7 @@ from admin.deploy.python_files import SOURCE_MAX, calls_at_once, read_files
 from registry.bundles.blobs import BlobStore
 from registry.bundles.paths import make_bundle
 from registry.errors import BadNeeds, StoreUnavailable
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 
 
 class Files:

@@ -15,7 +15,8 @@ from admin.deploy.remeasurement import (
     measured,
     remeasured,
 )
-from registry.model import Batching, Contention
+from registry.model.profiles import Contention
+from registry.model.revisions import Batching
 from tests.support.nouns import profile, revision
 
 NOW_S = 1e9

@@ -14,7 +14,7 @@ import pytest
 from admin.deploy import revalidation
 from pool_manager.core import events
 from pool_manager.drivers.fake import FakeDriver, Script
-from registry.model import Profile
+from registry.model.profiles import Profile
 from registry.spec import candidate_of, profile_engine
 from registry.store.functions import Functions
 from runtime_image.contract.precision import RULES, Optimisation

@@ -10,7 +10,7 @@ import pytest
 from admin.deploy.rollout import check_compatible, last_lines, log_tail, wait_until
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import Incompatible
-from registry.model import Operation
+from registry.model.operations import Operation
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import nouns
 from tests.support.operator import MODEL, SLOTS, UNTIL_S, Operator, operating, until

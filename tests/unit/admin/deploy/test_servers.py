@@ -34,7 +34,7 @@ from pool_manager.waiters import Warmed
 from registry.catalog import Catalog, Deployed
 from registry.errors import BadBundle, ModelRefused, Refused, ServerRefused, WrongScope
 from registry.exchange import Load
-from registry.model import ExchangeLimits, Function, Limits
+from registry.model.functions import ExchangeLimits, Function, Limits
 from registry.spec import settings_equal
 from runtime_image.contract.server import DESCRIPTION, SampleRequest, ServerSpec
 from tests.support.interfaces import description, named

@@ -10,7 +10,8 @@ import pytest
 from admin.deploy.slots import slot_warnings
 from pool_manager.hosts.view import HostView
 from registry.catalog import Deployed
-from registry.model import DeviceNeed, Scaling
+from registry.model.functions import Scaling
+from registry.model.revisions import DeviceNeed
 from tests.support import nouns
 
 TWO = [HostView("local", cpu_slots=2)]

@@ -13,7 +13,9 @@ import pytest
 from admin.deploy import upstream_keys
 from admin.deploy.upstream_keys import UpstreamKeyReader, upstream_secret
 from registry.catalog import Deployed
-from registry.model import NAMESPACE, ModelApi, Revision
+from registry.model.functions import NAMESPACE
+from registry.model.revisions import Revision
+from registry.model.servers import ModelApi
 from registry.upstream_keys import UpstreamKey
 from tests.support import nouns
 from tests.support.operator import Operator, operating

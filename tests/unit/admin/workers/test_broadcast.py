@@ -22,7 +22,9 @@ from gateway.dispatch.pool import UNKNOWN
 from gateway.metrics.samples import RateSample
 from registry.catalog import Catalog, Deployed
 from registry.exchange import Demand, Endpoints, Expected, Load, PoolEndpoints, encode
-from registry.model import ColdStart, Interface, Key
+from registry.model.history import ColdStart
+from registry.model.keys import Key
+from registry.model.revisions import Interface
 from registry.store.keys import KeyRing
 from registry.upstream_keys import UpstreamKey, UpstreamKeys
 from tests.support import nouns

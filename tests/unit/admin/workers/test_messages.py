@@ -13,7 +13,7 @@ from gateway.metrics.counters import Exemplar, SampleExemplar
 from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
 from registry.exchange import Expected
-from registry.model import Key
+from registry.model.keys import Key
 from registry.openness import Openness
 from tests.support import nouns
 

@@ -45,7 +45,7 @@ from gateway.observing.errors import Failure
 from gateway.settings import GatewaySettings
 from registry.catalog import Catalog, Change, Deployed
 from registry.exchange import Endpoints, Expected, PoolEndpoints, decode_demand, encode
-from registry.model import Key
+from registry.model.keys import Key
 from registry.openness import Openness
 from tests.support import nouns
 from tests.support.operator import UNTIL_S, until

@@ -9,7 +9,7 @@ from gateway.admission.credentials import DIRECT, Credential, Realm
 from gateway.pages.cookies import make_value
 from gateway.pages.origins import Asked
 from registry.errors import FnError, ForeignOrigin, NoKey
-from registry.model import Key
+from registry.model.keys import Key
 from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.admission.callers import ANY, NOBODY, Caller, Callers, KeyProbe, Need
 from registry.errors import FnError, NoKey, WrongScope
 from registry.key_form import KeyPriority
-from registry.model import Key
+from registry.model.keys import Key
 from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
 

@@ -23,7 +23,8 @@ from gateway.dispatch.call import Priority
 from registry.catalog import Catalog
 from registry.errors import BadRequest, FnError, NoKey, Unknown, UnknownFunction, WrongScope
 from registry.key_form import KeyPriority
-from registry.model import Key, Limits
+from registry.model.functions import Limits
+from registry.model.keys import Key
 from registry.store.keys import KeyRing, fingerprint
 from runtime_image.link.meta import RequestMeta
 from tests.support import nouns

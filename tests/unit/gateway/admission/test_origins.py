@@ -11,7 +11,8 @@ from gateway.admission.origins import Origins
 from gateway.pages.origins import EXPOSED, Asked
 from registry.catalog import Catalog, Deployed
 from registry.errors import ForeignOrigin
-from registry.model import Key, ModelApi
+from registry.model.keys import Key
+from registry.model.servers import ModelApi
 from registry.store.keys import KeyRing
 from tests.support import nouns
 

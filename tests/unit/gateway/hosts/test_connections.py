@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from gateway.hosts import connections
 from gateway.hosts.connections import UNUSED_S, HostConnections
 from registry.exchange import HostRoute
-from registry.model import HOSTS_MAX
+from registry.model.hosts import HOSTS_MAX
 from registry.tasks import Tasks
 from tests.support.remote_peers import UnixHost, UnixHosts
 

@@ -19,7 +19,8 @@ from gateway.openapi.descriptions import describe, example
 from registry.catalog import Deployed
 from registry.errors import FunctionFailing
 from registry.exchange import PoolEndpoints
-from registry.model import Key, Limits
+from registry.model.functions import Limits
+from registry.model.keys import Key
 from registry.store.keys import fingerprint
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.model import InputRule

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.model import ExchangeLimits
+from registry.model.functions import ExchangeLimits
 from tests.support.proxied import gate, quiet, until
 
 HOST = b"Host: 127.0.0.1\r\n"

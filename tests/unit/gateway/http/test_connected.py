@@ -18,7 +18,7 @@ from gateway.http.connected import (
     connections_of,
     joined,
 )
-from registry.model import PathRules
+from registry.model.servers import PathRules
 from tests.support.proxied import Gate, gate, until
 from tests.unit.gateway.http.test_pages import KEYS, OWN, UPGRADE, cookie
 

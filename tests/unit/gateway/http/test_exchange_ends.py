@@ -19,7 +19,8 @@ from gateway.proxy.exchange import Exchange
 from gateway.settings import GatewaySettings
 from registry.catalog import Change
 from registry.key_form import KeyPriority
-from registry.model import ExchangeLimits, Key, Limits
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.keys import Key
 from registry.store.keys import fingerprint
 from tests.support.proxied import KEY, Gate, Wire, gate, quiet, until, warm
 

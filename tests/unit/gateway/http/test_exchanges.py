@@ -14,7 +14,8 @@ import pytest
 from gateway.http import exchange_client
 from gateway.metrics.counters import TEXT
 from gateway.settings import GatewaySettings
-from registry.model import ExchangeLimits, Limits, PathRules
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.servers import PathRules
 from tests.support.proxied import KEY, Gate, gate, quiet, until, warm
 
 HOST = b"Host: 127.0.0.1\r\n"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.model import Key, ModelApi, PathRules
+from registry.model.keys import Key
+from registry.model.servers import ModelApi, PathRules
 from registry.store.keys import fingerprint
 from tests.support.modelled import CHAT, ModelServer, asks, document, models, post
 from tests.support.proxied import gate

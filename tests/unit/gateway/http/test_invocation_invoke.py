@@ -13,7 +13,7 @@ import pytest
 
 from gateway.delivery import follow_traffic
 from gateway.http.invocation import Invocation
-from registry.model import Limits
+from registry.model.functions import Limits
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.link.meta import pack_answer, unpack_answer, unpack_request
 from tests.support import nouns

@@ -12,7 +12,8 @@ import pytest
 
 from gateway.http import head_memory, known_heads
 from gateway.proxy.known_answers import KNOWN_MAX
-from registry.model import ExchangeLimits, Limits, PathRules
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.servers import PathRules
 from registry.store.keys import fingerprint
 from tests.support.proxied import Gate, Wire, gate, server_function
 

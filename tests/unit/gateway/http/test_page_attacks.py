@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.pages.cookies import LIFETIME_S, RENEWED_S, make_value
-from registry.model import PathRules
+from registry.model.servers import PathRules
 from tests.support.paged import (
     CALLER,
     KEY_ID,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.pages.cookies import LIFETIME_S
-from registry.model import ExchangeLimits, PathRules
+from registry.model.functions import ExchangeLimits
+from registry.model.servers import PathRules
 from tests.support import nouns
 from tests.support.paged import (
     APP,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from registry.model import Limits
+from registry.model.functions import Limits
 from runtime_image.contract.link import Kind
 from tests.support.proxied import Gate, gate, until
 

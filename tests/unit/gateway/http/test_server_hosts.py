@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support.proxied import Gate, gate
 
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="

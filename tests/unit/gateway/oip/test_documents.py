@@ -20,7 +20,8 @@ from gateway.oip.documents import (
 )
 from registry.catalog import Catalog, Deployed
 from registry.exchange import PoolEndpoints
-from registry.model import Batching, DeviceNeed, Scaling
+from registry.model.functions import Scaling
+from registry.model.revisions import Batching, DeviceNeed
 from runtime_image.contract import dtypes
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import nouns

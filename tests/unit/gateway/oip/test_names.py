@@ -10,7 +10,8 @@ import pytest
 from gateway.oip.names import find_served, served_name, served_version
 from registry.catalog import Catalog, Deployed
 from registry.errors import UnknownModel
-from registry.model import Function, Revision
+from registry.model.functions import Function
+from registry.model.revisions import Revision
 from runtime_image.contract.signature import Kind, Signature, TensorSpec
 
 TENSORS = Signature("tensors", (TensorSpec("x", "FP32", (-1, 2)),), ())

@@ -16,7 +16,7 @@ from openapi_spec_validator import validate
 from gateway.openapi.descriptions import example
 from gateway.openapi.function_document import function_document
 from registry.catalog import Deployed
-from registry.model import Profile
+from registry.model.profiles import Profile
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule, OutputRule

@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from gateway.openapi.function_document import function_document
-from registry.model import Interface, OutputRule
-from runtime_image.contract.model import ImageForm, InputRule
+from registry.model.revisions import Interface
+from runtime_image.contract.model import ImageForm, InputRule, OutputRule
 from tests.support.interfaces import FILE, PICTURE, TYPES, interface, named, python_deployed
 
 JSON, FORM, URLENCODED = TYPES

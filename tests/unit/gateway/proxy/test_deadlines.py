@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.proxy.deadlines import Deadlines
 from registry.errors import BodyTimeout
-from registry.model import ExchangeLimits
+from registry.model.functions import ExchangeLimits
 
 
 def test_first_byte_counts_from_the_last_byte_sent() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.tunnel import Tunnel
-from registry.model import ExchangeLimits
+from registry.model.functions import ExchangeLimits
 
 PONG = b"\x8a\x80mask"
 TEXT = b"\x81\x01x"

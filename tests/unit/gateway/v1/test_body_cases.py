@@ -10,7 +10,7 @@ from gateway.v1.endpoints import ENDPOINTS
 from gateway.v1.scanning import scan
 from gateway.v1.writing import upstream_body
 from registry.errors import BadRequest
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support.body_cases import SERVED, BodyCase, body_cases
 from tests.support.scans import run
 

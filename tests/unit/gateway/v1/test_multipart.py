@@ -13,7 +13,7 @@ from gateway.v1.endpoints import ENDPOINTS
 from gateway.v1.multipart import FormRequest, form_type, scan_multipart
 from gateway.v1.writing import upstream_body
 from registry.errors import BadRequest
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from runtime_image.codecs.multipart import FIELDS_MAX, HEAD_MAX, PREAMBLE_MAX
 from tests.support.scans import run
 

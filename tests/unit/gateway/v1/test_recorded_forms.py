@@ -10,7 +10,7 @@ from gateway.v1.endpoints import ENDPOINTS
 from gateway.v1.multipart import form_type, scan_multipart
 from gateway.v1.writing import upstream_body
 from registry.errors import BadRequest
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support.odd_bodies import form_models_of
 from tests.support.scans import run
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.v1.endpoints import ENDPOINTS
 from gateway.v1.scanning import scan
 from gateway.v1.writing import JOINED_MAX, UpstreamBody, upstream_body
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support.scans import run
 
 CHAT = ENDPOINTS[b"/chat/completions"]

@@ -10,7 +10,7 @@ from pool_manager.core.commands import Abandon, Assign, Drain, Launch, Release, 
 from pool_manager.core.hosts import HOST_LOST_S
 from pool_manager.core.ledger import Charge
 from pool_manager.core.state import Device, PoolSpec
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from tests.support.book import charged
 from tests.support.fleet_play import FAR_GPU, HOST, SLOTS, FleetPlay
 from tests.support.play import Play, launched

@@ -20,7 +20,7 @@ from pool_manager.core.placement import (
     start_price_s,
 )
 from pool_manager.core.state import Device, PoolSpec
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 GB = 1_000_000_000
 

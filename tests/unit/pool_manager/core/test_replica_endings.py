@@ -15,7 +15,7 @@ from pool_manager.core.commands import (
 )
 from pool_manager.core.pool import ENDED_MAX
 from pool_manager.core.state import PoolSpec, Replica, State, load_limit_s, state_limit_s
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 from tests.support.house import House, without_notes
 
 KEY = "default/a@1"

@@ -8,7 +8,7 @@ import pytest
 
 from pool_manager.core.hosts import HostRecord, HostState
 from pool_manager.core.stocking import FileSet, HostSpace, stock_targets
-from registry.model import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST
 
 SETS = [FileSet(f"f{number}", 10, hosts=2) for number in range(60)]
 

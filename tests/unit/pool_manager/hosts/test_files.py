@@ -17,7 +17,7 @@ from pool_manager.hosts.files import HostFiles
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Transfers
 from registry.errors import DriverError, HostDown
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 
 A, B = BundleFile("m.onnx", 3 * MIB, "a" * 64), BundleFile("w/x.bin", 2 * MIB, "b" * 64)
 

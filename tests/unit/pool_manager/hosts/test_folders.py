@@ -15,7 +15,7 @@ from hosts.errors import ConnectionLost
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.probing import read_facts
 from registry.errors import DriverError, HostDown
-from registry.model import Mount
+from registry.model.servers import Mount
 from runtime_image.contract.control import RECORD_FILE
 
 ID = "aaaa0001"

@@ -17,7 +17,7 @@ from pool_manager.hosts.settings import HostSettings
 from pool_manager.images import Images
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, HostDown, Unknown
-from registry.model import LOCAL_HOST, Host
+from registry.model.hosts import LOCAL_HOST, Host
 from registry.tasks import Tasks
 from tests.support.modelled import Clock
 

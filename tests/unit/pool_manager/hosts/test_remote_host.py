@@ -14,7 +14,7 @@ from pool_manager.hosts.remote_host import RemoteHost
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.settings import PoolSettings
-from registry.model import Host
+from registry.model.hosts import Host
 from registry.tasks import Tasks
 from tests.support.modelled import Clock
 from tests.support.operator import until

@@ -17,7 +17,7 @@ from pool_manager.core.stocking import FileSet, HostSpace
 from pool_manager.hosts.stocking import AGAIN_S, PLAN_S, Cache, CachedSet, Stocking, plan
 from pool_manager.ports import Binding
 from registry.errors import DriverError, HostDown
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.model import ModelSpec
 from tests.support.modelled import Clock

@@ -24,7 +24,7 @@ from pool_manager.replicas import launcher
 from pool_manager.replicas.run_folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
 from registry.errors import BadBundle, DriverError
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec

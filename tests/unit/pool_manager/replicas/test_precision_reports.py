@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pool_manager.replicas.precision_reports import CANDIDATE_FILE, optimised
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from runtime_image.contract.precision import RULES, Optimisation, Precision
 from runtime_image.link.frames import LinkError
 from tests.support.offers import ROW, precision_report

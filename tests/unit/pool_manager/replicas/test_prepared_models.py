@@ -16,7 +16,8 @@ from pool_manager.core.state import Replica, State
 from pool_manager.replicas.file_transfer import reader_at
 from pool_manager.replicas.prepared_models import PreparedFetcher, TrialFiles, described
 from registry.errors import BodyTooLarge, StoreUnavailable
-from registry.model import Bundle, BundleFile, Optimised, Prepared
+from registry.model.bundles import Bundle, BundleFile
+from registry.model.profiles import Optimised, Prepared
 from registry.tasks import Tasks
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import PART_MAX, ModelSpec, Part, Preparation, SessionPlan

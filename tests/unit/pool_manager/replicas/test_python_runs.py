@@ -15,7 +15,7 @@ from pool_manager.replicas.python_runs import PythonRuns
 from pool_manager.settings import PoolSettings
 from registry.errors import StartRefused
 from registry.manifest.python import COMMAND
-from registry.model import Bundle
+from registry.model.bundles import Bundle
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ServerSpec
 

@@ -14,7 +14,7 @@ from pool_manager.ports import Binding, ServerContainer
 from pool_manager.replicas import records
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 from runtime_image.contract import model as models
 from runtime_image.contract import server as servers
 from runtime_image.contract.control import ReplicaRecord

@@ -13,7 +13,7 @@ import pytest
 from registry.bundles.blobs import BUFFER_BYTES, BlobStore, Swept, Upload
 from registry.bundles.paths import make_bundle
 from registry.errors import BadBundle, BodyTooLarge, Conflict, StoreUnavailable
-from registry.model import Bundle, BundleFile
+from registry.model.bundles import Bundle, BundleFile
 from tests.support.nouns import bundle, bundle_file, sha256
 
 CONTENT = b"weights"

@@ -13,7 +13,7 @@ from registry.bundles.blobs import BlobStore
 from registry.bundles.own_copies import OwnCopies
 from registry.bundles.paths import make_bundle
 from registry.errors import StoreUnavailable
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from runtime_image.engines.onnx import OnnxEngine
 from runtime_image.verification.prepare import write_prepared
 from tests.support.nouns import bundle_file

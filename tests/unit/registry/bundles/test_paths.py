@@ -16,7 +16,7 @@ from registry.bundles.paths import (
     make_bundle,
 )
 from registry.errors import BadBundle
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from tests.support.nouns import bundle_file
 
 

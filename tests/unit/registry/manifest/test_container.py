@@ -10,7 +10,7 @@ from registry.errors import BadManifest
 from registry.manifest.container import check_origin, origin_fault
 from registry.manifest.document import overrides, parse_manifest
 from registry.manifest.server import ServerTable, server_settings, server_table
-from registry.model import HOST_OF_LOOPBACK, Mount, ServerImage
+from registry.model.servers import HOST_OF_LOOPBACK, Mount, ServerImage
 
 WHOLE = """
 schema = 1

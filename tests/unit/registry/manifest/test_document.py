@@ -17,8 +17,9 @@ from registry.manifest import (
     parse_manifest,
     signature_from_rules,
 )
-from registry.model import Batching, DeviceNeed, InputRule, Limits, OutputRule, Scaling
-from runtime_image.contract.model import ImageForm
+from registry.model.functions import Limits, Scaling
+from registry.model.revisions import Batching, DeviceNeed
+from runtime_image.contract.model import ImageForm, InputRule, OutputRule
 
 FILES = ["function.toml", "digits.onnx", "seven.png"]
 FULL = """
@@ -276,7 +277,7 @@ def test_an_unknown_override_is_refused() -> None:
 def test_the_command_line_does_without_pydantic() -> None:
     """The modules that fnctl imports at its start do not import pydantic."""
     code = (
-        "import sys, registry.names, registry.errors, registry.model, registry.files,"
+        "import sys, registry.names, registry.errors, registry.model.bundles, registry.files,"
         " registry.bundles.paths, registry.bundles.onnx_files\n"
         "print([m for m in ('pydantic', 'aiosqlite', 'msgspec', 'asyncio') if m in sys.modules])"
     )

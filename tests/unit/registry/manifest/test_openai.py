@@ -6,7 +6,7 @@ import pytest
 
 from registry.errors import BadManifest
 from registry.manifest.document import overrides, parse_manifest
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 
 SERVER = 'schema = 1\n[server]\ncommand = "serve ${PORT}"\n'
 

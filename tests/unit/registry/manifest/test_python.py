@@ -11,7 +11,9 @@ from python_runner.settings import Settings, read_settings
 from registry.catalog import Deployed
 from registry.errors import BadManifest
 from registry.manifest import Manifest, overrides, parse_manifest
-from registry.model import Function, PythonSettings, Revision
+from registry.model.functions import Function
+from registry.model.revisions import Revision
+from registry.model.servers import PythonSettings
 from registry.spec import runner_settings
 from runtime_image.contract.server import SampleRequest
 from runtime_image.contract.signature import Signature

@@ -8,7 +8,9 @@ import pytest
 
 from registry.errors import BadManifest
 from registry.manifest import Manifest, overrides, parse_manifest
-from registry.model import DeviceNeed, ExchangeLimits, Limits, PathRules, Scaling, ServerSettings
+from registry.model.functions import ExchangeLimits, Limits, Scaling
+from registry.model.revisions import DeviceNeed
+from registry.model.servers import PathRules, ServerSettings
 from runtime_image.contract.server import SampleRequest
 
 FILES = ["app.py", "question.json", "run/start.sh", "run/x.py"]

@@ -11,7 +11,7 @@ import pytest
 from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.compilation import Compiled
 from registry.errors import StoreUnavailable
-from registry.model import BundleFile
+from registry.model.bundles import BundleFile
 from registry.store.builds import BuildStore, Decide
 from registry.store.database import Database
 from runtime_image.contract.compiled import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.model import DeviceModel, Use
+from registry.model.devices import DeviceModel, Use
 from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.device_time import DeviceTime, DeviceTimes

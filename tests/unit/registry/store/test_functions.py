@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from registry.errors import Conflict, UnknownFunction, UnknownRevision
-from registry.model import Function, Profile, Revision, Scaling
+from registry.model.functions import Function, Scaling
+from registry.model.profiles import Profile
+from registry.model.revisions import Revision
 from registry.store.database import Connection, Database
 from registry.store.functions import Functions, add_revision, put_bundle, put_profile, save_function
 from registry.store.records import decode_record, encode_record

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from registry.model import Arrivals, ColdStart, StateInterval, Use
+from registry.model.devices import Use
+from registry.model.history import Arrivals, ColdStart, StateInterval
 from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.functions import Functions

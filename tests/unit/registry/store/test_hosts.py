@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from registry.errors import BadRequest, Conflict, StoreUnavailable, Unknown
-from registry.model import Host
+from registry.model.hosts import Host
 from registry.store import hosts
 from registry.store.database import Database
 from registry.store.hosts import HostStore, check_host

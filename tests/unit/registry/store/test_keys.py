@@ -10,7 +10,8 @@ import pytest
 
 from registry.errors import BadRequest, RevokedNotStored, StoreUnavailable, Unknown
 from registry.key_form import KeyPriority
-from registry.model import NAMESPACE, Key
+from registry.model.functions import NAMESPACE
+from registry.model.keys import Key
 from registry.openness import CLOSED, UNDECIDED, Decision, Openness
 from registry.store.database import MIGRATIONS, Database
 from registry.store.keys import (

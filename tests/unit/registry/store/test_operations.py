@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from registry.errors import Conflict, Unknown, UnknownRevision
-from registry.model import Operation
+from registry.model.operations import Operation
 from registry.store.database import MIGRATIONS, Database
 from registry.store.functions import Functions
 from registry.store.operations import RUNNING_MAX, Operations, Traffic

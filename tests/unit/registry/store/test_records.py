@@ -5,19 +5,14 @@ from __future__ import annotations
 import pytest
 
 from registry.errors import StoreUnavailable
-from registry.model import (
-    ExchangeLimits,
-    Function,
-    InputRule,
-    Key,
-    Operation,
-    OutputRule,
-    PathRules,
-    Profile,
-    Revision,
-)
+from registry.model.functions import ExchangeLimits, Function
+from registry.model.keys import Key
+from registry.model.operations import Operation
+from registry.model.profiles import Profile
+from registry.model.revisions import Revision
+from registry.model.servers import PathRules
 from registry.store.records import SharedParts, decode_record, encode_record
-from runtime_image.contract.model import AudioForm, BytesForm, ImageForm
+from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule, OutputRule
 from runtime_image.contract.server import SampleRequest
 from tests.support.nouns import function, profile, revision, server_deployed, server_revision
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.model import Arrivals, ColdStart, StateInterval, Use
+from registry.model.devices import Use
+from registry.model.history import Arrivals, ColdStart, StateInterval
 from registry.settings import StoreSettings
 from registry.store.database import Database
 from registry.store.history import Event, History

@@ -11,7 +11,7 @@ from admin.cli.repository.layout import VERSIONS_MAX, models_of, shape_of
 from admin.cli.repository.planning import ModelPlan, plan_model, with_collisions, with_deployed
 from registry.errors import BadBundle
 from registry.manifest import Manifest, parse_manifest
-from registry.model import Batching
+from registry.model.revisions import Batching
 from tests.support import models
 from tests.support.repositories import put_version
 

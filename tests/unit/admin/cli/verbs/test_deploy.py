@@ -15,7 +15,8 @@ from admin.cli.bundle_files import BIG
 from admin.cli.verbs.deploy import batch_max
 from registry.bundles.paths import FILES_MAX
 from registry.manifest import parse_manifest
-from registry.model import ExchangeLimits, Mount, ServerImage, ServerSettings
+from registry.model.functions import ExchangeLimits
+from registry.model.servers import Mount, ServerImage, ServerSettings
 from tests.support import models
 from tests.support.admin_api import AdminApi, Canned
 

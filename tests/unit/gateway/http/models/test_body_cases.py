@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support.body_cases import SERVED, body_cases
 from tests.support.modelled import CHAT, ModelServer, asks, dechunked, document, models, post
 

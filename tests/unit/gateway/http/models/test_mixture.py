@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from gateway.settings import MIB, GatewaySettings
-from registry.model import ExchangeLimits, Limits, ModelApi
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.servers import ModelApi
 from tests.support.modelled import (
     CHAT,
     END,

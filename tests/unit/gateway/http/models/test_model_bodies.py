@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.settings import MIB, GatewaySettings
-from registry.model import Limits, ModelApi
+from registry.model.functions import Limits
+from registry.model.servers import ModelApi
 from tests.support.modelled import (
     CHAT,
     MESSAGES,

@@ -9,7 +9,7 @@ from gateway.metrics.requests import TEXT
 from gateway.observing.access_log import AccessEvent
 from gateway.observing.records import RequestRecord
 from gateway.observing.tracing import Tracer
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support.modelled import CHAT, MESSAGES, ModelServer, asks, document, models, post
 from tests.support.proxied import Gate
 

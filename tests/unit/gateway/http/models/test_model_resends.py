@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from registry.model import Limits
+from registry.model.functions import Limits
 from tests.support.modelled import (
     CHAT,
     MESSAGES,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from registry.catalog import Deployed
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support import nouns
 from tests.support.modelled import ModelServer, asks, document, head, models
 from tests.support.proxied import KEY, Gate

@@ -16,7 +16,8 @@ import pytest
 from gateway.proxy.exchange import FILTERED_MAX
 from gateway.proxy.framing import encode_chunk
 from gateway.v1.rewriting import ModelAnswer
-from registry.model import ExchangeLimits, Limits, ModelApi
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.servers import ModelApi
 from tests.support.modelled import (
     CHAT,
     END,

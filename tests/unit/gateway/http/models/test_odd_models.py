@@ -13,7 +13,7 @@ import pytest
 from gateway.http.models.request import RATE_MIN
 from gateway.proxy.plan import State
 from gateway.settings import MIB
-from registry.model import ModelApi
+from registry.model.servers import ModelApi
 from tests.support.modelled import (
     CHAT,
     MESSAGES,

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from registry.model import ExchangeLimits, ModelApi
+from registry.model.functions import ExchangeLimits
+from registry.model.servers import ModelApi
 from registry.upstream_keys import UpstreamKey
 from tests.support.modelled import Asked, answered, asks, head, models, read_request
 from tests.support.peers import KnownPast

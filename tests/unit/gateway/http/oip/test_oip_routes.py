@@ -13,7 +13,7 @@ from gateway.http.oip.served import ServedModels
 from gateway.http.oip.table import BODY_MAX
 from registry.catalog import Deployed
 from registry.errors import BadRequest, FunctionFailing
-from registry.model import Key
+from registry.model.keys import Key
 from registry.store.keys import fingerprint
 from runtime_image.contract.signature import Signature
 from tests.support import nouns

@@ -18,7 +18,7 @@ from pool_manager.drivers.docker.server_spec import Ids, Pair
 from pool_manager.drivers.docker.spec import MountPaths, Owner, by_cdi, by_request
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError, EngineDown
-from registry.model import Mount
+from registry.model.servers import Mount
 from tests.support.containers import ImageRecorder as Client
 from tests.support.containers import RecordedEngine, refusal
 from tests.support.scenes import a_record

@@ -25,7 +25,7 @@ from pool_manager.drivers.docker.server_spec import (
 from pool_manager.drivers.docker.spec import MountPaths, Owner
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
-from registry.model import Mount
+from registry.model.servers import Mount
 from runtime_image.contract.link import VERSION
 from tests.support.scenes import a_record
 

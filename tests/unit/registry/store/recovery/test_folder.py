@@ -8,7 +8,7 @@ import pytest
 
 from registry.bundles.blobs import BlobStore
 from registry.errors import StoreUnavailable
-from registry.model import Operation
+from registry.model.operations import Operation
 from registry.settings import StoreSettings
 from registry.store.database import MIGRATIONS, Database
 from registry.store.operations import Operations
