@@ -87,12 +87,15 @@ class ActivityReader:
         log = self._output.logs.get(id)
         known = self._logs.setdefault(id, _Log())
         read = await asyncio.to_thread(_read, pids, log, known, probed)
-        return read._replace(gpu_mib=self._gpu_mib(id))
+        return read._replace(gpu_mib=self._gpu_mib(id)) if read is not None else None
 
 
-def _read(pids: Iterable[int], log: Path | None, known: _Log, probed: str) -> Activity:
-    """Read processes and log. Blocking."""
-    cpu_s, io_bytes = used(pids)
+def _read(pids: Iterable[int], log: Path | None, known: _Log, probed: str) -> Activity | None:
+    """Read processes and log; None if the pids are not this machine's. Blocking."""
+    found = used(pids)
+    if found is None:
+        return None
+    cpu_s, io_bytes = found
     tail: tuple[str, ...] = ()
     if log is not None:
         with contextlib.suppress(OSError):
@@ -102,15 +105,20 @@ def _read(pids: Iterable[int], log: Path | None, known: _Log, probed: str) -> Ac
     return Activity(cpu_s, io_bytes, known.lines, log_tail=tail)
 
 
-def used(pids: Iterable[int], root: Path = Path("/proc")) -> tuple[float, int | None]:
+def used(pids: Iterable[int], root: Path = Path("/proc")) -> tuple[float, int | None] | None:
     """Return the CPU seconds of these processes but sidecars (proc_pid_stat(5)), and the bytes that
-    they have read and written (proc_pid_io(5)); None if this user may not read these."""
+    they have read and written (proc_pid_io(5)), None if this user may not read these.
+
+    Returns None without a sidecar among them: the engine runs in another machine, whose pids are
+    those of strangers here.
+    """
     ticks, io_bytes = 0, 0
-    is_readable = True
+    is_readable, has_sidecar = True, False
     for pid in pids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, IndexError, ValueError):
             folder = root / str(pid)
             if _SIDECAR in (folder / "cmdline").read_bytes():
+                has_sidecar = True
                 continue
             fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
@@ -119,7 +127,7 @@ def used(pids: Iterable[int], root: Path = Path("/proc")) -> tuple[float, int | 
                 io_bytes += int(rows[1]) + int(rows[3])
             except PermissionError:
                 is_readable = False
-    return ticks / _TICKS, io_bytes if is_readable else None
+    return (ticks / _TICKS, io_bytes if is_readable else None) if has_sidecar else None
 
 
 def count_lines(log: Path, place: int, probed: str) -> tuple[int, int]:

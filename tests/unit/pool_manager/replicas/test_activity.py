@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,15 +35,35 @@ def test_the_processes_of_a_server_add_up(tmp_path: Path) -> None:
     assert used([10, 11, 12, 13], tmp_path) == (4.0, 16)
 
 
-def test_this_process_has_used_something() -> None:
+def test_pids_of_another_machine_are_not_read(tmp_path: Path) -> None:
+    """Without a sidecar among them they are those of strangers."""
+    process(tmp_path, 11, b"python3\0app.py\0", ticks=TICKS, io_bytes=7)
+
+    assert used([11], tmp_path) is None
+
+
+@pytest.fixture
+def sidecar() -> Iterator[int]:
+    """The pid of a process whose command line is a sidecar's; it waits for its input."""
+    program = "import sys; sys.stdin.read()"
+    command = [sys.executable, "-c", program, "-m", "runtime_image", "/run/a"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as started:
+        yield started.pid
+        assert started.stdin is not None
+        started.stdin.close()
+
+
+def test_this_process_has_used_something(sidecar: int) -> None:
     """The fields are those of a real /proc."""
-    before = used([os.getpid()])
+    before = used([os.getpid(), sidecar])
     data = bytes(1 << 20)
     with Path(os.devnull).open("wb") as sink:
         sink.write(data)
 
-    after = used([os.getpid()])
+    after = used([os.getpid(), sidecar])
 
+    assert before is not None
+    assert after is not None
     assert before[0] >= 0.0
     assert before[1] is not None
     assert after[1] is not None
@@ -48,9 +71,12 @@ def test_this_process_has_used_something() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_bytes_of_others_are_unknown() -> None:
+def test_bytes_of_others_are_unknown(sidecar: int) -> None:
     """Those of init, whose CPU time everybody may read."""
-    assert used([1])[1] is None
+    found = used([1, sidecar])
+
+    assert found is not None
+    assert found[1] is None
 
 
 LOG = b"""fngate: GET /up: 404 Not Found
