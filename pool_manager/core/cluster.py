@@ -341,7 +341,8 @@ class Cluster:
     def is_awaited(self, replica: Replica) -> bool:
         """Whether calls of a function without a replica wait, which could have one on the device of
         this replica."""
-        for key in self.blocked:
+        is_known = replica.device in self.ledger.devices
+        for key in self.blocked if is_known else ():
             pool = self.pools[key]
             if pool.spec.role == "serve" and pool.unserved_since_s is not None:
                 need = self.need(pool)

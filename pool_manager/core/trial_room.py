@@ -74,8 +74,10 @@ def holders_since(cluster: Cluster, need: Need, now: float) -> str:
 
 def trials(cluster: Cluster, need: Need) -> int:
     """Return how many of the devices that a need might have are in use by trials."""
-    there = (one for one in cluster.replicas() if one.role == "trial" and one.device)
-    return sum(cluster.ledger.fits_kind(one.device, need) for one in there)
+    ledger = cluster.ledger
+    # The device may be that of a host which was removed.
+    there = (one for one in cluster.replicas() if one.device in ledger.devices)
+    return sum(one.role == "trial" and ledger.fits_kind(one.device, need) for one in there)
 
 
 def no_room_text(cluster: Cluster, trial: Pool, need: Need, now: float) -> str:

@@ -37,6 +37,7 @@ from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import TRANSITIONS, PoolSpec, Replica, State
+from pool_manager.core.trial_room import is_called
 from registry.exchange import PoolEndpoints
 from tests.support.book import Book, host_of
 from tests.support.host_links import HostLinks
@@ -597,6 +598,9 @@ class Promises(RuleBasedStateMachine):
         ]
         standbys = {id for id in self.book.standbys() if self.replica(id).is_coming}
         idle = self.idle()
+        if spec.role == "trial" and not spec.evicts:
+            pools = self.machine.pools
+            idle = {id for id in idle if not is_called(pools[self.replica(id).pool], self.now)}
         for group in chain.from_iterable(combinations(idle, n) for n in range(len(idle) + 1)):
             taken = Counter(self.replica(id).pool for id in group)
             pools = self.machine.pools
