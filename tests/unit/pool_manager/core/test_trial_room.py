@@ -8,6 +8,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command, Drain, EndTrial, Launch, Quiesce
+from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec
 from pool_manager.core.trial_room import CALLED_S, HOLDERS_MAX, STAGE, holders, name_of
 from tests.support.play import Play, launched
@@ -143,7 +144,7 @@ def test_free_devices_are_held_by_nobody() -> None:
     play = busy(PoolSpec(B), devices=2)
     cluster = play.machine.cluster
 
-    assert holders(cluster, cluster.need(play.pool("b"))) == "cpu0 is held by b@1"
+    assert holders(cluster, cluster.need(Pool(trial()))) == "cpu0 is held by b@1"
 
 
 def test_trials_have_names_for_people() -> None:
