@@ -8,10 +8,9 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Command, Drain, EndTrial, Launch, Quiesce
-from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec
-from pool_manager.core.trial_room import CALLED_S, HOLDERS_MAX, STAGE, holders, name_of
-from tests.support.play import Play, launched
+from pool_manager.core.trial_room import CALLED_S, HOLDERS_MAX, STAGE, name_of
+from tests.support.play import Play, cpus, launched
 
 A, B = "default/a@1", "default/b@1"
 TRIAL = "default/a@trial-1"
@@ -140,11 +139,16 @@ def test_callers_are_told_of_a_trial_that_has_the_device() -> None:
 
 
 def test_free_devices_are_held_by_nobody() -> None:
-    """As where only memory is short."""
-    play = busy(PoolSpec(B), devices=2)
-    cluster = play.machine.cluster
+    """Where only memory is short, those who have it are named."""
+    play = Play(PoolSpec(B), devices=cpus(2, 2000.0))
+    play.run(b=1)
+    play.ready("r1")
+    play.run(b=1)
 
-    assert holders(cluster, cluster.need(Pool(trial()))) == "cpu0 is held by b@1"
+    play.on(events.PoolDefined(trial(memory_mib=1700.0)))
+
+    blocked = play.machine.pools[TRIAL].blocked
+    assert blocked == "needs 1700 MiB, 1664 are free: cpu0 is held by b@1"
 
 
 def test_trials_have_names_for_people() -> None:
