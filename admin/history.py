@@ -315,13 +315,7 @@ class ServerHistory:
         """Return median and 90th percentile of a revision's cold starts, per phase."""
         return self._cold_starts.table(pool)
 
-    def arrived(self, namespace: str, name: str) -> None:
-        """Count one request."""
-        if not 0 <= self._wall() - self._minute_s < MINUTE_S:
-            self._begin_minute()
-        self._arrivals[namespace, name] = self._arrivals.get((namespace, name), 0) + 1
-
-    def arrivals(self, namespace: str, name: str, count: int) -> None:
+    def arrived(self, namespace: str, name: str, count: int = 1) -> None:
         """Count requests that arrived within about a second."""
         if not 0 <= self._wall() - self._minute_s < MINUTE_S:
             self._begin_minute()

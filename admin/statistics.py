@@ -6,7 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from gateway.metrics.revisions import RevisionNumbers
-from gateway.oip.statistics import BatchStatistics, RevisionStatistics, Took
+from gateway.oip.statistics import (
+    NOTHING,
+    BatchStatistics,
+    Duration,
+    InferStatistics,
+    RevisionStatistics,
+)
 from gateway.ports import ModelStatistics
 from runtime_image.link.run_counts import RunCount
 
@@ -78,12 +84,16 @@ def merged(
         round((epoch_s + numbers.last_s) * 1e3) if numbers.last_s else 0,
         round(numbers.rows),
         sum(one.runs for one in runs),
-        Took(success, round(numbers.success_s * 1e9)),
-        Took(round(numbers.fail), round(numbers.fail_s * 1e9)),
-        Took(success, round(numbers.queue_ms * 1e6)),
-        Took(success, round(numbers.input_us * 1e3)),
-        Took(success, round(numbers.infer_us * 1e3)),
-        Took(success, round(numbers.output_us * 1e3)),
+        InferStatistics(
+            Duration(success, round(numbers.success_s * 1e9)),
+            Duration(round(numbers.fail), round(numbers.fail_s * 1e9)),
+            Duration(success, round(numbers.queue_ms * 1e6)),
+            Duration(success, round(numbers.input_us * 1e3)),
+            Duration(success, round(numbers.infer_us * 1e3)),
+            Duration(success, round(numbers.output_us * 1e3)),
+            NOTHING,
+            NOTHING,
+        ),
         tuple(_batch(one) for one in runs if one.rows),
     )
 
@@ -91,5 +101,5 @@ def merged(
 def _batch(runs: RunCount) -> BatchStatistics:
     rows, count, input_ns, infer_ns, output_ns = runs
     return BatchStatistics(
-        rows, Took(count, input_ns), Took(count, infer_ns), Took(count, output_ns)
+        rows, Duration(count, input_ns), Duration(count, infer_ns), Duration(count, output_ns)
     )

@@ -7,6 +7,7 @@ pairs. Printed are the median of the pairs' ratios and its 95 % interval.
 
 - plain, bodies: CPU time of a call in microseconds, server and replica together
 - exchange: CPU time of a small call of a server function in microseconds, server and sidecar
+- event: the same of an event of a stream of a server function
 - chat: CPU time of a chat at /v1 in microseconds, server alone: the call, and each chunk of a
   stream whose model is renamed and whose usage is taken out
 - grpc: CPU time of a gRPC call of a tiny model in microseconds, server and replica
@@ -30,9 +31,10 @@ from typing import TypeVar
 
 from benchmarks.gateway import ALLOCATOR, Gateway, gateway
 from benchmarks.loaded import REPLICA_US, SERVER_US, measured
-from benchmarks.loading import grpc_calls
+from benchmarks.loading import generator, grpc_calls, streams
 from benchmarks.loading.call import Load
 from benchmarks.loading.grpc_calls import Calls, infer_request
+from benchmarks.loading.streams import Streams
 from benchmarks.measuring.processes import cpu_ms
 from benchmarks.measuring.setting import MODELS, Setting
 from benchmarks.models import subjects
@@ -53,9 +55,11 @@ CONNECTIONS = {"plain": 64, "600 kB": 8, "10 MB": 2}
 WATCH_S = 5.0
 REPEATS = 5
 """Cold calls and starts of one program in one pair; their median counts."""
-KINDS = ("plain", "bodies", "exchange", "chat", "grpc", "wakeup", "idle", "startup")
-EXCHANGES, GRPC_CALLS = 16, 16
+KINDS = ("plain", "bodies", "exchange", "event", "chat", "grpc", "wakeup", "idle", "startup")
+EXCHANGES, GRPC_CALLS = 64, 16
 """Connections."""
+EVENTS, EVENT_ROUNDS = (64, 100, 20), 3
+"""Streams at once, events of each, milliseconds between them; how often."""
 CHATS = (16, 100, 20, 2)
 """Streams at once, tokens of each, milliseconds between them, streams one after the other."""
 
@@ -83,8 +87,8 @@ def pair(
     found: dict[str, list[float]] = {}
     if {"plain", "bodies"} & set(kinds):
         found |= _calls(programs, kinds, setting, reverse=reverse)
-    if "exchange" in kinds:
-        found |= _exchanges(programs, setting, reverse=reverse)
+    if {"exchange", "event"} & set(kinds):
+        found |= _exchanges(programs, kinds, setting, reverse=reverse)
     if "chat" in kinds:
         found |= _chats(programs, setting, reverse=reverse)
     if "grpc" in kinds:
@@ -123,18 +127,30 @@ def _calls(
 
 
 def _exchanges(
-    programs: Sequence[Path], setting: Setting, *, reverse: bool
+    programs: Sequence[Path], kinds: Sequence[str], setting: Setting, *, reverse: bool
 ) -> dict[str, list[float]]:
     with ExitStack() as stack:
         made = [stack.enter_context(_server(program, standbys=0)) for program in programs]
         proxies = [proxy_of(stack, ours, setting) for ours in made]
 
-        def cost(proxy: Proxy) -> dict[str, float]:
+        def call_cost(proxy: Proxy) -> dict[str, float]:
             load = Load(proxy.call("/small", SMALL), EXCHANGES, setting.load_s)
             figures = measured(load, {SERVER_US: proxy.pids}, setting)
             return {"exchange": figures[SERVER_US]}
 
-        return _in_turns(proxies, cost, reverse=reverse)
+        def event_cost(proxy: Proxy) -> dict[str, float]:
+            plan = Streams(proxy.port, f"{proxy.prefix}/sse", *EVENTS, proxy.headers)
+            before, events = cpu_ms(proxy.pids), 0
+            for _ in range(EVENT_ROUNDS):
+                with generator.planned(plan, setting.cores[1]) as process:
+                    events += streams.figures(process, plan).events
+            return {"event": (cpu_ms(proxy.pids) - before) / events * 1e3}
+
+        found: dict[str, list[float]] = {}
+        for kind, cost in (("exchange", call_cost), ("event", event_cost)):
+            if kind in kinds:
+                found |= _in_turns(proxies, cost, reverse=reverse)
+        return found
 
 
 def _chats(programs: Sequence[Path], setting: Setting, *, reverse: bool) -> dict[str, list[float]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -20,22 +20,20 @@ from gateway.dispatch.call import Call, Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.pool import LARGE_ANSWER
 from gateway.hosts.bodies import FramedBodies
+from gateway.hosts.connections import HostConnections
 from gateway.hosts.data_link import LinkEvents, RemoteDataLink
-from gateway.links import Hosts, Peer, ReplicaLinks
+from gateway.links import Peer, ReplicaLinks
 from gateway.shared_memory import BodySlot, SharedLink, SlabPool
 from registry.errors import FnError
 from registry.tasks import Tasks
 from runtime_image.contract.errors import RequestError
 from runtime_image.contract.link import ANSWER_MAX, FAILED_MAX, STARTED_MAX, Flag, Kind
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
-from runtime_image.link.meta import AnswerMeta, pack_known_request, pack_request, unpack_answer
+from runtime_image.link.meta import AnswerMeta, pack_request, unpack_answer
 from runtime_image.link.stream import FrameStream
 
 log = structlog.get_logger()
 
-IDLE_FRAMES_MAX: Final = 10_000
-"""Max frames on a link between two final ones (RESPONSE, FAILED, CANCELLED). They are free for the
-replica and cost this process CPU time; an honest replica sends a few per request."""
 # Module constants: every answer would otherwise repeat these attribute look-ups.
 _RESPONSE, _SLAB, _FIRST = Kind.RESPONSE, int(Flag.SLAB), int(Flag.FIRST)
 _ALONE, _TRACE = int(Flag.ALONE), int(Flag.TRACE)
@@ -72,10 +70,12 @@ class HeldCall(Call):
 
     `done` is called exactly once, unless the client disconnects first. `slot`: the body's place in
     shared memory, None for a body outside of it. The creator of the call releases that reference.
+    `packed`: `meta` as the frame has it, b"" if it is packed when the call is sent.
     """
 
     done: Callable[[Outcome], None] = lambda _outcome: None
     slot: BodySlot | None = None
+    packed: bytes = b""
 
 
 Bodies = SharedLink | FramedBodies
@@ -96,7 +96,7 @@ class DataLinks(ReplicaLinks[Bodies]):
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
         on_answered: Callable[[str, HeldCall | None, Outcome | None], None],
-        hosts: Hosts,
+        hosts: HostConnections,
     ) -> None:
         """Create the links; see `ReplicaLinks`.
 
@@ -120,9 +120,7 @@ class DataLinks(ReplicaLinks[Bodies]):
             flags |= slab
         if meta.traceparent:
             flags |= _TRACE
-            packed = pack_request(meta)
-        else:
-            packed = pack_known_request(meta)
+        packed = call.packed or pack_request(meta)
         timeout_ms = round(call.timeout_s * 1000)
         stream.send(pack(Kind.REQUEST, id, body, meta=packed, flags=flags, aux=timeout_ms))
 
@@ -136,12 +134,7 @@ class DataLinks(ReplicaLinks[Bodies]):
         return SharedLink(id, peer.pool, self._slabs, stream.abort)
 
     def _make_link(self, id: str, peer: Peer[Bodies]) -> Link:
-        endpoint = peer.endpoint
-        link = Link(id, peer.pool, endpoint.limit, endpoint.marks_started)
-        if endpoint.host:
-            link.host = endpoint.host
-            link.rtt_s = self._hosts.route(endpoint.host).calls.rtt_s
-        return link
+        return Link(id, peer.pool, peer.endpoint.limit, peer.endpoint.marks_started)
 
     async def _open_remote(self, id: str, peer: Peer[Bodies], hello: list[Piece]) -> None:
         host = peer.endpoint.host
@@ -149,7 +142,7 @@ class DataLinks(ReplicaLinks[Bodies]):
             partial(self._on_frame, id, peer),
             partial(self._on_remote_goaway, id, peer),
             partial(self._on_channel_lost, id, peer),
-            partial(self._on_remote_lost, id),
+            lambda reason, is_broken: self._on_stream_lost(id, reason, is_broken=is_broken),
         )
         link = RemoteDataLink(
             peer.endpoint,
@@ -169,7 +162,7 @@ class DataLinks(ReplicaLinks[Bodies]):
     def _on_remote_goaway(
         self, id: str, peer: Peer[Bodies], last_id: int, ids: Collection[int]
     ) -> None:
-        _count_idle(peer)
+        peer.count_idle("an answer")
         self._perform(self._dispatcher.on_goaway(id, last_id, monotonic(), ids))
 
     def _on_channel_lost(
@@ -184,9 +177,6 @@ class DataLinks(ReplicaLinks[Bodies]):
         peer.side.release_all(ids)
         dispatcher = self._dispatcher
         self._perform(dispatcher.on_channel_lost(id, ids, monotonic(), is_broken=is_broken))
-
-    def _on_remote_lost(self, id: str, reason: str, is_broken: bool) -> None:
-        self._on_stream_lost(id, reason, is_broken=is_broken)
 
     def _on_frame(self, id: str, peer: Peer[Bodies], frame: Frame) -> None:
         now = monotonic()
@@ -214,7 +204,7 @@ class DataLinks(ReplicaLinks[Bodies]):
             return
         if not peer.connected_s:
             raise LinkError("a frame before HELLO")
-        _count_idle(peer)
+        peer.count_idle("an answer")
         if kind is Kind.FAILED:
             self._on_final(id, peer, frame.id, _request_error(frame), now)
         elif kind is Kind.CANCELLED:
@@ -267,13 +257,6 @@ class DataLinks(ReplicaLinks[Bodies]):
         body = peer.side.read_answer(frame.body)
         peer.stream.send(pack(Kind.FREED, body=frame.body))
         return body
-
-
-def _count_idle(peer: Peer[Bodies]) -> None:
-    """Count a frame that a replica can send at will. Raises LinkError."""
-    peer.idle_frames += 1
-    if peer.idle_frames > IDLE_FRAMES_MAX:
-        raise LinkError(f"{IDLE_FRAMES_MAX} frames without an answer")
 
 
 def _ids(frame: Frame) -> list[int]:

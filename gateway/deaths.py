@@ -57,9 +57,17 @@ class DeathCauses:
                 one.timer.cancel()
                 one.call.done(_with_cause(one.error, causes[replica]))
 
-    def cancel(self, call: AnyCall) -> None:
-        """Discard the error of a call whose client has disconnected."""
-        self._pop(call)
+    def cancel(self, call: AnyCall) -> FnError | None:
+        """Discard the error of a call whose client has disconnected, and return it, if any."""
+        several = self._deferred.get(call.link, [])
+        one = next((each for each in several if each.call is call), None)
+        if one is None:
+            return None
+        one.timer.cancel()
+        several.remove(one)
+        if not several:
+            del self._deferred[call.link]
+        return one.error
 
     def close(self) -> None:
         """Answer every deferred call, without a cause."""
@@ -67,18 +75,8 @@ class DeathCauses:
             self._expire(call)
 
     def _expire(self, call: AnyCall) -> None:
-        if one := self._pop(call):
-            call.done(one.error)
-
-    def _pop(self, call: AnyCall) -> _Deferred | None:
-        several = self._deferred.get(call.link, [])
-        one = next((each for each in several if each.call is call), None)
-        if one is not None:
-            one.timer.cancel()
-            several.remove(one)
-            if not several:
-                del self._deferred[call.link]
-        return one
+        if (error := self.cancel(call)) is not None:
+            call.done(error)
 
 
 def _with_cause(error: FnError, cause: str) -> FnError:

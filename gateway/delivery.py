@@ -32,6 +32,7 @@ from gateway.dispatch.call import (
 from gateway.dispatch.demand import DemandReports
 from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.failures import cancelled_error
+from gateway.dispatch.held import HeldBytes
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.redirects import RerunPolicy
 from gateway.hosts.connections import Connect, HostConnections
@@ -151,18 +152,9 @@ class Delivery:
         self._idle = None
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of request bodies that are arriving, queued or in flight, and of unsent answers."""
-        return self._dispatcher.held_bytes
-
-    def reserve(self, count: int) -> None:
-        """Add `count` bytes of arriving bodies to the held bytes; a negative count subtracts."""
-        self._dispatcher.reserve(count)
-
-    def hold_answers(self, count: int) -> None:
-        """Add `count` bytes of answers that clients have not taken to the held bytes; a negative
-        count subtracts."""
-        self._dispatcher.hold_answers(count)
+    def held(self) -> HeldBytes:
+        """Count of the bytes that this process holds."""
+        return self._dispatcher.held
 
     def is_cold(self, pool: str) -> bool:
         """Return whether a call for this pool would wait for a replica to start."""
@@ -171,28 +163,35 @@ class Delivery:
 
     def send_now(self, call: HeldCall) -> bool:
         """Accept a call and send it at once. Returns False if only `submit` can decide about it."""
-        sent = self._dispatcher.send_now(call, call.arrived_s)
-        if sent is None:
+        if not self._dispatcher.send_now(call, call.arrived_s):
             return False
         self._ledger.accept()
-        self._links.send(sent.link, sent.id, call)
+        self._links.send(call.link, call.id, call)
         return True
 
-    def submit(self, call: HeldCall) -> None:
+    def submit(self, call: HeldCall | ExchangeCall) -> None:
         """Accept a call. Raises like `Dispatcher.submit`; the call is then not accepted."""
-        self._submit(call)
+        if call.pool not in self._dispatcher.pools:
+            self._update_expected(call.pool)
+        try:
+            commands = self._dispatcher.submit(call, monotonic())
+            self._ledger.accept()
+            self._perform(commands)
+        finally:
+            if call.was_held:
+                self._reports.on_held(call.pool)
+                self._report_soon(call.pool)
 
     def submit_exchange(self, call: ExchangeCall) -> None:
         """Accept an exchange. Raises like `Dispatcher.submit`; the call is then not accepted.
 
         `call.opened` may be called before this returns.
         """
-        sent = None if call.is_free else self._dispatcher.send_now(call, call.arrived_s)
-        if sent is None:
-            self._submit(call)
+        if call.is_free or not self._dispatcher.send_now(call, call.arrived_s):
+            self.submit(call)
             return
         self._ledger.accept()
-        self._servers.send(sent.link, sent.id, call)
+        self._servers.send(call.link, call.id, call)
 
     def end_exchange(self, call: ExchangeCall, *, kept: bool, outcome: str = "completed") -> None:
         """End an exchange that was opened; without effect on one that has ended.
@@ -233,10 +232,7 @@ class Delivery:
         if isinstance(error, Poison):
             self._dispatcher.refuse_body(call, monotonic())
         self.end_exchange(call, kept=False, outcome="failed")
-        if has_died and not call.is_broken:
-            self._death_causes.defer(call, error, self.endpoints(call.pool).ended)
-        else:
-            call.done(error)
+        self._end_failed(call, error, has_died=has_died and not call.is_broken)
 
     def tell_tunnel(self, call: ExchangeCall, *, is_quiet: bool) -> None:
         """Note that an opened exchange is a WebSocket, which is quiet or in use."""
@@ -268,20 +264,8 @@ class Delivery:
         try:
             call.opened(connection)
         except Exception:  # a defect of the proxy must not keep the slot
-            log.exception("an exchange could not begin", replica=connection.replica)
+            log.exception("an exchange could not begin", replica=connection.endpoint.id)
             self.fail_exchange(call, UpstreamFailed("the exchange could not begin"))
-
-    def _submit(self, call: HeldCall | ExchangeCall) -> None:
-        if call.pool not in self._dispatcher.pools:
-            self._update_expected(call.pool)
-        try:
-            commands = self._dispatcher.submit(call, monotonic())
-            self._ledger.accept()
-            self._perform(commands)
-        finally:
-            if call.was_held:
-                self._reports.on_held(call.pool)
-                self._report_soon(call.pool)
 
     def cancel(self, call: HeldCall | ExchangeCall) -> None:
         """Cancel a call whose client has disconnected; an open exchange is aborted."""
@@ -357,41 +341,40 @@ class Delivery:
             self._idle.set()
 
     def _execute(self, command: Command) -> None:
-        if isinstance(command, Send):
-            links = self._servers if command.call.is_exchange else self._links
-            links.send(command.link, command.id, command.call)
-        elif isinstance(command, End):
-            self._servers.end(command.link, command.id, kept=command.kept)
-        elif isinstance(command, Recall):
-            self._links.recall(command.link, command.id)
-        elif isinstance(command, GiveUp):
-            self._links.abort(command.link, command.reason)
-        elif isinstance(command, Fail):
-            self._fail(command)
-        else:
-            self._execute_rare(command)
-
-    def _execute_rare(self, command: CloseIdle | Decline | Quiesced | TellTunnel) -> None:
-        if isinstance(command, CloseIdle):
-            self._servers.close_idle(command.link)
-        elif isinstance(command, Decline):
-            self._servers.decline(command.link)
-        elif isinstance(command, TellTunnel):
-            self._servers.tell_tunnel(command.link, command.id, is_quiet=command.is_quiet)
-        else:
-            self._servers.quiesced(command.link, command.count)
+        match command:  # the most frequent ones first
+            case Send(link, id, call):
+                (self._servers if call.is_exchange else self._links).send(link, id, call)
+            case End(link, id, kept):
+                self._servers.end(link, id, kept=kept)
+            case Recall(link, id):
+                self._links.recall(link, id)
+            case GiveUp(link, reason):
+                self._links.abort(link, reason)
+            case Fail():
+                self._fail(command)
+            case CloseIdle(link):
+                self._servers.close_idle(link)
+            case Decline(link):
+                self._servers.decline(link)
+            case TellTunnel(link, id, is_quiet):
+                self._servers.tell_tunnel(link, id, is_quiet=is_quiet)
+            case Quiesced(link, count):
+                self._servers.quiesced(link, count)
 
     def _fail(self, command: Fail) -> None:
-        assert isinstance(command.call, HeldCall | ExchangeCall)
-        has_expired = isinstance(command.error, WaitBudgetOver)
-        self._ledger.end("expired" if has_expired else "failed")
-        self._reports.on_ended(command.call.pool)
-        if isinstance(command.error, ReplicaDied | Poison) and command.call.deaths:
-            self._death_causes.defer(
-                command.call, command.error, self.endpoints(command.call.pool).ended
-            )
+        call, error = command.call, command.error
+        assert isinstance(call, HeldCall | ExchangeCall)
+        self._ledger.end("expired" if isinstance(error, WaitBudgetOver) else "failed")
+        self._reports.on_ended(call.pool)
+        has_died = isinstance(error, ReplicaDied | Poison) and call.deaths > 0
+        self._end_failed(call, error, has_died=has_died)
+
+    def _end_failed(self, call: HeldCall | ExchangeCall, error: FnError, *, has_died: bool) -> None:
+        """Pass its error to a call; if its replica died, with the cause, once that is known."""
+        if has_died:
+            self._death_causes.defer(call, error, self.endpoints(call.pool).ended)
         else:
-            command.call.done(command.error)
+            call.done(error)
 
     def _sweep(self) -> None:
         now = monotonic()

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
 
 from gateway.dispatch.call import Command, Link
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.hosts.data_link import Route
+from gateway.hosts.connections import HostConnections
+from gateway.socket_channel import Side, Stream
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import VERSION, Kind
@@ -33,6 +34,9 @@ log = structlog.get_logger()
 
 CLOSING: Final = "the gateway closes"
 """The reason with which links are aborted at shutdown."""
+IDLE_FRAMES_MAX: Final = 10_000
+"""Max frames on a link since the last one of those that the replica cannot send at will: they are
+free for it and cost this process CPU time. An honest replica sends a few per call."""
 CONNECT_TRIES: Final = 5
 CONNECT_RETRY_S: Final = 0.2
 REMOTE_RETRY_MAX_S: Final = 5.0
@@ -40,60 +44,28 @@ REMOTE_RETRY_MAX_S: Final = 5.0
 lists it, which knows when the host is gone."""
 
 
-class Stream(Protocol):
-    """The frames of one link."""
-
-    def send(self, pieces: list[Piece]) -> None:
-        """Queue a packed frame; dropped silently if the link is lost."""
-
-    def abort(self, reason: str) -> None:
-        """Close the link at once."""
-
-
-class Side(Protocol):
-    """This process's half of a side channel."""
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Descriptors that HELLO carries to the replica."""
-
-    def hello_sent(self) -> None:
-        """Close this process's copies of `descriptors`."""
-
-    def on_hello(self, body: bytes | bytearray) -> None:
-        """Process the replica's HELLO. Raises LinkError."""
-
-    def on_link_lost(self) -> None:
-        """Release what the lost link held."""
-
-    def close(self) -> None:
-        """Close the side channel."""
-
-
-class Hosts(Protocol):
-    """The connections to other hosts (`gateway.hosts.connections.HostConnections`)."""
-
-    def route(self, host: str) -> Route:
-        """Return the way to the replicas of a host. Raises OSError for an unknown one."""
-
-
 S = TypeVar("S", bound=Side)
 
 
 @dataclass(slots=True)
 class Peer(Generic[S]):
-    """A replica with an established or pending link.
-
-    `connected_s`: when HELLO arrived (monotonic seconds), 0 before. `idle_frames`: frames since the
-    last one that the replica could not send at will.
-    """
+    """A replica with an established or pending link."""
 
     endpoint: ReplicaEndpoint
     pool: str
     side: S | None = None
     stream: Stream | None = None
     connected_s: float = 0.0
+    """When HELLO arrived (monotonic seconds), 0 before."""
     idle_frames: int = 0
+    """Frames since the last one that the replica could not send at will."""
+
+    def count_idle(self, wanted: str) -> None:
+        """Count a frame that the replica can send at will. Raises LinkError with what was `wanted`
+        instead, if there were too many."""
+        self.idle_frames += 1
+        if self.idle_frames > IDLE_FRAMES_MAX:
+            raise LinkError(f"{IDLE_FRAMES_MAX} frames without {wanted}")
 
 
 class ReplicaLinks(ABC, Generic[S]):
@@ -109,7 +81,7 @@ class ReplicaLinks(ABC, Generic[S]):
         tasks: Tasks,
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
-        hosts: Hosts,
+        hosts: HostConnections,
     ) -> None:
         """Create the links.
 
@@ -136,7 +108,8 @@ class ReplicaLinks(ABC, Generic[S]):
 
     @abstractmethod
     def _make_link(self, id: str, peer: Peer[S]) -> Link:
-        """Return the dispatcher's view of a link whose replica has greeted."""
+        """Return the dispatcher's view of a link whose replica has greeted; of one on this
+        machine."""
 
     @abstractmethod
     def _on_frame(self, id: str, peer: Peer[S], frame: Frame) -> None:
@@ -227,7 +200,10 @@ class ReplicaLinks(ABC, Generic[S]):
         assert peer.side is not None
         peer.side.on_hello(frame.body)
         peer.connected_s = now
-        self._perform(self._dispatcher.on_link_up(self._make_link(id, peer), now))
+        link, host = self._make_link(id, peer), peer.endpoint.host
+        if host:
+            link.host, link.rtt_s = host, self._hosts.route(host).calls.rtt_s
+        self._perform(self._dispatcher.on_link_up(link, now))
 
     def _on_stream_lost(self, id: str, reason: str, *, is_broken: bool = False) -> None:
         peer = self._peers.pop(id, None)

@@ -29,8 +29,8 @@ class CallHistory(Protocol):
     def expected(self, pool: str) -> Expected:
         """Return the expected duration of a revision's next cold start."""
 
-    def arrived(self, namespace: str, name: str) -> None:
-        """Count one request for a function."""
+    def arrived(self, namespace: str, name: str, count: int = 1) -> None:
+        """Count requests for a function that arrived within about a second."""
 
     def used(self, row: UsageRow) -> None:
         """Add the usage of one call to its row."""

@@ -149,6 +149,14 @@ def outcome(status: int) -> str:
     return "failed" if is_servers_fault(status) else "refused"
 
 
+def line(error: errors.FnError, *, for_admin: bool = False) -> str:
+    """Return an error as one text. `for_admin` adds what only administrators may read."""
+    text = f"{error.title}: {error.message}"
+    if for_admin and error.admin_detail:
+        text += f"; {error.admin_detail}"
+    return text
+
+
 def document(error: errors.FnError, *, for_admin: bool = False) -> dict[str, Any]:
     """Return the problem document as JSON data. `for_admin` adds the admin-only fields."""
     kind = problems.Problem(error.code, error.title, STATUS[type(error)])
@@ -184,15 +192,15 @@ def answer(
     error: errors.FnError, headers: dict[str, str] | None = None, *, for_admin: bool = False
 ) -> web.Response:
     """Return the problem document as an aiohttp response, with additional `headers`."""
-    status, own, body = reply(error, for_admin=for_admin)
-    return web.Response(status=status, body=body, headers={**(headers or {}), **dict(own)})
+    made = reply(error, for_admin=for_admin)
+    fields = {**(headers or {}), **dict(made.headers)}
+    return web.Response(status=made.status, body=made.body, headers=fields)
 
 
 def response_of(reply: Reply) -> web.Response:
     """Return a reply as an aiohttp response, with the fields that `Writer` adds."""
-    status, headers, body = reply
-    fields = {**dict(headers), "Server": "fngate", **dict(GUARD)}
-    return web.Response(status=status, body=bytes(body), headers=fields)
+    fields = {**dict(reply.fields), "Server": "fngate", **dict(GUARD)}
+    return web.Response(status=reply.status, body=bytes(reply.body), headers=fields)
 
 
 async def guard(_request: web.Request, response: web.StreamResponse) -> None:

@@ -16,9 +16,10 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Data, Link, ServerLink, Stage, digest_of
 from gateway.dispatch.dispatcher import Dispatcher
-from gateway.hosts.greeting import GreetedStream
+from gateway.hosts.connections import HostConnections
+from gateway.hosts.greeting import DIAL_S, GreetedStream
 from gateway.hosts.upstream import RemoteServerSockets
-from gateway.links import Hosts, Peer, ReplicaLinks
+from gateway.links import Peer, ReplicaLinks
 from gateway.server_sockets import ServerSockets
 from gateway.upstream import UpstreamConnection
 from registry.errors import FnError
@@ -30,9 +31,6 @@ from runtime_image.link.stream import FrameStream
 
 log = structlog.get_logger()
 
-IDLE_FRAMES_MAX: Final = 10_000
-"""Max frames on a link, beside answers to requests, between two connections that are opened or
-ended. They are free for the sidecar and cost this process CPU time."""
 UNUSABLE_LOG_S: Final = 10.0
 """Seconds between two log lines about missing descriptors."""
 NO_META: Final = RequestMeta("", "", -1, "")
@@ -46,22 +44,20 @@ class ExchangeCall(Call):
     Exactly one of these happens, unless the proxy cancels the call first: `opened(connection)` is
     called, perhaps before `Delivery.submit_exchange` returns, and the proxy ends or retries the
     call; or `done(error)` is called. After a retry both may happen again. `opened` must set
-    `connection.handler`. `body` is empty: the proxy counts what it keeps with `Delivery.reserve`.
+    `connection.handler`. `body` is empty: the proxy counts what it keeps.
     `timeout_s` is not used. `wants_fresh`: it gets no connection that was used before. `pieces`
-    returns the body while the proxy keeps it, if the body is refused after it has killed replicas.
-    `is_broken`: its last connection was lost with the connection to its replica's host.
+    returns the body while the proxy keeps it, None unless `may_poison`. `is_broken`: its last
+    connection was lost with the connection to its replica's host.
     """
 
+    is_exchange: bool = True
+    may_poison: bool = False
     opened: Callable[[UpstreamConnection], None] = lambda _connection: None
     done: Callable[[FnError], None] = lambda _error: None
     wants_fresh: bool = False
     pieces: Callable[[], Iterable[Data]] | None = None
     is_broken: bool = False
     _digest: bytes = b""
-
-    def __post_init__(self) -> None:
-        self.is_exchange = True
-        self.may_poison = self.pieces is not None
 
     def digest(self) -> bytes:
         """Return the digest of its body, which stays known when the body is dropped."""
@@ -90,7 +86,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         perform: Callable[[list[Command]], None],
         on_link_lost: Callable[[str], None],
         hand_over: Callable[[ExchangeCall, UpstreamConnection], None],
-        hosts: Hosts,
+        hosts: HostConnections,
     ) -> None:
         """Create the links; see `ReplicaLinks`.
 
@@ -120,7 +116,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         elif not call.is_free:
             connection = sockets.reuse(id, now)
         if connection is not None:
-            self._dispatcher.exchanges.on_opened(link, id, now)
+            self._dispatcher.exchanges.start(call, now)
             self._peers[link].idle_frames = 0
             self._hand_over(call, connection)
         elif self._has_room():
@@ -178,12 +174,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         )
 
     def _make_link(self, id: str, peer: Peer[ServerSockets]) -> Link:
-        endpoint = peer.endpoint
-        link = ServerLink(id, peer.pool, endpoint.limit, marks_started=True)
-        if endpoint.host:
-            link.host = endpoint.host
-            link.rtt_s = self._hosts.route(endpoint.host).calls.rtt_s
-        return link
+        return ServerLink(id, peer.pool, peer.endpoint.limit, marks_started=True)
 
     async def _open_remote(self, id: str, peer: Peer[ServerSockets], hello: list[Piece]) -> None:
         endpoint = peer.endpoint
@@ -205,7 +196,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         peer.stream, peer.side = stream, sockets
         try:
             route = self._hosts.route(endpoint.host)
-            await route.bodies.wait_up()  # for the channels of exchanges
+            await route.bodies.wait_up(DIAL_S)  # for the channels of exchanges
             await stream.open(route.calls, endpoint.path)
         except BaseException:
             peer.stream = peer.side = None
@@ -238,9 +229,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
             exchanges = self._dispatcher.exchanges
             self._perform(exchanges.on_not_started(id, frame.id, frame.aux, now))
             return
-        peer.idle_frames += 1
-        if peer.idle_frames > IDLE_FRAMES_MAX:
-            raise LinkError(f"{IDLE_FRAMES_MAX} frames without an exchange")
+        peer.count_idle("an exchange")
         self._on_other_frame(id, sockets, frame, now)
 
     def _on_other_frame(self, id: str, sockets: ServerSockets, frame: Frame, now: float) -> None:

@@ -12,17 +12,17 @@ import os
 import socket
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from gateway.dispatch.keeping import LATE_S, KeptConnections
-from gateway.socket_channel import SocketChannel
+from gateway.socket_channel import Side, SocketChannel, Stream
 from gateway.upstream import UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import Flag, Kind, NotStarted
-from runtime_image.link.frames import LinkError, Piece, pack
+from runtime_image.link.frames import LinkError, pack
 
 log = structlog.get_logger()
 
@@ -37,17 +37,7 @@ LATE_MAX: Final = 1000
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
 
-class Stream(Protocol):
-    """The frames of the link."""
-
-    def send(self, pieces: list[Piece]) -> None:
-        """Queue a packed frame."""
-
-    def abort(self, reason: str) -> None:
-        """Close the link at once."""
-
-
-class ServerSockets:
+class ServerSockets(Side):
     """Side of one sidecar's link that has the connections. Event loop thread only.
 
     `connected_s`: when the link was established (monotonic seconds).
@@ -321,7 +311,8 @@ class ServerSockets:
         """Make a transport for a connected socket."""
         loop = asyncio.get_running_loop()
         try:
-            make = loop.create_unix_connection if _is_unix(sock) else loop.create_connection
+            is_unix = sock.family == socket.AF_UNIX
+            make = loop.create_unix_connection if is_unix else loop.create_connection
             await make(lambda: connection, sock=sock)
         except OSError as error:
             sock.close()
@@ -334,10 +325,6 @@ class ServerSockets:
             raise
         else:
             connection.adopted()
-
-
-def _is_unix(sock: socket.socket) -> bool:
-    return sock.family == socket.AF_UNIX
 
 
 def _socket(descriptor: int) -> socket.socket:

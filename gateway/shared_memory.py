@@ -17,16 +17,14 @@ process.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Final
 
 import structlog
 
+from gateway.socket_channel import SideSocket, hello_member
 from runtime_image.contract.link import ANSWER_SLAB_MAX, SLAB_BODY_MIN, Flag
 from runtime_image.link.allocator import BLOCK, Allocator
 from runtime_image.link.descriptors import SIDE_CLOSED
@@ -60,8 +58,6 @@ ANSWER_SLABS_MAX: Final = 2
 """Max slabs that a replica may have announced on one link at once."""
 NOTICES_MAX: Final = 64
 """Max notices of a replica during the life of one link; an honest one sends one."""
-HELLO_MAX: Final = 4096
-"""Max bytes of a HELLO's body."""
 LOST_MAX: Final = 4
 """Max lost links of one replica whose side channel is still open. Beyond that, new links of the
 replica get no side channel: each lost one costs a descriptor and the slots that were in flight."""
@@ -87,7 +83,7 @@ class SlabPool:
     @property
     def touched(self) -> int:
         """Upper bound of the resident bytes of all slabs."""
-        return sum(slab.allocator.touched for slab in self._all())
+        return sum(slab.allocator.touched for slab in (*self._live.values(), *self._retired))
 
     def lost_link_count(self, replica: str) -> int:
         """Return how many lost links to `replica` still let it read bodies."""
@@ -142,10 +138,6 @@ class SlabPool:
             slab.close()
         self._retired.clear()
 
-    def _all(self) -> Iterator[Slab]:
-        yield from self._live.values()
-        yield from self._retired
-
     def _make_slab(self, pool: str) -> Slab | None:
         if not self._is_usable:
             return None
@@ -197,8 +189,6 @@ class SlabPool:
             link.on_retired(slab.number)
 
     def _close_unmapped(self) -> None:
-        if not self._retired:
-            return
         for slab in [slab for slab in self._retired if slab.is_unmapped()]:
             self._retired.remove(slab)
             slab.close()
@@ -286,10 +276,10 @@ class BodySlot:
             self._slabs.free(self)
 
 
-class SharedLink:
+class SharedLink(SideSocket):
     """Side channel of one data link: request slots that the replica reads, and its answer slabs.
 
-    Created before the link. A slot whose body the replica reads in place is held until the replica
+    A slot whose body the replica reads in place is held until the replica
     releases the request. If the link is lost first, the slot is held until the side channel ends:
     then the replica's process has exited or has unmapped everything of this link. A slot whose body
     travelled in a frame is released with the link at the latest. `is_lost`: the link has ended, the
@@ -299,18 +289,12 @@ class SharedLink:
     def __init__(
         self, replica: str, pool: str, slabs: SlabPool, on_ended: Callable[[str], None]
     ) -> None:
-        """Create the socket pair. `on_ended(reason)` is called once, when the replica closes its
-        end or violates the protocol. Raises OSError if there are no descriptors left."""
-        self.replica = replica
+        """See `SideSocket`. `pool`: the replica's."""
+        super().__init__(replica, on_ended)
         self.is_lost = False
         self._pool = pool
         self._slabs = slabs
-        self._on_ended = on_ended
-        self._loop = asyncio.get_running_loop()
-        own, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel = SideChannel(own)
-        self._is_agreed = False
-        self._is_open = True
+        self._channel = SideChannel(self._own)
         self._announced: set[int] = set()
         self._in_place: dict[int, BodySlot] = {}
         """Slots that the replica reads in place, by request id."""
@@ -324,20 +308,15 @@ class SharedLink:
     def descriptors(self) -> list[int]:
         """The replica's end, to be sent with HELLO; empty if LOST_MAX is reached."""
         is_trusted = self._slabs.lost_link_count(self.replica) < LOST_MAX
-        return [self._theirs.fileno()] if is_trusted else []
-
-    def hello_sent(self) -> None:
-        """Close this process's copy of the replica's end, which HELLO has carried over."""
-        self._theirs.close()
+        return super().descriptors if is_trusted else []
 
     def on_hello(self, body: bytes | bytearray) -> None:
         """Process the replica's HELLO, which accepts or declines slabs. Raises LinkError."""
-        if not _accepts_slabs(body):
+        if hello_member(body, "slabs") is not True:
             self.close()
             return
-        self._is_agreed = True
         self._slabs.links.add(self)
-        self._loop.add_reader(self._channel.sock, self._on_readable)
+        self._begin()
 
     def send(self, id: int, slot: BodySlot, body: Body) -> tuple[Body, int]:
         """Return body and flags of the frame REQUEST `id`, whose body is in `slot`."""
@@ -360,7 +339,7 @@ class SharedLink:
         """Copy the answer that a RESPONSE with the flag SLAB refers to. Raises LinkError."""
         place = unpack_range(packed)
         if place.slab not in self._answers:
-            self._read_notices()
+            self._read()
         descriptor = self._answers.get(place.slab)
         if descriptor is None:
             raise LinkError(f"slab {place.slab} was not announced")
@@ -394,12 +373,8 @@ class SharedLink:
         """Close the side channel and release every slot."""
         if not self._is_open:
             return
-        self._is_open = False
-        if self._is_agreed:
-            self._loop.remove_reader(self._channel.sock)
+        super().close()
         self._slabs.links.discard(self)
-        self._theirs.close()
-        self._channel.close()
         self._close_answers()
         self._release_all(self._framed)
         self._release_all(self._in_place)
@@ -411,7 +386,7 @@ class SharedLink:
         case occurs when the call has followed its function's traffic.
         """
         slab = slot.slab
-        if not self._is_agreed or not self._is_open or slab.pool != self._pool:
+        if not self._is_reading or not self._is_open or slab.pool != self._pool:
             return False
         if slab.number not in self._announced:
             if not self._channel.announce(slab.number, slab.size, slab.descriptor):
@@ -419,18 +394,7 @@ class SharedLink:
             self._announced.add(slab.number)
         return True
 
-    def _on_readable(self) -> None:
-        try:
-            self._read_notices()
-        except LinkError as error:
-            log.warning("a link broke the protocol", link=f"side {self.replica}", reason=str(error))
-            self._end(str(error))
-
-    def _end(self, reason: str) -> None:
-        self.close()
-        self._on_ended(reason)
-
-    def _read_notices(self) -> None:
+    def _read(self) -> None:
         """Read the replica's notices; closes this link if the channel has ended.
 
         Raises LinkError.
@@ -478,16 +442,3 @@ class SharedLink:
         slots.clear()
         for slot in held:
             slot.release()
-
-
-def _accepts_slabs(hello: bytes | bytearray) -> bool:
-    """Return whether a replica's HELLO, which may be empty, accepts slabs. Raises LinkError."""
-    if not hello:
-        return False
-    try:
-        if len(hello) > HELLO_MAX:
-            raise ValueError(f"{len(hello)} bytes")
-        fields = json.loads(hello)
-    except (ValueError, RecursionError) as error:
-        raise LinkError(f"malformed HELLO: {error}") from error
-    return isinstance(fields, dict) and fields.get("slabs") is True

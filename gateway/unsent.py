@@ -16,10 +16,11 @@ import struct
 import termios
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import structlog
 
+from gateway.dispatch.held import HeldBytes
 from gateway.replies import Body
 
 log = structlog.get_logger()
@@ -47,50 +48,16 @@ _ACKED_AT: Final = 120
 """Offset of `tcpi_bytes_acked` in `struct tcp_info` (linux/tcp.h)."""
 
 
-class HeldAnswers(Protocol):
-    """Count of all held bytes of one process, of which unsent answers are a part."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of bodies that are arriving, queued or in flight, and of unsent answers."""
-
-    def hold_answers(self, count: int) -> None:
-        """Add bytes of unsent answers to the count; a negative count subtracts."""
-
-
-class Waiting(Protocol):
-    """A client that has not taken all of its answer, as `clients_to_cut` sees it."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of memory that the answer takes."""
-
-    @property
-    def may_pause(self) -> bool:
-        """Whether the answer is an exchange's: a pause alone is no reason to cut the client."""
-
-    @property
-    def moved_s(self) -> float:
-        """When the client last took anything, or got its answer; seconds."""
-
-    @property
-    def paced_s(self) -> float:
-        """When it had last taken another 1/PART of its bytes, or got its answer; seconds."""
-
-
-One = TypeVar("One", bound=Waiting)
-
-
-def clients_to_cut(waiting: Iterable[One], over: int, now: float) -> list[One]:
-    """Return the clients to cut at `now`. `over`: bytes by which the count is over its limit.
+def clients_to_cut(waiting: Iterable[UnsentAnswer], over: int, now: float) -> list[UnsentAnswer]:
+    """Return the clients to cut at `now`. Pure. `over`: bytes by which the count is over its limit.
 
     1. Those that have taken nothing of a whole answer for STILL_S.
     2. If that does not free `over` bytes: those that have not taken 1/PART of theirs for STILL_S,
        the longest first, until it does, at most 1/CUT_PART of them and at least one.
     """
     due = now - STILL_S
-    cut: list[One] = []
-    slow: list[One] = []
+    cut: list[UnsentAnswer] = []
+    slow: list[UnsentAnswer] = []
     for one in waiting:
         if one.moved_s <= due and not one.may_pause:
             cut.append(one)  # 1
@@ -124,8 +91,13 @@ class UnsentAnswer:
         self._cut = cut
         self._total = self._paced = 0
         self.bytes = 0
+        """Bytes of memory that the answer takes."""
         self.may_pause = may_pause
-        self.moved_s = self.paced_s = 0.0
+        """Whether the answer is an exchange's: a pause alone is no reason to cut the client."""
+        self.moved_s = 0.0
+        """When the client last took anything, or got its answer; seconds."""
+        self.paced_s = 0.0
+        """When it had last taken another 1/PART of its bytes, or got its answer; seconds."""
 
     def add(self, count: int) -> None:
         """Count `count` more bytes that the client has to take."""
@@ -196,11 +168,6 @@ class UnsentBuffer(UnsentAnswer):
         if self._transport is not None:
             self.at_least(self._transport.get_write_buffer_size())
 
-    def hold_whole(self, count: int) -> None:
-        """Count a whole answer of `count` bytes, some of which are unsent."""
-        self.may_pause = False
-        self.at_least(count)
-
     def write(self, pieces: list[Body]) -> None:
         """Write a whole answer: its head, and its body where that is a piece of its own.
 
@@ -216,7 +183,8 @@ class UnsentBuffer(UnsentAnswer):
                 self.rest = memoryview(piece)
                 self.write_more()
         if self.bytes:
-            self.hold_whole(len(pieces[-1]))
+            self.may_pause = False
+            self.at_least(len(pieces[-1]))
 
     def write_more(self) -> bool:
         """Write parts of the rest until the client has to take them. Returns whether it has to.
@@ -266,25 +234,24 @@ class UnsentBuffer(UnsentAnswer):
 class UnsentAnswers:
     """All unsent answers of one process. `clock` returns seconds on any scale.
 
-    `capacity` bounds `held.held_bytes`, which these bytes are part of. `bytes`: of all of them.
-    `cuts`: how many clients were cut so far.
+    `held` counts these bytes, too. `cuts`: how many clients were cut so far.
     """
 
-    def __init__(self, held: HeldAnswers, capacity: int, clock: Callable[[], float]) -> None:
+    def __init__(self, held: HeldBytes, clock: Callable[[], float]) -> None:
         self._held = held
-        self._capacity = capacity
         self._all: dict[UnsentAnswer, None] = {}
         self._again: asyncio.TimerHandle | None = None
         self.clock = clock
-        self.bytes = 0
+        self.count = held.hold_answers
         self.cuts = 0
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def open(self, cut: Callable[[], object], *, may_pause: bool = False) -> UnsentAnswer:
-        """Return the count of a client without a transport of ours; `cut` as in `UnsentAnswer`."""
-        return UnsentAnswer(self, cut, may_pause=may_pause)
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of them."""
+        return self._held.unsent
 
     def begin(self, one: UnsentAnswer) -> None:
         """Watch a client that has not taken everything."""
@@ -294,11 +261,6 @@ class UnsentAnswers:
     def end(self, one: UnsentAnswer) -> None:
         """Watch a client no more."""
         self._all.pop(one, None)
-
-    def count(self, count: int) -> None:
-        """Add to the bytes; a negative count subtracts."""
-        self.bytes += count
-        self._held.hold_answers(count)
 
     def sweep(self) -> int:
         """Cut the clients that take nothing; to be called once a second. Returns their number.
@@ -312,7 +274,7 @@ class UnsentAnswers:
             del self._all[one]
             self._all[one] = None  # the next sweep begins with the others
             one.measure(now)
-        over = self._held.held_bytes - self._capacity
+        over = self._held.bytes - self._held.most
         due = clients_to_cut(self._all, over, now)
         cut = due[:CUTS_MAX]
         for one in cut:

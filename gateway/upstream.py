@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import select
 import socket
-from typing import Final, Protocol, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from registry.exchange import ReplicaEndpoint
+
+if TYPE_CHECKING:
+    from gateway.server_sockets import ServerSockets
 
 WRITE_BUFFER_MAX: Final = 64 * 1024
 """Bytes not yet accepted by the kernel above which the handler is told to pause."""
 READ_SIZE: Final = 64 * 1024
-ACKNOWLEDGED_MAX: Final = 4096
-"""Bytes of an incomplete answer up to which every part is acknowledged at once."""
+ACKNOWLEDGED_MAX: Final = 8
+"""Max parts of an incomplete answer that are acknowledged at once: the first ones, of which the
+head, the beginning of the body and the first events are."""
 LAST_MAX: Final = 4 * READ_SIZE
 """Max bytes that are read from a connection after a failed write."""
 
@@ -47,43 +51,34 @@ class UpstreamHandler(Protocol):
         """Write again."""
 
 
-class ConnectionOwner(Protocol):
-    """Owner of connections."""
-
-    def on_connected(self, connection: UpstreamConnection) -> None:
-        """Handle a connection whose transport is ready."""
-
-    def on_idle_ended(self, connection: UpstreamConnection) -> None:
-        """Handle bytes, EOF or loss on a connection without a handler."""
-
-
 class UpstreamConnection(asyncio.Protocol):
     """One connection to a function's server, with one exchange at a time.
 
     `handler` receives the events of the exchange; the proxy sets it when it gets the connection.
-    Without a handler the connection is idle. `connected_s`: when the link to the replica was
-    established (monotonic seconds). `is_reused`: an earlier exchange used this connection.
-    `bytes_in`: bytes received in this exchange. `is_idle`: kept for the next exchange. `known_id`,
-    `opened_s`, `idle_since_s` and `is_told` belong to `gateway.dispatch.keeping`.
+    Without a handler the connection is idle. `endpoint`: the replica. `connected_s`: when the link
+    to it was established (monotonic seconds). `is_reused`: an earlier exchange used this
+    connection. `bytes_in`: bytes received in this exchange. `is_idle`: kept for the next exchange.
+    `known_id`, `opened_s`, `idle_since_s` and `is_told` belong to `gateway.dispatch.keeping`.
     """
 
     def __init__(
-        self, owner: ConnectionOwner, id: int, endpoint: ReplicaEndpoint, connected_s: float
+        self, owner: ServerSockets, id: int, endpoint: ReplicaEndpoint, connected_s: float
     ) -> None:
         """Create the protocol. `id` is that of the exchange that requested the connection."""
         self._owner = owner
         self._transport: asyncio.Transport | None = None
-        self._endpoint = endpoint
         self._is_aborted = False
         self._error: Exception | None = None
         self._is_paused = False
         self._has_ended = False
         self._was_silent = False
         self._has_spoken = self._has_hung_up = False
-        self._sock: socket.socket | None = None
+        self._set_option: Callable[[int, int, int], None] | None = None
+        """The TCP socket's `setsockopt`, None for a Unix socket."""
         self._poll: select.poll | None = None
         """Used for every reuse: to make one takes longer than to poll."""
         self.id = id
+        self.endpoint = endpoint
         self.handler: UpstreamHandler | None = None
         self.connected_s = connected_s
         self.is_reused = False
@@ -91,32 +86,12 @@ class UpstreamConnection(asyncio.Protocol):
         self.known_id = id
         self.opened_s = self.idle_since_s = 0.0
         self.is_told = False
-        self.bytes_in = 0
+        self.bytes_in = self._acknowledged = 0
         self._step_max = 0
         self._unread = b""
         """Received bytes that the handler gets in later steps."""
         self._has_turn = False
         """Whether the next step is scheduled."""
-
-    @property
-    def replica(self) -> str:
-        """Id of the replica."""
-        return self._endpoint.id
-
-    @property
-    def device(self) -> str:
-        """Device of the replica."""
-        return self._endpoint.device
-
-    @property
-    def host(self) -> str:
-        """Host of the replica, "" for this machine."""
-        return self._endpoint.host
-
-    @property
-    def phases(self) -> dict[str, float]:
-        """Phases of the replica's cold start, in milliseconds."""
-        return self._endpoint.phases
 
     @property
     def port(self) -> int:
@@ -228,22 +203,20 @@ class UpstreamConnection(asyncio.Protocol):
         Many servers write head and body separately without TCP_NODELAY: the kernel then keeps the
         body back until the head is acknowledged, which may take 40 ms (RFC 1122 section 4.2.3.2).
         """
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        set_option, transport = self._set_option, self._transport
+        if set_option is None or transport is None or transport.is_closing():
             return
-        sock = self._sock
-        if sock is None:
-            sock = self._sock = transport.get_extra_info("socket")
-        if sock.family != socket.AF_UNIX:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        try:
+            set_option(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        except OSError:
+            return  # the connection is lost, which asyncio reports
 
     def begin(self, id: int, *, is_reused: bool) -> None:
         """Begin exchange `id`."""
         self.id = id
         self.is_idle = False
         self.is_reused = self._was_silent = is_reused
-        self.bytes_in = self._step_max = 0
+        self.bytes_in = self._acknowledged = self._step_max = 0
 
     def rest(self) -> None:
         """Become idle."""
@@ -270,6 +243,9 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort(self._error)
             return
         is_lost = self._transport is None
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            self._set_option = sock.setsockopt
         self._owner.on_connected(self)
         if is_lost and self.handler is not None:
             self.handler.upstream_lost(self._error)
@@ -286,7 +262,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._unread_more(data)
             return
         handler.upstream_data(data)
-        if self.bytes_in <= ACKNOWLEDGED_MAX and self.handler is handler:
+        if self._acknowledged < ACKNOWLEDGED_MAX and self.handler is handler:
+            self._acknowledged += 1
             self.acknowledge()
 
     def eof_received(self) -> bool:

@@ -349,7 +349,7 @@ class WorkerMessages:
         """Apply a worker's counts since its last beat, about a second ago."""
         self._cluster.on_beat(worker, beat.tasks, beat.failures)
         for one in beat.arrived:
-            self._history.arrivals(one.namespace, one.name, one.count)
+            self._history.arrived(one.namespace, one.name, one.count)
         for row in beat.used:
             self._history.used(row)
         self._receivers.notify(beat.answered)

@@ -177,10 +177,10 @@ class SupervisorClient:
         """Return the expected duration of a revision's next cold start."""
         return self._expected.get(pool, UNKNOWN_REVISION)
 
-    def arrived(self, namespace: str, name: str) -> None:
-        """Count a request for this function, for the next beat."""
+    def arrived(self, namespace: str, name: str, count: int = 1) -> None:
+        """Count requests for this function, for the next beat."""
         key = (namespace, name)
-        self._arrived[key] = self._arrived.get(key, 0) + 1
+        self._arrived[key] = self._arrived.get(key, 0) + count
 
     def used(self, row: UsageRow) -> None:
         """Add the usage of a call, for the next beat."""

@@ -31,6 +31,7 @@ from benchmarks.measuring.setting import LeftOut, Setting
 from gateway.data_links import Delivered
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
+from gateway.hosts.greeting import DIAL_S
 from registry.exchange import Endpoints, HostRoute, PoolEndpoints, ReplicaEndpoint, encode
 from runtime_image.contract.control import DATA_SOCKET
 from runtime_image.contract.model import ModelSpec
@@ -174,7 +175,7 @@ async def _publish(delivery: Delivery, endpoints: Endpoints) -> None:
     """Publish the replicas; wait until all connections are up and each replica has answered."""
     delivery.receive_endpoints(encode(endpoints))
     for host in endpoints.hosts:
-        await delivery._hosts.route(host).bodies.wait_up()
+        await delivery._hosts.route(host).bodies.wait_up(DIAL_S)
     for pool in endpoints.pools:
         await _calls(delivery, pool, _npy(1_000), 1)
 

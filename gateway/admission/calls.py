@@ -20,7 +20,7 @@ from registry.errors import BadRequest
 from registry.key_form import KEY
 from registry.spec import may_rerun
 from runtime_image.codecs.accept import OIP
-from runtime_image.link.meta import RequestMeta
+from runtime_image.link.meta import RequestMeta, pack_request
 
 REQUEST_ID: Final = "X-Request-Id"
 TRACEPARENT: Final = "traceparent"
@@ -159,6 +159,8 @@ class Admission(NamedTuple):
     limits: CallLimits
     meta: RequestMeta
     """The part of the head that is sent to the replica, without a trace."""
+    packed: bytes
+    """`meta` as frames have it."""
     applied: str
     """Value of Preference-Applied."""
     is_pinned: bool
@@ -176,7 +178,7 @@ def make_admission(
 
     `maxima`: of a wait budget in seconds, and of a body in bytes. Raises BadRequest.
     """
-    function = deployed.function
+    function, meta = deployed.function, head.meta()
     limits, (wait_max_s, body_max) = function.limits, maxima
     wait_s, applied = requested_wait_s(head.prefer, limits.wait_s, wait_max_s)
     return Admission(
@@ -189,7 +191,8 @@ def make_admission(
             limits.queue,
             requested_priority(head.priority, may_be_high=caller.is_high),
         ),
-        head.meta(),
+        meta,
+        pack_request(meta),
         applied,
         bool(head.version) or "@" in head.ref,
         as_of,

@@ -224,6 +224,11 @@ class Link:
         return sum(call.stage is not Stage.ABANDONED for call in self.in_flight.values())
 
     def send(self, call: Call, now: float) -> Send:
+        """Put `call` in flight; return the command that sends it."""
+        self.put(call, now)
+        return Send(self.id, call.id, call)
+
+    def put(self, call: Call, now: float) -> None:
         """Put `call` in flight under an unused id; ids wrap around at ID_MAX."""
         id = self.last_id % ID_MAX + 1
         while id in self.in_flight:
@@ -235,7 +240,6 @@ class Link:
         call.sent_s = call.started_s = now
         call.sends += 1
         self.in_flight[id] = call
-        return Send(self.id, id, call)
 
     def sent_after(self, id: int) -> list[Call]:
         """Return the calls in flight that were sent after `id`, in order.
@@ -286,7 +290,7 @@ class ServerLink(Link):
         self.last_id = id
         return id
 
-    def send(self, call: Call, now: float) -> Send:
+    def put(self, call: Call, now: float) -> None:
         """Request a connection for `call` under an unused id."""
         id = call.id = self.take_id()
         call.stage = Stage.SENT
@@ -295,7 +299,6 @@ class ServerLink(Link):
         call.sends += 1
         exchanges = self.free if call.is_free else self.in_flight
         exchanges[id] = call
-        return Send(self.id, id, call)
 
     def set_quiet(self, call: Call, *, is_quiet: bool) -> None:
         """Note that a WebSocket takes no slot, or takes one again."""

@@ -11,9 +11,10 @@ from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass
 from itertools import count
 
-from gateway.dispatch.call import Call, Command, Link, Send, ServerLink, Stage
+from gateway.dispatch.call import Call, Command, Link, ServerLink, Stage
 from gateway.dispatch.exchanges import Exchanges
 from gateway.dispatch.failures import CallFailures, PoisonList
+from gateway.dispatch.held import HeldBytes
 from gateway.dispatch.pool import LARGE_ANSWER, UNKNOWN, Pool
 from gateway.dispatch.redirects import RerunPolicy, TrafficRedirects
 from registry.errors import FnError, Poison, QueueFull, WaitBudgetOver
@@ -39,20 +40,20 @@ class Limits:
 class Dispatcher:
     """Dispatcher of one gateway process. Methods return the commands that an event requires.
 
-    `exchanges` handles the events of sidecars and of exchanges with functions' servers.
+    `exchanges` handles the events of sidecars and of exchanges with functions' servers. `held`
+    counts the bodies of all calls that have not ended, and what other owners add to it.
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._bytes_max = limits.bytes_max
+        self.held = HeldBytes(limits.bytes_max)
         self._redirects = TrafficRedirects(self.pool)
         self._poison = PoisonList()
-        self._failures = CallFailures(limits.retries, self._redirects, self._poison)
+        self._failures = CallFailures(limits.retries, self._redirects, self._poison, self.held)
         self._positions = count(1)
         self.pools: dict[str, Pool] = {}
         self.links: dict[str, Link] = {}
         self._called: set[str] = set()
         self._has_manager = True
-        self._unsent_bytes = 0
         self.exchanges = Exchanges(self.links, self.pool, self._failures, self._serve)
 
     # Events of clients
@@ -81,7 +82,7 @@ class Dispatcher:
         call.position = next(self._positions)
         link = self._link_for(call, pool, waiting, now)
         if link is not None:  # 6
-            self._failures.held_bytes += len(call.body)
+            self.held.bytes += len(call.body)
             return [link.send(call, now)]
         call.was_held = not pool.is_connected
         budget_s = call.wait_until_s - call.arrived_s
@@ -92,7 +93,7 @@ class Dispatcher:
                 f" this request may wait {budget_s:.3g} s"
             )
             raise WaitBudgetOver(text, retry_after_s=pool.retry_after_s(now))
-        self._failures.held_bytes += len(call.body)  # 8
+        self.held.bytes += len(call.body)  # 8
         pool.enqueue(call)
         if call.was_held:
             pool.update_waking(now)
@@ -106,9 +107,8 @@ class Dispatcher:
         if waiting >= call.queue_max:  # 3
             text = f"{waiting} requests are queued already, at most {call.queue_max} may wait"
             return QueueFull(text, retry_after_s=pool.retry_after_s(now))
-        if self.held_bytes + len(call.body) > self._bytes_max:  # 4
-            text = held_text(self.held_bytes, self._bytes_max)
-            return QueueFull(text, retry_after_s=pool.retry_after_s(now))
+        if self.held.bytes + len(call.body) > self.held.most:  # 4
+            return QueueFull(self.held.over_text, retry_after_s=pool.retry_after_s(now))
         refused_s = self._poison.seconds_left(call, now) if call.may_poison else 0.0
         if refused_s:  # 5
             return Poison("this input killed the model before", retry_after_s=refused_s)
@@ -124,31 +124,34 @@ class Dispatcher:
         """Refuse the body of an exchange that has killed replicas from now on."""
         self._poison.add(call, now)
 
-    def send_now(self, call: Call, now: float) -> Send | None:
+    def send_now(self, call: Call, now: float) -> bool:
         """Fast path: case 6 of `submit`, the most frequent one, without the checks for the others.
 
-        Returns None, with nothing changed, if another case may apply.
+        The call is to be sent as request `call.id` over `call.link`, without a command. Returns
+        False, with nothing changed, if another case may apply.
         """
         key = call.pool
         pool = self.pools.get(key)
         if (
             pool is None
-            or pool.queue
+            or pool.queue.size
             or pool.answer_bytes
             or key in self._redirects.successors
             or self._poison.until_s
         ):
-            return None
-        held_bytes = self._failures.held_bytes + len(call.body)
-        if pool.endpoints.state in REFUSING or not call.queue_max or held_bytes > self._bytes_max:
-            return None
+            return False
+        held = self.held
+        held_bytes = held.bytes + len(call.body)
+        if pool.endpoints.state in REFUSING or not call.queue_max or held_bytes > held.most:
+            return False
         link = pool.least_loaded_link()
         if link is None:
-            return None
-        self._failures.held_bytes = held_bytes
+            return False
+        held.bytes = held_bytes
         self._called.add(key)
         call.position = next(self._positions)
-        return link.send(call, now)
+        link.put(call, now)
+        return True
 
     def cancel(self, call: Call, now: float) -> list[Command]:
         """Remove the call of a disconnected client from its queue, or recall it."""
@@ -158,16 +161,6 @@ class Dispatcher:
             return commands
         self._failures.drop(call, pool, commands)
         return commands + self._serve(pool, now)
-
-    def reserve(self, count: int) -> None:
-        """Add `count` bytes of arriving bodies to the held bytes; a negative count subtracts."""
-        self._failures.held_bytes += count
-
-    def hold_answers(self, count: int) -> None:
-        """Add `count` bytes of answers that clients have not taken to the held bytes; a negative
-        count subtracts."""
-        self._unsent_bytes += count
-        self._failures.held_bytes += count
 
     # Events of the manager
 
@@ -288,11 +281,11 @@ class Dispatcher:
         wanted = call if call.stage is not Stage.ABANDONED else None
         if wanted is not None:
             call.stage = Stage.DONE
-            self._failures.held_bytes -= len(call.body)
+            self.held.bytes -= len(call.body)
             pool.answered_s.append(now)
         if size >= LARGE_ANSWER or pool.answer_bytes:
             pool.note_answer(size)
-        if not pool.queue or size >= LARGE_ANSWER:
+        if not pool.queue.size or size >= LARGE_ANSWER:
             return wanted, []
         return wanted, self._serve(pool, now)
 
@@ -374,12 +367,6 @@ class Dispatcher:
         return list(called)
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes of the bodies of all calls that have not ended, including reserved ones, which are
-        those of bodies that arrive and of unsent answers."""
-        return self._failures.held_bytes
-
-    @property
     def is_idle(self) -> bool:
         """Whether no call is queued or in flight."""
         pools = self.pools.values()
@@ -433,22 +420,14 @@ class Dispatcher:
            1/ANSWERS_PART of the limit, so that such clients do not keep others out. One always fits
            where there is no other, whatever its size.
         """
-        if self.held_bytes > self._bytes_max:  # 1
+        if self.held.bytes > self.held.most:  # 1
             return False
         if not pool.answer_bytes:  # 2
             return True
         large = (each for each in self.pools.values() if each.answer_bytes)  # 3
-        others = self._unsent_bytes + sum(each.answer_bytes * each.in_flight for each in large)
-        return not others or others + pool.answer_bytes <= self._bytes_max // ANSWERS_PART
+        others = self.held.unsent + sum(each.answer_bytes * each.in_flight for each in large)
+        return not others or others + pool.answer_bytes <= self.held.most // ANSWERS_PART
 
     def _forget_if_gone(self, pool: Pool) -> None:
         if pool.endpoints.state == "gone" and not (pool.links or pool.held or pool.detached):
             del self.pools[pool.key]
-
-
-def held_text(held_bytes: int, most: int) -> str:
-    """Return the text of the error where the held bytes leave no room for more."""
-    return (
-        f"the requests held, and the answers that their clients have not taken, have {held_bytes}"
-        f" bytes, at most {most} are allowed"
-    )

@@ -73,7 +73,7 @@ class Exchanges:
             return []
         pool = self._pool(call.pool)
         call.stage = Stage.DONE
-        self._failures.held_bytes -= len(call.body)
+        self._failures.held.bytes -= len(call.body)
         pool.answered_s.append(now)
         if call in pool.detached:  # 2
             del pool.detached[call]
@@ -160,9 +160,13 @@ class Exchanges:
         call = self._link(link_id).find(id)
         if call is None or call.stage is not Stage.SENT:
             return None
+        self.start(call, now)
+        return call
+
+    def start(self, call: Call, now: float) -> None:
+        """Start an exchange that was sent: it has a connection."""
         call.stage = Stage.STARTED
         call.started_s = now
-        return call
 
     def on_not_started(self, link_id: str, id: int, reason: int, now: float) -> list[Command]:
         """Handle a request for a connection that was not granted.

@@ -16,6 +16,7 @@ from gateway.dispatch.call import (
     ServerLink,
     Stage,
 )
+from gateway.dispatch.held import HeldBytes
 from gateway.dispatch.pool import Pool
 from gateway.dispatch.redirects import TrafficRedirects
 from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
@@ -67,15 +68,17 @@ class PoisonList:
 class CallFailures:
     """Fails calls or requeues them; each method appends to `commands`.
 
-    `retries`: how often a call that had started may run again. `held_bytes`: total size of the
-    bodies of all calls that have not ended.
+    `retries`: how often a call that had started may run again. `held` counts the bodies of all
+    calls that have not ended.
     """
 
-    def __init__(self, retries: int, redirects: TrafficRedirects, poison: PoisonList) -> None:
+    def __init__(
+        self, retries: int, redirects: TrafficRedirects, poison: PoisonList, held: HeldBytes
+    ) -> None:
         self._retries = retries
         self._redirects = redirects
         self._poison = poison
-        self.held_bytes = 0
+        self.held = held
 
     def on_replica_died(self, call: Call, pool: Pool, now: float, commands: list[Command]) -> None:
         """Requeue or fail a call whose replica died, or whose link broke.
@@ -248,12 +251,12 @@ class CallFailures:
             commands.append(Recall(call.link, call.id))
         else:
             return
-        self.held_bytes -= len(call.body)
+        self.held.bytes -= len(call.body)
 
     def fail(self, call: Call, error: FnError, commands: list[Command]) -> None:
         """Fail a call that is neither queued nor in flight."""
         call.stage = Stage.DONE
-        self.held_bytes -= len(call.body)
+        self.held.bytes -= len(call.body)
         commands.append(Fail(call, error))
 
     def _release(self, call: Call, pool: Pool, commands: list[Command]) -> None:

@@ -30,14 +30,11 @@ class CallQueue:
     def __init__(self) -> None:
         self._by_priority: tuple[deque[Call], ...] = (deque(), deque(), deque())
         self._turn = 0
+        self.size = 0
+        """Number of calls. Each request looks at it twice, and `len` takes three times as long."""
 
     def __len__(self) -> int:
-        high, normal, low = self._by_priority
-        return len(high) + len(normal) + len(low)
-
-    def __bool__(self) -> bool:
-        high, normal, low = self._by_priority
-        return bool(normal or high or low)
+        return self.size
 
     def __iter__(self) -> Iterator[Call]:
         for queued in self._by_priority:
@@ -46,6 +43,7 @@ class CallQueue:
     def append(self, call: Call) -> None:
         """Add a call whose position is higher than all others."""
         self._by_priority[call.priority].append(call)
+        self.size += 1
 
     def reinsert(self, call: Call) -> None:
         """Requeue a call that was sent and returned, at its old position."""
@@ -53,6 +51,7 @@ class CallQueue:
         # Only other returned calls can have lower positions, and they are few.
         ahead = sum(1 for _ in takewhile(lambda other: other.position < call.position, queued))
         queued.insert(ahead, call)
+        self.size += 1
 
     def pop(self) -> Call:
         """Remove and return the next call to serve. Raises IndexError if the queue is empty."""
@@ -60,18 +59,21 @@ class CallQueue:
             queued = self._by_priority[TURNS[self._turn]]
             self._turn = (self._turn + 1) % len(TURNS)
             if queued:
+                self.size -= 1
                 return queued.popleft()
         raise IndexError("the queue is empty")
 
     def remove(self, call: Call) -> None:
         """Remove a call. Raises ValueError if it is not queued."""
         self._by_priority[call.priority].remove(call)
+        self.size -= 1
 
     def remove_all(self, calls: Sequence[Call]) -> None:
         """Remove those of `calls` that are queued."""
         leaving = set(calls)
         for queued in self._by_priority:
             staying = [call for call in queued if call not in leaving]
+            self.size += len(staying) - len(queued)
             queued.clear()
             queued.extend(staying)
 
@@ -85,12 +87,14 @@ class CallQueue:
             merged = list(merge(queued, coming, key=lambda call: call.position))
             queued.clear()
             queued.extend(merged)
+        self.size += len(calls)
 
     def clear(self) -> list[Call]:
         """Remove and return all calls."""
         calls = list(self)
         for queued in self._by_priority:
             queued.clear()
+        self.size = 0
         return calls
 
     def oldest_s(self) -> float:

@@ -16,13 +16,15 @@ from typing import Any, Final, Literal, NamedTuple
 
 from gateway.admission.callers import ANY, Need
 from gateway.admission.credentials import Realm
+from gateway.dispatch.held import HeldBytes
 from gateway.grpc.connection_cut import cut_connection
-from gateway.grpc.message_reader import MessageReader, OwnRoom
+from gateway.grpc.message_reader import MessageReader
 from gateway.grpc.metadata import CallHead
 from gateway.http.context import Invoker
 from gateway.http.reservations import BodyBudget
 from gateway.settings import GatewaySettings
 from gateway.unsent import UnsentAnswer, UnsentAnswers
+from registry.errors import BadRequest
 from registry.shares import Shares
 
 UNASKED: Final = 16 * 1024
@@ -66,23 +68,25 @@ class CallClass(Enum):
 
 
 class ClassRules(NamedTuple):
-    """Limits of the RPCs of one class. `most`: max bytes of a message; `read_s`: seconds for one;
-    `answers`: the count of answers that their clients have not taken."""
+    """Limits of the RPCs of one class."""
 
-    answers: UnsentAnswers
     shares: Shares
     reader: MessageReader
     most: int
+    """Max bytes of a message."""
     read_s: float
+    """Seconds for a message."""
 
 
 class AdmittedCall:
     """An RPC that was admitted; leaving its context gives its place back."""
 
-    __slots__ = ("_context", "_party", "_rules")
+    __slots__ = ("_answers", "_context", "_party", "_rules")
 
-    def __init__(self, rules: ClassRules, party: str, context: Any) -> None:
+    def __init__(self, rules: ClassRules, answers: UnsentAnswers, party: str, context: Any) -> None:
+        """`answers`: the count of answers that clients have not taken."""
         self._rules = rules
+        self._answers = answers
         self._party = party
         self._context = context
 
@@ -95,6 +99,13 @@ class AdmittedCall:
         """Return the next message, None if the client sends no more. Raises FnError."""
         rules = self._rules
         return rules.reader.read(self._context, self._party, rules.most, rules.read_s)
+
+    async def read_one(self, name: str) -> bytes:
+        """Return the only message of a call, of the type `name`. Raises FnError."""
+        data = await self.read()
+        if data is None:
+            raise BadRequest(f"expected a message {name}, got none")
+        return data
 
     def answer(self, data: bytes) -> bytes:
         """Return the bytes of a call's only answer, which gRPC gets now: none get there another
@@ -109,7 +120,7 @@ class AdmittedCall:
         """Return the count of what the client has not taken; a cut ends its connection."""
         loop, peer = asyncio.get_running_loop(), self._context.peer()
         cut = partial(loop.run_in_executor, None, cut_connection, peer)
-        return self._rules.answers.open(cut)
+        return UnsentAnswer(self._answers, cut)
 
     def __enter__(self) -> AdmittedCall:
         return self
@@ -130,7 +141,7 @@ class CallAdmission:
         settings = invoker.settings
         self._access = invoker.access
         room, read_s = message_max(settings), settings.body_read_s
-        answers = invoker.body_budget.answers
+        self._answers = invoker.body_budget.answers
         callers = MessageReader(invoker.body_budget, room, PATIENCE_S)
         health, reflection = _own_reader(room), _own_reader(room)
         self._readers = (callers, health, reflection)
@@ -140,13 +151,13 @@ class CallAdmission:
         checks, watches = Shares("checks are open", CHECKS), Shares("watches are open", WATCHES)
         reflections = Shares("streams of reflection are open", REFLECTIONS)
         self._rules = {
-            CallClass.INFERENCE: ClassRules(answers, calls, callers, room, read_s),
-            CallClass.STREAM: ClassRules(answers, streams, callers, room, STREAM_IDLE_S),
-            CallClass.CONTROL: ClassRules(answers, controls, callers, CONTROL_MAX, read_s),
-            CallClass.CHECK: ClassRules(answers, checks, health, CONTROL_MAX, CHECK_READ_S),
-            CallClass.WATCH: ClassRules(answers, watches, health, CONTROL_MAX, CHECK_READ_S),
+            CallClass.INFERENCE: ClassRules(calls, callers, room, read_s),
+            CallClass.STREAM: ClassRules(streams, callers, room, STREAM_IDLE_S),
+            CallClass.CONTROL: ClassRules(controls, callers, CONTROL_MAX, read_s),
+            CallClass.CHECK: ClassRules(checks, health, CONTROL_MAX, CHECK_READ_S),
+            CallClass.WATCH: ClassRules(watches, health, CONTROL_MAX, CHECK_READ_S),
             CallClass.REFLECTION: ClassRules(
-                answers, reflections, reflection, CONTROL_MAX, REFLECTION_IDLE_S
+                reflections, reflection, CONTROL_MAX, REFLECTION_IDLE_S
             ),
         }
 
@@ -175,7 +186,7 @@ class CallAdmission:
     def _enter(self, call_class: CallClass, party: str, context: Any) -> AdmittedCall:
         rules = self._rules[call_class]
         rules.shares.take(party)
-        return AdmittedCall(rules, party, context)
+        return AdmittedCall(rules, self._answers, party, context)
 
 
 def message_max(settings: GatewaySettings) -> int:
@@ -201,4 +212,5 @@ def rpcs_max(settings: GatewaySettings) -> int:
 
 
 def _own_reader(room: int) -> MessageReader:
-    return MessageReader(BodyBudget(OwnRoom(), room, monotonic), room, OWN_PATIENCE_S)
+    """Return a reader whose reads no other caller's bytes delay."""
+    return MessageReader(BodyBudget(HeldBytes(room), monotonic), room, OWN_PATIENCE_S)

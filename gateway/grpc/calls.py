@@ -236,7 +236,7 @@ class InferCall:
             self.result = self.result._replace(metadata=(*self.result.metadata, *sent))
         else:
             length = 0
-            for name, value in reply.headers:
+            for name, value in reply.fields:
                 if name == _JSON_LENGTH:
                     length = int(value)
                 elif name in _SENT:

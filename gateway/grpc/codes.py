@@ -1,4 +1,4 @@
-"""The one table that maps errors to gRPC status codes, and what a failed call ends with.
+"""The gRPC status codes of errors, by their HTTP status, and the end of a failed call.
 
 Source: gRPC, "Status codes and their use in gRPC". Triton's server has the same codes for the same
 errors where it has them.
@@ -7,77 +7,40 @@ errors where it has them.
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from grpc import StatusCode
 
+from gateway.problems import STATUS, line
 from registry import errors
 from registry.errors import FnError
 
-CODE: Final[dict[type[FnError], StatusCode]] = {
-    errors.FnError: StatusCode.INTERNAL,
-    errors.Unknown: StatusCode.NOT_FOUND,
-    errors.UnknownFunction: StatusCode.NOT_FOUND,
-    errors.UnknownRevision: StatusCode.NOT_FOUND,
-    errors.UnknownModel: StatusCode.NOT_FOUND,
-    errors.BadRequest: StatusCode.INVALID_ARGUMENT,
-    errors.BadInput: StatusCode.INVALID_ARGUMENT,
-    errors.UnsupportedType: StatusCode.INVALID_ARGUMENT,
-    errors.UnsupportedEncoding: StatusCode.INVALID_ARGUMENT,
-    errors.ExpectationFailed: StatusCode.INVALID_ARGUMENT,
-    errors.HeadTimeout: StatusCode.DEADLINE_EXCEEDED,
-    errors.HeadTooLarge: StatusCode.RESOURCE_EXHAUSTED,
-    errors.TooManyConnections: StatusCode.UNAVAILABLE,
-    errors.NotAcceptable: StatusCode.INVALID_ARGUMENT,
-    errors.MethodNotAllowed: StatusCode.UNIMPLEMENTED,
-    errors.BodyTooLarge: StatusCode.RESOURCE_EXHAUSTED,
-    errors.BodyTimeout: StatusCode.DEADLINE_EXCEEDED,
-    errors.QueueFull: StatusCode.RESOURCE_EXHAUSTED,
-    errors.BodyEvicted: StatusCode.RESOURCE_EXHAUSTED,
-    errors.WaitBudgetOver: StatusCode.UNAVAILABLE,
-    errors.FunctionFailing: StatusCode.UNAVAILABLE,
-    errors.FunctionFailed: StatusCode.INTERNAL,
-    errors.ExecutionTimeout: StatusCode.DEADLINE_EXCEEDED,
-    errors.ReplicaDied: StatusCode.INTERNAL,
-    errors.Poison: StatusCode.INTERNAL,
-    errors.AnswerTooLarge: StatusCode.INTERNAL,
-    errors.UpstreamFailed: StatusCode.INTERNAL,
-    errors.UpstreamTimeout: StatusCode.DEADLINE_EXCEEDED,
-    errors.NotServed: StatusCode.UNIMPLEMENTED,
-    errors.Asleep: StatusCode.UNAVAILABLE,
-    errors.PathDenied: StatusCode.PERMISSION_DENIED,
-    errors.ShuttingDown: StatusCode.UNAVAILABLE,
-    errors.NoKey: StatusCode.UNAUTHENTICATED,
-    errors.WrongScope: StatusCode.PERMISSION_DENIED,
-    errors.ForeignOrigin: StatusCode.PERMISSION_DENIED,
-    errors.ForeignHost: StatusCode.PERMISSION_DENIED,
-    errors.Refused: StatusCode.FAILED_PRECONDITION,
-    errors.BadBundle: StatusCode.FAILED_PRECONDITION,
-    errors.BadManifest: StatusCode.FAILED_PRECONDITION,
-    errors.ModelRefused: StatusCode.FAILED_PRECONDITION,
-    errors.ServerRefused: StatusCode.FAILED_PRECONDITION,
-    errors.HostRefused: StatusCode.FAILED_PRECONDITION,
-    errors.BadNeeds: StatusCode.FAILED_PRECONDITION,
-    errors.EnvironmentRefused: StatusCode.FAILED_PRECONDITION,
-    errors.IndexAway: StatusCode.UNAVAILABLE,
-    errors.TrialKilled: StatusCode.UNAVAILABLE,
-    errors.BuildFailed: StatusCode.FAILED_PRECONDITION,
-    errors.BuildGivenUp: StatusCode.UNAVAILABLE,
-    errors.Incompatible: StatusCode.FAILED_PRECONDITION,
-    errors.Conflict: StatusCode.FAILED_PRECONDITION,
-    errors.PreconditionFailed: StatusCode.FAILED_PRECONDITION,
-    errors.PreconditionRequired: StatusCode.FAILED_PRECONDITION,
-    errors.NoRoom: StatusCode.UNAVAILABLE,
-    errors.AdviceUnavailable: StatusCode.UNAVAILABLE,
-    errors.StoreUnavailable: StatusCode.UNAVAILABLE,
-    errors.RevokedNotStored: StatusCode.UNAVAILABLE,
-    errors.DriverError: StatusCode.UNAVAILABLE,
-    errors.StartRefused: StatusCode.UNAVAILABLE,
-    errors.EngineDown: StatusCode.UNAVAILABLE,
-    errors.HostDown: StatusCode.UNAVAILABLE,
-    errors.SupervisorAway: StatusCode.UNAVAILABLE,
+_EXAMPLES: Final[dict[StatusCode, tuple[type[FnError], ...]]] = {
+    StatusCode.INVALID_ARGUMENT: (
+        errors.BadRequest,
+        errors.UnsupportedType,
+        errors.NotAcceptable,
+        errors.ExpectationFailed,
+    ),
+    StatusCode.UNAUTHENTICATED: (errors.NoKey,),
+    StatusCode.PERMISSION_DENIED: (errors.WrongScope, errors.ForeignHost),
+    StatusCode.NOT_FOUND: (errors.Unknown,),
+    StatusCode.UNIMPLEMENTED: (errors.MethodNotAllowed, errors.NotServed),
+    StatusCode.DEADLINE_EXCEEDED: (errors.BodyTimeout, errors.ExecutionTimeout),
+    StatusCode.FAILED_PRECONDITION: (
+        errors.Refused,
+        errors.Conflict,
+        errors.PreconditionFailed,
+        errors.PreconditionRequired,
+    ),
+    StatusCode.RESOURCE_EXHAUSTED: (errors.BodyTooLarge, errors.HeadTooLarge, errors.QueueFull),
+    StatusCode.INTERNAL: (errors.FnError, errors.ReplicaDied),
+    StatusCode.UNAVAILABLE: (errors.ShuttingDown,),
 }
-"""One row per error class. No other module chooses a code for an error."""
+_OF_STATUS: Final = {STATUS[one]: code for code, ones in _EXAMPLES.items() for one in ones}
+CODE: Final = {kind: _OF_STATUS[status] for kind, status in STATUS.items()}
+"""The code of each error class: errors with the same HTTP status have the same code. No other
+module chooses a code for an error."""
 
 TEXT_MAX: Final = 4000
 """Max characters of a status message. It travels in a header, and clients refuse headers of more
@@ -99,13 +62,17 @@ def failure(error: FnError, *, for_admin: bool = False) -> Failure:
 
     `for_admin` adds what only administrators may read to the text.
     """
-    text = f"{error.title}: {error.message}"
-    if for_admin and error.admin_detail:
-        text += f"; {error.admin_detail}"
+    text = line(error, for_admin=for_admin)
     metadata = [(PROBLEM, error.code)]
     if error.retry_after_s is not None:
         metadata.append((RETRY_AFTER, str(max(1, math.ceil(error.retry_after_s)))))
     return Failure(CODE[type(error)], _printable(text[:TEXT_MAX]), tuple(metadata))
+
+
+async def abort(context: Any, failed: Failure) -> NoReturn:
+    """End a call with its failure. Raises, always."""
+    await context.abort(failed.code, failed.text, failed.metadata)
+    raise AssertionError("abort raises")
 
 
 def _printable(text: str) -> str:

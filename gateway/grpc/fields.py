@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from gateway.grpc.wire import NotPlain, varint
 from registry.errors import BadRequest
 
 PARSED_MAX: Final = 65_536
@@ -32,6 +33,14 @@ def nested_of(descriptor: Any) -> Nested:
 
 def check_fields(data: bytes, nested: Nested) -> None:
     """Raise BadRequest for a message of more than PARSED_MAX fields, or a malformed one."""
+    try:
+        _count(data, nested)
+    except (IndexError, NotPlain):
+        raise BadRequest("expected a message, got one that is cut off") from None
+
+
+def _count(data: bytes, nested: Nested) -> None:
+    """Raise IndexError or NotPlain for a message that is cut off, and BadRequest as above."""
     left = PARSED_MAX
     waiting = [(0, len(data), nested)]
     while waiting:
@@ -41,29 +50,17 @@ def check_fields(data: bytes, nested: Nested) -> None:
             if left < 0:
                 text = f"expected at most {PARSED_MAX} fields in a message, got more"
                 raise BadRequest(f"{text}: send tensors in raw_input_contents")
-            tag, at = _varint(data, at)
+            tag, at = varint(data, at, _VARINT_BYTES_MAX)
             kind = tag & 7
             if kind == _LENGTH:
-                length, at = _varint(data, at)
+                length, at = varint(data, at, _VARINT_BYTES_MAX)
                 inner = table.get(tag >> 3)
                 if inner is not None:
                     waiting.append((at, at + length, inner))
                 at += length
             elif kind == _VARINT:
-                _, at = _varint(data, at)
+                _, at = varint(data, at, _VARINT_BYTES_MAX)
             else:
                 at += _FIXED.get(kind, 0)
         if at != end:
-            raise BadRequest("expected a message, got one that is cut off")
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at`, and the place behind it. Raises BadRequest."""
-    number = shift = 0
-    for byte in data[at : at + _VARINT_BYTES_MAX]:
-        number |= (byte & 127) << shift
-        shift += 7
-        at += 1
-        if byte < 128:
-            return number, at
-    raise BadRequest("expected a message, got one that is cut off")
+            raise NotPlain

@@ -15,10 +15,11 @@ import structlog
 from gateway.grpc.answer import in_stream, stream_error
 from gateway.grpc.call_admission import AdmittedCall, CallAdmission, CallClass
 from gateway.grpc.calls import Calls, InferCall
-from gateway.grpc.codes import Failure, failure
+from gateway.grpc.codes import Failure, abort, failure
 from gateway.grpc.metadata import CallHead, read_metadata
 from gateway.revocation import cut_revoked
-from registry.errors import BadRequest, FnError, ShuttingDown
+from gateway.waits import shutting_down
+from registry.errors import FnError
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
@@ -61,9 +62,7 @@ class Inferences:
         call = InferCall(self._calls, caller, done)
         try:
             with self._admission.admit(CallClass.INFERENCE, caller, "invoke", context) as admitted:
-                data = await admitted.read()
-                if data is None:
-                    raise BadRequest("expected a message ModelInferRequest, got none")
+                data = await admitted.read_one("ModelInferRequest")
                 call.start(data, context.time_remaining())
                 if call.result is None:
                     await answered
@@ -77,8 +76,7 @@ class Inferences:
         except Exception as error:  # noqa: BLE001 - error boundary: `refuse` hides internals
             call.refuse(error)
         assert isinstance(call.result, Failure)
-        await _abort(context, call.result)
-        raise AssertionError("abort raises")
+        return await abort(context, call.result)
 
     async def stream(self, _messages: object, context: Context) -> None:
         """Answer the requests of one stream."""
@@ -86,7 +84,7 @@ class Inferences:
         try:
             admitted = self._admission.admit(CallClass.STREAM, caller, "invoke", context)
         except FnError as error:
-            await _abort(context, failure(error))
+            await abort(context, failure(error))
         stream = Stream(self._calls, caller, admitted, context)
         self._streams.add(stream)
         try:
@@ -197,7 +195,7 @@ class Stream:
             while self._unsent:
                 message = self._unsent[0]
                 if isinstance(message, Failure):
-                    await _abort(self._context, message)
+                    await abort(self._context, message)
                     return
                 self._is_writing = True
                 try:
@@ -210,15 +208,10 @@ class Stream:
                 self._limit()
             if not self._in_flight:
                 if self._is_stopping:
-                    self._end = ShuttingDown("the server is shutting down", retry_after_s=5)
+                    self._end = shutting_down()
                 if self._end is not None:
-                    await _abort(self._context, failure(self._end))
+                    await abort(self._context, failure(self._end))
                 if self._is_read:
                     return
             self._changed.clear()
             await self._changed.wait()
-
-
-async def _abort(context: Context, failed: Failure) -> None:
-    """End a call with its failure. Raises, always."""
-    await context.abort(failed.code, failed.text, failed.metadata)

@@ -34,21 +34,6 @@ LARGE: Final = 2**20
 RETRY_S: Final = 1.0
 
 
-class OwnRoom:
-    """Held bytes of reads that no other caller's bytes may delay, see `HeldBytes`."""
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-
-    def reserve(self, count: int) -> None:
-        """Implement `HeldBytes.reserve`."""
-        self.held_bytes += count
-
-    def hold_answers(self, count: int) -> None:
-        """Implement `HeldBytes.hold_answers`."""
-        self.held_bytes += count
-
-
 class MessageRead(BodyReservation):
     """A read, which is its own reservation: no cycle for the garbage collector.
 

@@ -13,9 +13,9 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from gateway.grpc.call_admission import AdmittedCall, CallAdmission, CallClass
-from gateway.grpc.codes import failure
+from gateway.grpc.codes import abort, failure
 from gateway.grpc.messages import POOL, SERVICE, parse
-from registry.errors import BadRequest, FnError
+from registry.errors import FnError
 
 REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 """The newer name of reflection, with the same messages."""
@@ -57,7 +57,7 @@ class Health:
             with self._admission.admit_anyone(CallClass.CHECK, context) as admitted:
                 request = await _health_request(admitted)
         except FnError as error:
-            await _abort(context, error)
+            await abort(context, failure(error))
         answer: Message = await self._servicer.Check(request, context)
         return answer
 
@@ -68,7 +68,7 @@ class Health:
                 async with asyncio.timeout(WATCH_S):
                     await self._servicer.Watch(request, context)
         except FnError as error:
-            await _abort(context, error)
+            await abort(context, failure(error))
         except TimeoutError:
             text = f"a watch ends after {WATCH_S:g} s: begin another one"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
@@ -88,7 +88,7 @@ def reflection_handlers(admission: CallAdmission) -> list[grpc.GenericRpcHandler
                 async for answer in servicer.ServerReflectionInfo(_questions(admitted), context):
                     yield answer
         except FnError as error:
-            await _abort(context, error)
+            await abort(context, failure(error))
 
     handler = grpc.stream_stream_rpc_method_handler(
         reflect, response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString
@@ -100,18 +100,9 @@ def reflection_handlers(admission: CallAdmission) -> list[grpc.GenericRpcHandler
 
 
 async def _health_request(admitted: AdmittedCall) -> Any:
-    data = await admitted.read()
-    if data is None:
-        raise BadRequest("expected a message HealthCheckRequest, got none")
-    return parse(health_pb2.HealthCheckRequest, data)
+    return parse(health_pb2.HealthCheckRequest, await admitted.read_one("HealthCheckRequest"))
 
 
 async def _questions(admitted: AdmittedCall) -> AsyncIterator[Any]:
     while (data := await admitted.read()) is not None:
         yield parse(reflection_pb2.ServerReflectionRequest, data)
-
-
-async def _abort(context: Any, error: FnError) -> None:
-    """End an RPC with its error. Raises, always."""
-    failed = failure(error)
-    await context.abort(failed.code, failed.text, failed.metadata)

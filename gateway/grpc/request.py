@@ -38,31 +38,22 @@ NO_FINAL: Final = "triton_enable_empty_final_response"
 """Parameter of requests in a stream. Without decoupled models every answer is final, so that there
 is nothing to enable."""
 _SHARED: Final = "shared_memory_"
-_FIELD: Final = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    dtypes.BYTES: "bytes_contents",
+_CONTENTS: Final = {
+    "BOOL": ("bool_contents", ""),
+    "INT8": ("int_contents", "b"),
+    "INT16": ("int_contents", "h"),
+    "INT32": ("int_contents", "i"),
+    "INT64": ("int64_contents", "q"),
+    "UINT8": ("uint_contents", "B"),
+    "UINT16": ("uint_contents", "H"),
+    "UINT32": ("uint_contents", "I"),
+    "UINT64": ("uint64_contents", "Q"),
+    "FP32": ("fp32_contents", ""),
+    "FP64": ("fp64_contents", ""),
+    dtypes.BYTES: ("bytes_contents", ""),
 }
-"""Field of the typed contents of each datatype; FP16 and BF16 have none."""
-_CODE: Final = {
-    "INT8": "b",
-    "INT16": "h",
-    "INT32": "i",
-    "INT64": "q",
-    "UINT8": "B",
-    "UINT16": "H",
-    "UINT32": "I",
-    "UINT64": "Q",
-}
+"""Field of the typed contents of each datatype, and the type code in `array` of one that is an
+integer; FP16 and BF16 have none."""
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -152,16 +143,15 @@ def pack(request: Any, raw: Sequence[Body]) -> Packed:
             text = f"expected at most {AXES_MAX} axes in its shape, got {len(one.shape)}"
             raise BadInput(f"input {_shown(one.name)}: {text}")
     tensors = _raw(request.inputs, raw) if raw else [_typed(one) for one in request.inputs]
-    inputs = []
-    for one, data in zip(request.inputs, tensors, strict=True):
-        inputs.append(
-            {
-                "name": one.name,
-                "shape": list(one.shape),
-                "datatype": one.datatype,
-                "parameters": {"binary_data_size": len(data)},
-            }
-        )
+    inputs = [
+        {
+            "name": one.name,
+            "shape": list(one.shape),
+            "datatype": one.datatype,
+            "parameters": {"binary_data_size": len(data)},
+        }
+        for one, data in zip(request.inputs, tensors, strict=True)
+    ]
     head: dict[str, Any] = {"inputs": inputs}
     if request.outputs:
         head["outputs"] = [_output(one) for one in request.outputs]
@@ -187,9 +177,9 @@ def _raw(inputs: Any, raw: Sequence[Body]) -> Sequence[Body]:
 def _typed(tensor: Any) -> Body:
     """Return the elements of an input's typed contents."""
     name, datatype = _shown(tensor.name), tensor.datatype
-    expected = _FIELD.get(datatype)
-    if expected is None:
-        _check_datatype(name, datatype)
+    if datatype not in _CONTENTS:
+        raise _wrong_datatype(name, datatype)
+    expected, code = _CONTENTS[datatype]
     fields = tensor.contents.ListFields()
     found = [one.name for one, _ in fields]
     count = _count(name, tensor.shape)
@@ -205,8 +195,7 @@ def _typed(tensor: Any) -> Body:
         return b""
     if datatype == dtypes.BYTES:
         return b"".join(_prefixed(values))
-    code = _CODE.get(datatype)
-    if code is None:
+    if not code:
         return _packed_field(tensor.contents, count * dtypes.ITEM_SIZE[datatype])
     return _integers(name, datatype, code, values)
 
@@ -236,11 +225,11 @@ def _prefixed(items: Iterable[bytes]) -> Iterable[bytes]:
         yield item
 
 
-def _check_datatype(name: str, datatype: str) -> None:
+def _wrong_datatype(name: str, datatype: str) -> BadInput:
     if datatype in dtypes.ITEM_SIZE:
-        raise BadInput(f"input {name}: expected {datatype} in raw_input_contents, got contents")
+        return BadInput(f"input {name}: expected {datatype} in raw_input_contents, got contents")
     known = ", ".join(sorted(dtypes.ALL))
-    raise BadInput(f"input {name}: expected a datatype of {known}, got {_shown(datatype)}")
+    return BadInput(f"input {name}: expected a datatype of {known}, got {_shown(datatype)}")
 
 
 def _count(name: str, shape: Any) -> int:

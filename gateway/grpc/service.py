@@ -6,7 +6,7 @@ Their answers are the documents of REST as messages.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -14,14 +14,12 @@ from google.protobuf import json_format
 
 from gateway.admission.callers import Need
 from gateway.grpc.call_admission import AnyKey, CallAdmission, CallClass
-from gateway.grpc.codes import failure
+from gateway.grpc.codes import abort, failure
 from gateway.grpc.messages import METHODS, message, parse
 from gateway.grpc.metadata import CallHead, read_metadata
 from gateway.http.context import Invoker
-from gateway.http.oip.extensions import LOG_SETTINGS, trace_settings
 from gateway.http.oip.served import ServedModels
-from gateway.oip import documents, repository
-from gateway.waits import OpenWaits
+from gateway.oip import documents
 from registry.errors import BadRequest, FnError, NotServed, Unknown
 
 log = structlog.get_logger()
@@ -32,29 +30,16 @@ Handler = Callable[[object, Any], Awaitable[bytes]]
 
 SHOWN_MAX: Final = 100
 """Max characters of a client's text in an error."""
-UNREAD: Final = frozenset({"ServerLive", "ServerReady"})
-"""Methods that anyone may call. Their messages say nothing and are not read."""
-NEEDS: Final[dict[str, Need | AnyKey]] = {
-    "ModelReady": "invoke",
-    "ServerMetadata": "any",
-    "ModelMetadata": "invoke",
-    "ModelConfig": "invoke",
-    "ModelStatistics": "read",
-    "RepositoryIndex": "any",
-    "RepositoryModelLoad": "deploy",
-    "RepositoryModelUnload": "deploy",
-    "SystemSharedMemoryStatus": "any",
-    "SystemSharedMemoryRegister": "any",
-    "SystemSharedMemoryUnregister": "any",
-    "CudaSharedMemoryStatus": "any",
-    "CudaSharedMemoryRegister": "any",
-    "CudaSharedMemoryUnregister": "any",
-    "TraceSetting": "admin",
-    "LogSettings": "admin",
-}
-"""The scope of each other method, as of the same request over REST; checked before its message is
-read, and with the model's name after it."""
-_FIXED: Final = "these settings cannot be changed while the server runs: set {}"
+
+
+class Method(NamedTuple):
+    """How a method is served."""
+
+    need: Need | AnyKey | None
+    """The scope, as of the same request over REST; checked before the message is read, and with the
+    model's name after it. None if anyone may call the method: its message says nothing and is not
+    read."""
+    serve: Serve
 
 
 class Service:
@@ -66,36 +51,31 @@ class Service:
         self._admission = admission
         self._version = version
         self._models = ServedModels(invoker)
-        self.waits: Final = OpenWaits()
-        self._serves: dict[str, Serve] = {
-            "ServerLive": self._live,
-            "ServerReady": self._ready,
-            "ModelReady": self._model_ready,
-            "ServerMetadata": self._server_metadata,
-            "ModelMetadata": self._model_metadata,
-            "ModelConfig": self._model_config,
-            "ModelStatistics": self._model_statistics,
-            "RepositoryIndex": self._index,
-            "RepositoryModelLoad": self._load,
-            "RepositoryModelUnload": self._unload,
-            "SystemSharedMemoryStatus": self._no_regions,
-            "SystemSharedMemoryRegister": self._no_registering,
-            "SystemSharedMemoryUnregister": self._no_regions,
-            "CudaSharedMemoryStatus": self._no_regions,
-            "CudaSharedMemoryRegister": self._no_registering,
-            "CudaSharedMemoryUnregister": self._no_regions,
-            "TraceSetting": self._trace_setting,
-            "LogSettings": self._log_settings,
+        self.waits: Final = self._models.waits
+        self.methods: Final = {
+            "ServerLive": Method(None, self._live),
+            "ServerReady": Method(None, self._ready),
+            "ModelReady": Method("invoke", self._model_ready),
+            "ServerMetadata": Method("any", self._server_metadata),
+            "ModelMetadata": Method("invoke", self._model_metadata),
+            "ModelConfig": Method("invoke", self._model_config),
+            "ModelStatistics": Method("read", self._model_statistics),
+            "RepositoryIndex": Method("any", self._index),
+            "RepositoryModelLoad": Method("deploy", self._load),
+            "RepositoryModelUnload": Method("deploy", self._unload),
+            "SystemSharedMemoryStatus": Method("any", self._no_regions),
+            "SystemSharedMemoryRegister": Method("any", self._no_registering),
+            "SystemSharedMemoryUnregister": Method("any", self._no_regions),
+            "CudaSharedMemoryStatus": Method("any", self._no_regions),
+            "CudaSharedMemoryRegister": Method("any", self._no_registering),
+            "CudaSharedMemoryUnregister": Method("any", self._no_regions),
+            "TraceSetting": Method("admin", self._trace_setting),
+            "LogSettings": Method("admin", self._log_settings),
         }
-
-    @property
-    def methods(self) -> list[str]:
-        """Names of the methods."""
-        return list(self._serves)
 
     def handler(self, method: str) -> Handler:
         """Return gRPC's handler of a method, which reads its message itself, as bytes."""
-        serve, described = self._serves[method], METHODS[method]
+        (need, serve), described = self.methods[method], METHODS[method]
         request, response = message(described.input_type.name), message(described.output_type.name)
 
         async def answer(data: bytes, caller: CallHead) -> bytes:
@@ -105,13 +85,10 @@ class Service:
         async def handle(_messages: object, context: Any) -> bytes:
             caller = read_metadata(context.invocation_metadata())
             try:
-                if method in UNREAD:
+                if need is None:
                     return await answer(b"", caller)
-                need = NEEDS[method]
                 with self._admission.admit(CallClass.CONTROL, caller, need, context) as admitted:
-                    data = await admitted.read()
-                    if data is None:
-                        raise BadRequest(f"expected a message {request.DESCRIPTOR.name}, got none")
+                    data = await admitted.read_one(described.input_type.name)
                     return admitted.answer(await answer(data, caller))
             except FnError as error:
                 found = error
@@ -119,9 +96,7 @@ class Service:
                 log.exception("a request failed", method=method)
                 found = FnError("see the server's log")
             is_admin = self._invoker.access.is_admin(caller.credential)
-            failed = failure(found, for_admin=is_admin)
-            await context.abort(failed.code, failed.text, failed.metadata)
-            raise AssertionError("abort raises")
+            return await abort(context, failure(found, for_admin=is_admin))
 
         return handle
 
@@ -146,19 +121,21 @@ class Service:
 
     async def _model_metadata(self, request: Any, caller: CallHead) -> Document:
         found = self._models.find(caller.credential, "invoke", request.name, request.version)
-        return documents.model_metadata(found, self._models.versions(found))
+        return self._models.metadata(found)
 
     async def _model_config(self, request: Any, caller: CallHead) -> Document:
         found = self._models.find(caller.credential, "invoke", request.name, request.version)
-        return {"config": documents.model_config(found, self._models.versions(found))}
+        return {"config": self._models.config(found)}
 
     async def _model_statistics(self, request: Any, caller: CallHead) -> Document:
         models, credential = self._models, caller.credential
         if not request.name:
             models.check(credential, "read")
-            return await models.statistics(models.all())
-        found = models.find(credential, "read", request.name, request.version)
-        return await models.statistics([found] if request.version else models.versions(found))
+            counted = await models.statistics()
+        else:
+            found = models.find(credential, "read", request.name, request.version)
+            counted = await models.statistics(found, is_one=bool(request.version))
+        return msgspec.to_builtins(counted)  # type: ignore[no-any-return]
 
     async def _index(self, request: Any, caller: CallHead) -> Document:
         """List every version of the models that the caller may invoke."""
@@ -167,16 +144,14 @@ class Service:
     async def _load(self, request: Any, caller: CallHead) -> Document:
         """Answer once a replica of the model is ready, within the wait budget of a call."""
         found = self._models.find(caller.credential, "deploy", request.model_name)
-        repository.check_load(_encoded(request.parameters))
-        self._models.check_open()
-        await self.waits.run(self._models.control.load(found, found.function.limits.wait_s))
+        wait_s = found.function.limits.wait_s
+        await self._models.load(found, _encoded(request.parameters), wait_s)
         return {}
 
     async def _unload(self, request: Any, caller: CallHead) -> Document:
         """Answer at once; the replicas stop when they are idle."""
         found = self._models.find(caller.credential, "deploy", request.model_name)
-        repository.check_unload(_encoded(request.parameters))
-        await self._models.control.unload(found)
+        await self._models.unload(found, _encoded(request.parameters))
         return {}
 
     async def _no_regions(self, request: Any, caller: CallHead) -> Document:
@@ -196,16 +171,16 @@ class Service:
             self._models.find(caller.credential, "admin", request.model_name)
         # A setting without values is Triton's "as before".
         if any(one.value for one in request.settings.values()):
-            raise BadRequest(_FIXED.format("FN_TRACES and FN_TRACES_SAMPLE"))
-        found = trace_settings(self._invoker.settings)
+            raise BadRequest(documents.TRACES_FIXED)
+        found = documents.trace_settings(self._invoker.settings)
         values = {k: {"value": v if isinstance(v, list) else [v]} for k, v in found.items()}
         return {"settings": values}
 
     async def _log_settings(self, request: Any, caller: CallHead) -> Document:
         self._models.check(caller.credential, "admin")
         if any(one.WhichOneof("parameter_choice") for one in request.settings.values()):
-            raise BadRequest(_FIXED.format("FN_LOG_FORMAT and FN_ACCESS_LOG"))
-        return {"settings": {key: _log_value(one) for key, one in LOG_SETTINGS.items()}}
+            raise BadRequest(documents.LOGS_FIXED)
+        return {"settings": {key: _log_value(one) for key, one in documents.LOG_SETTINGS.items()}}
 
 
 def _encoded(parameters: Any) -> bytes:

@@ -78,7 +78,7 @@ def _field_at(data: bytes, at: int) -> tuple[int, int, int]:
     try:
         tag, length, value = data[at], data[at + 1], at + 2
         if length > 127:
-            length, value = _varint(data, at + 1)
+            length, value = varint(data, at + 1, _VARINT_BYTES_MAX)
     except IndexError:
         raise NotPlain from None
     after = value + length
@@ -87,10 +87,11 @@ def _field_at(data: bytes, at: int) -> tuple[int, int, int]:
     return tag, value, after
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at`, and the place behind it. Raises IndexError, and NotPlain."""
+def varint(data: bytes, at: int, most: int) -> tuple[int, int]:
+    """Return the number at `at`, of at most `most` bytes, and the place behind it. Raises
+    IndexError, and NotPlain."""
     number = 0
-    for shift in range(_VARINT_BYTES_MAX):
+    for shift in range(most):
         byte = data[at + shift]
         number |= (byte & 127) << 7 * shift
         if byte < 128:

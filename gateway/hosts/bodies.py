@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gateway.shared_memory import Body, BodySlot
+from gateway.socket_channel import Side
 from runtime_image.link.frames import LinkError
 
 
-class FramedBodies:
+class FramedBodies(Side):
     """Slots of the bodies on one link: each is held while the transport may still write it."""
 
     def __init__(self) -> None:
         self._slots: dict[int, BodySlot] = {}
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Descriptors do not cross hosts."""
-        return []
-
-    def hello_sent(self) -> None:
-        """Implement `gateway.links.Side.hello_sent`."""
-
-    def on_hello(self, body: bytes | bytearray) -> None:
-        """Implement `gateway.links.Side.on_hello`."""
 
     def send(self, id: int, slot: BodySlot, body: Body) -> tuple[Body, int]:
         """Return body and flags of the frame REQUEST `id`, whose body is in `slot`."""
@@ -46,10 +36,6 @@ class FramedBodies:
         """Refuse an answer outside of its frame: LinkError."""
         raise LinkError(f"an answer in shared memory, on another host ({len(packed)} bytes)")
 
-    def on_link_lost(self) -> None:
-        """Release all slots."""
-        self.release_all(list(self._slots))
-
     def close(self) -> None:
         """Release all slots."""
-        self.on_link_lost()
+        self.release_all(list(self._slots))

@@ -7,16 +7,14 @@ Beside a body of 10 MB, small calls on the same connection take 42 to 56 ms at t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from gateway.hosts.data_link import Route
-from gateway.hosts.greeting import DIAL_S
-from hosts.errors import Unreachable
+from gateway.hosts.greeting import Connection
 from registry.exchange import HostRoute
 from registry.model.hosts import HOSTS_MAX as STORED_MAX
 from registry.tasks import Tasks
@@ -30,66 +28,19 @@ HOSTS_MAX: Final = 2 * STORED_MAX
 moment ago and are still connected."""
 
 
-class Connection(Protocol):
-    """An SSH connection that is kept up (`hosts.connection.HostConnection`)."""
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the connection is up."""
-
-    @property
-    def rtt_s(self) -> float:
-        """Round trip time in seconds, 0 if unknown."""
-
-    def open(self) -> None:
-        """Connect, and again after each loss."""
-
-    async def close(self) -> None:
-        """Close the connection and all its channels."""
-
-    async def wait_up(self, timeout_s: float) -> None:
-        """Return once the connection is up. Raises Unreachable with the reason."""
-
-    async def dial(self, path: str, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
-        """Open a channel to the Unix socket at `path`. Raises OSError."""
-
-
 Connect = Callable[[str, HostRoute, Tasks], Connection]
 """Makes a connection, not opened yet: its name, the way to the host, the owner of its tasks."""
 
 
-class ConnectionDialer:
-    """`Dialer` over one connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    @property
-    def rtt_s(self) -> float:
-        """Implement `Dialer.rtt_s`."""
-        return self._connection.rtt_s
-
-    async def wait_up(self) -> None:
-        """Implement `Dialer.wait_up`."""
-        try:
-            await self._connection.wait_up(DIAL_S)
-        except Unreachable as error:
-            raise ConnectionError(str(error)) from error
-
-    async def dial(self, path: str, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
-        """Implement `Dialer.dial`."""
-        return await self._connection.dial(path, protocol)
-
-
 @dataclass(slots=True)
 class _Host:
-    """The connections to one host. `unused_s`: since when it is not listed (monotonic seconds),
-    0 while it is."""
+    """The connections to one host."""
 
     way: HostRoute
-    connections: tuple[Connection, Connection]
     route: Route
+    """Both connections."""
     unused_s: float = 0.0
+    """Since when the host is not listed (monotonic seconds), 0 while it is."""
 
 
 class HostConnections:
@@ -144,7 +95,7 @@ class HostConnections:
         """Close all connections."""
         hosts, self._hosts = list(self._hosts.values()), {}
         for host in hosts:
-            for connection in host.connections:
+            for connection in host.route:
                 await connection.close()
 
     def _open(self, name: str, way: HostRoute) -> None:
@@ -152,15 +103,13 @@ class HostConnections:
         if len(self._hosts) >= HOSTS_MAX:
             log.error("too many hosts", host=name, most=HOSTS_MAX)
             return
-        calls = self._connect(f"{name} calls", way, self._tasks)
-        bodies = self._connect(f"{name} bodies", way, self._tasks)
-        route = Route(ConnectionDialer(calls), ConnectionDialer(bodies))
-        self._hosts[name] = _Host(way, (calls, bodies), route)
-        calls.open()
-        bodies.open()
+        route = Route(*(self._connect(f"{name} {use}", way, self._tasks) for use in Route._fields))
+        self._hosts[name] = _Host(way, route)
+        for connection in route:
+            connection.open()
 
     def _close(self, host: _Host) -> None:
-        for connection in host.connections:
+        for connection in host.route:
             self._tasks.spawn("close a connection", connection.close())
 
 
@@ -169,5 +118,5 @@ def _is_outdated(host: _Host, way: HostRoute) -> bool:
     old = host.way
     if (old.address, old.host_key, old.identity) != (way.address, way.host_key, way.identity):
         return True
-    is_down = not any(each.is_up for each in host.connections)
+    is_down = not any(each.is_up for each in host.route)
     return way.epoch != old.epoch and is_down

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from gateway.hosts.greeting import Dialer, GreetedStream
+from gateway.hosts.greeting import Connection, GreetedStream
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
 from runtime_image.contract.link import HEADER, VERSION, Kind
@@ -47,10 +47,12 @@ class LinkEvents(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Way to a replica: the connections to its host for small frames and for large bodies."""
+    """Way to a replica: the connections to its host."""
 
-    calls: Dialer
-    bodies: Dialer
+    calls: Connection
+    """For small frames."""
+    bodies: Connection
+    """For large bodies, and for exchanges with servers."""
 
 
 class RemoteDataLink:

@@ -22,15 +22,25 @@ GREETING_S: Final = 5.0
 """Max seconds from the open channel to the end of the greeting."""
 
 
-class Dialer(Protocol):
-    """One SSH connection to a host, as the links use it (`hosts.connection.HostConnection`)."""
+class Connection(Protocol):
+    """An SSH connection that is kept up (`gateway.hosts.ssh.SshConnection`)."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the connection is up."""
 
     @property
     def rtt_s(self) -> float:
         """Round trip time in seconds, 0 if unknown."""
 
-    async def wait_up(self) -> None:
-        """Return once the connection is up. Raises OSError if that takes too long."""
+    def open(self) -> None:
+        """Connect, and again after each loss."""
+
+    async def close(self) -> None:
+        """Close the connection and all its channels."""
+
+    async def wait_up(self, timeout_s: float) -> None:
+        """Return once the connection is up. Raises OSError with the reason if it is not in time."""
 
     async def dial(self, path: str, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
         """Open a channel to the Unix socket at `path` on the host. Raises OSError."""
@@ -109,12 +119,12 @@ class GreetedStream(FrameStream):
         self.is_broken = self.is_aborted = False
         self.is_large = False
 
-    async def open(self, dialer: Dialer, path: str) -> None:
+    async def open(self, connection: Connection, path: str) -> None:
         """Open the channel and wait for the greeting. Raises OSError."""
         try:
             async with asyncio.timeout(DIAL_S):
-                await dialer.wait_up()
-                await dialer.dial(path, self)
+                await connection.wait_up(DIAL_S)
+                await connection.dial(path, self)
             async with asyncio.timeout(GREETING_S):
                 await self._greeted
         except BaseException as error:

@@ -25,7 +25,7 @@ refuses logins from the tenth unfinished one on (MaxStartups)."""
 
 
 class SshConnection:
-    """`gateway.hosts.connections.Connection` over `hosts.connection.HostConnection`."""
+    """`gateway.hosts.greeting.Connection` over `hosts.connection.HostConnection`."""
 
     def __init__(self, name: str, way: HostRoute, tasks: Tasks) -> None:
         self._name = name
@@ -66,9 +66,12 @@ class SshConnection:
             async with asyncio.timeout(timeout_s):
                 await self._made.wait()
         except TimeoutError:
-            raise Unreachable(f"{self._name}: {self._reason}") from None
+            raise ConnectionError(f"{self._name}: {self._reason}") from None
         assert self._connection is not None
-        await self._connection.wait_up(max(0.0, end_s - loop.time()))
+        try:
+            await self._connection.wait_up(max(0.0, end_s - loop.time()))
+        except Unreachable as error:
+            raise ConnectionError(str(error)) from error
 
     async def dial(self, path: str, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
         """Implement `Connection.dial`."""

@@ -8,15 +8,15 @@ and the key of the link, joins it to that connection. So a connection costs one 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
-from gateway.hosts.greeting import Dialer, Greeting
+from gateway.hosts.greeting import Connection, Greeting
 from gateway.server_sockets import ServerSockets
-from gateway.upstream import ConnectionOwner, HostLost, UpstreamConnection
+from gateway.socket_channel import hello_member
+from gateway.upstream import HostLost, UpstreamConnection
 from registry.exchange import ReplicaEndpoint
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import LinkError, pack
@@ -24,8 +24,6 @@ from runtime_image.link.frames import LinkError, pack
 log = structlog.get_logger()
 
 KEY_LENGTH: Final = 32
-HELLO_MAX: Final = 4096
-"""Max bytes of a HELLO's body."""
 PORT_MAX: Final = 65535
 
 
@@ -34,7 +32,7 @@ class RemoteUpstream(UpstreamConnection):
 
     def __init__(
         self,
-        owner: ConnectionOwner,
+        owner: ServerSockets,
         id: int,
         endpoint: ReplicaEndpoint,
         connected_s: float,
@@ -73,11 +71,11 @@ class RemoteUpstream(UpstreamConnection):
     def acknowledge(self) -> None:
         """Do nothing: the sidecar acknowledges what it reads."""
 
-    async def dial(self, dialer: Dialer, path: str, key: str) -> None:
-        """Open the channel; CONNECT follows the greeting."""
+    async def dial(self, dialer: Callable[[], Connection], path: str, key: str) -> None:
+        """Open the channel; CONNECT follows the greeting. `dialer` as in `RemoteServerSockets`."""
         self._connect = b"".join(pack(Kind.CONNECT, self.known_id, key.encode()))
         try:
-            await dialer.dial(path, self)
+            await dialer().dial(path, self)
         except OSError as error:
             self._fail(str(error))
             return
@@ -142,7 +140,7 @@ class RemoteUpstream(UpstreamConnection):
 class RemoteServerSockets(ServerSockets):
     """The connections to one server on another host."""
 
-    dialer: Callable[[], Dialer]
+    dialer: Callable[[], Connection]
     """Returns the connection to the host; set before the first request. Raises OSError."""
     is_broken = False
     """Whether the connection to the host has broken."""
@@ -171,7 +169,8 @@ class RemoteServerSockets(ServerSockets):
         connection = RemoteUpstream(self, id, self._endpoint, self.connected_s, self._on_failed)
         connection.known_id = id
         self._pending[id] = connection
-        self._tasks.spawn(f"channel {self._endpoint.id}", self._dial(connection))
+        dialing = connection.dial(self.dialer, self._endpoint.path, self._key)
+        self._tasks.spawn(f"channel {self._endpoint.id}", dialing)
 
     def end(self, id: int, *, kept: bool) -> None:
         """End exchange `id`, unless that was done; `kept`: its connection becomes idle."""
@@ -219,14 +218,6 @@ class RemoteServerSockets(ServerSockets):
         if connection is not None:
             connection.abort()
 
-    async def _dial(self, connection: RemoteUpstream) -> None:
-        try:
-            dialer = self.dialer()
-        except OSError as error:
-            self._on_failed(connection, str(error))
-        else:
-            await connection.dial(dialer, self._endpoint.path, self._key)
-
     def _on_failed(self, connection: RemoteUpstream, reason: str) -> None:
         id = connection.id
         if self._pending.get(id) is not connection:
@@ -238,12 +229,7 @@ class RemoteServerSockets(ServerSockets):
 
 def _key(body: bytes | bytearray) -> str:
     """Return the key in the HELLO of a sidecar. Raises LinkError."""
-    try:
-        if len(body) > HELLO_MAX:
-            raise ValueError(f"{len(body)} bytes")
-        key = json.loads(body)["key"]
-        if not isinstance(key, str) or len(key) != KEY_LENGTH or not key.isalnum():
-            raise ValueError(f"expected {KEY_LENGTH} characters as key")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LinkError(f"malformed HELLO: {error}") from error
+    key = hello_member(body, "key")
+    if not isinstance(key, str) or len(key) != KEY_LENGTH or not key.isalnum():
+        raise LinkError(f"malformed HELLO: expected {KEY_LENGTH} characters as key")
     return key

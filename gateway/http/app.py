@@ -41,7 +41,7 @@ from gateway.openapi.descriptions import (
     prefers_page,
 )
 from gateway.openapi.function_document import function_document
-from gateway.replies import Reply, Writer
+from gateway.replies import Writer
 from gateway.settings import GatewaySettings
 from gateway.v1.endpoints import is_realtime
 from registry.catalog import Deployed
@@ -73,7 +73,7 @@ class Gateway:
         self.models = ModelRoutes(invoker)
         self.origins = invoker.admission.origins
         shaped = ErrorBoundary(invoker.access, shapes.reply)
-        self.oip = OipRoutes(invoker, self.writer, shaped)
+        self.oip = OipRoutes(invoker, self.writer, shaped.wrap)
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes."""
@@ -132,9 +132,8 @@ class Gateway:
         if is_server and (not is_read or asks_for_websocket(request)):
             return await self._proxy(request)
         if request.method == "POST":
-            answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             head = head_of(request, request.match_info["ref"])
-            return await invoke(self.invoker, self.writer, request, head, answer)
+            return await invoke(self.invoker, self.writer, request, head)
         return await self.boundary.wrap(self._describe)(request)
 
     async def _document(self, request: web.Request) -> web.StreamResponse:
@@ -306,7 +305,7 @@ class Site:
         self._parts.models.sweep()
         answers = self._budget.answers
         answers.sweep()
-        self._metrics.held.update(self._budget.held_bytes, answers.bytes, answers.cuts)
+        self._metrics.held.update(self._budget.held, answers.cuts)
 
     async def stop(self) -> None:
         """Stop accepting connections."""

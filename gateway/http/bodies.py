@@ -24,12 +24,14 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 class BodySink(Protocol):
     """Destination of a body, and the memory budget that its bytes are reserved from."""
 
-    def buffer(self, length: int) -> memoryview | None:
+    def buffer(self, length: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
         """Return memory for a body of `length` bytes; None if the reader may use its own."""
+        return None
 
-    def room(self, most: int) -> memoryview | None:
+    def room(self, most: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
         """Return memory for a large body of at most `most` bytes; None if the reader may use its
         own."""
+        return None
 
     def count(self, count: int, on_evicted: OnEvicted) -> None:
         """Reserve `count` more bytes. Raises FnError if there is no memory for them.
@@ -39,15 +41,7 @@ class BodySink(Protocol):
 
 
 class UncountedBody(BodySink):
-    """Sink for small bodies of authorized clients: nothing is reserved."""
-
-    def buffer(self, length: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
-        """Return None: the reader uses its own memory."""
-        return None
-
-    def room(self, most: int) -> memoryview | None:  # noqa: ARG002 - the protocol's signature
-        """Return None: the reader uses its own memory."""
-        return None
+    """Sink for small bodies of authorized clients, in the reader's memory: nothing is reserved."""
 
     def count(self, count: int, on_evicted: OnEvicted) -> None:
         """Do nothing."""

@@ -32,8 +32,6 @@ def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
     `others` handles all other requests with the application's router.
     """
 
-    # Looked up once: Python 3.11 calls getpid() in each look-up.
-    loop = asyncio.get_running_loop()
     origins = invoker.admission.origins
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -41,12 +39,11 @@ def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
             found = _CALL.fullmatch(request.rel_url.raw_path)
             if found is not None:
                 ref, model, version = found.groups()
-                answer = loop.create_future()
                 if ref is None:
                     head = head_of(request, model, version or "")
-                    return await invoke(invoker, writer, request, head, answer)
+                    return await invoke(invoker, writer, request, head)
                 if not is_server(invoker, ref):
-                    return await invoke(invoker, writer, request, head_of(request, ref), answer)
+                    return await invoke(invoker, writer, request, head_of(request, ref))
         if request.method == "OPTIONS" and not _is_for_server(invoker, request):
             path, header = request.rel_url.raw_path, request.headers.get
             fields = origins.preflight(request.method, path, header)
@@ -80,16 +77,10 @@ def credential_in(request: web.BaseRequest, realm: Realm = Realm.CALLS) -> Crede
 
 
 async def invoke(
-    invoker: Invoker,
-    writer: Writer,
-    request: web.BaseRequest,
-    head: Head,
-    answer: asyncio.Future[Reply],
+    invoker: Invoker, writer: Writer, request: web.BaseRequest, head: Head
 ) -> web.StreamResponse:
-    """Answer one invocation; `answer` is a future of the running loop.
-
-    Every FnError becomes an answer in the form of the head's protocol.
-    """
+    """Answer one invocation. Every FnError becomes an answer in the form of the head's protocol."""
+    answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def answered(made: Reply) -> None:
         # If the client disconnected in this loop iteration, the future is cancelled first.

@@ -75,13 +75,13 @@ async def compressed(reply: Reply, encoding: str, inflation: Inflation) -> Reply
 
     Errors and short answers stay as they are, as do bodies that would become longer.
     """
-    status, headers, body = reply
-    if status != problems.OK:
+    packed = body = reply.body
+    if reply.status != problems.OK:
         return reply
-    packed = body
     if len(body) >= SIZE_MIN:
         deflater = Deflater(body, encoding)
         packed = await inflation.deflate(deflater, in_loop=len(body) <= IN_LOOP_MAX)
     if len(packed) >= len(body):
-        return Reply(status, (*headers, _VARY), body)
-    return Reply(status, (*headers, ("Content-Encoding", encoding), _VARY), packed)
+        return reply._replace(headers=(*reply.headers, _VARY))
+    headers = (*reply.headers, ("Content-Encoding", encoding), _VARY)
+    return reply._replace(headers=headers, body=packed)

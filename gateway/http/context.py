@@ -28,6 +28,7 @@ from gateway.observing.batching import Write
 from gateway.observing.errors import FailureCount
 from gateway.observing.tracing import Tracer
 from gateway.ports import CallHistory, ModelControl, ModelStatistics, NoStatistics
+from gateway.proxy.plan import State
 from gateway.replies import CLOSE
 from gateway.revocation import cut_revoked
 from gateway.settings import GatewaySettings
@@ -124,7 +125,9 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     access_log = AccessLog(write_access, wall, dropped) if write_access else None
     open_exchanges: set[Exchange] = set()
     # Those that are held first: the place of another one would send them to their server.
-    cut_revoked(access.ring, lambda: sorted(open_exchanges, key=lambda one: not one.is_held))
+    cut_revoked(
+        access.ring, lambda: sorted(open_exchanges, key=lambda one: one.state is not State.HELD)
+    )
     return Invoker(
         *(settings, access, catalog, delivery),
         ColdCheck(),
@@ -137,13 +140,13 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         access_log,
         tracer,
         FailureCount(wall),
-        BodyBudget(delivery, settings.held_bytes_max, monotonic),
+        BodyBudget(delivery.held, monotonic),
         Inflation(inflating_threads()),
         open_exchanges,
         set(),
         ScanTurns(),
         upstream_keys or UpstreamKeys(),
-        KeyTimes(history.used, wall, loop.call_later),
+        KeyTimes(history, wall, loop.call_later),
         deque(maxlen=SHOWN_MAX),
         LastExchanges(),
         enter,

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway import problems
 from gateway.http.connections import begin_answer, is_gone
 from gateway.http.exchanges import Exchanges
 from gateway.http.head_memory import HeadMemory
+from gateway.http.known_heads import KnownHead
 from gateway.http.models.router import ModelRequests
 from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
-from gateway.proxy.framing import BodyFramer, LengthBody, make_framer
+from gateway.proxy.framing import BodyFramer, BodyKind, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
 from gateway.proxy.targets import DOCUMENT, is_description, split_target
 from gateway.replies import CLOSE, Reply
@@ -27,6 +29,7 @@ from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadT
 
 if TYPE_CHECKING:
     from gateway.http.context import Invoker
+    from gateway.http.fast_path import Connection
     from gateway.http.head_memory import KnownRequest
     from gateway.http.reservations import BodyBudget, BodyReservation
     from gateway.proxy.framing import Framing
@@ -41,6 +44,20 @@ CUT_S: Final = 2.0
 _END: Final = b"\r\n\r\n"
 _INTERIM: Final = b"HTTP/1.1 10"
 _LINE: Final = re.compile(rb"([!-~]+) (/[!-~]*) HTTP/1\.[01]\r\n")
+_NO_BODY: Final = LengthBody(0)
+
+
+class State(Enum):
+    """What the bytes of the client belong to."""
+
+    HEAD = auto()
+    """The request's head."""
+    BODY = auto()
+    """Its body."""
+    WHOLE = auto()
+    """The next request."""
+    TUNNEL = auto()
+    """A WebSocket."""
 
 
 def is_for_server(data: bytes, exchanges: Exchanges) -> bool:
@@ -88,32 +105,24 @@ class ExchangeParts(NamedTuple):
         if not is_model_request(head.method, head.target):
             path = head.target[:200].decode("latin-1")
             raise Unknown(f"no route {head.method.decode()} {path}")
-        return self.models.begin(head, client, peer)
+        return self.models.begin(head, client, peer, raw)
+
+    def begin_known(
+        self, request: KnownRequest, client: ClientSide, peer: bytes
+    ) -> ClientExchange | None:
+        """Begin the exchange of a request with a known head, as `begin`."""
+        known, cut = request
+        if isinstance(known, KnownHead):
+            return self.exchanges.begin_known(known, cut, client)
+        return self.models.begin_known(known, cut, client, peer)
 
 
 def make_parts(invoker: Invoker, writer: Writer) -> ExchangeParts:
     """Return what all connections of one gateway process share: to be called once."""
     heads = HeadMemory(invoker.catalog, invoker.access.callers)
     exchanges = Exchanges(invoker, heads)
-    models = ModelRequests(exchanges, invoker)
+    models = ModelRequests(exchanges, invoker, heads)
     return ExchangeParts(heads, exchanges, models, writer, invoker.body_budget)
-
-
-class ConnectionOwner(Protocol):
-    """The fast path's connection that an `ExchangeClient` acts for."""
-
-    @property
-    def peer(self) -> bytes:
-        """IP address of the client, b"" if it has none."""
-
-    def take_back(self, ahead: bytes, *, is_paused: bool) -> None:
-        """Read the next request.
-
-        `ahead` are its first bytes; `is_paused`: the exchange has paused reading.
-        """
-
-    def discard_rest(self) -> None:
-        """Discard what the client still sends, for a bounded time, and close."""
 
 
 class ExchangeClient:
@@ -123,52 +132,36 @@ class ExchangeClient:
     protocol would take longer.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_exchange",
-        "_framer",
-        "_has_answer",
-        "_head",
-        "_head_age_s",
-        "_is_closed_by_client",
-        "_is_full",
-        "_is_paused",
-        "_is_tunnel",
-        "_method",
-        "_owner",
-        "_reservation",
-        "_shared",
-        "_transport",
-    )
-
     def __init__(
-        self, shared: ExchangeParts, owner: ConnectionOwner, transport: asyncio.Transport
+        self, shared: ExchangeParts, owner: Connection, transport: asyncio.Transport
     ) -> None:
         self._shared = shared
         self._owner = owner
         self._transport = transport
-        self._head = bytearray()
+        self._state = State.HEAD
+        self._head: bytes | bytearray = b""
         self._head_age_s = 0
         self._method = b""
-        self._framer: BodyFramer | None = None
+        self._framer: BodyFramer = _NO_BODY
         self._exchange: ClientExchange | None = None
-        self._ahead = bytearray()
+        self._ahead: bytes | bytearray = b""
         self._reservation: BodyReservation | None = None
-        self._has_answer = self._is_tunnel = False
+        self._has_answer = False
         self._is_paused = self._is_full = self._is_closed_by_client = False
 
     # Events of the transport
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes."""
-        if self._framer is None:
+        state, exchange = self._state, self._exchange
+        if state is State.HEAD:
             self._read_head(data)
-        elif self._is_tunnel and self._exchange is not None:
-            self._exchange.request_data(data)
-        elif self._framer.is_complete:
+        elif state is State.WHOLE:
             self._read_ahead(data)
-        else:
-            self._read_body(data)
+        elif exchange is not None and state is State.BODY:
+            self._read_body(exchange, data)
+        elif exchange is not None:
+            exchange.request_data(data)
 
     def eof_received(self) -> bool:
         """Handle the client's end of sending.
@@ -176,11 +169,11 @@ class ExchangeClient:
         Returns True to keep the connection open for the answer. A client that ends its sending
         after the answer began has left: nothing else would tell for a silent stream.
         """
-        if self._is_tunnel and self._exchange is not None:
+        if self._state is State.TUNNEL and self._exchange is not None:
             self._exchange.client_eof()
             return True
-        is_whole = self._framer is not None and self._framer.is_complete
-        begun = begin_answer(self._transport) if is_whole and not self._has_answer else None
+        waits = self._state is State.WHOLE and not self._has_answer
+        begun = begin_answer(self._transport) if waits else None
         if begun is None:
             return False
         self._transport = begun
@@ -210,7 +203,7 @@ class ExchangeClient:
 
     def count_second(self, head_read_s: float) -> None:
         """Count one second; refuse a head that takes too long."""
-        if self._framer is None:
+        if self._state is State.HEAD:
             self._head_age_s += 1
             if self._head_age_s > head_read_s:
                 text = f"the head did not arrive within {head_read_s:g} s"
@@ -243,7 +236,7 @@ class ExchangeClient:
 
     def begin_tunnel(self) -> None:
         """Implement `ClientSide.begin_tunnel`."""
-        self._is_tunnel = True
+        self._state = State.TUNNEL
         ahead = bytes(self._ahead)
         self._forget_ahead()
         self.resume_body()
@@ -267,10 +260,10 @@ class ExchangeClient:
             return
         if keep and not self._is_closed_by_client:
             self._owner.take_back(ahead, is_paused=self._is_paused)
-        elif self._framer is None or self._framer.is_complete:
-            transport.close()
-        else:
+        elif self._state is State.BODY:
             self._owner.discard_rest()
+        else:
+            transport.close()
 
     def cut(self, *, resets: bool) -> None:
         """Implement `ClientSide.cut`."""
@@ -292,7 +285,7 @@ class ExchangeClient:
         if end < 0:
             return
         raw, rest = bytes(self._head[:end]), bytes(self._head[end:])
-        self._head = bytearray()
+        self._head = b""
         self._forget_ahead()
         self._method = raw.partition(b" ")[0]
         try:
@@ -307,41 +300,49 @@ class ExchangeClient:
     def begin_known(self, request: KnownRequest, rest: bytes) -> None:
         """Begin an exchange with a known head; `rest` is what follows the head."""
         known, cut = request
-        self._method = known.plan.head.method
-        self._expect_body(known.framing(cut), rest)
-        exchange = self._shared.exchanges.begin_known(known, cut, self)
-        self._start(exchange, rest)
+        self._method = known.method.encode()
+        if 0 < cut.length == len(rest):
+            self._state = State.WHOLE
+        else:
+            self._expect_body(known.framing(cut), rest)
+        self._start(self._shared.begin_known(request, self, self._owner.peer), rest)
 
     def _expect_body(self, framing: Framing, rest: bytes) -> None:
-        """Expect the body of a request; without a body, `rest` belongs to the next request.
+        """Expect the body of a request, which `rest` begins or is.
 
-        That is not lost if this one is refused.
+        Without a body, `rest` belongs to the next request. That is not lost if this one is refused.
         """
-        self._framer = make_framer(framing)
-        if rest and self._framer.is_complete:
-            self._ahead += rest
+        if framing.is_empty:
+            self._state = State.WHOLE
+            self._ahead = bytearray(rest)
+        elif framing.kind is BodyKind.LENGTH and framing.length == len(rest):
+            self._state = State.WHOLE
+        else:
+            self._state = State.BODY
+            self._framer = make_framer(framing)
 
     def _start(self, exchange: ClientExchange | None, rest: bytes) -> None:
         """Start the exchange, None if it was answered already; `rest` is what follows its head."""
         if exchange is None:
             return
         self._exchange = exchange
-        if self._ahead:
-            self._ahead = bytearray()  # read again below, and counted
         if self._is_full:
             exchange.client_paused()
-        framer = self._framer
-        if isinstance(framer, LengthBody) and framer.missing == len(rest) > 0:
-            framer.feed(rest)
+        if self._ahead:
+            self._ahead = b""
+            self._read_ahead(rest)  # again, and counted
+        elif rest and self._state is State.WHOLE:
             exchange.request_whole(rest)
         elif rest:
-            self.data_received(rest)
+            self._read_body(exchange, rest)
         if not exchange.is_over:
             exchange.start()
 
     def _find_head_end(self, data: bytes) -> int:
         """Add bytes of the head; return the index of its end, -1 if it is not there yet."""
         begun = len(self._head)
+        if not begun:
+            self._head = bytearray()
         self._head += data
         try:
             end = find_head_end(self._head, begun)
@@ -355,16 +356,16 @@ class ExchangeClient:
             self._count(len(data))
         return end
 
-    def _read_body(self, data: bytes) -> None:
-        framer, exchange = self._framer, self._exchange
-        if framer is None or exchange is None:
-            return
+    def _read_body(self, exchange: ClientExchange, data: bytes) -> None:
+        """Pass on bytes of the body."""
+        framer = self._framer
         try:
             count = framer.feed(data)
         except Malformed as error:
             exchange.fail(BadRequest(f"the body cannot be read: {error}"))
             return
         if framer.is_complete:
+            self._state = State.WHOLE
             # Before the last bytes, so that an answer to them finds a complete request.
             exchange.request_data(data[:count])
             exchange.request_end()
@@ -378,6 +379,8 @@ class ExchangeClient:
 
         Reading continues up to a limit, because only a read detects that the client disconnects.
         """
+        if not self._ahead:
+            self._ahead = bytearray()
         self._ahead += data
         self._count(len(data))
         if len(self._ahead) >= AHEAD_MAX:
@@ -395,16 +398,16 @@ class ExchangeClient:
     def _on_evicted(self, error: FnError) -> None:
         """Refuse the head, or drop what was read ahead: its memory is needed."""
         self._reservation = None
-        if self._framer is None:
+        if self._state is State.HEAD:
             self._refuse_head(error)
         else:
-            self._ahead = bytearray()
+            self._ahead = b""
             self._is_closed_by_client = True  # the connection closes after this answer
 
     def _refuse_head(self, error: FnError, raw: bytes = b"") -> None:
         """Answer a head that is no request, and close. `raw`: the head if it was complete."""
         line = (raw or self._head).partition(b"\r")[0]
-        self._head = bytearray()
+        self._head = b""
         self._forget_ahead()
         reply = self._shared.models.refusal(bytes(line), error) or problems.reply(error)
         if not reply.closes:
@@ -413,8 +416,7 @@ class ExchangeClient:
         self._owner.discard_rest()
 
     def _forget_ahead(self) -> None:
-        if self._ahead:
-            self._ahead = bytearray()
+        self._ahead = b""
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None

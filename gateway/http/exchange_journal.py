@@ -11,7 +11,6 @@ from gateway import problems
 from gateway.admission.calls import REQUEST_ID, Correlation
 from gateway.http.connected import closed_websocket
 from gateway.metrics.counters import exemplar_of
-from gateway.metrics.key_times import KeyTime
 from gateway.observing import records
 from gateway.observing.records import CLIENT_LEFT, RequestEnd, RequestInfo, make_record
 from gateway.proxy.known_answers import VARYING
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.http.context import Invoker
     from gateway.http.models.usage import UsageMeter
     from gateway.metrics.exchanges import ExchangeNumbers
+    from gateway.metrics.key_times import KeyTime
     from gateway.proxy.fields import Field
     from gateway.proxy.plan import ExchangePlan
     from gateway.proxy.response_head import ResponseHead
@@ -44,30 +44,6 @@ SERVER: Final = "server"
 class ExchangeJournal:
     """What is known about one exchange, and its record. `ref`: the function that was requested."""
 
-    __slots__ = (
-        "_began_s",
-        "_connected_s",
-        "_deployed",
-        "_first_byte_s",
-        "_invoker",
-        "_is_admitted",
-        "_method",
-        "_numbers",
-        "_receipt",
-        "_ref",
-        "_sent_s",
-        "_status",
-        "_traceparent",
-        "added",
-        "applied",
-        "caller",
-        "key_id",
-        "meter",
-        "request_id",
-        "shape",
-        "trace",
-    )
-
     def __init__(self, invoker: Invoker, ref: str, method: str, who: Correlation) -> None:
         self._invoker = invoker
         self._ref = ref
@@ -76,7 +52,9 @@ class ExchangeJournal:
         self._deployed: Deployed | None = None
         self._numbers: ExchangeNumbers | None = None
         self._is_admitted = False
-        self._sent_s = 0.0
+        self._key_time: KeyTime | None = None
+        self.sent_s = 0.0
+        """When the request was sent last (monotonic seconds), 0 before."""
         self._first_byte_s = 0.0
         self._connected_s = 0.0
         self._status = 0
@@ -89,8 +67,6 @@ class ExchangeJournal:
         """Shape of errors, None for problem documents."""
         self.caller: Caller | None = None
         """Who sends the request, None while that is not known."""
-        self.key_id = ""
-        """Id of the caller's key, "" without one."""
         self.meter: UsageMeter | None = None
         """Usage of a call of /v1."""
         self._traceparent = who.traceparent
@@ -112,20 +88,20 @@ class ExchangeJournal:
         """Note the function and revision that the request is for."""
         self._deployed = deployed
 
-    def began(self) -> None:
-        """Count the beginning of the exchange itself."""
+    def began(self, key_time: KeyTime) -> None:
+        """Count the beginning of the exchange itself. `key_time`: that of calls like it."""
+        self._key_time = key_time
         if self._deployed is not None:
             function = self._deployed.function
             metrics = self._invoker.metrics
             self._numbers = metrics.exchange_numbers(function.namespace, function.name)
             self._numbers.opened()
 
-    def sent(self, now: float) -> None:
-        """Note that the request is sent at `now` (monotonic seconds)."""
-        self._sent_s = now
-
     def fields(self, call: ExchangeCall) -> tuple[Field, ...]:
-        """Implement `gateway.proxy.ports.Journal.fields`."""
+        """Return the fields to add to the answer's head.
+
+        Server-Timing and X-Request-Id, in this order, have the value VARYING.
+        """
         # The pool, not the admitted revision: the call may have followed its function's traffic.
         added = [
             (b"Fn-Revision", call.pool.partition("/")[2].encode()),
@@ -138,24 +114,24 @@ class ExchangeJournal:
         return tuple(added)
 
     def answered(self, call: ExchangeCall, upstream: UpstreamConnection, status: int) -> bytes:
-        """Implement `gateway.proxy.ports.Journal.answered`."""
+        """Note the answer's head, and return the value of Server-Timing."""
         self._first_byte_s = now = monotonic()
         self._status = status
-        self._connected_s = connected_s = upstream.connected_s
-        is_cold = call.was_held and connected_s > call.arrived_s
+        self._connected_s, endpoint = upstream.connected_s, upstream.endpoint
+        is_cold = call.was_held and upstream.connected_s > call.arrived_s
         self._receipt = receipt = make_receipt(
             (
                 call.pool.partition("/")[2],
-                upstream.replica,
-                upstream.device,
-                (self._sent_s - call.arrived_s) * 1e3,
-                upstream.phases if is_cold else NO_PHASES,
+                endpoint.id,
+                endpoint.device,
+                (self.sent_s - call.arrived_s) * 1e3,
+                endpoint.phases if is_cold else NO_PHASES,
                 False,
                 NO_RUN,
-                upstream.host,
+                endpoint.host,
             )
         )
-        first_byte_s = now - (self._sent_s or self._began_s)
+        first_byte_s = now - (self.sent_s or self._began_s)
         if self._numbers is not None:
             self._count_first_byte(self._numbers, first_byte_s)
         return exchange_timing(receipt, first_byte_s * 1e3).encode("latin-1", "replace")
@@ -181,13 +157,13 @@ class ExchangeJournal:
         own = (*self.added, (REQUEST_ID, self.request_id), *more)
         reply = reply._replace(headers=(*reply.headers, *own))
         self._status = reply.status
-        self._end(error.code, call, (size, len(reply.body)))
+        self._end(error.code, call, (size, len(reply.body)), now)
         return reply
 
     def preflight(self, fields: tuple[tuple[str, str], ...]) -> Reply:
         """Return the answer to a browser's preflight, and record it."""
         self._status = problems.OK
-        self._end("ok", None, (0, 0))
+        self._end("ok", None, (0, 0), monotonic())
         headers = (*fields, (REQUEST_ID, self.request_id), *self._invoker.gate.headers)
         return Reply(self._status, headers, b"")
 
@@ -199,40 +175,34 @@ class ExchangeJournal:
         `error`: why the answer is incomplete, None if it is complete. `sizes`: bytes of the
         request's and of the answer's body.
         """
-        outcome, reason = problems.outcome(self._status), ""
+        outcome, reason, now = problems.outcome(self._status), "", monotonic()
         if error is not None:
             outcome, reason = "failed", error.code
         elif outcome != "ok":
             reason = SERVER
         if self._deployed is not None and self._receipt is not None:
             function, metrics = self._deployed.function, self._invoker.metrics
-            key, seconds = (function.namespace, function.name), monotonic() - self._began_s
+            key, seconds = (function.namespace, function.name), now - self._began_s
             metrics.count_exchange(key, (outcome, reason), seconds, self._receipt)
             if call is not None:
                 metrics.count_sends(*key, call.sends, call.deaths)
             if error is not None:
                 self._invoker.failures.count(self._deployed, error, call, self.request_id)
-        self._end("ok" if error is None else error.code, call, sizes)
+        self._end("ok" if error is None else error.code, call, sizes, now)
 
     def closed(self, plan: ExchangePlan, *, is_quiet: bool) -> None:
-        """Implement `gateway.proxy.ports.Journal.closed`."""
+        """Note that a WebSocket is closed as its replica stops. `is_quiet`: no data passed."""
         invoker = self._invoker
         ended = closed_websocket(plan, invoker.wall(), is_quiet=is_quiet)
         invoker.closed_websockets.append(ended)
 
     def used(self, plan: ExchangePlan, answer: ResponseHead) -> None:
-        """Implement `gateway.proxy.ports.Journal.used`."""
+        """Note that an exchange ends now which kept its function awake."""
         self._invoker.last_exchanges.put(plan, answer, self._invoker.wall())
 
     def left(self, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
         """Record an exchange whose client has left."""
-        self._end(CLIENT_LEFT, call, sizes)
-
-    @property
-    def _first_byte_ms(self) -> float | None:
-        if not self._first_byte_s:
-            return None
-        return (self._first_byte_s - (self._sent_s or self._began_s)) * 1e3
+        self._end(CLIENT_LEFT, call, sizes, monotonic())
 
     def _count_first_byte(self, numbers: ExchangeNumbers, seconds: float) -> None:
         metrics, request, at_s = self._invoker.metrics, None, 0.0
@@ -249,46 +219,47 @@ class ExchangeJournal:
         log.error("a request failed", ref=self._ref, request_id=id, exc_info=error)
         return FnError("see the server's log")
 
-    def _end(self, outcome: str, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
+    def _end(
+        self, outcome: str, call: ExchangeCall | None, sizes: tuple[int, int], now: float
+    ) -> None:
         """Release the request's place in the gate, and record it in the access log and traces."""
-        invoker = self._invoker
+        invoker, sent_s = self._invoker, self.sent_s
         if self._is_admitted:
             self._is_admitted = False
             invoker.gate.exit()
         if self._numbers is not None:
             self._numbers.ended(sizes)
             self._numbers = None
-        if self.meter is None and self._sent_s and self._deployed is not None:
-            function = self._deployed.function
-            time = KeyTime(self.key_id, function.namespace, function.name)
-            invoker.key_times.add(time, monotonic() - self._sent_s)
-        if self.meter is not None and self._sent_s:
+        if sent_s and self.meter is not None:
             is_answered, is_complete = self._receipt is not None, outcome == "ok"
-            self.meter.end(
-                self._status, self._sent_s, is_answered=is_answered, is_complete=is_complete
-            )
-        if invoker.access_log is None and self.trace is None:
-            return
-        now = monotonic()
+            self.meter.end(self._status, sent_s, is_answered=is_answered, is_complete=is_complete)
+        elif sent_s and self._key_time is not None:
+            invoker.key_times.add(self._key_time, now - sent_s)
+        if invoker.access_log is not None or self.trace is not None:
+            self._log(outcome, call, sizes, now)
+
+    def _log(
+        self, outcome: str, call: ExchangeCall | None, sizes: tuple[int, int], now: float
+    ) -> None:
+        """Record the request in the access log and traces."""
+        access_log, tracer = self._invoker.access_log, self._invoker.tracer
+        deployed, receipt, trace = self._deployed, self._receipt, self.trace
+        trace_id = records.trace_id(self.traceparent)
+        first_byte_ms = (self._first_byte_s - (self.sent_s or self._began_s)) * 1e3
         name, revision = self._ref.partition("@")[0], ""
-        if self._deployed is not None:
-            name, revision = self._deployed.function.name, self._deployed.revision.ref
-        asked = RequestInfo(
-            self.request_id,
-            records.trace_id(self.traceparent),
-            name,
-            revision,
-            self._began_s,
-            sizes[0],
-            self.trace,
-            self._method,
-        )
-        status, size = self._status, sizes[1]
-        ending = RequestEnd(
-            outcome, now, status, size, self._receipt, self._connected_s, self._first_byte_ms
-        )
-        record = make_record(asked, ending, call, invoker.wall())
-        if invoker.access_log is not None:
-            invoker.access_log.log_end(record, now)
-        if invoker.tracer is not None and self.trace is not None:
-            invoker.tracer.record(record)
+        if deployed is not None:
+            name, revision = deployed.function.name, deployed.revision.ref
+        if access_log and call and receipt and not trace:  # no record: it would take as long
+            request = (self.request_id, name, self._method, trace_id)
+            times = (self._began_s, first_byte_ms, now)
+            access_log.log_exchange(request, call, receipt, (outcome, self._status), sizes, times)
+            return
+        began_s, size, method = self._began_s, sizes[0], self._method
+        asked = RequestInfo(self.request_id, trace_id, name, revision, began_s, size, trace, method)
+        first = first_byte_ms if self._first_byte_s else None
+        ending = RequestEnd(outcome, now, self._status, sizes[1], receipt, self._connected_s, first)
+        record = make_record(asked, ending, call, self._invoker.wall())
+        if access_log is not None:
+            access_log.log_end(record, now)
+        if tracer is not None and trace is not None:
+            tracer.record(record)

@@ -53,8 +53,9 @@ class State(Enum):
     """A refused body is read for a while, so that its client reads the answer."""
 
 
-_RESTING: Final = frozenset({State.NEW, State.IDLE})
-_ASKING: Final = frozenset({State.UPLOADING, State.CALLING})
+# Tuples: a member's hash is a Python method in 3.11, and each read asks for the state.
+_RESTING: Final = (State.NEW, State.IDLE)
+_ASKING: Final = (State.UPLOADING, State.CALLING)
 
 
 class FastPath:
@@ -281,10 +282,10 @@ class Connection(asyncio.Protocol):
         if not isinstance(found, PlainHead):
             self._exchange_client(self._transport).begin_known(found, data[end:])
             return
-        plain, invoker = found, self._fast_path.invoker
-        invocation = Invocation(invoker, plain.head, self._reply, plain.correlation)
+        head, length, key, correlation = found
+        invocation = Invocation(self._fast_path.invoker, head, self._reply, correlation)
         try:
-            fits = plain.length <= invocation.admit(plain.key)
+            fits = length <= invocation.admit(key)
         except FnError:
             fits = False
         if not fits:
@@ -292,8 +293,8 @@ class Connection(asyncio.Protocol):
             self._begin_other(data)
             return
         self._invocation, self._state = invocation, State.CALLING
-        discard = end + plain.length - len(data)
-        if discard > 0 or (discard == 0 and plain.length >= SLAB_BODY_MIN):
+        discard = end + length - len(data)
+        if discard > 0 or (discard == 0 and length >= SLAB_BODY_MIN):
             self._receive(invocation, data[end:], discard)
         elif discard == 0:
             invocation.run(data[end:])

@@ -186,17 +186,17 @@ class Invocation:
             self._size = len(body)
             if self._reservation is not None:
                 self._release_memory()  # in this loop iteration the call takes the bytes over
-            route, limits = admission.route, admission.limits
-            revision = route.deployed.revision
-            invoker.history.arrived(revision.namespace, revision.name)
+            route = admission.route
+            _, timeout_s, _, queue_max, priority = admission.limits
+            invoker.key_times.arrived(admission.key_time)
             now = monotonic()
-            wait_s, priority = self._wait_s, limits.priority
+            wait_s = self._wait_s
             if self._head.version is not None:
                 wait_s, priority = self._scheduled(body)
-            meta, trace = admission.meta, self.trace
+            meta, packed, trace = admission.meta, admission.packed, self.trace
             traceparent = self._correlation.traceparent if trace is None else trace.traceparent
             if traceparent:
-                meta = RequestMeta(*meta[:3], traceparent)
+                meta, packed = RequestMeta(*meta[:3], traceparent), b""
             # Positional: keyword arguments would take as long as creating the call.
             self._call = call = HeldCall(
                 route.pool,
@@ -204,13 +204,14 @@ class Invocation:
                 body,
                 now,
                 now + wait_s,
-                limits.timeout_s,
+                timeout_s,
                 priority,
                 route.may_rerun,
-                limits.queue_max,
+                queue_max,
                 admission.is_pinned,
                 slot=slot,
                 done=self._on_outcome,
+                packed=packed,
             )
             # Only if nothing was deployed or removed since the head arrived.
             if invoker.catalog.version == admission.as_of and invoker.delivery.send_now(call):
@@ -295,7 +296,7 @@ class Invocation:
         invoker, admission, memory = self._invoker, self._admission, self._memory
         descriptor = -1 if memory is None else memory.descriptor
         size = len(call.body) * (2 if descriptor < 0 else 1)
-        if size <= invoker.body_budget.capacity and invoker.delivery.is_cold(admission.route.pool):
+        if size <= invoker.body_budget.held.most and invoker.delivery.is_cold(admission.route.pool):
             self._check = invoker.cold_check.check(
                 admission.meta,
                 Content(call.body, descriptor),
@@ -378,16 +379,14 @@ class Invocation:
         receipt = make_receipt(
             (ref, replica, device, queue_ms, phases if is_cold else {}, is_first, meta, host)
         )
-        headers = [
-            ("Content-Type", meta.content_type),
-            ("Fn-Revision", ref),
-            ("Server-Timing", server_timing(receipt)),
-            (REQUEST_ID, self.request_id),
-        ]
+        lines = (
+            f"Content-Type: {meta.content_type}\r\nFn-Revision: {ref}\r\n"
+            f"Server-Timing: {server_timing(receipt)}\r\n{REQUEST_ID}: {self.request_id}\r\n"
+        )
         if json_length:
-            headers.append(("Inference-Header-Content-Length", str(json_length)))
+            lines += f"Inference-Header-Content-Length: {json_length}\r\n"
         if admission.applied:
-            headers.append(("Preference-Applied", admission.applied))
+            lines += f"Preference-Applied: {admission.applied}\r\n"
         function = admission.route.deployed.function
         now, metrics, request = monotonic(), invoker.metrics, None
         if is_cold or self.trace is not None or now >= metrics.next_exemplar_s:
@@ -397,7 +396,7 @@ class Invocation:
         metrics.count_answer(key, seconds, receipt, call.sends, call.deaths, request)
         metrics.revisions.count_answer(call.pool, seconds, receipt, now)
         invoker.key_times.add(admission.key_time, now - call.sent_s)
-        reply = make_reply((problems.OK, (*headers, *invoker.gate.headers), body))
+        reply = make_reply((problems.OK, invoker.gate.headers, body, lines))
         self.release()
         if not self._is_recorded:
             self._record_answer(call, receipt, len(body), now, connected_s)

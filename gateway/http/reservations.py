@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.body_memory import BodyMemories
-from gateway.dispatch.dispatcher import held_text
+from gateway.dispatch.held import HeldBytes
 from gateway.unsent import UnsentAnswers
 from registry.errors import BodyEvicted, FnError, QueueFull
 
@@ -26,20 +26,6 @@ RETRY_S: Final = 1.0
 
 OnEvicted = Callable[[FnError], None]
 """Callback after a reservation was evicted and released, with the error for its client."""
-
-
-class HeldBytes(Protocol):
-    """Count of held bytes: of arriving bodies, of accepted calls and of unsent answers."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of bodies that are arriving, queued or in flight, and of unsent answers."""
-
-    def reserve(self, count: int) -> None:
-        """Add to the count; a negative count subtracts."""
-
-    def hold_answers(self, count: int) -> None:
-        """Add bytes of unsent answers to the count; a negative count subtracts."""
 
 
 class BodyReservation:
@@ -84,30 +70,19 @@ class BodyReservation:
 class BodyBudget:
     """All reservations of one process, and its unsent answers, which are part of the same count.
 
-    `capacity` bounds `held.held_bytes` in bytes; `clock` returns seconds on any scale. `memories`:
-    of large bodies.
+    `held` counts both, and has the limit; `clock` returns seconds on any scale. `memories`: of
+    large bodies.
     """
 
-    def __init__(self, held: HeldBytes, capacity: int, clock: Callable[[], float]) -> None:
-        self._held = held
-        self._capacity = capacity
+    def __init__(self, held: HeldBytes, clock: Callable[[], float]) -> None:
+        self.held: Final = held
         self._clock = clock
         self._all: set[BodyReservation] = set()
-        self.answers = UnsentAnswers(held, capacity, clock)
+        self.answers = UnsentAnswers(held, clock)
         self.memories = BodyMemories()
 
     def __len__(self) -> int:
         return len(self._all)
-
-    @property
-    def capacity(self) -> int:
-        """Max bytes."""
-        return self._capacity
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that count against the capacity."""
-        return self._held.held_bytes
 
     def open(self, on_evicted: OnEvicted) -> BodyReservation:
         """Return an empty reservation."""
@@ -126,16 +101,16 @@ class BodyBudget:
         Raises QueueFull if it does not fit.
         """
         self._evict(count, None)
-        if self._held.held_bytes + count > self._capacity:
-            raise QueueFull(self._over_text(), retry_after_s=RETRY_S)
-        self._held.reserve(count)
+        if self.held.bytes + count > self.held.most:
+            raise QueueFull(self.held.over_text, retry_after_s=RETRY_S)
+        self.held.bytes += count
 
     def try_charge(self, count: int) -> bool:
         """Charge a complete body if it fits without an eviction; return whether it did."""
-        held = self._held
-        if held.held_bytes + count > self._capacity:
+        held = self.held
+        if held.bytes + count > held.most:
             return False
-        held.reserve(count)
+        held.bytes += count
         return True
 
     def try_grow(self, one: BodyReservation, count: int) -> bool:
@@ -148,31 +123,28 @@ class BodyBudget:
 
     def refund(self, count: int) -> None:
         """Undo `charge`."""
-        self._held.reserve(-count)
+        self.held.bytes -= count
 
     def grow(self, one: BodyReservation, count: int) -> None:
         """Implement `BodyReservation.grow`."""
-        over = self._held.held_bytes + count - self._capacity
+        over = self.held.bytes + count - self.held.most
         if over > 0 and over > sum(other.bytes for other in self._all if other is not one):
             # Accepted calls occupy the memory: evicting all other uploads would not free enough.
             self.release(one)
-            raise BodyEvicted(self._over_text(), retry_after_s=RETRY_S)
+            raise BodyEvicted(self.held.over_text, retry_after_s=RETRY_S)
         if not self._evict(count, one):
             self.release(one)
             raise _evicted_error()
         self._all.add(one)
         one.add_progress(count, self._clock())
-        self._held.reserve(count)
+        self.held.bytes += count
 
     def release(self, one: BodyReservation) -> None:
         """Implement `BodyReservation.release`."""
         if one in self._all:
             self._all.remove(one)
-            self._held.reserve(-one.bytes)
+            self.held.bytes -= one.bytes
             one.bytes = 0
-
-    def _over_text(self) -> str:
-        return held_text(self._held.held_bytes, self._capacity)
 
     def _evict(self, count: int, grower: BodyReservation | None) -> bool:
         """Make room for `count` bytes.
@@ -180,12 +152,12 @@ class BodyBudget:
         Returns False if they do not fit or `grower` itself was evicted; its owner is then not
         notified.
         """
-        over = self._held.held_bytes + count - self._capacity
+        over = self.held.bytes + count - self.held.most
         if over <= 0:
             return True
         if over > sum(one.bytes for one in self._all):
             return False
-        free = max(over, self._capacity // BATCH)
+        free = max(over, self.held.most // BATCH)
         now = self._clock()
         for one in sorted(self._all, key=lambda one: (one.bytes < SMALL, one.progress(now))):
             if free <= 0 or (over <= 0 and one.bytes < SMALL):

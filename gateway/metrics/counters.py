@@ -11,12 +11,13 @@ line.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from heapq import nlargest
 from itertools import accumulate, chain
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from prometheus_client import generate_latest
 from prometheus_client.core import (
@@ -28,6 +29,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as ShownExemplar
 from prometheus_client.utils import floatToGoString
+
+from runtime_image.codecs.accept import media_ranges
 
 Labels = tuple[str, ...]
 """Label names and values, alternating."""
@@ -130,6 +133,11 @@ class Counter:
         self._values = values
         self.place = place
 
+    @property
+    def all_places(self) -> Iterable[int]:
+        """Implement `Numbers.all_places`."""
+        return (self.place,)
+
     def inc(self, amount: float) -> None:
         """Add `amount`."""
         self._values[self.place] += amount
@@ -139,11 +147,20 @@ class Counter:
         return self._values[self.place]
 
 
-class CounterFamily(Collector):
-    """Numbers with one name that only grow, one per combination of label values."""
+class Numbers(Protocol):
+    """The numbers of one combination of label values."""
 
-    _suffix = "_total"
-    _metric: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily
+    @property
+    def all_places(self) -> Iterable[int]:
+        """Their places in the store."""
+
+
+One = TypeVar("One", bound=Numbers)
+
+
+class Family(Collector, ABC, Generic[One]):
+    """Numbers with one name, `One` per combination of label values. The first two labels are the
+    namespace and the name of a function, if there are any."""
 
     def __init__(
         self, name: str, text: str, labelnames: tuple[str, ...], store: CounterStore
@@ -151,28 +168,49 @@ class CounterFamily(Collector):
         self._name_and_text = (name, text)
         self._labelnames = labelnames
         self._store = store
-        self._numbers: dict[tuple[str, ...], Counter] = {}
+        self._children: dict[tuple[str, ...], One] = {}
+        self._of_function: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+        """Label values by function."""
 
-    def of(self, *labelvalues: str) -> Counter:
-        """Return the counter with these labels; frequent callers cache it."""
-        number = self._numbers.get(labelvalues)
-        if number is None:
-            name = self._name_and_text[0] + self._suffix
-            place = self._store.allocate(name, self._labelnames, labelvalues)
-            number = self._numbers[labelvalues] = Counter(self._store.values, place)
-        return number
+    def of(self, *labelvalues: str) -> One:
+        """Return the numbers with these labels; frequent callers cache them."""
+        child = self._children.get(labelvalues)
+        if child is None:
+            child = self._children[labelvalues] = self._make(labelvalues)
+            self._of_function.setdefault(labelvalues[:2], []).append(labelvalues)
+        return child
 
-    def remove(self, *labelvalues: str) -> None:
-        """Remove the counter with these labels from the page; it must not be used any more."""
-        number = self._numbers.pop(labelvalues, None)
-        if number is not None:
-            self._store.free(number.place)
+    def known(self, *labelvalues: str) -> One | None:
+        """Return the numbers with these labels if there are any."""
+        return self._children.get(labelvalues)
+
+    def remove(self, *function: str) -> None:
+        """Remove the numbers of a function from the page; they must not be used any more."""
+        for labelvalues in self._of_function.pop(function, ()):
+            for place in self._children.pop(labelvalues).all_places:
+                self._store.free(place)
+
+    @abstractmethod
+    def _make(self, labelvalues: tuple[str, ...]) -> One:
+        """Return new numbers with these labels."""
+
+
+class CounterFamily(Family[Counter]):
+    """Numbers with one name that only grow, one per combination of label values."""
+
+    _suffix = "_total"
+    _metric: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily
+
+    def _make(self, labelvalues: tuple[str, ...]) -> Counter:
+        name = self._name_and_text[0] + self._suffix
+        place = self._store.allocate(name, self._labelnames, labelvalues)
+        return Counter(self._store.values, place)
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         """Return the family (prometheus_client)."""
         unit = unit_of(self._name_and_text[0])
         family = self._metric(*self._name_and_text, labels=self._labelnames, unit=unit)
-        for labelvalues, number in list(self._numbers.items()):
+        for labelvalues, number in list(self._children.items()):
             family.add_metric(labelvalues, number.get())
         return [family]
 
@@ -211,6 +249,11 @@ class Histogram:
         """Places of the buckets and of the sum, for counting without a call."""
         return self._buckets, self._total
 
+    @property
+    def all_places(self) -> Iterable[int]:
+        """Implement `Numbers.all_places`."""
+        return (*self._buckets, self._total)
+
     def observe(self, value: float, request: Labels | None = None, at_s: float = 0.0) -> None:
         """Count a value observed at `at_s` (Unix seconds); `request`: labels of its exemplar."""
         values = self._values
@@ -240,7 +283,7 @@ class Histogram:
         return self._values[self._total]
 
 
-class HistogramFamily(Collector):
+class HistogramFamily(Family[Histogram]):
     """Histograms with one name and the same `bounds`, one per combination of label values."""
 
     def __init__(
@@ -251,37 +294,15 @@ class HistogramFamily(Collector):
         bounds: Sequence[float],
         store: CounterStore,
     ) -> None:
-        self._name_and_text = (name, text)
-        self._labelnames = labelnames
+        super().__init__(name, text, labelnames, store)
         self._bounds = [float(bound) for bound in bounds]
         self._shown = [*map(floatToGoString, self._bounds), "+Inf"]
-        self._store = store
-        self._children: dict[tuple[str, ...], Histogram] = {}
-
-    def of(self, *labelvalues: str) -> Histogram:
-        """Return the histogram with these labels; frequent callers cache it."""
-        child = self._children.get(labelvalues)
-        if child is None:
-            child = self._children[labelvalues] = self._make(labelvalues)
-        return child
-
-    def known(self, *labelvalues: str) -> Histogram | None:
-        """Return the histogram with these labels if there is one."""
-        return self._children.get(labelvalues)
 
     def _make(self, labelvalues: tuple[str, ...]) -> Histogram:
         name, names, take = self._name_and_text[0], (*self._labelnames, "le"), self._store.allocate
         buckets = [take(f"{name}_bucket", names, (*labelvalues, bound)) for bound in self._shown]
         total = take(f"{name}_sum", self._labelnames, labelvalues)
         return Histogram(self._bounds, self._store.values, buckets, total)
-
-    def remove(self, *labelvalues: str) -> None:
-        """Remove the histogram with these labels from the page; it must not be used any more."""
-        child = self._children.pop(labelvalues, None)
-        if child is not None:
-            buckets, total = child.places
-            for place in (*buckets, total):
-                self._store.free(place)
 
     def kept(self) -> Iterator[BucketExemplar]:
         """Iterate over every exemplar of every histogram."""
@@ -310,6 +331,39 @@ class HistogramFamily(Collector):
         return rows
 
 
+AnyFamily = TypeVar("AnyFamily", bound=CounterFamily | HistogramFamily)
+
+
+class Families:
+    """Makes the families of one store. `labels` are those of a function's numbers, `made` has all
+    families in the order of the page."""
+
+    def __init__(self, store: CounterStore, labels: tuple[str, str]) -> None:
+        self.store = store
+        self.labels = labels
+        self.made: list[CounterFamily | HistogramFamily] = []
+
+    def add(self, family: AnyFamily) -> AnyFamily:
+        """Add a family and return it."""
+        self.made.append(family)
+        return family
+
+    def counter(self, name: str, text: str, *more: str) -> CounterFamily:
+        """Return new counters by function, and by `more` labels."""
+        return self.add(CounterFamily(name, text, (*self.labels, *more), self.store))
+
+    def histogram(
+        self, name: str, text: str, bounds: Sequence[float], *more: str
+    ) -> HistogramFamily:
+        """Return new histograms by function, and by `more` labels."""
+        return self.add(HistogramFamily(name, text, (*self.labels, *more), bounds, self.store))
+
+    def remove(self, *function: str) -> None:
+        """Remove the numbers of a function, by namespace and name, from all families."""
+        for family in self.made:
+            family.remove(*function)
+
+
 class BucketExemplar(NamedTuple):
     """Exemplar of one bucket of one histogram."""
 
@@ -323,11 +377,7 @@ def newest_exemplars(histograms: Iterable[HistogramFamily], count: int) -> list[
     """Return the newest exemplars of all families, at most `count`."""
     kept = chain.from_iterable(one.kept() for one in histograms)
     # Sample names are built only for the returned ones: this runs in the event loop's thread.
-    return [one.of.marked(one) for one in nlargest(count, kept, key=_made_s)]
-
-
-def _made_s(kept: BucketExemplar) -> float:
-    return kept.exemplar.at_s
+    return [one.of.marked(one) for one in nlargest(count, kept, key=lambda one: one.exemplar.at_s)]
 
 
 def to_prometheus(exemplar: Exemplar) -> ShownExemplar:
@@ -343,8 +393,6 @@ def unit_of(name: str) -> str:
     return last if last in UNITS else ""
 
 
-RANGES_MAX: Final = 32
-"""Max media ranges of one header that are parsed."""
 _OPENMETRICS_TYPE: Final = "application/openmetrics-text"
 _VERSIONS: Final = ("", "0.0.1", "1.0.0")
 
@@ -368,28 +416,9 @@ def negotiate_format(accept: str) -> PageFormat:
     The text format, which every scraper reads, if the header has no preference or accepts neither.
     """
     best = {True: 0.0, False: 0.0}
-    for kind, version, quality in _ranges(accept):
-        if kind == _OPENMETRICS_TYPE and version in _VERSIONS:
-            best[True] = max(best[True], quality)
-        elif kind in ("text/plain", "text/*", "*/*"):
-            best[False] = max(best[False], quality)
+    for one in media_ranges(accept):
+        if one.type == _OPENMETRICS_TYPE and one.parameters.get("version", "") in _VERSIONS:
+            best[True] = max(best[True], one.quality)
+        elif one.type in ("text/plain", "text/*", "*/*"):
+            best[False] = max(best[False], one.quality)
     return OPENMETRICS if best[True] and best[True] >= best[False] else TEXT
-
-
-def _ranges(accept: str) -> Iterator[tuple[str, str, float]]:
-    """Yield media type, version and quality of each range; the quality of a malformed one is 0."""
-    for text in accept.split(",")[:RANGES_MAX]:
-        kind, *rest = (part.strip().lower() for part in text.split(";"))
-        given = {}
-        for part in rest:
-            name, _, value = part.partition("=")
-            given[name.strip()] = value.strip().strip('"')
-        yield kind, given.get("version", ""), _quality(given.get("q", "1"))
-
-
-def _quality(text: str) -> float:
-    try:
-        quality = float(text)
-    except ValueError:
-        return 0.0
-    return quality if 0.0 <= quality <= 1.0 else 0.0

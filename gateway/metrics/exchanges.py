@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence
 from typing import Final
 
-from gateway.metrics.counters import (
-    CounterFamily,
-    CounterStore,
-    GaugeFamily,
-    Histogram,
-    HistogramFamily,
-    Labels,
-)
+from gateway.metrics.counters import Families, GaugeFamily, Histogram, Labels
 
 OPEN: Final = "fngate_exchanges_open"
 SECONDS: Final = (
@@ -29,7 +22,7 @@ class ExchangeNumbers:
     An exchange may end after its function was removed; the places may have another owner then.
     """
 
-    __slots__ = ("_bytes_in", "_bytes_out", "_first_byte", "_open", "_values", "is_removed")
+    __slots__ = ("_bytes_in", "_bytes_out", "_open", "_values", "first_byte", "is_removed")
 
     def __init__(
         self,
@@ -40,7 +33,7 @@ class ExchangeNumbers:
         """`places`: of the open exchanges, and of the bytes of requests and answers."""
         self._values = values
         self._open, self._bytes_in, self._bytes_out = places
-        self._first_byte = first_byte
+        self.first_byte = first_byte
         self.is_removed = False
 
     def opened(self) -> None:
@@ -51,7 +44,7 @@ class ExchangeNumbers:
     def answered(self, seconds: float, request: Labels | None, at_s: float) -> None:
         """Count the first byte of an answer; `request`: labels of its exemplar."""
         if not self.is_removed:
-            self._first_byte.observe(seconds, request, at_s)
+            self.first_byte.observe(seconds, request, at_s)
 
     def ended(self, sizes: tuple[int, int]) -> None:
         """Count the end of an exchange. `sizes`: bytes of the request's and the answer's body."""
@@ -63,42 +56,25 @@ class ExchangeNumbers:
 
 
 class ExchangeFamilies:
-    """The families; `labels` are a function's namespace and name, as `Metrics` bounds them."""
+    """The families of exchanges."""
 
-    def __init__(self, labelnames: tuple[str, ...], store: CounterStore) -> None:
+    def __init__(self, families: Families) -> None:
         text = "Requests of server functions that are being held, answered or tunnelled."
-        self._open = GaugeFamily(OPEN, text, labelnames, store)
-        text = "Time from sending a request to a server function to the first byte of its answer."
-        self._first_byte = HistogramFamily(
-            "fngate_first_byte_seconds", text, labelnames, SECONDS, store
+        self._open = families.add(GaugeFamily(OPEN, text, families.labels, families.store))
+        self._first_byte = families.histogram(
+            "fngate_first_byte_seconds",
+            "Time from sending a request to a server function to the first byte of its answer.",
+            SECONDS,
         )
-        text = "Bytes of bodies of server functions, by direction (in: requests, out: answers)."
-        names = (*labelnames, "direction")
-        self._bytes = CounterFamily("fngate_exchange_bytes", text, names, store)
-        self._values = store.values
-        self._numbers: dict[Labels, ExchangeNumbers] = {}
-        self.collectors = (self._open, self._first_byte, self._bytes)
+        self._bytes = families.counter(
+            "fngate_exchange_bytes",
+            "Bytes of bodies of server functions, by direction (in: requests, out: answers).",
+            "direction",
+        )
+        self._values = families.store.values
 
-    def of(self, labels: Labels) -> ExchangeNumbers:
+    def bind(self, labels: Labels) -> ExchangeNumbers:
         """Return the numbers of a function."""
-        numbers = self._numbers.get(labels)
-        if numbers is None:
-            counters = [self._bytes.of(*labels, direction) for direction in DIRECTIONS]
-            first_byte = self._first_byte.of(*labels)
-            places = (self._open.of(*labels).place, counters[0].place, counters[1].place)
-            numbers = self._numbers[labels] = ExchangeNumbers(self._values, places, first_byte)
-        return numbers
-
-    def first_byte(self, labels: Labels) -> Histogram | None:
-        """Return the times to the first byte of a function that has answered."""
-        return self._first_byte.known(*labels)
-
-    def remove(self, labels: Labels) -> None:
-        """Remove the numbers of a function that was removed."""
-        numbers = self._numbers.pop(labels, None)
-        if numbers is not None:
-            numbers.is_removed = True
-        self._open.remove(*labels)
-        self._first_byte.remove(*labels)
-        for direction in DIRECTIONS:
-            self._bytes.remove(*labels, direction)
+        sizes = [self._bytes.of(*labels, direction).place for direction in DIRECTIONS]
+        places = (self._open.of(*labels).place, sizes[0], sizes[1])
+        return ExchangeNumbers(self._values, places, self._first_byte.of(*labels))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,8 +20,8 @@ from gateway.metrics.counters import (
     Counter,
     CounterFamily,
     CounterStore,
+    Families,
     Histogram,
-    HistogramFamily,
     Labels,
     LocalStore,
     PageFormat,
@@ -35,7 +35,6 @@ from gateway.metrics.revisions import RevisionCounts
 from gateway.metrics.tokens import TokenFamilies, TokenNumbers
 from gateway.replies import Receipt
 from registry.catalog import Change
-from runtime_image.contract.control import PHASES
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LABELS = ("namespace", "function")
@@ -44,7 +43,6 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 ROWS_KNOWN: Final = ROWS[-1] + 1
 BUCKET_OF_ROWS: Final = tuple(bisect_left(ROWS, rows) for rows in range(ROWS_KNOWN))
 """Bucket of each number of rows up to the last bound; takes half the time of a search."""
-RETRIES = ("died", "not_started")
 OK = ("ok", "")
 """Outcome and reason of a replica's answer."""
 FUNCTIONS_MAX = 1000
@@ -102,8 +100,8 @@ class Metrics:
         self.revisions = revisions or RevisionCounts(is_deployed)
         self._wall = wall
         self._registry = CollectorRegistry()
-        self._make_counts(store := store or LocalStore())
-        self._values = store.values
+        self._make_counts(Families(store or LocalStore(), LABELS))
+        self._values = self._families.store.values
         self._gauges = StateGauges(balance, states, tasks)
         self._sources: list[MetricSource] = [self._gauges]
         self._registry.register(self._gauges)
@@ -116,55 +114,60 @@ class Metrics:
         """Monotonic time from which the next request becomes an exemplar; set by `Invocation`."""
         self._on_cold_start = on_cold_start or self.count_cold_start
 
-    def _make_counts(self, store: CounterStore) -> None:
-        text = "Answered requests by outcome (ok, refused, failed) and problem code (reason)."
-        self._requests = CounterFamily(
-            "fngate_requests", text, (*LABELS, "outcome", "reason"), store
+    def _make_counts(self, families: Families) -> None:
+        self._families = families
+        self._requests = families.counter(
+            "fngate_requests",
+            "Answered requests by outcome (ok, refused, failed) and problem code (reason).",
+            "outcome",
+            "reason",
         )
-        text = "Requests sent again: their replica died while running them, or never started them."
-        self._retries = CounterFamily("fngate_retries", text, (*LABELS, "reason"), store)
-        text = "Time from the head of the request to its answer."
-        self._duration = HistogramFamily("fngate_request_seconds", text, LABELS, SECONDS, store)
-        text = "Time a request waited for a replica."
-        self._queue = HistogramFamily("fngate_queue_seconds", text, LABELS, SECONDS, store)
-        text = "Times a request was sent to a replica before it was answered."
-        self._sends = HistogramFamily("fngate_request_sends", text, LABELS, SENDS, store)
-        text = "Rows of the batch in which a replica ran the request."
-        self._rows = HistogramFamily("fngate_batch_rows", text, LABELS, ROWS, store)
-        text, labels = "Phases of cold starts that requests waited for.", (*LABELS, "phase")
-        self._phases = HistogramFamily("fngate_cold_start_seconds", text, labels, SECONDS, store)
+        self._duration = families.histogram(
+            "fngate_request_seconds", "Time from the head of the request to its answer.", SECONDS
+        )
+        self._queue = families.histogram(
+            "fngate_queue_seconds", "Time a request waited for a replica.", SECONDS
+        )
+        self._phases = families.histogram(
+            "fngate_cold_start_seconds",
+            "Phases of cold starts that requests waited for.",
+            SECONDS,
+            "phase",
+        )
+        self._sends = families.histogram(
+            "fngate_request_sends",
+            "Times a request was sent to a replica before it was answered.",
+            SENDS,
+        )
+        self._rows = families.histogram(
+            "fngate_batch_rows", "Rows of the batch in which a replica ran the request.", ROWS
+        )
+        self._retries = families.counter(
+            "fngate_retries",
+            "Requests sent again: their replica died while running them, or never started them.",
+            "reason",
+        )
         text = "Access log events that were dropped because the log could not be written in time."
-        left_out = CounterFamily("fngate_access_events_left_out", text, (), store)
-        self._left_out = left_out.of()
-        self.exchanges = ExchangeFamilies(LABELS, store)
-        self.held = HeldFamilies(store)
-        self._tokens = TokenFamilies(LABELS, store)
-        for collector in (
-            self._requests,
-            self._duration,
-            self._queue,
-            self._phases,
-            self._sends,
-            self._rows,
-            self._retries,
-            left_out,
-            *self.exchanges.collectors,
-            *self.held.collectors,
-            *self._tokens.collectors,
-        ):
-            self._registry.register(collector)
+        left_out = CounterFamily("fngate_access_events_left_out", text, (), families.store)
+        self._left_out = families.add(left_out).of()
+        self._exchanges = ExchangeFamilies(families)
+        self.held = HeldFamilies(families)
+        self._tokens = TokenFamilies(families)
+        for family in families.made:
+            self._registry.register(family)
 
     def add_source(self, source: MetricSource) -> None:
         """Add the families of `source` to the page."""
         self._sources.append(source)
-        self._registry.register(_SourceCollector(source))
+        # The library asks for its base class, and uses `collect` alone.
+        self._registry.register(cast("Collector", source))
 
     def count_reply(
         self, namespace: str, function: str, outcome: str, reason: str, seconds: float
     ) -> None:
         """Count a reply: `outcome` is "ok", "refused" or "failed", `reason` the problem's code."""
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        self._outcome_counter(series, outcome, reason).inc(1.0)
+        self._requests.of(*series.labels, outcome, reason).inc(1.0)
         series.duration.observe(seconds)
 
     def count_answer(
@@ -182,7 +185,7 @@ class Metrics:
         how many replicas died while running it. `request`: labels of its exemplar.
         """
         series = self._series.get(key) or self._series_of(*key)
-        served = series.served or series.bind_served(self._outcome_counter(series, *OK))
+        served = series.served or series.bind_served(self._requests.of(*series.labels, *OK))
         ok, durations, duration_sum, queues, queue_sum, rows, rows_sum, once, sends_sum = served
         # Counted inline: one call per histogram would double the time.
         values, queue_s, count = self._values, receipt.queue_ms / 1e3, receipt.meta.rows
@@ -206,30 +209,27 @@ class Metrics:
     def exchange_numbers(self, namespace: str, function: str) -> ExchangeNumbers:
         """Return the numbers under which a function's exchanges are counted."""
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        return self.exchanges.of(series.labels)
+        if series.exchanges is None:
+            series.exchanges = self._exchanges.bind(series.labels)
+        return series.exchanges
 
     def tokens_of(self, namespace: str, function: str) -> TokenNumbers:
         """Return the numbers under which a function's tokens are counted, to be used at once."""
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        return self._tokens.of(series.labels)
+        if series.tokens is None:
+            series.tokens = self._tokens.bind(series.labels)
+        return series.tokens
 
     def count_exchange(
         self, key: tuple[str, str], outcome: tuple[str, str], seconds: float, receipt: Receipt
     ) -> None:
         """Count an exchange that a function's server answered; `outcome` includes its reason."""
         series = self._series.get(key) or self._series_of(*key)
-        self._outcome_counter(series, *outcome).inc(1.0)
+        self._requests.of(*series.labels, *outcome).inc(1.0)
         series.duration.observe(seconds)
         series.queue.observe(receipt.queue_ms / 1e3)
         if receipt.phases:
             self._on_cold_start(*key, receipt.replica, receipt.phases, None)
-
-    def _outcome_counter(self, series: FunctionSeries, outcome: str, reason: str) -> Counter:
-        counter = series.outcomes.get((outcome, reason))
-        if counter is None:
-            counter = self._requests.of(*series.labels, outcome, reason)
-            series.outcomes[outcome, reason] = counter
-        return counter
 
     def count_dropped_events(self, events: int) -> None:
         """Count dropped events of the access log."""
@@ -285,20 +285,10 @@ class Metrics:
             return
         key = (change.namespace, change.name)
         self._woken.discard(key)
-        for phase in PHASES:
-            self._phases.remove(*key, phase)
         series = self._series.pop(key, None)
-        if series is not None:
-            self.exchanges.remove(series.labels)
-            self._tokens.remove(series.labels)
-            for outcome in series.outcomes:
-                self._requests.remove(*series.labels, *outcome)
-            self._duration.remove(*series.labels)
-            self._queue.remove(*series.labels)
-            self._sends.remove(*series.labels)
-            self._rows.remove(*series.labels)
-            for reason in RETRIES:
-                self._retries.remove(*series.labels, reason)
+        if series is not None and series.exchanges is not None:
+            series.exchanges.is_removed = True
+        self._families.remove(*key)
 
     def durations(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
         """Return the duration histogram of every function with its own series."""
@@ -307,8 +297,8 @@ class Metrics:
     def first_bytes(self) -> Iterator[tuple[tuple[str, str], Histogram]]:
         """Return the time to the first byte of every server function that has answered."""
         for key, series in self._series.items():
-            if (known := self.exchanges.first_byte(series.labels)) is not None:
-                yield key, known
+            if series.exchanges is not None:
+                yield key, series.exchanges.first_byte
 
     def _series_of(self, namespace: str, function: str) -> FunctionSeries:
         """Return the series of a function that is counted for the first time.
@@ -377,18 +367,19 @@ class AnswerCounters(NamedTuple):
 
 @dataclass(slots=True)
 class FunctionSeries:
-    """Counters of one function, looked up once: a look-up takes longer than counting.
-
-    `served` is None until a replica has answered: until then the page shows no such counter.
-    """
+    """Counters of one function, looked up once: a look-up takes longer than counting."""
 
     labels: tuple[str, str]
     duration: Histogram
     queue: Histogram
     sends: Histogram
     rows: Histogram
-    outcomes: dict[tuple[str, str], Counter] = field(default_factory=dict)
     served: AnswerCounters | None = None
+    """None until a replica has answered: until then the page shows no such counter."""
+    exchanges: ExchangeNumbers | None = None
+    """None until the first exchange."""
+    tokens: TokenNumbers | None = None
+    """None until the first call of /v1."""
 
     def bind_served(self, ok: Counter) -> AnswerCounters:
         """Bind the counters for answers of replicas; `ok` is the counter of their outcome."""
@@ -462,14 +453,3 @@ def _ledger(balance: Balance) -> list[Metric]:
         for pool, count in counts.items():
             family.add_metric([pool], count)
     return [accepted, ended, unended, held, in_flight]
-
-
-class _SourceCollector(Collector):
-    """Adapter from a source to prometheus_client."""
-
-    def __init__(self, source: MetricSource) -> None:
-        self._source = source
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the families (prometheus_client)."""
-        return self._source.collect()

@@ -125,11 +125,51 @@ class AccessLog:
             event.host = host
         self._add(event)
 
-    def log_end(self, record: RequestRecord, now: float) -> None:
-        """Log a request that ended at `now` (monotonic seconds) without a model's answer.
+    def log_exchange(
+        self,
+        request: tuple[str, str, str, str],
+        call: Call,
+        receipt: Receipt,
+        ending: tuple[str, int],
+        sizes: tuple[int, int],
+        times: tuple[float, float, float],
+    ) -> None:
+        """Log an exchange that a function's server answered.
 
-        Its receipt is that of a server function's exchange.
+        `request`: its id, function, method and trace id. `ending`: outcome and status. `sizes` as
+        in `log_answer`; `times`: arrival, first byte in milliseconds from the sending, and end.
         """
+        (began_s, first_byte_ms, now), phases = times, receipt.phases
+        request_id, function, method, trace_id = request
+        self._add(
+            AccessEvent(
+                request_id,
+                function,
+                receipt.revision,
+                call.link,
+                *ending,
+                *sizes,
+                int((now - began_s) * 1e6 + 0.5) / 1e3,
+                int(receipt.queue_ms * 1e3 + 0.5) / 1e3,
+                call.sends,
+                bool(phases),
+                "info",
+                self._stamp if now < self._stamp_until_s else self._stamped(now),
+                None,
+                None,
+                None,
+                None,
+                None,
+                _known_phases(phases) if phases else None,
+                trace_id,
+                method,
+                int(first_byte_ms * 1e3 + 0.5) / 1e3,
+                receipt.host,
+            )
+        )
+
+    def log_end(self, record: RequestRecord, now: float) -> None:
+        """Log a request that ended at `now` (monotonic seconds) otherwise, or that is traced."""
         receipt, first_byte_ms = record.receipt, record.first_byte_ms
         phases = receipt.phases if receipt is not None else None
         self._add(
@@ -147,7 +187,7 @@ class AccessLog:
                 record.sends,
                 bool(phases),
                 "info",
-                self._stamped(now),
+                self._stamp if now < self._stamp_until_s else self._stamped(now),
                 phases=_known_phases(phases) if phases else None,
                 trace_id=record.trace_id,
                 method=record.method,

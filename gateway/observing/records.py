@@ -15,7 +15,7 @@ _LATER: Final = re.compile(
     r"(?:-[\x21-\x7e]{0,200})?"
 )
 """A later version may append fields; the known fields are where version 00 has them."""
-_SAMPLED: Final = 1
+SAMPLED: Final = 1
 _RANDOM: Final = 2
 
 
@@ -48,17 +48,12 @@ def trace_id(traceparent: str) -> str:
 
 def is_sampled(traceparent: str) -> bool:
     """Return whether the sender of this header records the trace."""
-    return bool(int(traceparent[53:55], 16) & _SAMPLED)
-
-
-def new_trace(trace_id: str, span_id: str) -> Trace:
-    """Return a trace that begins here."""
-    return Trace(trace_id, span_id, "", _SAMPLED)
+    return bool(int(traceparent[53:55], 16) & SAMPLED)
 
 
 def continue_trace(traceparent: str, span_id: str) -> Trace:
     """Return the sender's trace, with a span of this process."""
-    flags = int(traceparent[53:55], 16) & _RANDOM | _SAMPLED
+    flags = int(traceparent[53:55], 16) & _RANDOM | SAMPLED
     return Trace(trace_id(traceparent), span_id, traceparent[36:52], flags)
 
 

@@ -61,7 +61,7 @@ class Tracer:
             return records.continue_trace(traceparent, _id(random, 64))
         if random.random() >= self._ratio:
             return None
-        return records.new_trace(_id(random, 128), _id(random, 64))
+        return Trace(_id(random, 128), _id(random, 64), "", records.SAMPLED)
 
 
 def _id(random: Random, bits: int) -> str:

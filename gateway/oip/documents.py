@@ -15,6 +15,7 @@ from registry.batching import rows_of
 from runtime_image.contract.signature import DYNAMIC, TensorSpec
 
 if TYPE_CHECKING:
+    from gateway.settings import GatewaySettings
     from registry.catalog import Catalog, Deployed
     from registry.exchange import PoolEndpoints
     from registry.model.revisions import Revision
@@ -33,6 +34,18 @@ EXTENSIONS: Final = (
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 """States of a model in the index."""
 US_PER_MS: Final = 1000
+LOG_SETTINGS: Final[dict[str, Any]] = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+"""Settings of the log in the form of Triton's extension "Logging"."""
+_FIXED: Final = "these settings cannot be changed while the server runs: set {}"
+TRACES_FIXED: Final = _FIXED.format("FN_TRACES and FN_TRACES_SAMPLE")
+LOGS_FIXED: Final = _FIXED.format("FN_LOG_FORMAT and FN_ACCESS_LOG")
 _PLATFORMS: Final = {"onnx": "onnxruntime_onnx", "python": "python"}
 _BACKENDS: Final = {"onnx": "onnxruntime", "python": "python"}
 _KINDS: Final = {"any": "KIND_AUTO", "cpu": "KIND_CPU", "cuda": "KIND_GPU"}
@@ -127,6 +140,20 @@ def index_entry(deployed: Deployed, shown: PoolEndpoints) -> dict[str, str]:
         "version": served_version(deployed),
         "state": UNAVAILABLE if is_failing else READY,
         "reason": reason,
+    }
+
+
+def trace_settings(settings: GatewaySettings) -> dict[str, Any]:
+    """Return the settings of traces in the form of Triton's extension "Trace"."""
+    is_on = bool(settings.traces) and settings.traces_sample > 0
+    rate = round(1 / settings.traces_sample) if is_on else 0
+    return {
+        "trace_level": ["TIMESTAMPS" if is_on else "OFF"],
+        "trace_rate": str(rate),
+        "trace_count": "-1",
+        "log_frequency": "0",
+        "trace_file": "",
+        "trace_mode": "opentelemetry",
     }
 
 

@@ -28,13 +28,12 @@ def reply(error: FnError, *, for_admin: bool = False) -> Reply:
     Status and headers are those of its problem document. `for_admin` adds what only administrators
     may read to the text.
     """
-    status, headers, _ = problems.reply(error)
-    text = f"{error.title}: {error.message}"
-    if for_admin and error.admin_detail:
-        text += f"; {error.admin_detail}"
+    status, headers, *_ = problems.reply(error)
     kept = (header for header in headers if header[0] != _CONTENT_TYPE)
     shaped = ((_CONTENT_TYPE, "application/json"), (CODE, error.code), *kept)
-    return Reply(status, shaped, problems.encoded({"error": text}))
+    return Reply(
+        status, shaped, problems.encoded({"error": problems.line(error, for_admin=for_admin)})
+    )
 
 
 def is_protocols(line: bytes) -> bool:

@@ -6,104 +6,96 @@ while the server runs; clients read differences. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Took:
-    """Number of requests or runs, and the nanoseconds that all of them together took."""
+class Duration(Struct, frozen=True):
+    """A count and a sum in nanoseconds."""
 
-    count: int = 0
-    ns: int = 0
-
-    def __add__(self, other: Took) -> Took:
-        """Return the sum."""
-        return Took(self.count + other.count, self.ns + other.ns)
+    count: int
+    """Number of requests or runs."""
+    ns: int
+    """Nanoseconds that all of them together took."""
 
 
-NOTHING: Final = Took()
+NOTHING: Final = Duration(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchStatistics:
-    """Successful runs with `batch_size` rows; each run is counted once."""
+class BatchStatistics(Struct, frozen=True):
+    """Runs with one number of rows."""
 
     batch_size: int
-    compute_input: Took
-    compute_infer: Took
-    compute_output: Took
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
 
 
-@dataclass(frozen=True, slots=True)
-class RevisionStatistics:
-    """Statistics of one revision since the server's start, over all gateway processes and replicas.
+class InferStatistics(Struct, frozen=True):
+    """Durations of the phases of requests."""
 
-    `pool` is the revision's key. `last_inference_ms`: end of the last successful request in Unix
-    milliseconds, 0 for none. `inference_count`: rows of all successful requests. `execution_count`:
-    successful runs, as far as replicas have reported them.
+    success: Duration
+    """From the head of a request to its answer, as `fail`."""
+    fail: Duration
+    queue: Duration
+    """The wait of successful requests in the gateway and in the replica. A run of several requests
+    counts with its whole time for each of them, here and below."""
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    cache_hit: Duration
+    """There is no cache of answers."""
+    cache_miss: Duration
 
-    `success` and `fail` last from a request's head to its answer. The other times are those of
-    successful requests: `queue` is the wait in the gateway and in the replica. A run of several
-    requests counts with its whole time for each of them.
-    """
+
+UNCALLED: Final = InferStatistics(*([NOTHING] * 8))
+
+
+class RevisionStatistics(Struct, frozen=True):
+    """Statistics of one revision since the server's start, over all gateway processes and replicas;
+    the fields but `pool` are those of `ModelStatistics`."""
 
     pool: str
-    last_inference_ms: int = 0
+    """The revision's key."""
+    last_inference: int = 0
     inference_count: int = 0
     execution_count: int = 0
-    success: Took = NOTHING
-    fail: Took = NOTHING
-    queue: Took = NOTHING
-    compute_input: Took = NOTHING
-    compute_infer: Took = NOTHING
-    compute_output: Took = NOTHING
-    batches: tuple[BatchStatistics, ...] = ()
+    inference_stats: InferStatistics = UNCALLED
+    batch_stats: tuple[BatchStatistics, ...] = ()
 
 
-class Served(NamedTuple):
-    """Statistics of a revision with its model's name and version at the protocol."""
+class ModelStatistics(Struct):
+    """Statistics of one version. `last_inference`: Unix milliseconds. `inference_count`: rows,
+    `execution_count`: runs."""
 
     name: str
     version: str
-    statistics: RevisionStatistics
+    last_inference: int
+    """End of the last successful request, 0 for none."""
+    inference_count: int
+    """Rows of all successful requests."""
+    execution_count: int
+    """Successful runs, as far as replicas have reported them."""
+    inference_stats: InferStatistics
+    batch_stats: list[BatchStatistics]
 
 
-def document(models: Iterable[Served]) -> dict[str, Any]:
-    """Return the answer to a request for statistics; its numbers are JSON numbers."""
-    return {"model_stats": [_model(*one) for one in models]}
+class Statistics(Struct):
+    """Statistics of models, summed over all gateway processes."""
+
+    model_stats: list[ModelStatistics]
 
 
-def _model(name: str, version: str, found: RevisionStatistics) -> dict[str, Any]:
-    return {
-        "name": name,
-        "version": version,
-        "last_inference": found.last_inference_ms,
-        "inference_count": found.inference_count,
-        "execution_count": found.execution_count,
-        "inference_stats": {
-            "success": _took(found.success),
-            "fail": _took(found.fail),
-            "queue": _took(found.queue),
-            "compute_input": _took(found.compute_input),
-            "compute_infer": _took(found.compute_infer),
-            "compute_output": _took(found.compute_output),
-            "cache_hit": _took(NOTHING),
-            "cache_miss": _took(NOTHING),
-        },
-        "batch_stats": [_batch(one) for one in found.batches],
-    }
-
-
-def _batch(batch: BatchStatistics) -> dict[str, Any]:
-    return {
-        "batch_size": batch.batch_size,
-        "compute_input": _took(batch.compute_input),
-        "compute_infer": _took(batch.compute_infer),
-        "compute_output": _took(batch.compute_output),
-    }
-
-
-def _took(took: Took) -> dict[str, int]:
-    return {"count": took.count, "ns": took.ns}
+def model_statistics(name: str, version: str, found: RevisionStatistics) -> ModelStatistics:
+    """Return the statistics of a revision, whose model has this name and version in the
+    protocol."""
+    return ModelStatistics(
+        name,
+        version,
+        found.last_inference,
+        found.inference_count,
+        found.execution_count,
+        found.inference_stats,
+        list(found.batch_stats),
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from gateway.openapi.input_fields import call_line
+from gateway.openapi.input_fields import call_line, filled
 from gateway.openapi.input_fields import example_inputs as example_of
 from registry.model.functions import ExchangeLimits
 from registry.model.revisions import Interface
@@ -28,6 +28,12 @@ EXAMPLE_ITEMS_MAX: Final = 256
 """Max items of a tensor that an example shows as JSON; a larger one is shown as its type."""
 EXAMPLE_CHARS_MAX: Final = 4096
 """The same for a value of a sample: max characters of its JSON."""
+_FILES: Final = {
+    "image": ("image/png", "picture.png"),
+    "audio": ("audio/wav", "sound.wav"),
+    "bytes": ("application/octet-stream", "file"),
+}
+"""Content type and name of a file in an example, by the kind of its input."""
 NOT_DESCRIBED: Final = "its trial asked for none: deploy it again, with a changed file"
 """Why a Python function has no interface."""
 RANGES_MAX: Final = 32
@@ -139,13 +145,9 @@ def example(deployed: Deployed, origin: str) -> str:
         return server_example(deployed, origin)
     url = f"{origin}/fn/{deployed.function.name}"
     for rule in deployed.revision.inputs.values():
-        if rule.kind == "image":
-            return f"curl {url} -H 'Content-Type: image/png' --data-binary @picture.png"
-        if rule.kind == "audio":
-            return f"curl {url} -H 'Content-Type: audio/wav' --data-binary @sound.wav"
-        if rule.kind == "bytes":
-            kind = "application/octet-stream"
-            return f"curl {url} -H 'Content-Type: {kind}' --data-binary @file"
+        if rule.kind in _FILES:
+            kind, file = _FILES[rule.kind]
+            return f"curl {url} -H 'Content-Type: {kind}' --data-binary @{file}"
     known, specs = example_inputs(deployed), deployed.revision.signature.inputs
     types = {one.name: f"<{one.dtype} {list(one.smallest_shape)}>" for one in specs}
     body = json.dumps({"inputs": {**types, **known}})
@@ -184,6 +186,4 @@ def zeros(tensor: TensorSpec, items_max: int) -> Any | None:
     value: Any = 0.0 if tensor.dtype in FLOATS else 0
     if tensor.dtype in (BYTES, "BOOL"):
         value = "" if tensor.dtype == BYTES else False
-    for size in reversed(shape):
-        value = [value] * size
-    return value
+    return filled(value, shape)

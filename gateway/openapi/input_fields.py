@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 FieldKind = Literal["text", "integer", "number", "boolean", "choice", "file", "json", "any"]
@@ -183,13 +184,12 @@ def _resolved(schema: Any, defs: Mapping[str, Any]) -> Mapping[str, Any]:
 def _zeros(shape: Any) -> Any:
     """Return zeros in the form of a shape, whose open dimensions are 1."""
     sizes = [max(1, int(one)) for one in shape] if isinstance(shape, list) else [1]
-    count = 1
-    for size in sizes:
-        count *= size
-    if count > VALUES_MAX:
-        return "@x.npy"
-    value: Any = 0
-    for size in reversed(sizes):
+    return "@x.npy" if math.prod(sizes) > VALUES_MAX else filled(0, sizes)
+
+
+def filled(value: Any, shape: Sequence[int]) -> Any:
+    """Return nested lists of a shape with one value everywhere."""
+    for size in reversed(shape):
         value = [value] * size
     return value
 

@@ -16,14 +16,12 @@ from gateway.openapi.call_routes import FORWARDED
 from gateway.openapi.routes import (
     EVENTS,
     JSON,
-    WORDS,
     Answer,
     Content,
     Parameter,
     Route,
-    json_of,
+    answered,
 )
-from gateway.problems import OK
 from gateway.v1.endpoints import (
     ENDPOINTS,
     MODELS,
@@ -84,21 +82,22 @@ def _realtime() -> Route:
 
 def _lists() -> list[Route]:
     place = (PREFIX + MODELS).decode()
-    listed = Answer(OK, WORDS[OK], json_of((ModelList, AnthropicModelList)))
-    shown = Answer(OK, WORDS[OK], json_of((ModelEntry, AnthropicModel)))
     return [
-        _route("GET", place, "List the models that the key may call.", listed),
-        _route("GET", f"{place}/{{id}}", "Show a model.", shown),
+        _list(place, "List the models that the key may call.", ModelList, AnthropicModelList),
+        _list(f"{place}/{{id}}", "Show a model.", ModelEntry, AnthropicModel, _ID),
     ]
 
 
-def _route(method: str, path: str, summary: str, answer: Answer) -> Route:
-    parameters = (_VERSION, _ID) if "{" in path else (_VERSION,)
-    unknown = (errors.UnknownModel,)
+def _list(path: str, summary: str, openai: Any, anthropic: Any, *parameters: Parameter) -> Route:
     return Route(
-        *(method, path, GROUP, summary, "invoke", (answer,)),
-        parameters=parameters,
-        errors=unknown,
+        "GET",
+        path,
+        GROUP,
+        summary,
+        "invoke",
+        (answered((openai, anthropic)),),
+        parameters=(_VERSION, *parameters),
+        errors=(errors.UnknownModel,),
         shape="either",
         is_open=True,
     )

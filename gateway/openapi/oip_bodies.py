@@ -90,15 +90,9 @@ class InferRequest(msgspec.Struct):
     outputs: list[WantedOutput] | UnsetType = UNSET
 
 
-class InferOutput(msgspec.Struct):
+class InferOutput(InferInput):
     """A tensor of an answer: `data`, or as many bytes behind the JSON part as
     `parameters.binary_data_size` says."""
-
-    name: str
-    shape: list[int]
-    datatype: str
-    parameters: dict[str, Any] | UnsetType = UNSET
-    data: list[Any] | UnsetType = UNSET
 
 
 class InferAnswer(msgspec.Struct):
@@ -118,51 +112,3 @@ class IndexEntry(msgspec.Struct):
     version: str
     state: Literal["READY", "UNAVAILABLE"]
     reason: str
-
-
-class Duration(msgspec.Struct):
-    """A count and a sum in nanoseconds."""
-
-    count: int
-    ns: int
-
-
-class InferStatistics(msgspec.Struct):
-    """Durations of the phases of requests."""
-
-    success: Duration
-    fail: Duration
-    queue: Duration
-    compute_input: Duration
-    compute_infer: Duration
-    compute_output: Duration
-    cache_hit: Duration
-    cache_miss: Duration
-
-
-class BatchStatistics(msgspec.Struct):
-    """Runs with one number of rows."""
-
-    batch_size: int
-    compute_input: Duration
-    compute_infer: Duration
-    compute_output: Duration
-
-
-class ModelStatistics(msgspec.Struct):
-    """Statistics of one version. `last_inference`: Unix milliseconds. `inference_count`: rows,
-    `execution_count`: runs."""
-
-    name: str
-    version: str
-    last_inference: int
-    inference_count: int
-    execution_count: int
-    inference_stats: InferStatistics
-    batch_stats: list[BatchStatistics]
-
-
-class Statistics(msgspec.Struct):
-    """Statistics of models, summed over all gateway processes."""
-
-    model_stats: list[ModelStatistics]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
 from gateway.admission.callers import Need
 from gateway.oip.repository import IndexRequest, ModelRequest
+from gateway.oip.statistics import Statistics
 from gateway.openapi import oip_bodies as bodies
 from gateway.openapi.call_routes import LENGTH, NOT_STARTED, READ, RUN, SENT
 from gateway.openapi.routes import (
@@ -22,7 +22,6 @@ from gateway.openapi.routes import (
     Parameter,
     Route,
     answered,
-    json_of,
 )
 from gateway.problems import OK
 from registry import errors
@@ -49,7 +48,9 @@ _UNKNOWN: Final[Errors] = (errors.UnknownModel,)
 _REGION: Final = Parameter("name", "Name of the region.", place="path", is_required=True)
 _DONE: Final = Answer(OK, WORDS[OK])
 _BASES: Final = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
-_ANY_BODY: Final = (Content("*/*"),)
+_ANY_BODY: Final = Content("*/*")
+_ANSWERS: Final = (Content(JSON, bodies.InferAnswer), Content(OCTETS))
+_STATS: Final = "Show statistics of {}."
 
 
 def oip_routes() -> list[Route]:
@@ -57,44 +58,55 @@ def oip_routes() -> list[Route]:
     return [*_server(), *_models(), *_repository(), *_extensions()]
 
 
+def _get(path: str, summary: str, need: Need | None, shown: Any = None, **more: Any) -> Route:
+    """Return a route that shows a value of the type `shown`; None for one that always fails."""
+    return _route("GET", path, summary, need, () if shown is None else (answered(shown),), **more)
+
+
+def _post(
+    path: str, summary: str, need: Need, answer: Answer | None, *request: Content, **more: Any
+) -> Route:
+    """Return a route that takes a body in one of the forms `request`; without an `answer` it always
+    fails."""
+    answers = () if answer is None else (answer,)
+    return _route("POST", path, summary, need, answers, request=request, **more)
+
+
 def _route(  # noqa: PLR0913 - the fields of a route
     method: str,
     path: str,
     summary: str,
     need: Need | None,
-    answers: Iterable[Answer],
-    request: tuple[Content, ...] = (),
+    answers: tuple[Answer, ...],
+    *,
     parameters: tuple[Parameter, ...] = (),
     errors: Errors = (),
     **more: Any,
 ) -> Route:
-    named = (*((_MODEL,) if "{model}" in path else ()),)
-    named += (_MODEL_VERSION,) if "{version}" in path else ()
-    region = (_REGION,) if "{name}" in path else ()
+    named = tuple(one for one in (_MODEL, _MODEL_VERSION, _REGION) if f"{{{one.name}}}" in path)
     return Route(
-        *(method, path, GROUP, summary, need, tuple(answers), request),
-        parameters=(*named, *region, *parameters),
-        errors=(*_UNKNOWN, *errors) if named else errors,
+        method,
+        path,
+        GROUP,
+        summary,
+        need,
+        answers,
+        parameters=(*named, *parameters),
+        errors=(*_UNKNOWN, *errors) if _MODEL in named else errors,
         shape="oip",
         is_open=need not in (None, "admin"),
-        is_body_required=bool(request) and path.endswith("/infer"),
+        is_body_required=path.endswith("/infer"),
         **more,
     )
 
 
 def _server() -> list[Route]:
-    ready = answered(bodies.ServerReady)
+    live, ready = bodies.ServerLive, bodies.ServerReady
     closed = (errors.ShuttingDown,)
     return [
-        _route("GET", "/v2", "Show the server.", "invoke", [answered(bodies.ServerMetadata)]),
-        _route(
-            *("GET", "/v2/health/live", "Ask whether the process runs.", None),
-            [answered(bodies.ServerLive)],
-        ),
-        _route(
-            *("GET", "/v2/health/ready", "Ask whether calls are accepted.", None, [ready]),
-            errors=closed,
-        ),
+        _get("/v2", "Show the server.", "invoke", bodies.ServerMetadata),
+        _get("/v2/health/live", "Ask whether the process runs.", None, live),
+        _get("/v2/health/ready", "Ask whether calls are accepted.", None, ready, errors=closed),
     ]
 
 
@@ -109,111 +121,71 @@ def _model(base: str) -> list[Route]:
         Literal["", "0", "1", "false", "true"],
     )
     away = (errors.FunctionFailing, errors.Asleep, errors.ShuttingDown)
+    config = "Show the configuration of a model, as Triton does."
+    unserved, why = "Not served: call infer.", (errors.NotServed,)
     return [
-        _route("GET", base, "Show a model.", "invoke", [answered(bodies.ModelMetadata)]),
-        _route(
-            *("GET", f"{base}/ready", "Ask whether a model can be called.", "invoke"),
-            [answered(bodies.ModelReady)],
+        _get(base, "Show a model.", "invoke", bodies.ModelMetadata),
+        _get(
+            f"{base}/ready",
+            "Ask whether a model can be called.",
+            "invoke",
+            bodies.ModelReady,
             parameters=(strict,),
             errors=away,
         ),
-        _route(
-            *("GET", f"{base}/config", "Show the configuration of a model, as Triton does."),
+        _get(f"{base}/config", config, "invoke", dict[str, Any]),
+        _get(f"{base}/stats", _STATS.format("a model"), "read", Statistics, errors=OF_WORKERS),
+        _post(
+            f"{base}/infer",
+            "Call a model; a cold one wakes.",
             "invoke",
-            [answered(dict[str, Any])],
+            Answer(OK, WORDS[OK], _ANSWERS, (*SENT, LENGTH.name)),
+            Content(JSON, bodies.InferRequest, _EXAMPLE),
+            Content(OCTETS),
+            parameters=(LENGTH,),
+            errors=(*READ, *NOT_STARTED, *RUN),
         ),
-        _route(
-            *("GET", f"{base}/stats", "Show statistics of a model.", "read"),
-            [answered(bodies.Statistics)],
-            errors=OF_WORKERS,
-        ),
-        _infer(f"{base}/infer"),
-        *(
-            _route(
-                *("POST", f"{base}/{name}", "Not served: call infer.", "invoke", ()),
-                _ANY_BODY,
-                errors=(errors.NotServed,),
-            )
-            for name in ("generate", "generate_stream")
-        ),
+        _post(f"{base}/generate", unserved, "invoke", None, _ANY_BODY, errors=why),
+        _post(f"{base}/generate_stream", unserved, "invoke", None, _ANY_BODY, errors=why),
     ]
 
 
-def _infer(path: str) -> Route:
-    answers = (Content(JSON, bodies.InferAnswer), Content(OCTETS))
-    return _route(
-        "POST",
-        path,
-        "Call a model; a cold one wakes.",
-        "invoke",
-        [Answer(OK, WORDS[OK], answers, (*SENT, LENGTH.name))],
-        (Content(JSON, bodies.InferRequest, _EXAMPLE), Content(OCTETS)),
-        (LENGTH,),
-        (*READ, *NOT_STARTED, *RUN),
-    )
-
-
 def _repository() -> list[Route]:
-    index = Content(JSON, IndexRequest)
-    body = Content(JSON, ModelRequest)
+    model = Content(JSON, ModelRequest)
     place = "/v2/repository/models/{model}"
-    listed = Answer(OK, WORDS[OK], json_of(list[bodies.IndexEntry]))
-    loading = (*NOT_STARTED, errors.NoRoom, errors.NotServed, *OF_WORKERS)
+    index, listed = "List the models that the key may call.", answered(list[bodies.IndexEntry])
+    load, unload = "Wait until a model has a replica that is ready.", "Let a model sleep when idle."
+    unloading = (errors.NotServed, *OF_WORKERS)
+    loading = (*NOT_STARTED, errors.NoRoom, *unloading)
     return [
-        _route(
-            *("POST", "/v2/repository/index", "List the models that the key may call.", "invoke"),
-            [listed],
-            (index,),
-        ),
-        _route(
-            *("POST", f"{place}/load", "Wait until a model has a replica that is ready.", "deploy"),
-            [_DONE],
-            (body,),
-            errors=loading,
-        ),
-        _route(
-            *("POST", f"{place}/unload", "Let a model sleep when idle.", "deploy"),
-            [_DONE],
-            (body,),
-            errors=(errors.NotServed, *OF_WORKERS),
-        ),
-        _route(
-            *("GET", "/v2/models/stats", "Show statistics of all models.", "read"),
-            [answered(bodies.Statistics)],
-            errors=OF_WORKERS,
+        _post("/v2/repository/index", index, "invoke", listed, Content(JSON, IndexRequest)),
+        _post(f"{place}/load", load, "deploy", _DONE, model, errors=loading),
+        _post(f"{place}/unload", unload, "deploy", _DONE, model, errors=unloading),
+        _get(
+            "/v2/models/stats", _STATS.format("all models"), "read", Statistics, errors=OF_WORKERS
         ),
     ]
 
 
 def _extensions() -> list[Route]:
     """Return the routes of what this server has not, or only in part."""
-    empty = Answer(OK, WORDS[OK], json_of(list[Any]))
     found = []
+    what, unknown = "shared memory, of which the server uses none", (errors.Unknown,)
     for place in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
         region = f"{place}/region/{{name}}"
-        what = "shared memory, of which the server uses none"
         found += [
-            _route("GET", f"{place}/status", f"List {what}.", "invoke", [empty]),
-            _route(
-                *("GET", f"{region}/status", f"Show {what}.", "invoke", ()),
-                errors=(errors.Unknown,),
-            ),
-            _route("POST", f"{place}/unregister", f"Forget {what}.", "invoke", [_DONE], _ANY_BODY),
-            _route("POST", f"{region}/unregister", f"Forget {what}.", "invoke", [_DONE], _ANY_BODY),
-            _route("POST", f"{region}/register", f"Refuse {what}.", "invoke", (), _ANY_BODY),
+            _get(f"{place}/status", f"List {what}.", "invoke", list[Any]),
+            _get(f"{region}/status", f"Show {what}.", "invoke", errors=unknown),
+            _post(f"{place}/unregister", f"Forget {what}.", "invoke", _DONE, _ANY_BODY),
+            _post(f"{region}/unregister", f"Forget {what}.", "invoke", _DONE, _ANY_BODY),
+            _post(f"{region}/register", f"Refuse {what}.", "invoke", None, _ANY_BODY),
         ]
+    settings = Content(JSON, dict[str, Any])
     for path in ("/v2/trace/setting", "/v2/models/{model}/trace/setting", "/v2/logging"):
         kind = "log" if path.endswith("logging") else "trace"
-        shown = [answered(dict[str, Any])]
+        kept = f"Keep the {kind} settings: none can change."
         found += [
-            _route("GET", path, f"Show the {kind} settings.", "admin", shown),
-            _route(
-                "POST",
-                path,
-                f"Keep the {kind} settings: none can change.",
-                "admin",
-                shown,
-                (Content(JSON, dict[str, Any]),),
-            ),
+            _get(path, f"Show the {kind} settings.", "admin", dict[str, Any]),
+            _post(path, kept, "admin", answered(dict[str, Any]), settings),
         ]
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.proxy.fields import Malformed, find_head_end
-from gateway.proxy.framing import BodyFramer, Data, NoBody, UntilCloseBody, make_framer
+from gateway.proxy.framing import BodyFramer, Data, LengthBody, UntilCloseBody, make_framer
 from gateway.proxy.response_head import (
     HEAD_MAX,
     NO_STATUS_LINE,
@@ -22,19 +22,19 @@ INTERIM_MAX: Final = 1000
 INTERIM_BYTES_MAX: Final = 256 * 1024
 """Max bytes of all of them."""
 _BEGINNING: Final = b"HTTP/1."
-_NO_BODY: Final = NoBody()
+_NO_BODY: Final = LengthBody(0)
 
 
 class AnswerReader:
     """Reader of the answer to one request with `method`."""
 
     __slots__ = (
-        "_body",
         "_head",
         "_interim_bytes",
         "_interims",
         "_method",
         "_searched",
+        "body",
         "continues",
         "raw",
         "unchunks",
@@ -45,7 +45,8 @@ class AnswerReader:
         self._head = bytearray()
         self._searched = 0
         self._interims = self._interim_bytes = 0
-        self._body: BodyFramer = _NO_BODY
+        self.body: BodyFramer = _NO_BODY
+        """Framer of the body, once the final head is complete."""
         self.continues = 0
         """How many of the heads were "100 Continue"."""
         self.raw = b""
@@ -92,7 +93,7 @@ class AnswerReader:
 
     def begin(self, head: ResponseHead) -> None:
         """Begin the body behind the final head."""
-        self._body = make_framer(head.framing, Direction.ANSWER)
+        self.body = make_framer(head.framing, Direction.ANSWER)
 
     def take_rest(self) -> bytes:
         """Return the bytes after the final head."""
@@ -106,21 +107,16 @@ class AnswerReader:
         """
         if self.unchunks:
             pieces: list[Data] = []
-            count = self._body.feed(data, pieces)
+            count = self.body.feed(data, pieces)
             content = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
             return content, count == len(data)
-        count = self._body.feed(data)
+        count = self.body.feed(data)
         return (data, True) if count == len(data) else (data[:count], False)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the body is complete."""
-        return self._body.is_complete
 
     @property
     def ends_with_connection(self) -> bool:
         """Whether the end of the connection ends the body."""
-        return isinstance(self._body, UntilCloseBody)
+        return isinstance(self.body, UntilCloseBody)
 
 
 def not_http(text: str) -> UpstreamFailed:

@@ -131,24 +131,15 @@ def _what_is_wrong(section: bytes) -> str:
     return "expected an empty line after the last field"
 
 
-class FramingFields(NamedTuple):
-    """What the fields Content-Length and Transfer-Encoding say.
+def read_framing(fields: Fields, minor: int) -> tuple[int | None, bool]:
+    """Return what Content-Length says, None without it, and whether the body is chunked.
 
-    `length`: None where there is no Content-Length.
-    """
-
-    length: int | None
-    is_chunked: bool
-
-
-def read_framing(fields: Fields, minor: int) -> FramingFields:
-    """Return what the fields say about a body of an HTTP/1.`minor` message.
-
-    Raises Malformed if two recipients could disagree about its end (RFC 9112 section 6).
+    Raises Malformed if two recipients of an HTTP/1.`minor` message could disagree about the end of
+    its body (RFC 9112 section 6).
     """
     length, coding = fields.values.get(b"content-length"), fields.values.get(b"transfer-encoding")
     if length is None and coding is None:
-        return FramingFields(None, is_chunked=False)
+        return None, False
     if coding is None and length is not None:
         if b"content-length" in fields.repeated:
             raise Malformed("Content-Length: expected one field, got several")
@@ -156,14 +147,14 @@ def read_framing(fields: Fields, minor: int) -> FramingFields:
             raise Malformed(
                 f"Content-Length: expected a plain number of at most {LENGTH_DIGITS_MAX} digits"
             )
-        return FramingFields(int(length), is_chunked=False)
+        return int(length), False
     if length is not None:
         raise Malformed("expected Content-Length or Transfer-Encoding, got both")
     if minor == 0:
         raise Malformed("Transfer-Encoding: expected HTTP/1.1, got HTTP/1.0")
     if coding is None or coding.lower() != b"chunked":
         raise Malformed("Transfer-Encoding: expected exactly chunked")
-    return FramingFields(None, is_chunked=True)
+    return None, True
 
 
 def read_connection(fields: Fields, minor: int) -> tuple[bool, frozenset[bytes]]:

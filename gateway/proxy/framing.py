@@ -88,22 +88,8 @@ class BodyFramer(Protocol):
         """Handle the end of the connection. Raises Malformed if the body is truncated."""
 
 
-class NoBody:
-    """No body."""
-
-    __slots__ = ()
-    is_complete = True
-
-    def feed(self, data: Data, into: list[Data] | None = None) -> int:  # noqa: ARG002 - the protocol
-        """Return 0."""
-        return 0
-
-    def eof(self) -> None:
-        """Do nothing."""
-
-
 class LengthBody:
-    """Body of a known length. `missing`: bytes still to come."""
+    """Body of a known length, 0 where there is none. `missing`: bytes still to come."""
 
     __slots__ = ("is_complete", "missing")
 
@@ -169,10 +155,14 @@ class ChunkedBody:
         Takes time in proportion to the number of chunks: their content is not looked at.
         """
         at, end = 0, len(data)
-        if begin := self._begin_of_chunk(data, end):
-            if into is not None:
-                into.append(data[begin:-2])
-            return end
+        is_next = self._part is _Part.SIZE and not (self._line or self.is_complete)
+        if is_next and (found := _SIZE.match(data)) is not None:
+            # Exactly one chunk, as servers write each event of a stream.
+            size, begin = int(found[1], 16), found.end()
+            if size and begin + size + 2 == end and data[-2:] == b"\r\n":
+                if into is not None:
+                    into.append(data[begin:-2])
+                return end
         while at < end and not self.is_complete:
             if self._part is _Part.DATA:
                 at = self._skip(data, at, into)
@@ -186,18 +176,6 @@ class ChunkedBody:
         """Raise Malformed unless the body is complete."""
         if not self.is_complete:
             raise Malformed("the body ended before its last chunk")
-
-    def _begin_of_chunk(self, data: Data, end: int) -> int:
-        """Return the index of the content if `data` is exactly one chunk, as servers write each
-        event of a stream; 0 if it is not."""
-        if self._part is not _Part.SIZE or self._line or self.is_complete:
-            return 0
-        found = _SIZE.match(data)
-        if found is None:
-            return 0
-        size, begin = int(found[1], 16), found.end()
-        is_one = size > 0 and begin + size + 2 == end and bytes(data[-2:]) == b"\r\n"
-        return begin if is_one else 0
 
     def _read_size(self, data: Data, at: int) -> int:
         """Read a line with the size of a chunk, or keep the part of it that is there."""
@@ -276,18 +254,11 @@ class ChunkedBody:
 
 def make_framer(framing: Framing, direction: Direction = Direction.REQUEST) -> BodyFramer:
     """Return a new framer of a body of a request, or of an answer."""
-    if framing.kind is BodyKind.LENGTH:
-        return LengthBody(framing.length)
     if framing.kind is BodyKind.CHUNKED:
         return ChunkedBody(direction)
-    return NoBody() if framing.kind is BodyKind.NONE else UntilCloseBody()
-
-
-def chunk_head(length: int) -> bytes:
-    """Return the bytes before the content of a chunk; `length` is above 0, since 0 ends a body."""
-    if length < 1:
-        raise ValueError("a chunk has at least one byte")
-    return b"%x\r\n" % length
+    if framing.kind is BodyKind.UNTIL_CLOSE:
+        return UntilCloseBody()
+    return LengthBody(framing.length)
 
 
 def encode_chunk(content: Data) -> bytes:

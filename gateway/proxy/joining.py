@@ -18,6 +18,9 @@ def write_joined(write: Callable[[Piece], None], head: bytes, body: Sequence[Pie
 
     Each write of a socket is a system call, and a segment that wakes its receiver.
     """
+    if len(body) == 1 and len(body[0]) <= JOINED_MAX:
+        write(head + body[0])
+        return
     joined: list[bytes | Piece] = [head]
     for piece in body:
         if len(piece) > JOINED_MAX:

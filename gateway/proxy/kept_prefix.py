@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gateway.proxy import retries
 
 if TYPE_CHECKING:
+    from gateway.http.reservations import BodyBudget, BodyReservation
     from gateway.proxy.framing import Data
-    from gateway.proxy.ports import Reservation
     from registry.errors import FnError
 
+OnEvicted: TypeAlias = "Callable[[FnError], None]"
 KEPT_MAX: Final = 1024 * 1024
 """Max bytes of a kept prefix. While a request is held, reading its body stops there."""
 
@@ -21,22 +23,6 @@ def may_resend(method: bytes, retry: retries.Retry, sends: int, is_reused: bool)
     if sends >= retries.SENDS_MAX or retry == "never":
         return False
     return is_reused or retry == "always" or method in retries.IDEMPOTENT
-
-
-class Memory(Protocol):
-    """The memory for request bodies of one process; see `gateway.http.reservations.BodyBudget`."""
-
-    def open(self, on_evicted: Callable[[FnError], None]) -> Reservation:
-        """Return an empty reservation."""
-
-    def charge(self, count: int) -> None:
-        """Count bytes that are never evicted, until `refund`. Raises QueueFull."""
-
-    def try_charge(self, count: int) -> bool:
-        """Charge bytes if they fit as things are; return whether they did."""
-
-    def refund(self, count: int) -> None:
-        """Undo `charge`."""
 
 
 class KeptPrefix:
@@ -49,7 +35,6 @@ class KeptPrefix:
     __slots__ = (
         "_charged",
         "_memory",
-        "_on_evicted",
         "_reservation",
         "is_lost",
         "is_whole",
@@ -57,10 +42,9 @@ class KeptPrefix:
         "size",
     )
 
-    def __init__(self, memory: Memory, on_evicted: Callable[[FnError], None]) -> None:
+    def __init__(self, memory: BodyBudget) -> None:
         self._memory = memory
-        self._on_evicted = on_evicted
-        self._reservation: Reservation | None = None
+        self._reservation: BodyReservation | None = None
         self._charged = 0
         self.pieces: list[Data] = []
         self.size = 0
@@ -74,7 +58,7 @@ class KeptPrefix:
         """Whether the prefix has its maximal size."""
         return self.size >= KEPT_MAX
 
-    def add(self, data: Data, *, is_sent: bool) -> None:
+    def add(self, data: Data, on_evicted: OnEvicted, *, is_sent: bool) -> None:
         """Keep more bytes. Raises BodyEvicted; the prefix is then dropped.
 
         `is_sent`: the request was sent already. It is then not worth more than KEPT_MAX bytes, and
@@ -85,7 +69,7 @@ class KeptPrefix:
             self.drop()
             return
         if self._reservation is None:
-            self._reservation = self._memory.open(self._evicted)
+            self._reservation = self._memory.open(partial(self._evicted, on_evicted))
         try:
             self._reservation.grow(len(data))
         except Exception:
@@ -95,15 +79,14 @@ class KeptPrefix:
         self.pieces.append(data)
         self.size += len(data)
 
-    def add_whole(self, pieces: Sequence[Data]) -> None:
-        """Keep a complete body, as its first bytes. Raises BodyEvicted."""
-        size = sum(map(len, pieces))
+    def add_whole(self, pieces: Sequence[Data], size: int, on_evicted: OnEvicted) -> None:
+        """Keep a complete body of `size` bytes, as its first bytes. Raises BodyEvicted."""
         if self._memory.try_charge(size):
             self._charged = self.size = size
             self.pieces += pieces
         else:
             for piece in pieces:
-                self.add(piece, is_sent=False)
+                self.add(piece, on_evicted, is_sent=False)
             self.settle()
 
     def settle(self) -> None:
@@ -127,8 +110,8 @@ class KeptPrefix:
         self.size = 0
         self.is_whole = False
 
-    def _evicted(self, error: FnError) -> None:
+    def _evicted(self, on_evicted: OnEvicted, error: FnError) -> None:
         self._reservation = None
         self.is_lost = True
         self.drop()
-        self._on_evicted(error)
+        on_evicted(error)

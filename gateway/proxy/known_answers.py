@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.proxy.answering import URLS, Answering, forward_answer
 from gateway.proxy.fields import Fields
+from gateway.proxy.framing import BodyKind
 
 if TYPE_CHECKING:
+    from gateway.proxy.framing import Framing
     from gateway.proxy.response_head import ResponseHead
 
 VARYING: Final = b"\0"
@@ -19,18 +21,20 @@ HEAD_MAX: Final = 2048
 """Max bytes of a server's head that is remembered."""
 KNOWN_MAX: Final = 4
 """Max heads that are remembered for one plan. Most servers have one per second, for its Date."""
-_NO_FIELDS: Final = Fields((), (), {})
+_READ: Final[tuple[bytes, ...]] = (b"content-type", b"content-encoding")
+"""Fields that the records of answers, and filters, read."""
 
 
 class AnswerTemplate(NamedTuple):
     """What the client gets of a server's head, around the two varying values.
 
-    `head`: the server's, whose fields but the content's type are forgotten: they take more memory
-    than all the rest.
+    `head`: the server's, whose fields but the content's type and coding are forgotten: they take
+    more memory than all the rest. `size`: bytes of the body, -1 unless the head says them.
     `keep_alive` and `is_dechunked` are those of `gateway.proxy.answering.ClientAnswer`.
     """
 
     head: ResponseHead
+    size: int
     before: bytes
     between: bytes
     after: bytes
@@ -42,17 +46,20 @@ class AnswerTemplate(NamedTuple):
         return b"".join((self.before, timing, self.between, request_id, self.after))
 
 
-def make_template(given: Answering, head: ResponseHead) -> AnswerTemplate:
-    """Return the template of an answer.
+def make_template(given: Answering, head: ResponseHead, framing: Framing) -> AnswerTemplate:
+    """Return the template of an answer that the client gets with `framing`.
 
     Two fields in `given.added` have the value VARYING, for Server-Timing and then for X-Request-Id.
     """
-    answer = forward_answer(head, given)
+    answer = forward_answer(head._replace(framing=framing), given)
     before, between, after = answer.head.split(VARYING)
-    kind = head.fields.values.get(b"content-type")
-    fields = _NO_FIELDS if kind is None else Fields((), (), {b"content-type": kind})
-    head = head._replace(fields=fields)
-    return AnswerTemplate(head, before, between, after, answer.keep_alive, answer.is_dechunked)
+    read = {name: value for name in _READ if (value := head.fields.values.get(name)) is not None}
+    head = head._replace(fields=Fields((), (), read))
+    kind, length = head.framing
+    size = length if kind in (BodyKind.NONE, BodyKind.LENGTH) else -1
+    return AnswerTemplate(
+        head, size, before, between, after, answer.keep_alive, answer.is_dechunked
+    )
 
 
 def is_repeatable(head: ResponseHead) -> bool:

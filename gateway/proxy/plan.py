@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.dispatch.call import Priority
+from gateway.metrics.key_times import KeyTime
 from gateway.proxy.answering import Answering
 from gateway.proxy.forwarding import addressed
 from gateway.proxy.known_answers import KnownAnswers
@@ -43,10 +44,10 @@ class ExchangePlan(NamedTuple):
     `keeps`: the client's connection may serve another request. `body_s`: max time without a byte of
     the request's body. `retry`: the function's setting. `wakes`: the request may wake the function.
     `answers`: known answers to requests of this plan, None where nothing is remembered. `outer`,
-    `public_host`: what a trusted proxy says, see `gateway.proxy.answering`. `key_id`: of the key
-    that the request was sent with. `filter`: of the answer. `dropped`: fields of the answer that
-    the client does not get. `may_poison`: the body is refused after it has killed replicas.
-    `idle_s`: time without data after which a WebSocket is quiet. `host`: as of
+    `public_host`: what a trusted proxy says, see `gateway.proxy.answering`. `key_time`: time of the
+    calls with the key that the request was sent with. `filter`: of the answer. `dropped`: fields of
+    the answer that the client does not get. `may_poison`: the body is refused after it has killed
+    replicas. `idle_s`: time without data after which a WebSocket is quiet. `host`: as of
     `gateway.proxy.forwarding.Forwarding`. `offered`: subprotocols of a handshake to /v1, of which
     the server may choose; None elsewhere, where the client judges.
     """
@@ -68,13 +69,18 @@ class ExchangePlan(NamedTuple):
     answers: KnownAnswers | None = None
     outer: bytes = b""
     public_host: bytes = b""
-    key_id: str = ""
+    key_time: KeyTime = KeyTime("", "", "")
     filter: AnswerFilter | None = None
     dropped: frozenset[bytes] = frozenset()
     may_poison: bool = False
     idle_s: float = 300.0
     host: bytes = b""
     offered: tuple[bytes, ...] | None = None
+
+    @property
+    def key_id(self) -> str:
+        """Id of the caller's key, "" without one."""
+        return self.key_time.key_id
 
     def call(
         self,
@@ -96,6 +102,7 @@ class ExchangePlan(NamedTuple):
             queue_max=self.queue_max,
             pinned=self.is_pinned,
             is_free=self.is_free,
+            may_poison=self.may_poison,
             opened=opened,
             done=done,
             # What the sidecar knows of a WebSocket belongs to an id of its own.

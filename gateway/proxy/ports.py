@@ -1,4 +1,4 @@
-"""Interfaces of an exchange: its client side, its delivery, its memory and its journal."""
+"""Interfaces of an exchange: to its client's connection, and to the filter of its answer."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.proxy.fields import Field
-    from gateway.proxy.plan import ExchangePlan
     from gateway.proxy.response_head import ResponseHead
     from gateway.replies import Reply
-    from gateway.server_links import ExchangeCall
-    from gateway.upstream import UpstreamConnection
     from registry.errors import FnError
 
 
@@ -137,90 +131,3 @@ class AnswerFilter(Protocol):
 
     def close(self) -> None:
         """Give back the memory: the exchange has ended; idempotent."""
-
-
-class ExchangeDelivery(Protocol):
-    """The part of `gateway.delivery.Delivery` that an exchange uses."""
-
-    def submit_exchange(self, call: ExchangeCall) -> None:
-        """Accept a call; it gets a connection, at once or later. Raises FnError."""
-
-    def end_exchange(self, call: ExchangeCall, *, kept: bool, outcome: str = "completed") -> None:
-        """End the exchange of an opened call; `kept`: its connection may be used again."""
-
-    def fail_exchange(self, call: ExchangeCall, error: FnError) -> None:
-        """End an opened call with an error, which `call.done` gets, at once or later."""
-
-    def has_lost_link(self, call: ExchangeCall) -> bool:
-        """Return whether an opened call has lost the link to its replica."""
-
-    def tell_tunnel(self, call: ExchangeCall, *, is_quiet: bool) -> None:
-        """Note that an opened call is a WebSocket, which is quiet or in use."""
-
-    def is_stopping(self, call: ExchangeCall) -> bool:
-        """Return whether the replica of an opened call is to stop, or was when it ended."""
-
-    def ask_server(self, call: ExchangeCall, answered: Callable[[bool], None]) -> None:
-        """Ask whether the server of an opened call still listens: `answered(listens)`."""
-
-    def retry_exchange(self, call: ExchangeCall, *, was_refused: bool = False) -> None:
-        """Queue an opened call again: its connection was lost. `was_refused`: nothing was sent on
-        it, and the next one follows after a pause."""
-
-    def cancel(self, call: ExchangeCall) -> None:
-        """End a call whose client has left."""
-
-
-class Reservation(Protocol):
-    """Reserved bytes of one arriving body; see `gateway.http.reservations`."""
-
-    def grow(self, count: int) -> None:
-        """Reserve `count` more bytes. Raises BodyEvicted."""
-
-    def release(self) -> None:
-        """Release all bytes; idempotent."""
-
-
-class Journal(Protocol):
-    """The record of one exchange: headers for its answer, problem documents, metrics, log."""
-
-    def sent(self, now: float) -> None:
-        """Note that the request is sent at `now` (monotonic seconds)."""
-
-    @property
-    def request_id(self) -> str:
-        """The id of the request."""
-
-    def fields(self, call: ExchangeCall) -> tuple[Field, ...]:
-        """Return the fields to add to the answer's head.
-
-        Server-Timing and X-Request-Id, in this order, have the value
-        `gateway.proxy.known_answers.VARYING`.
-        """
-
-    def answered(self, call: ExchangeCall, upstream: UpstreamConnection, status: int) -> bytes:
-        """Note the answer's head, and return the value of Server-Timing."""
-
-    def problem(self, error: BaseException, call: ExchangeCall | None, size: int) -> Reply:
-        """Return the problem document for an exchange without an answer, and record its end.
-
-        `size`: bytes of the request's body.
-        """
-
-    def ended(
-        self, error: FnError | None, call: ExchangeCall | None, sizes: tuple[int, int]
-    ) -> None:
-        """Record the end of an exchange whose answer began, or whose client has left.
-
-        `error`: why the answer is incomplete, None if it is complete. `sizes`: bytes of the
-        request's and of the answer's body.
-        """
-
-    def closed(self, plan: ExchangePlan, *, is_quiet: bool) -> None:
-        """Note that a WebSocket is closed because its replica stops. `is_quiet`: no data passed."""
-
-    def used(self, plan: ExchangePlan, answer: ResponseHead) -> None:
-        """Note that an exchange ends now which kept its function awake."""
-
-    def left(self, call: ExchangeCall | None, sizes: tuple[int, int]) -> None:
-        """Record an exchange whose client has left."""

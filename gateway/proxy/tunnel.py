@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.proxy.websocket import FrameFollower
+from gateway.proxy.websocket import FrameFollower, close_frame
 
 
 class Tunnel:
@@ -12,7 +12,16 @@ class Tunnel:
     stays open, and its replica counts as idle.
     """
 
-    __slots__ = ("_idle_s", "_moved", "_moved_s", "from_client", "from_server", "is_quiet")
+    __slots__ = (
+        "_idle_s",
+        "_moved",
+        "_moved_s",
+        "from_client",
+        "from_server",
+        "has_client_ended",
+        "has_server_ended",
+        "is_quiet",
+    )
 
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
@@ -22,13 +31,24 @@ class Tunnel:
         """Frames of the client, from the first byte after its handshake."""
         self.from_server = FrameFollower()
         """Frames of the server."""
+        self.has_client_ended = self.has_server_ended = False
+        """Which sides have ended their bytes."""
         self.is_quiet = False
         """What `check` returned last."""
 
+    def closing(self, code: int, reason: str) -> bytes:
+        """Return the frame that tells the client why the WebSocket ends; b"" where it cannot be
+        told, in the middle of another frame and after the server's own."""
+        server = self.from_server
+        if server.is_closed or not server.is_between:
+            return b""
+        return close_frame(code, reason)
+
     @property
-    def has_moved(self) -> bool:
-        """Whether data has passed since the last `check`."""
-        return self._moved != self.from_client.data_moved + self.from_server.data_moved
+    def is_used_again(self) -> bool:
+        """Whether data has passed since the last `check`, which found the WebSocket quiet."""
+        moved = self.from_client.data_moved + self.from_server.data_moved
+        return self.is_quiet and self._moved != moved
 
     def begin(self, now: float) -> None:
         """Start the clock: the WebSocket is open."""

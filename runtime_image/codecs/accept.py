@@ -47,10 +47,15 @@ class AnswerForm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
+class MediaRange:
+    """A range of a header Accept (RFC 9110 section 12.5.1)."""
+
     type: str
+    """In lower case."""
     quality: float
+    """From 0 to 1."""
     parameters: dict[str, str]
+    """By names in lower case. Cached and shared between calls: do not modify it."""
 
 
 SHORT: Final = AnswerForm("short")
@@ -72,7 +77,7 @@ def choose(accept: str, default: AnswerForm, signature: Signature) -> AnswerForm
 def best_of(accept: str, offers: Collection[str]) -> tuple[str, dict[str, str]]:
     """Return the media type of the highest quality, the first of `offers` among equals, and the
     parameters of its range. Raises NOT_ACCEPTABLE with the offers."""
-    ranges = (_known_ranges if len(accept) <= _CACHED_LENGTH else _ranges)(accept)
+    ranges = media_ranges(accept)
     best, quality, parameters = "", 0.0, dict[str, str]()
     for media in offers:
         found = _match(media, ranges)
@@ -81,6 +86,11 @@ def best_of(accept: str, offers: Collection[str]) -> tuple[str, dict[str, str]]:
     if not quality:
         raise _refusal(", ".join(offers), accept)
     return best, parameters
+
+
+def media_ranges(accept: str) -> tuple[MediaRange, ...]:
+    """Return the valid ranges of a header Accept, at most _RANGES_MAX."""
+    return (_known_ranges if len(accept) <= _CACHED_LENGTH else _ranges)(accept)
 
 
 def media_type(text: str) -> tuple[str, dict[str, str]]:
@@ -103,13 +113,13 @@ def _media_type(text: str) -> tuple[str, dict[str, str]]:
 _known_media_type: Final = lru_cache(maxsize=_CACHED)(_media_type)
 
 
-def _ranges(accept: str) -> tuple[_Range, ...]:
-    found: list[_Range] = []
+def _ranges(accept: str) -> tuple[MediaRange, ...]:
+    found: list[MediaRange] = []
     for item in accept.split(",")[:_RANGES_MAX]:
         kind, parameters = media_type(item)
         quality = _quality(parameters.get("q", "1"))
         if kind and quality is not None:
-            found.append(_Range(kind, quality, parameters))
+            found.append(MediaRange(kind, quality, parameters))
     return tuple(found)
 
 
@@ -125,7 +135,7 @@ def _quality(text: str) -> float | None:
     return quality if 0 <= quality <= 1 else None
 
 
-def _match(media: str, ranges: tuple[_Range, ...]) -> _Range | None:
+def _match(media: str, ranges: tuple[MediaRange, ...]) -> MediaRange | None:
     """Return the most specific range that contains `media`, the first among equals."""
     group = media.partition("/")[0] + "/*"
     for kind in (media, group, "*/*"):

@@ -131,14 +131,15 @@ class FrameReader:
                 self._check(kind, flags, body_len)
             if stop > end:
                 if body_len >= LARGE and body_at <= end:
-                    meta = bytes(source[at + _HEADER_SIZE : body_at])
-                    head = Frame(_KINDS[kind], flags, id, aux, meta, b"")
+                    begun = bytes(source[at + _HEADER_SIZE : body_at])
+                    head = Frame(_KINDS[kind], flags, id, aux, begun, b"")
                     self._begin_large(head, data[body_at:], body_len)
                     return
                 break
             if known is not None:
-                meta = bytes(source[at + _HEADER_SIZE : body_at])
-                body = bytes(source[body_at:stop])
+                meta, body = source[at + _HEADER_SIZE : body_at], source[body_at:stop]
+                if not isinstance(source, bytes):
+                    meta, body = bytes(meta), bytes(body)
                 frames.append(_frame((known, flags, id, aux, meta, body)))
             else:
                 self._skip()

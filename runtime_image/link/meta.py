@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from runtime_image.contract.link import ANSWER_META, CONTENT_TYPES, META_SEPARATOR
@@ -48,16 +48,6 @@ def pack_request(meta: RequestMeta) -> bytes:
     length = "" if meta.json_length < 0 else str(meta.json_length)
     fields = (meta.content_type, meta.accept, length, meta.traceparent)
     return META_SEPARATOR.join(field[:FIELD_MAX].encode("latin-1", "replace") for field in fields)
-
-
-_packed: Callable[[RequestMeta], bytes] = lru_cache(maxsize=1024)(pack_request)
-
-
-def pack_known_request(meta: RequestMeta) -> bytes:
-    """As `pack_request`, with a cache for short metas: requests without a trace have few different
-    ones."""
-    is_short = len(meta.content_type) + len(meta.accept) <= _KNOWN_SIZE
-    return _packed(meta) if is_short else pack_request(meta)
 
 
 def unpack_request(data: bytes) -> RequestMeta:

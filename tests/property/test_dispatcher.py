@@ -98,8 +98,9 @@ class Traffic(RuleBasedStateMachine):
         self.dispatcher.pool(asked).cold_start = SLOW
         try:
             # The fast path must give the same result.
-            sent = self.dispatcher.send_now(call, self.now) if self.now % 2 < 1 else None
-            commands = [sent] if sent else self.dispatcher.submit(call, self.now)
+            is_sent = self.now % 2 < 1 and self.dispatcher.send_now(call, self.now)
+            sent = [Send(call.link, call.id, call)]
+            commands = sent if is_sent else self.dispatcher.submit(call, self.now)
         except WaitBudgetOver:
             self.wanted_at[call.pool] = self.now
             assert self.dispatcher.load(call.pool, self.now).queued > 0
@@ -373,7 +374,7 @@ class Traffic(RuleBasedStateMachine):
     def bytes_are_those_of_calls_not_ended(self) -> None:
         """The bytes of a body are released when its call ends, in whatever way."""
         held = sum(len(call.body) for call in self.accepted if not self.ends[call])
-        assert self.dispatcher.held_bytes == held <= BYTES_MAX
+        assert self.dispatcher.held.bytes == held <= BYTES_MAX
 
     @invariant()
     def queued_calls_keep_their_order(self) -> None:

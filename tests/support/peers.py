@@ -71,9 +71,9 @@ class KnownPast:
         """Return the same history for every pool."""
         return Expected(self.cold_s, self.cold_s, self.cold_s, self.samples)
 
-    def arrived(self, namespace: str, name: str) -> None:
+    def arrived(self, namespace: str, name: str, count: int = 1) -> None:
         """Record the called function."""
-        self.arrivals.append((namespace, name))
+        self.arrivals += [(namespace, name)] * count
 
     def used(self, row: UsageRow) -> None:
         """Record the usage of a call."""

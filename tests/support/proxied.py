@@ -177,7 +177,7 @@ class Gate(NamedTuple):
         there = {
             "exchanges": len(self.exchanges),
             "inside": self.gateway.gate.active,
-            "bytes": self.delivery.held_bytes,
+            "bytes": self.delivery.held.bytes,
             "reservations": len(self.gateway.invoker.body_budget),
             "loads": {k: v for k, v in self.delivery.loads().items() if v.queued or v.in_flight},
         }

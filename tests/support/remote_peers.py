@@ -12,7 +12,7 @@ from typing import Any
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.hosts.connections import Connect
-from hosts.errors import ConnectionLost, Unreachable
+from hosts.errors import ConnectionLost
 from registry.exchange import (
     Endpoints,
     HostRoute,
@@ -113,7 +113,7 @@ class UnixHost:
         try:
             await asyncio.wait_for(self._up.wait(), timeout_s)
         except TimeoutError:
-            raise Unreachable("down") from None
+            raise ConnectionError("down") from None
 
     async def dial(self, path: str, protocol: asyncio.BaseProtocol) -> asyncio.Transport:
         """Connect to a Unix socket of this machine."""

@@ -52,9 +52,9 @@ def counted() -> Metrics:
     shown.count_answer(("default", "f"), 0.1, receipt, 3, 1)
     for status in STATUS.values():
         shown.count_reply("default", "f", outcome(status), "", 0.1)
-    labels = ("default", "f")
-    shown.exchanges.of(labels).opened()
-    shown.exchanges.of(labels).answered(0.1, None, 0.0)
-    shown.exchanges.of(labels).ended((1, 1))
+    numbers = shown.exchange_numbers("default", "f")
+    numbers.opened()
+    numbers.answered(0.1, None, 0.0)
+    numbers.ended((1, 1))
     shown.snapshot()
     return shown

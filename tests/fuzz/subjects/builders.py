@@ -28,7 +28,7 @@ from gateway.oip.parameters import requested_scheduling
 from gateway.oip.repository import check_load, check_unload, read_index, read_settings
 from gateway.openapi.descriptions import EXAMPLE_CHARS_MAX, example
 from gateway.openapi.function_document import function_document
-from gateway.shared_memory import _accepts_slabs
+from gateway.socket_channel import hello_member
 from gateway.v1.answer_edits import AnswerEdits
 from gateway.v1.endpoints import ENDPOINTS
 from gateway.v1.multipart import scan_multipart
@@ -314,7 +314,13 @@ BUILDERS = (
         (b'{"ready":true}', b'{"parameters":{"unload_dependents":true}}'),
         64 * KIB,
     ),
-    Subject("slabs", _accepts_slabs, (b'{"slabs":true}',), 256 * KIB, (LinkError,)),
+    Subject(
+        "slabs",
+        lambda data: hello_member(data, "slabs"),
+        (b'{"slabs":true}',),
+        256 * KIB,
+        (LinkError,),
+    ),
     Subject("cold-short", _cold(TENSORS), (SHORT,), 64 * KIB),
     Subject("cold-free", _cold(FREE), (b'{"inputs":{"x":[[1,2],[3.5,-4e1]]}}',), 64 * KIB),
     Subject("cold-texts", _cold(TEXTS), (b'{"inputs":{"t":["a","\\u00e9"]}}',), 64 * KIB),

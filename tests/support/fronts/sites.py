@@ -149,7 +149,7 @@ class Served(NamedTuple):
             "inside": self.gateway.gate.active,
             "loads": self.delivery.loads(),
             "bodies being received": self.delivery.slabs._filling,
-            "bytes held": self.delivery.held_bytes,
+            "bytes held": self.delivery.held.bytes,
             "reservations": len(self.gateway.invoker.body_budget),
             "connections": len(front.connections) if front else 0,
             "uploads": len(front.uploads) if front else 0,

@@ -222,7 +222,7 @@ async def test_state_intervals_are_kept(past: ServerHistory, history: History) -
 async def test_requests_that_came_elsewhere_are_added(history: History, wall: Wall) -> None:
     """Counts reported by gateway processes are added to the server's own."""
     past = ServerHistory(history, wall, lambda _key: Prior(), UsageCounts().add)
-    past.arrivals("default", "digits", 3)
+    past.arrived("default", "digits", 3)
     past.arrived("default", "digits")
     past.flush()
     await history.flush()

@@ -6,7 +6,13 @@ from collections.abc import Collection
 
 from admin.statistics import ServerStatistics, merged
 from gateway.metrics.revisions import RevisionNumbers
-from gateway.oip.statistics import BatchStatistics, RevisionStatistics, Took
+from gateway.oip.statistics import (
+    NOTHING,
+    BatchStatistics,
+    Duration,
+    InferStatistics,
+    RevisionStatistics,
+)
 from pool_manager.runs import RunTotals
 from runtime_image.link.run_counts import RunCount
 
@@ -19,18 +25,22 @@ def test_every_number_has_its_unit() -> None:
     runs = [RunCount(0, 5, 1, 2, 3), RunCount(4, 2, 10, 20, 30), RunCount(8, 1, 4, 5, 6)]
     assert merged(POOL, NUMBERS, runs, 1000.0) == RevisionStatistics(
         POOL,
-        last_inference_ms=1_050_000,
+        last_inference=1_050_000,
         inference_count=12,
         execution_count=8,
-        success=Took(3, 1_500_000_000),
-        fail=Took(2, 125_000_000),
-        queue=Took(3, 2_250_000),
-        compute_input=Took(3, 10_000),
-        compute_infer=Took(3, 600_000),
-        compute_output=Took(3, 80_000),
-        batches=(
-            BatchStatistics(4, Took(2, 10), Took(2, 20), Took(2, 30)),
-            BatchStatistics(8, Took(1, 4), Took(1, 5), Took(1, 6)),
+        inference_stats=InferStatistics(
+            success=Duration(3, 1_500_000_000),
+            fail=Duration(2, 125_000_000),
+            queue=Duration(3, 2_250_000),
+            compute_input=Duration(3, 10_000),
+            compute_infer=Duration(3, 600_000),
+            compute_output=Duration(3, 80_000),
+            cache_hit=NOTHING,
+            cache_miss=NOTHING,
+        ),
+        batch_stats=(
+            BatchStatistics(4, Duration(2, 10), Duration(2, 20), Duration(2, 30)),
+            BatchStatistics(8, Duration(1, 4), Duration(1, 5), Duration(1, 6)),
         ),
     )
 
@@ -53,7 +63,7 @@ async def test_the_last_inference_stays_while_nothing_runs() -> None:
     """A pause between reading two clocks moves no number; a wall clock that was set does."""
     walls = iter([1010.0, 1010.4, 5010.0])
     found = ServerStatistics(lambda: {POOL: NUMBERS}, Manager(), lambda: next(walls), lambda: 10.0)
-    shown = [(await found.statistics([POOL]))[0].last_inference_ms for _ in range(2)]
+    shown = [(await found.statistics([POOL]))[0].last_inference for _ in range(2)]
     assert shown == [1_050_000, 5_050_000]
 
 
@@ -64,4 +74,4 @@ async def test_replicas_are_asked_before_anything_is_read() -> None:
     other, mine = await found.statistics(["default/other@1", POOL])
     assert manager.asked == [["default/other@1", POOL]]
     assert other == RevisionStatistics("default/other@1")
-    assert (mine.execution_count, mine.last_inference_ms) == (1, 1_050_000)
+    assert (mine.execution_count, mine.last_inference) == (1, 1_050_000)

@@ -11,7 +11,6 @@ from registry.errors import ForeignHost
 from registry.store.keys import KeyRing
 from runtime_image.codecs.accept import SHORT, choose, media_type
 from runtime_image.contract.signature import Signature
-from runtime_image.link.meta import RequestMeta, pack_known_request
 from tests.fuzz.oracles import held_after
 
 COUNT = 400
@@ -31,13 +30,6 @@ def test_long_types_are_not_kept() -> None:
 
     types = (partial(media_type, text(number)) for number in range(COUNT, 2 * COUNT))
     assert held_after(types) < KEPT_MAX
-
-
-def test_long_metas_are_not_kept() -> None:
-    """The head of a call on its way to a replica."""
-    metas = (RequestMeta(text(number), text(number), -1, "") for number in range(COUNT))
-
-    assert held_after(partial(pack_known_request, one) for one in metas) < KEPT_MAX
 
 
 def test_long_hosts_are_not_kept() -> None:

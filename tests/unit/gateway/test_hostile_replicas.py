@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.data_links import IDLE_FRAMES_MAX, Delivered
+from gateway.data_links import Delivered
 from gateway.delivery import Delivery
+from gateway.links import IDLE_FRAMES_MAX
 from runtime_image.contract.link import FAILED_MAX, STARTED_MAX, VERSION, Kind
 from tests.support.peers import ANSWER, Client, Peer, published
 

@@ -46,6 +46,16 @@ def test_a_reply_may_end_its_connection() -> None:
     assert not Reply(200, (), b"").closes
 
 
+def test_ready_lines_are_written_as_headers_are() -> None:
+    """Headers that are lines already stand before the others, in the bytes and in `fields`."""
+    writer, kept = Writer(lambda: 7.9), (("A", "b: c"), ("D", ""))
+    ready = Reply(200, (CLOSE,), b"x", "A: b: c\r\nD: \r\n")
+    plain = Reply(200, (*kept, CLOSE), b"x")
+    assert writer.pieces(ready) == writer.pieces(plain)
+    assert ready.fields == plain.fields == [*kept, CLOSE]
+    assert ready.closes
+
+
 META = AnswerMeta("application/json", 1500, 20, 3000, 7, 4)
 
 

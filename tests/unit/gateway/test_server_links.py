@@ -18,7 +18,7 @@ from gateway.delivery import Delivery
 from gateway.dispatch.call import Stage
 from gateway.dispatch.keeping import LATE_S
 from gateway.dispatch.redirects import RerunPolicy
-from gateway.server_links import IDLE_FRAMES_MAX
+from gateway.links import IDLE_FRAMES_MAX
 from gateway.server_sockets import IDLE_S, LATE_MAX
 from gateway.upstream import WRITE_BUFFER_MAX, UpstreamConnection
 from registry.errors import UpstreamFailed, WaitBudgetOver
@@ -85,7 +85,8 @@ async def exchange_twice(sidecar: Sidecar, proxy: Proxy) -> None:
         delivery.receive_endpoints(published(sidecar.endpoint()))
         connection, id = await open_exchange(delivery, sidecar, proxy)
         server, loop = sidecar.servers[id], asyncio.get_running_loop()
-        facts = connection.is_reused, connection.replica, connection.device, connection.phases
+        end = connection.endpoint
+        facts = connection.is_reused, end.id, end.device, end.phases
         assert facts == (False, "r1", "cpu:0", {"load": 5.0})
         assert 0 < connection.connected_s <= monotonic()
         connection.write(b"GET")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from admin.workers import statistics
 from admin.workers.messages import AskStatistics, TellStatistics, decode_down, decode_up
@@ -18,12 +19,13 @@ from admin.workers.statistics import (
     StatisticsQuestions,
 )
 from gateway.metrics.revisions import RevisionCounts, RevisionNumbers
-from gateway.oip.statistics import RevisionStatistics, Took
+from gateway.oip.statistics import UNCALLED, Duration, RevisionStatistics
 from registry.catalog import Change
 from registry.errors import QueueFull, SupervisorAway
 from tests.support.operator import until
 
 POOL = "default/f@1"
+COUNTED = replace(UNCALLED, success=Duration(1, 2**62))
 
 
 class Counting:
@@ -80,7 +82,7 @@ class Fixed:
 
     async def statistics(self, pools: Sequence[str]) -> list[RevisionStatistics]:
         """Implement the port."""
-        return [RevisionStatistics(pool, success=Took(1, 2**62)) for pool in pools]
+        return [RevisionStatistics(pool, inference_stats=COUNTED) for pool in pools]
 
 
 async def test_a_question_is_answered_to_the_worker_that_asked() -> None:
@@ -105,7 +107,7 @@ async def test_a_question_is_answered_to_the_worker_that_asked() -> None:
     assert isinstance(answer, TellStatistics)
     questions.on_told(answer)
     assert name == "b"
-    assert await pending == [RevisionStatistics(POOL, success=Took(1, 2**62))]
+    assert await pending == [RevisionStatistics(POOL, inference_stats=COUNTED)]
     questions.on_told(answer)  # too late, dropped
 
 

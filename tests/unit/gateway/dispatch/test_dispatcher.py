@@ -497,9 +497,9 @@ def test_calls_take_the_fast_path_again_once_no_body_is_refused(dispatcher: Disp
         dispatcher.on_link_lost(f"r{number}", NOW)
     up(dispatcher)
 
-    assert dispatcher.send_now(call(b"good"), NOW + 1.0) is None
+    assert not dispatcher.send_now(call(b"good"), NOW + 1.0)
     dispatcher.sweep(NOW + 60.0)
-    assert dispatcher.send_now(call(b"good"), NOW + 60.0) is not None
+    assert dispatcher.send_now(call(b"good"), NOW + 60.0)
 
 
 def test_a_call_that_may_not_rerun_fails_with_its_replica(dispatcher: Dispatcher) -> None:
@@ -597,7 +597,7 @@ def test_a_call_refused_for_its_wait_budget_wakes_the_pool(dispatcher: Dispatche
         dispatcher.submit(short, NOW)
 
     assert short.was_held
-    assert dispatcher.held_bytes == 0
+    assert dispatcher.held.bytes == 0
     assert dispatcher.is_idle
     assert dispatcher.take_called() == [KEY]
     assert dispatcher.sweep(NOW + 5) == []
@@ -645,7 +645,7 @@ def test_the_fast_path_leaves_every_other_case_alone(other: str) -> None:
         link.closing = True
     taken = dict(link.in_flight)
 
-    assert dispatcher.send_now(each, NOW) is None
+    assert not dispatcher.send_now(each, NOW)
     assert (link.in_flight, each.stage) == (taken, call().stage)
 
 

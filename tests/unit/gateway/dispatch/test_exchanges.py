@@ -83,10 +83,10 @@ def test_an_exchange_starts_when_its_connection_arrives(dispatcher: Dispatcher) 
     assert dispatcher.exchanges.on_opened("r1", 1, NOW + 1.0) is each
     assert (each.stage, each.started_s) == (Stage.STARTED, NOW + 1.0)
     assert dispatcher.loads(NOW) == {KEY: Load(0, 1, 0.0)}
-    assert (dispatcher.is_idle, dispatcher.held_bytes) == (False, 4)
+    assert (dispatcher.is_idle, dispatcher.held.bytes) == (False, 4)
 
     assert dispatcher.exchanges.on_ended(each, NOW + 2.0, kept=True) == [End("r1", 1, kept=True)]
-    assert (each.stage, dispatcher.held_bytes) == (Stage.DONE, 0)
+    assert (each.stage, dispatcher.held.bytes) == (Stage.DONE, 0)
     assert dispatcher.is_idle
     assert list(dispatcher.pool(KEY).answered_s) == [NOW + 2.0]
 

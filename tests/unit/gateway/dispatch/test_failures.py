@@ -14,6 +14,7 @@ from gateway.dispatch.failures import (
     CallFailures,
     PoisonList,
 )
+from gateway.dispatch.held import HeldBytes
 from gateway.dispatch.pool import Pool
 from gateway.dispatch.redirects import TrafficRedirects
 from registry.errors import ExecutionTimeout, Poison, ReplicaDied, WaitBudgetOver
@@ -35,8 +36,8 @@ def poison() -> PoisonList:
 @pytest.fixture
 def failures(poison: PoisonList) -> CallFailures:
     """Call failures with one retry; a body of four bytes is held."""
-    failures = CallFailures(1, TrafficRedirects(Pool), poison)
-    failures.held_bytes = 4
+    failures = CallFailures(1, TrafficRedirects(Pool), poison, HeldBytes(100))
+    failures.held.bytes = 4
     return failures
 
 
@@ -71,7 +72,7 @@ def test_a_dropped_call_is_recalled_once(failures: CallFailures, pool: Pool, sta
     failures.drop(gone, pool, commands)
 
     assert commands == [Recall("r1", 7)]
-    assert (gone.stage, failures.held_bytes) == (Stage.ABANDONED, 0)
+    assert (gone.stage, failures.held.bytes) == (Stage.ABANDONED, 0)
 
 
 @pytest.mark.parametrize(("may_rerun", "error"), [(True, []), (False, [ExecutionTimeout])])
@@ -104,7 +105,7 @@ def test_deaths_are_counted_and_end_in_poison(
     failures.on_replica_died(deadly, pool, NOW, commands)
 
     assert errors(commands) == [Poison]
-    assert failures.held_bytes == 0
+    assert failures.held.bytes == 0
     assert poison.seconds_left(call(Stage.QUEUED), NOW) > 0
 
 
@@ -125,12 +126,12 @@ def test_the_sweep_ends_waits_and_runs(failures: CallFailures, pool: Pool) -> No
     runs.started_s = NOW
     pool.queue.append(waits)
     link.in_flight = {1: was_sent, 2: runs}
-    failures.held_bytes = 12
+    failures.held.bytes = 12
 
     assert failures.sweep(pool, NOW + 54.9) == []
     assert errors(failures.sweep(pool, NOW + 55)) == [WaitBudgetOver] * 2
     assert errors(failures.sweep(pool, NOW + 60 + TIMEOUT_GRACE_S)) == [ExecutionTimeout]
-    assert failures.held_bytes == 0
+    assert failures.held.bytes == 0
 
 
 def test_a_run_that_never_ends_costs_the_link(failures: CallFailures, pool: Pool) -> None:

@@ -47,7 +47,7 @@ def test_a_failing_or_removed_pool_refuses_calls(
 
     with pytest.raises(error):
         dispatcher.submit(call(b"x"), NOW)
-    assert (dispatcher.held_bytes, dispatcher.take_called()) == (0, [])
+    assert (dispatcher.held.bytes, dispatcher.take_called()) == (0, [])
 
 
 def test_who_keeps_the_devices_is_for_administrators(dispatcher: Dispatcher) -> None:
@@ -76,13 +76,13 @@ def test_a_queue_is_full_by_count(dispatcher: Dispatcher) -> None:
 
 def test_a_queue_is_full_by_bytes(dispatcher: Dispatcher) -> None:
     """All bodies held by the process count, reserved bytes included; the limit is exact."""
-    dispatcher.reserve(96)
+    dispatcher.held.bytes += 96
     with pytest.raises(QueueFull, match="have 96 bytes, at most 100") as refused:
         dispatcher.submit(call(b"12345"), NOW)
     assert refused.value.retry_after_s == 5
 
     dispatcher.submit(call(b"1234"), NOW)
-    assert dispatcher.held_bytes == 100
+    assert dispatcher.held.bytes == 100
 
 
 def test_a_budget_below_the_cold_start_is_refused_at_once(

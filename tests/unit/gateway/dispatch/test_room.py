@@ -46,7 +46,7 @@ def calls_sent(dispatcher: Dispatcher, pool: str, count: int) -> int:
 def test_large_answers_have_a_part_of_the_room(dispatcher: Dispatcher) -> None:
     """Calls with large answers are sent while these fit in their part; those of other functions are
     always sent."""
-    assert dispatcher.send_now(call(LARGE), NOW) is None
+    assert not dispatcher.send_now(call(LARGE), NOW)
     assert calls_sent(dispatcher, LARGE, 6) == 4
     assert calls_sent(dispatcher, SMALL, 6) == 6
     assert dispatcher.send_now(call(SMALL), NOW)
@@ -58,11 +58,11 @@ def test_calls_follow_as_clients_take_their_answers(dispatcher: Dispatcher) -> N
     for each in waiting:
         dispatcher.submit(each, NOW)
     _, commands = dispatcher.on_ended(LARGE, waiting[0].id, NOW, LARGE_ANSWER)
-    dispatcher.hold_answers(LARGE_ANSWER)
+    dispatcher.held.hold_answers(LARGE_ANSWER)
     assert not commands
     assert not dispatcher.on_delivered(LARGE, NOW)
     assert not dispatcher.sweep(NOW)
-    dispatcher.hold_answers(-LARGE_ANSWER)
+    dispatcher.held.hold_answers(-LARGE_ANSWER)
     assert sent(dispatcher.sweep(NOW)) == 1
 
 
@@ -88,10 +88,10 @@ def test_over_the_limit_nothing_is_accepted_or_sent(dispatcher: Dispatcher) -> N
     queued = [call(SMALL) for _ in range(101)]
     for each in queued:
         dispatcher.submit(each, NOW)
-    dispatcher.hold_answers(LIMIT + 1)
+    dispatcher.held.hold_answers(LIMIT + 1)
     with pytest.raises(QueueFull, match="answers that their clients have not taken"):
         dispatcher.submit(call(SMALL), NOW)
     _, commands = dispatcher.on_ended(SMALL, queued[0].id, NOW, 10)
     assert not commands
-    dispatcher.hold_answers(-1)
+    dispatcher.held.hold_answers(-1)
     assert sent(dispatcher.sweep(NOW)) == 1

@@ -11,7 +11,7 @@ from registry import errors
 
 
 def test_every_error_has_a_code() -> None:
-    """An error that REST can answer with has a row here, too."""
+    """An error that REST can answer with has a code, too, by its status."""
     assert CODE.keys() == problems.STATUS.keys()
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.grpc.message_reader import MessageReader, OwnRoom
+from gateway.dispatch.held import HeldBytes
+from gateway.grpc.message_reader import MessageReader
 from gateway.grpc.read_queue import WAIT_S
 from gateway.http.reservations import BodyBudget
 from registry.errors import BadRequest, BodyEvicted, BodyTimeout, BodyTooLarge, QueueFull
@@ -37,8 +38,8 @@ class World:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.held = OwnRoom()
-        self.budget = BodyBudget(self.held, 2 * ROOM, lambda: self.now)
+        self.held = HeldBytes(2 * ROOM)
+        self.budget = BodyBudget(self.held, lambda: self.now)
         self.reader = MessageReader(self.budget, ROOM, PATIENCE_S, lambda: self.now)
 
     async def begin(self, party: str) -> tuple[Client, asyncio.Task[bytes | None]]:
@@ -62,10 +63,10 @@ async def world() -> World:
 async def test_a_read_has_room_for_the_largest_message_while_it_lasts(world: World) -> None:
     """The room is reserved before the read, and given back with its end."""
     client, task = await world.begin("a")
-    assert world.held.held_bytes == ROOM
+    assert world.held.bytes == ROOM
     client.message.set_result(b"message")
     assert await task == b"message"
-    assert world.held.held_bytes == 0
+    assert world.held.bytes == 0
 
 
 async def test_a_client_that_sends_no_more_has_no_message(world: World) -> None:
@@ -93,14 +94,14 @@ async def test_a_message_that_cannot_be_taken_gives_its_room_back(
         client.message.set_result(arrives)
     with pytest.raises(error):
         await task
-    assert world.held.held_bytes == 0
+    assert world.held.bytes == 0
 
 
 async def test_a_message_has_its_time_from_when_it_has_room(world: World) -> None:
     """A client that sends nothing is told so."""
     with pytest.raises(BodyTimeout, match="within"):
         await world.reader.read(Client(), "a", 10, 0.0)
-    assert world.held.held_bytes == 0
+    assert world.held.bytes == 0
 
 
 async def test_a_read_waits_for_room(world: World) -> None:
@@ -149,7 +150,7 @@ async def test_slow_uploads_are_ended_if_they_have_all_room(world: World) -> Non
 
 async def test_a_read_without_room_is_refused_after_a_while(world: World) -> None:
     """Bodies of accepted calls are never ended for it."""
-    world.held.reserve(2 * ROOM)
+    world.held.bytes += 2 * ROOM
     waiting = asyncio.create_task(world.read(Client(), "a"))
     await asyncio.sleep(0)
     world.now = WAIT_S
@@ -178,9 +179,9 @@ async def test_a_client_that_leaves_waits_no_more(world: World) -> None:
     await asyncio.sleep(0)  # the read ends, and the next one has room
     waiting[1].cancel()
     await clients[2].is_read.wait()
-    assert world.held.held_bytes == 2 * ROOM
+    assert world.held.bytes == 2 * ROOM
     await cancelled(waiting[2], other)
-    assert world.held.held_bytes == 0
+    assert world.held.bytes == 0
 
 
 async def cancelled(*tasks: asyncio.Task[Any]) -> None:

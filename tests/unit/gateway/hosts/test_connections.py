@@ -169,13 +169,10 @@ async def test_all_hosts_of_a_full_store_are_connected(under: Under) -> None:
     assert all(under.connections.route(name) for name in [*hosts, "new"])
 
 
-async def test_a_connection_that_is_down_is_named(
-    under: Under, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_is_down_is_named(under: Under) -> None:
     """Waiting for it ends with an OSError, as all failures of a link."""
-    monkeypatch.setattr(connections, "DIAL_S", 0.01)
     under.connections.update({"gpu2": WAY}, NOW)
     under.hosts.calls.break_off()
 
     with pytest.raises(ConnectionError, match="down"):
-        await under.connections.route("gpu2").calls.wait_up()
+        await under.connections.route("gpu2").calls.wait_up(0.01)

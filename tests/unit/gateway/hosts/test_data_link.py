@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from gateway.data_links import IDLE_FRAMES_MAX, Delivered
+from gateway.data_links import Delivered
 from gateway.delivery import Delivery
+from gateway.links import IDLE_FRAMES_MAX
 from registry.errors import ReplicaDied
 from runtime_image.contract.link import Flag, Kind
 from tests.support.peers import ANSWER, KEY, Client

@@ -427,7 +427,7 @@ async def test_a_server_that_never_reads_or_answers(tmp_path: Path, is_fast: boo
         sending = asyncio.create_task(_send_much(wire.writer))
         await until(lambda: bool(one.exchanges.all()))
         await quiet(lambda: sum(each._request_bytes for each in one.exchanges.all()))
-        assert one.delivery.held_bytes <= 2**20
+        assert one.delivery.held.bytes <= 2**20
         one.sweep()
         one.sweep()
         head, _ = await wire.answer()

@@ -87,7 +87,7 @@ def reply(body: bytes, status: int = 200) -> Reply:
 @pytest.mark.parametrize("size", [SIZE_MIN, IN_LOOP_MAX, IN_LOOP_MAX + 1])
 async def test_answers_are_compressed(inflation: Inflation, size: int) -> None:
     """The coding and what it depends on are named; the other headers stay."""
-    _, headers, body = await compressed(reply(TEXT[:size]), "gzip", inflation)
+    _, headers, body, _ = await compressed(reply(TEXT[:size]), "gzip", inflation)
     assert dict(headers) == {
         "Content-Type": "application/json",
         "Content-Encoding": "gzip",

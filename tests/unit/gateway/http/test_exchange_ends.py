@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import operator
 import re
+import weakref
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -121,7 +125,7 @@ async def test_a_held_upload_is_evicted_for_others(tmp_path: Path, is_fast: bool
     async with gate(tmp_path, silent, is_fast=is_fast, is_cold=True) as one:
         wire = await one.connect()
         wire.send(POST + b"Content-Length: 90000\r\n\r\n" + bytes(80_000))
-        await until(lambda: one.delivery.held_bytes >= 80_000)
+        await until(lambda: one.delivery.held.bytes >= 80_000)
         one.gateway.invoker.body_budget.make_room(256 * 2**20)
         head, body = await wire.answer()
         assert head.startswith(b"HTTP/1.1 429 ")
@@ -135,7 +139,7 @@ async def test_half_a_head_is_evicted_for_others(tmp_path: Path) -> None:
     async with gate(tmp_path, silent) as one:
         wire = await one.connect()
         wire.send(b"GET /fn/web/x HTTP/1.1\r\nX: " + b"y" * 20_000)
-        await until(lambda: one.delivery.held_bytes >= 20_000)
+        await until(lambda: one.delivery.held.bytes >= 20_000)
         one.gateway.invoker.body_budget.make_room(256 * 2**20)
         assert code(await wire.rest()) == "body_evicted"
         wire.close()
@@ -432,9 +436,37 @@ async def test_a_cold_function_starts_for_a_request_with_a_long_body(tmp_path: P
     async with gate(tmp_path, serve, is_cold=True) as one:
         wire = await one.connect()
         wire.send(POST + b"Content-Length: 300000\r\n\r\n" + bytes(300_000))
-        await until(lambda: one.delivery.held_bytes == 300_000)
+        await until(lambda: one.delivery.held.bytes == 300_000)
         await warm(one)
         assert (await wire.answer())[1] == b"ok"
-        assert one.delivery.held_bytes == 0
+        assert one.delivery.held.bytes == 0
+        wire.close()
+        await one.settled()
+
+
+async def test_an_exchange_that_is_over_is_freed_at_once(tmp_path: Path) -> None:
+    """Nothing of it refers to itself, which would leave each exchange to the garbage collector."""
+    answers = asyncio.Event()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            await answers.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with gate(tmp_path, late) as one:
+        wire = await one.connect()
+        gc.disable()
+        try:
+            for _ in range(3):  # the third answer has a known head, and is whole with it
+                answers.clear()
+                wire.send(b"GET /fn/web/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                await until(lambda: len(one.exchanges) == 1)
+                known = weakref.WeakSet(one.exchanges.all())
+                answers.set()
+                await wire.answer()
+                await until(partial(operator.not_, known))
+        finally:
+            gc.enable()
         wire.close()
         await one.settled()

@@ -179,7 +179,7 @@ async def test_heads_are_bounded_in_size_and_time(tmp_path: Path) -> None:
         wire = await one.connect()
         wire.send(GET[:-2])
         assert one.fast is not None
-        await until(lambda: one.delivery.held_bytes > 0)
+        await until(lambda: one.delivery.held.bytes > 0)
         one.sweep()
         one.sweep()
         assert (await wire.rest()).startswith(b"HTTP/1.1 408 ")
@@ -289,7 +289,7 @@ async def test_a_held_request_is_sent_when_the_replica_is_there(
     async with gate(tmp_path, echo, is_fast=is_fast, is_cold=True) as one:
         wire = await one.connect()
         wire.send(b"POST /fn/web/c HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc")
-        await until(lambda: one.delivery.held_bytes >= 3)
+        await until(lambda: one.delivery.held.bytes >= 3)
         assert one.delivery.loads()[KEY].queued == 1
         await warm(one)
         head, body = await wire.answer()
@@ -313,8 +313,8 @@ async def test_a_held_request_keeps_no_more_than_its_prefix(tmp_path: Path, is_f
         wire = await one.connect()
         wire.send(b"POST /fn/web/ HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % size)
         wire.send(bytes(size))
-        await until(lambda: one.delivery.held_bytes >= 2**20)
-        assert await quiet(lambda: one.delivery.held_bytes) < 2**20 + 512 * 1024
+        await until(lambda: one.delivery.held.bytes >= 2**20)
+        assert await quiet(lambda: one.delivery.held.bytes) < 2**20 + 512 * 1024
         await warm(one)
         assert (await wire.answer())[1] == b"ok"
         assert await got == bytes(size)
@@ -616,7 +616,7 @@ async def test_what_is_read_ahead_is_bounded(tmp_path: Path) -> None:
         wire = await one.connect()
         count = 40_000
         wire.send(GET * count)
-        assert await quiet(lambda: one.delivery.held_bytes) < exchange_client.AHEAD_MAX + 512 * 1024
+        assert await quiet(lambda: one.delivery.held.bytes) < exchange_client.AHEAD_MAX + 512 * 1024
         release.set()
         for _ in range(100):
             assert (await wire.answer())[1] == b"ok"

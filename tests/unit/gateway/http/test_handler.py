@@ -87,7 +87,7 @@ async def test_an_endless_head_is_refused(served: Served) -> None:
     for _ in range(HEAD_MAX // len(line)):
         client.write(line)
         await rest(served, client)
-    assert served.delivery.held_bytes > HEAD_MAX // 2
+    assert served.delivery.held.bytes > HEAD_MAX // 2
     client.write(line)
     await rest(served, client)
     assert only(client)[:2] == (b"431", b"application/problem+json")
@@ -340,10 +340,10 @@ async def test_arriving_bodies_are_counted_and_evicted(served: Served) -> None:
         "shared": [HEAD + b"Content-Length: 4000000\r\n\r\n", b"x" * 20_000],
     }
     clients = {name: await sent(served, *pieces) for name, pieces in begun.items()}
-    assert served.delivery.held_bytes == 20_000 * len(clients)
+    assert served.delivery.held.bytes == 20_000 * len(clients)
     reservations.make_room(256 * 2**20)
     await rest(served, *clients.values())
-    assert served.delivery.held_bytes == 0
+    assert served.delivery.held.bytes == 0
     for name, client in clients.items():
         assert b"HTTP/1.1 429 " in client.received, name
         assert b"Retry-After: 1\r\n" in client.received
@@ -355,9 +355,9 @@ async def test_pipelined_requests_are_evicted(served: Served) -> None:
     """The request in progress is answered, and the connection is closed."""
     held = Held(served)
     client = await sent(served, post(b"1"), post(b"2" * 50_000))
-    assert served.delivery.held_bytes > 50_000
+    assert served.delivery.held.bytes > 50_000
     served.gateway.invoker.body_budget.make_room(256 * 2**20 - 1)
-    assert served.delivery.held_bytes == 1
+    assert served.delivery.held.bytes == 1
     held.release()
     await rest(served, client)
     assert (bodies(client), client.is_ended) == ([b"=1"], True)

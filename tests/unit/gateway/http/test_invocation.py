@@ -17,6 +17,7 @@ from gateway.body_memory import BODY_MIN
 from gateway.cold_checks.cold_check import IN_LOOP_MAX
 from gateway.data_links import HeldCall
 from gateway.dispatch.call import Priority
+from gateway.dispatch.held import HeldBytes
 from gateway.http.context import Invoker
 from gateway.http.invocation import Invocation
 from gateway.http.reservations import BodyBudget
@@ -177,18 +178,18 @@ async def test_a_body_that_is_copied_for_its_check_counts_twice(front: Front) ->
     invocation = Invocation(front.gateway.invoker, CALL, lambda _reply: None)
     invocation.admit(CALL)
     invocation.run(large)
-    assert budget.held_bytes == 2 * len(large)
+    assert budget.held.bytes == 2 * len(large)
     invocation.cancel()
-    assert budget.held_bytes == 0
+    assert budget.held.bytes == 0
 
-    budget = BodyBudget(front.delivery, 2 * len(large) - 1, time.monotonic)
+    budget = BodyBudget(HeldBytes(2 * len(large) - 1), time.monotonic)
     invocation = Invocation(
         front.gateway.invoker._replace(body_budget=budget), CALL, lambda _reply: None
     )
     invocation.admit(CALL)
     invocation.run(large)
     assert front.delivery.loads() != {}
-    assert budget.held_bytes == len(large)
+    assert front.delivery.held.bytes == len(large)
     invocation.cancel()
 
 
@@ -204,10 +205,10 @@ async def test_a_body_in_its_own_file_counts_once_and_ends_with_its_refusal(fron
     try:
         invocation.run(view[:BODY_MIN])
         del view
-        assert (invoker.body_budget.held_bytes, len(invoker.body_budget.memories)) == (BODY_MIN, 1)
+        assert (invoker.body_budget.held.bytes, len(invoker.body_budget.memories)) == (BODY_MIN, 1)
         reply = await replies.get()
         invoker.cold_check.close()  # its thread holds the body for a moment longer
-        assert (invoker.body_budget.held_bytes, len(invoker.body_budget.memories)) == (0, 0)
+        assert (invoker.body_budget.held.bytes, len(invoker.body_budget.memories)) == (0, 0)
     finally:
         gc.enable()
     assert reply.status == 400
@@ -270,10 +271,10 @@ async def test_every_answer_has_its_request_id(front: Front) -> None:
     for given in (NOT_CORRELATED, Correlation("mine", "")):
         invocation = Invocation(front.gateway.invoker, CALL, replies.append, given)
         invocation.fail(UnknownFunction("no such thing"))
-        assert dict(replies[-1].headers)["X-Request-Id"] == invocation.request_id
+        assert dict(replies[-1].fields)["X-Request-Id"] == invocation.request_id
 
     assert invocation.request_id == "mine"
-    assert dict(replies[0].headers)["X-Request-Id"].startswith("ours-")
+    assert dict(replies[0].fields)["X-Request-Id"].startswith("ours-")
 
 
 async def test_a_trace_goes_on_to_the_replica(front: Front, peer: Peer) -> None:

@@ -65,6 +65,7 @@ async def test_a_warm_request_is_not_parsed(front: Front, peer: Peer) -> None:
     assert request.body == b"\xff nonsense"
     assert unpack_request(request.meta) == ("odd/type", "x/y", -1, TRACED)
     assert request.flags == Flag.TRACE
+    front.gateway.invoker.key_times.flush()
     assert front.past.arrivals == [("default", "digits")]
 
 
@@ -232,10 +233,10 @@ async def test_unknown_names_are_not_counted(front: Front) -> None:
 async def test_a_defect_is_hidden_and_counted(front: Front) -> None:
     """An unexpected exception gets a 500 problem without its text."""
 
-    def break_down(_namespace: str, _name: str) -> None:
+    def break_down(_pool: str) -> None:
         raise ZeroDivisionError("the insides")
 
-    front.past.arrived = break_down  # type: ignore[assignment,method-assign]  # a failing port
+    front.delivery.is_cold = break_down  # type: ignore[assignment,method-assign]  # a defect
     status, problem, _ = await front.call(GOOD, JSON)
 
     assert (status, problem["code"]) == (500, "internal")

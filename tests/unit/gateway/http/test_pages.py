@@ -79,7 +79,7 @@ async def test_a_host_that_arrives_late(tmp_path: Path, is_fast: bool) -> None:
         for line in (b"GET /x HTTP/1.1\r\n", b"GET /fn/web/x HTTP/1.1\r\n"):
             wire = await one.connect()
             wire.send(line)
-            await until(lambda: one.delivery.held_bytes > 0)
+            await until(lambda: one.delivery.held.bytes > 0)
             wire.send(b"X: y\r\n" + OWN + CLOSE + b"\r\n")
             assert (await wire.rest()).endswith(b"\r\n\r\n" + line[:-2])
             wire.close()

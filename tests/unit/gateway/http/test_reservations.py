@@ -8,32 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.dispatch.held import HeldBytes
 from gateway.http.reservations import SMALL, BodyBudget, BodyReservation
 from registry.errors import BodyEvicted, FnError, QueueFull
 
 CAPACITY = 64 * SMALL
 
 
-class HeldBytes:
-    """Counter of held bytes."""
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-
-    def reserve(self, count: int) -> None:
-        self.held_bytes += count
-
-    def hold_answers(self, count: int) -> None:
-        self.held_bytes += count
-
-
 class World:
     """Body budget with a clock that the test sets."""
 
     def __init__(self) -> None:
-        self.held = HeldBytes()
+        self.held = HeldBytes(CAPACITY)
         self.now = 0.0
-        self.all = BodyBudget(self.held, CAPACITY, lambda: self.now)
+        self.all = BodyBudget(self.held, lambda: self.now)
         self.evicted: list[int] = []
         self.numbers: Iterator[int] = iter(range(10**6))
 
@@ -60,10 +48,10 @@ def test_bytes_count_from_the_first_one_until_they_are_released(world: World) ->
     """A reservation counts from its first byte; a second release has no effect."""
     one = world.open(5)
     one.grow(6)
-    assert (world.held.held_bytes, len(world.all)) == (11, 1)
+    assert (world.held.bytes, len(world.all)) == (11, 1)
     one.release()
     one.release()
-    assert (world.held.held_bytes, len(world.all)) == (0, 0)
+    assert (world.held.bytes, len(world.all)) == (0, 0)
 
 
 def test_slow_uploads_are_evicted_for_a_fast_one(world: World) -> None:
@@ -78,7 +66,7 @@ def test_slow_uploads_are_evicted_for_a_fast_one(world: World) -> None:
         fast.grow(SMALL)
     assert fast.bytes == 48 * SMALL
     assert 32 not in world.evicted
-    assert world.held.held_bytes <= CAPACITY
+    assert world.held.bytes <= CAPACITY
 
 
 def test_a_stalled_upload_is_evicted_for_a_steady_one(world: World) -> None:
@@ -107,7 +95,7 @@ def test_calls_evict_uploads_and_are_never_evicted(world: World) -> None:
     """Accepted calls stay; an upload that does not fit beside them is refused alone."""
     world.open(CAPACITY // 2)
     world.all.make_room(CAPACITY)
-    assert (world.held.held_bytes, world.evicted) == (0, [0])
+    assert (world.held.bytes, world.evicted) == (0, [0])
     world.all.charge(CAPACITY - 10)
     small = world.open(10)
     with pytest.raises(BodyEvicted):
@@ -117,7 +105,7 @@ def test_calls_evict_uploads_and_are_never_evicted(world: World) -> None:
     with pytest.raises(QueueFull):
         world.all.charge(11)
     world.all.refund(CAPACITY - 10)
-    assert world.held.held_bytes == small.bytes
+    assert world.held.bytes == small.bytes
 
 
 @given(
@@ -145,4 +133,4 @@ def test_held_bytes_never_exceed_the_capacity(steps: list[tuple[int, str, int]])
                 calls += size * SMALL
         except (BodyEvicted, QueueFull):
             pass
-        assert world.held.held_bytes == calls + sum(one.bytes for one in ones) <= CAPACITY
+        assert world.held.bytes == calls + sum(one.bytes for one in ones) <= CAPACITY

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.proxy.plan import State
 from gateway.revocation import AT_ONCE
 from tests.support.proxied import Gate, gate, until
 
@@ -145,10 +146,12 @@ async def test_what_is_held_is_cut_first(tmp_path: Path, is_fast: bool) -> None:
         for wire in wires:
             wire.send(request(b"first"))
         await until(lambda: len(one.exchanges) == len(wires) and len(heads) > 50)
-        await until(lambda: sum(not each.is_held for each in one.exchanges.all()) == len(heads))
+        await until(
+            lambda: sum(each.state is not State.HELD for each in one.exchanges.all()) == len(heads)
+        )
         remove(one)
 
-        assert [each.is_held for each in one.exchanges.all()] == [False] * 50
+        assert [each.state is State.HELD for each in one.exchanges.all()] == [False] * 50
         await one.settled()
         for wire in wires:
             wire.close()

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gateway.dispatch.held import HeldBytes
 from gateway.settings import MIB
-from gateway.unsent import CUTS_MAX, PART, STILL_S, UnsentAnswers, clients_to_cut
+from gateway.unsent import CUTS_MAX, PART, STILL_S, UnsentAnswer, UnsentAnswers, clients_to_cut
 from runtime_image.contract.link import Kind
 from tests.support.peers import Peer
 from tests.support.proxied import gate, quiet, until
@@ -83,40 +84,33 @@ def test_who_is_cut(clients: list[Client], over: int, cut: list[str]) -> None:
     assert [one.name for one in clients_to_cut(clients, over, NOW)] == cut
 
 
-class Held:
-    """Counter of held bytes."""
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-
-    def hold_answers(self, count: int) -> None:
-        self.held_bytes += count
-
-
 def test_a_door_without_a_transport_counts_what_its_clients_take() -> None:
     """Bytes count until they are taken or the client is gone; a cut client is told once."""
-    held, now, cut = Held(), [0.0], list[str]()
-    answers = UnsentAnswers(held, 1000, lambda: now[0])
-    one, other = answers.open(lambda: cut.append("one")), answers.open(lambda: cut.append("other"))
+    held, now, cut = HeldBytes(1000), [0.0], list[str]()
+    answers = UnsentAnswers(held, lambda: now[0])
+    one, other = (
+        UnsentAnswer(answers, lambda: cut.append("one")),
+        UnsentAnswer(answers, lambda: cut.append("other")),
+    )
     one.add(600)
     other.add(200)
     one.add(100)
-    assert (held.held_bytes, answers.bytes, len(answers)) == (900, 900, 2)
+    assert (held.bytes, answers.bytes, len(answers)) == (900, 900, 2)
     now[0] = STILL_S - 1
     one.taken(1)
     now[0] = STILL_S
     assert (answers.sweep(), cut) == (1, ["other"])
     one.taken(10**6)
     one.close()
-    assert (held.held_bytes, len(answers), answers.sweep()) == (0, 0, 0)
+    assert (held.bytes, len(answers), answers.sweep()) == (0, 0, 0)
 
 
 async def test_many_clients_are_cut_in_several_turns() -> None:
     """No turn of the event loop ends more than CUTS_MAX connections."""
     now, cut = [0.0], list[int]()
-    answers = UnsentAnswers(Held(), 1000, lambda: now[0])
+    answers = UnsentAnswers(HeldBytes(1000), lambda: now[0])
     for number in range(2 * CUTS_MAX + 1):
-        answers.open(partial(cut.append, number)).add(1)
+        UnsentAnswer(answers, partial(cut.append, number)).add(1)
     now[0] = STILL_S
     assert (answers.sweep(), len(cut)) == (CUTS_MAX, CUTS_MAX)
     await until(lambda: len(cut) == 2 * CUTS_MAX + 1)
@@ -126,8 +120,11 @@ async def test_many_clients_are_cut_in_several_turns() -> None:
 def test_over_the_limit_a_client_has_to_take_a_part() -> None:
     """While the count is over its limit, a client that takes less than 1/PART in 30 s is cut."""
     now, cut = [0.0], list[str]()
-    answers = UnsentAnswers(Held(), 1000, lambda: now[0])
-    fast, slow = answers.open(lambda: cut.append("fast")), answers.open(lambda: cut.append("slow"))
+    answers = UnsentAnswers(HeldBytes(1000), lambda: now[0])
+    fast, slow = (
+        UnsentAnswer(answers, lambda: cut.append("fast")),
+        UnsentAnswer(answers, lambda: cut.append("slow")),
+    )
     for one in (fast, slow):
         one.add(100 * PART)
     for now[0] in (10.0, 20.0, 30.0, 40.0):
@@ -178,7 +175,7 @@ async def test_an_answer_of_a_model_that_is_not_taken(front: Front, peer: Peer) 
         await client.send(request())
         peer.answer((await peer.next(Kind.REQUEST)).id, b"x" * WHOLE)
         await until(lambda: answers.bytes > WHOLE // 2)
-        assert front.delivery.held_bytes == answers.bytes
+        assert front.delivery.held.bytes == answers.bytes
         now[0] = 1.0
         assert answers.sweep() == 0
         assert len(await client.take(MIB)) == MIB
@@ -188,7 +185,7 @@ async def test_an_answer_of_a_model_that_is_not_taken(front: Front, peer: Peer) 
         assert (answers.sweep(), len(answers)) == (0, 1)
         now[0] = 2 * STILL_S
         answers.sweep()
-        await until(lambda: not front.delivery.held_bytes)
+        await until(lambda: not front.delivery.held.bytes)
         assert len(await client.take(2 * WHOLE)) < WHOLE
 
 
@@ -237,7 +234,7 @@ async def test_a_paused_download_is_cut_where_memory_is_short(
         with still_client(one.port) as client:
             await client.send(GET)
             await quiet(lambda: budget.answers.bytes)
-            document = budget.answers.open(lambda: None)  # of another door
+            document = UnsentAnswer(budget.answers, lambda: None)  # of another door
             document.add(256 * MIB)
             for now[0] in (1.0, STILL_S - 1):
                 one.sweep()

@@ -8,7 +8,8 @@ import pytest
 
 from gateway.metrics import key_times
 from gateway.metrics.key_times import FLUSH_S, KeyTime, KeyTimes
-from registry.usage import HOUR_S, UsageRow
+from registry.usage import HOUR_S
+from tests.support.peers import KnownPast
 
 NOW_S = 5 * HOUR_S + 60.0
 
@@ -17,9 +18,10 @@ class Rig:
     """Times whose timers the test fires."""
 
     def __init__(self) -> None:
-        self.rows: list[UsageRow] = []
+        self.past = KnownPast()
+        self.rows = self.past.usage
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.times = KeyTimes(self.rows.append, lambda: NOW_S, self.call_later)
+        self.times = KeyTimes(self.past, lambda: NOW_S, self.call_later)
 
     def call_later(self, after_s: float, action: Callable[[], None]) -> None:
         """Keep a timer."""
@@ -50,6 +52,22 @@ def test_times_add_up_until_a_flush() -> None:
     rig.times.add(one, 2.0)
     assert rig.taken() == [("k1", "a", 2000)]
     assert rig.timers == []
+
+
+def test_arrivals_are_counted_by_function() -> None:
+    """A call counts as it arrives, and takes no time of its key until it has ended."""
+    rig = Rig()
+    one, other = KeyTime("k1", "default", "a"), KeyTime("", "default", "a")
+    for _ in range(2):
+        rig.times.arrived(one)
+    rig.times.arrived(other)
+
+    assert rig.taken() == []
+    assert rig.past.arrivals == [("default", "a")] * 3
+    rig.times.add(one, 0.5)
+    rig.times.arrived(one)
+    assert rig.taken() == [("k1", "a", 500)]
+    assert rig.past.arrivals == [("default", "a")] * 4
 
 
 def test_heads_of_one_key_are_one_row() -> None:

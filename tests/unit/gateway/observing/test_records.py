@@ -7,13 +7,13 @@ import pytest
 from gateway.dispatch.call import Attempt, Call
 from gateway.observing.records import (
     CLIENT_LEFT,
+    SAMPLED,
     RequestEnd,
     RequestInfo,
     Trace,
     continue_trace,
     is_sampled,
     make_record,
-    new_trace,
     parse_traceparent,
     trace_id,
 )
@@ -121,7 +121,7 @@ def test_a_continued_trace_has_the_sender_as_parent() -> None:
 
 def test_a_trace_that_begins_here_has_no_parent() -> None:
     """A new trace has no parent span, and its header for replicas is valid."""
-    trace = new_trace(ID, PARENT)
+    trace = Trace(ID, PARENT, "", SAMPLED)
     assert (trace.parent_id, parse_traceparent(trace.traceparent)) == ("", GIVEN)
 
 

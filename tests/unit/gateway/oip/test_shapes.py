@@ -12,7 +12,7 @@ from registry.errors import FnError, FunctionFailing, NoKey, ShuttingDown
 
 def test_an_error_keeps_what_its_problem_says_in_fields() -> None:
     """Status, code, Retry-After and WWW-Authenticate are those of the problem document."""
-    status, headers, body = shapes.reply(FunctionFailing("no file", retry_after_s=1.2))
+    status, headers, body, _ = shapes.reply(FunctionFailing("no file", retry_after_s=1.2))
     assert (status, json.loads(bytes(body))) == (
         503,
         {"error": "The function fails to load: no file"},

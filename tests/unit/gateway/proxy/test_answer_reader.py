@@ -29,7 +29,7 @@ def test_heads_in_pieces(size: int) -> None:
 
     assert found == [103, 103, 200]
     assert made.take(made.take_rest()) == (b"ab", True)
-    assert made.is_complete
+    assert made.body.is_complete
 
 
 @pytest.mark.parametrize(

@@ -4,46 +4,36 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.dispatch.held import HeldBytes
 from gateway.http.reservations import BodyBudget
 from gateway.proxy.kept_prefix import KEPT_MAX, KeptPrefix, may_resend
 from gateway.proxy.retries import Retry
 from registry.errors import BodyEvicted, FnError
 
 
-class Held:
-    """Fake count of held bytes."""
-
-    def __init__(self) -> None:
-        self.held_bytes = 0
-
-    def reserve(self, count: int) -> None:
-        """Add to the count."""
-        self.held_bytes += count
-
-
-def kept(capacity: int = 10 * KEPT_MAX) -> tuple[Held, BodyBudget, KeptPrefix, list[FnError]]:
+def kept(capacity: int = 10 * KEPT_MAX) -> tuple[HeldBytes, BodyBudget, KeptPrefix, list[FnError]]:
     """Return a prefix, its memory, and the errors of its evictions."""
-    held, errors = Held(), list[FnError]()
-    budget = BodyBudget(held, capacity, lambda: 0.0)
-    return held, budget, KeptPrefix(budget, errors.append), errors
+    held, errors = HeldBytes(capacity), list[FnError]()
+    budget = BodyBudget(held, lambda: 0.0)
+    return held, budget, KeptPrefix(budget), errors
 
 
 def test_bytes_are_counted_until_they_are_dropped() -> None:
     """Arriving, settled and added bytes are counted once, and not at all after `drop`."""
-    held, _, prefix, _ = kept()
-    prefix.add(b"abc", is_sent=False)
-    assert held.held_bytes == 3
+    held, _, prefix, errors = kept()
+    prefix.add(b"abc", errors.append, is_sent=False)
+    assert held.bytes == 3
     prefix.settle()
     prefix.settle()
-    assert held.held_bytes == 3
-    prefix.add(b"de", is_sent=True)
-    assert held.held_bytes == 5
+    assert held.bytes == 3
+    prefix.add(b"de", errors.append, is_sent=True)
+    assert held.bytes == 5
     prefix.settle()
-    assert held.held_bytes == 5
+    assert held.bytes == 5
     assert prefix.pieces == [b"abc", b"de"]
     prefix.drop()
     prefix.drop()
-    assert held.held_bytes == 0
+    assert held.bytes == 0
     assert not prefix.is_whole
     assert not prefix.is_lost
 
@@ -51,13 +41,13 @@ def test_bytes_are_counted_until_they_are_dropped() -> None:
 def test_an_eviction_tells_the_owner() -> None:
     """Arriving bytes are evicted for others; settled ones are not."""
     held, budget, prefix, errors = kept(capacity=100)
-    prefix.add(b"x" * 60, is_sent=False)
+    prefix.add(b"x" * 60, errors.append, is_sent=False)
     budget.make_room(80)
     assert [type(error) for error in errors] == [BodyEvicted]
     assert prefix.is_lost
-    assert held.held_bytes == 0
+    assert held.bytes == 0
     held, budget, prefix, errors = kept(capacity=100)
-    prefix.add(b"x" * 60, is_sent=False)
+    prefix.add(b"x" * 60, errors.append, is_sent=False)
     prefix.settle()
     budget.make_room(80)
     assert not errors
@@ -67,10 +57,10 @@ def test_an_eviction_tells_the_owner() -> None:
 def test_no_memory_is_an_error_and_loses_the_prefix() -> None:
     """Bytes that do not fit raise BodyEvicted, and nothing stays counted."""
     held, _, prefix, errors = kept(capacity=100)
-    held.reserve(90)
+    held.bytes += 90
     with pytest.raises(BodyEvicted):
-        prefix.add(b"x" * 20, is_sent=False)
-    assert held.held_bytes == 90
+        prefix.add(b"x" * 20, errors.append, is_sent=False)
+    assert held.bytes == 90
     assert prefix.is_lost
     assert not errors
 
@@ -78,35 +68,35 @@ def test_no_memory_is_an_error_and_loses_the_prefix() -> None:
 def test_a_whole_body_is_charged_at_once() -> None:
     """A complete body cannot be evicted, and counts until it is dropped."""
     held, budget, prefix, errors = kept(capacity=100)
-    prefix.add_whole([b"x" * 60])
-    assert (held.held_bytes, len(budget), prefix.pieces) == (60, 0, [b"x" * 60])
+    prefix.add_whole([b"x" * 60], 60, errors.append)
+    assert (held.bytes, len(budget), prefix.pieces) == (60, 0, [b"x" * 60])
     budget.make_room(80)
     prefix.settle()
-    assert (held.held_bytes, errors) == (60, [])
+    assert (held.bytes, errors) == (60, [])
     prefix.drop()
-    assert held.held_bytes == 0
+    assert held.bytes == 0
 
 
 def test_a_whole_body_evicts_others_for_its_memory() -> None:
     """Where the memory is used up, a whole body is reserved like one that arrives in parts."""
-    held, budget, prefix, _ = kept(capacity=100)
+    held, budget, prefix, errors = kept(capacity=100)
     evicted: list[FnError] = []
     budget.open(evicted.append).grow(80)
-    prefix.add_whole([b"x" * 60])
-    assert (held.held_bytes, len(evicted), prefix.is_whole) == (60, 1, True)
+    prefix.add_whole([b"x" * 60], 60, errors.append)
+    assert (held.bytes, len(evicted), prefix.is_whole) == (60, 1, True)
     prefix.drop()
-    held.reserve(90)
+    held.bytes += 90
     with pytest.raises(BodyEvicted):
-        prefix.add_whole([b"x" * 20])
-    assert (held.held_bytes, prefix.is_lost) == (90, True)
+        prefix.add_whole([b"x" * 20], 20, errors.append)
+    assert (held.bytes, prefix.is_lost) == (90, True)
 
 
 def test_a_sent_request_is_not_kept_beyond_the_limit() -> None:
     """A held request keeps what was read; a sent one forgets a body that grows too long."""
-    _, _, prefix, _ = kept()
-    prefix.add(bytes(KEPT_MAX), is_sent=False)
+    _, _, prefix, errors = kept()
+    prefix.add(bytes(KEPT_MAX), errors.append, is_sent=False)
     assert prefix.is_full
-    prefix.add(b"x", is_sent=True)
+    prefix.add(b"x", errors.append, is_sent=True)
     assert prefix.is_lost
     assert prefix.size == 0
 

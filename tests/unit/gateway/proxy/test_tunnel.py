@@ -19,13 +19,13 @@ def test_pongs_keep_no_tunnel_in_use() -> None:
         if second % 20 == 0:
             tunnel.from_client.feed(PONG)
             tunnel.from_server.feed(b"\x89\x00")
-        assert tunnel.has_moved is False
+        assert tunnel.is_used_again is False
         if tunnel.check(float(second)):
             quiet_at.append(second)
 
     assert quiet_at == list(range(300, 3600))
     tunnel.from_server.feed(TEXT)
-    assert tunnel.has_moved is True
+    assert tunnel.is_used_again is True
     assert tunnel.check(3600.0) is False
     assert tunnel.check(3900.0) is True
 

@@ -12,7 +12,6 @@ from runtime_image.link.meta import (
     AnswerMeta,
     RequestMeta,
     pack_answer,
-    pack_known_request,
     pack_request,
     unpack_answer,
     unpack_request,
@@ -98,13 +97,3 @@ def test_endless_times_are_cut() -> None:
     """A time beyond the field's maximum (just over an hour) is clamped."""
     endless = unpack_answer(pack_answer(ANSWER._replace(compute_us=10**12)))
     assert endless == ANSWER._replace(compute_us=NUMBER_MAX)
-
-
-def test_metadata_with_a_trace_is_not_cached() -> None:
-    """Metadata with a trace is not cached: it never recurs and would displace entries that do."""
-    meta = RequestMeta("a/b", "", -1, "")
-    packed = pack_known_request(meta)
-
-    assert pack_known_request(meta) is packed
-    assert pack_request(meta) == packed
-    assert pack_request(meta) is not packed

@@ -200,7 +200,7 @@ async def test_a_body_that_stops_arriving(tmp_path: Path, is_fast: bool) -> None
     async with models(tmp_path, ModelServer(document()), is_fast=is_fast, settings=settings) as one:
         wire = await one.connect()
         wire.send(head(CHAT, "Content-Length: 100", "Connection: close") + b'{"model":')
-        await until(lambda: one.delivery.held_bytes == 9)
+        await until(lambda: one.delivery.held.bytes == 9)
         await until(lambda: one.sweep() or not one.gateway.invoker.arriving)
         answer = await answered(wire)
         assert (answer.status, answer.fields["connection"]) == (408, "close")
@@ -214,7 +214,7 @@ async def test_a_client_that_leaves_in_its_body(tmp_path: Path, is_fast: bool) -
     async with models(tmp_path, ModelServer(document()), is_fast=is_fast) as one:
         wire = await one.connect()
         wire.send(head(CHAT, "Content-Length: 100") + b'{"model":')
-        await until(lambda: one.delivery.held_bytes == 9)
+        await until(lambda: one.delivery.held.bytes == 9)
         wire.close()
         await one.settled()
         assert not one.gateway.invoker.arriving
@@ -231,7 +231,7 @@ async def test_an_arriving_body_is_evicted_for_others(tmp_path: Path, is_fast: b
     async with models(tmp_path, ModelServer(document()), is_fast=is_fast) as one:
         wire = await one.connect()
         wire.send(head(CHAT, "Content-Length: 90000", "Connection: close") + bytes(80_000))
-        await until(lambda: one.delivery.held_bytes >= 80_000)
+        await until(lambda: one.delivery.held.bytes >= 80_000)
         one.gateway.invoker.body_budget.make_room(256 * MIB)
         answer = await answered(wire)
         assert (answer.status, answer.json["error"]["type"]) == (429, "rate_limit_error")
@@ -248,10 +248,10 @@ async def test_the_eviction_of_a_client_that_is_gone_harms_nobody(
     async with models(tmp_path, ModelServer(document()), is_fast=is_fast) as one:
         gone = socket.create_connection(("127.0.0.1", one.port))
         gone.sendall(head(CHAT, "Content-Length: 90000") + bytes(40_000))
-        await until(lambda: one.delivery.held_bytes == 40_000)
+        await until(lambda: one.delivery.held.bytes == 40_000)
         gone.close()
         one.gateway.invoker.body_budget.make_room(256 * MIB)
-        assert one.delivery.held_bytes == 0
+        assert one.delivery.held.bytes == 0
         await one.settled()
 
 
@@ -265,7 +265,7 @@ async def test_memory_of_all_bodies(tmp_path: Path, is_fast: bool) -> None:
         wire = await one.connect()
         wire.send(post(CHAT, large))
         await until(lambda: bool(one.delivery.loads().get(KEY)))
-        assert one.delivery.held_bytes == len(large)
+        assert one.delivery.held.bytes == len(large)
         answer = await asks(one, post(CHAT, large))
         assert answer.status == 429
         await warm(one)
@@ -284,7 +284,7 @@ async def test_memory_of_a_held_body(tmp_path: Path, is_fast: bool, end: str) ->
         wire = await one.connect()
         wire.send(post(CHAT, body))
         await until(lambda: bool(one.delivery.loads().get(KEY)))
-        assert one.delivery.held_bytes == len(body)
+        assert one.delivery.held.bytes == len(body)
         if end in ("answered", "lost"):
             await warm(one)
             assert (await answered(wire)).status == (200 if end == "answered" else 502)
@@ -315,7 +315,7 @@ async def test_memory_of_a_body_while_its_answer_streams(tmp_path: Path, is_fast
         wire = await one.connect()
         wire.send(post(CHAT, BODY % (b"a" * 300_000)))
         await wire.head()
-        assert one.delivery.held_bytes == 0
+        assert one.delivery.held.bytes == 0
         [exchange] = one.exchanges.all()
         routed = exchange._client._routed  # type: ignore[attr-defined]
         assert routed.body == ()

@@ -355,7 +355,7 @@ async def test_an_event_of_many_bytes(tmp_path: Path, is_fast: bool, api: ModelA
         rest = USAGE if api.usage == "as_sent" else b""
         assert dechunked(answer.body) == (event(n=1) + large + event(n=2) + rest, True)
         await one.settled()
-        assert one.delivery.held_bytes == 0
+        assert one.delivery.held.bytes == 0
 
 
 async def test_tiny_events_are_changed_in_steps(

@@ -176,7 +176,7 @@ async def test_a_body_that_trickles(
         wire.send(head(CHAT, "Content-Length: 90000", "Connection: close") + bytes(2 * RATE_MIN))
 
         async def held(count: int) -> None:
-            await until(lambda: one.delivery.held_bytes == count)
+            await until(lambda: one.delivery.held.bytes == count)
 
         await held(2 * RATE_MIN)
         for byte in range(1, 4):
@@ -206,7 +206,7 @@ async def test_small_chunks_take_no_more_memory_than_their_bytes(tmp_path: Path)
             for at in range(0, len(coded), 50_000):
                 wire.send(coded[at : at + 50_000])
                 await wire.writer.drain()
-            await until(lambda: one.delivery.held_bytes == 2 * count)
+            await until(lambda: one.delivery.held.bytes == 2 * count)
             assert tracemalloc.get_traced_memory()[0] < 2 * count + MIB
         finally:
             tracemalloc.stop()
@@ -228,7 +228,7 @@ async def test_a_body_counts_until_the_server_has_read_it(tmp_path: Path, is_fas
         wire = await one.connect()
         wire.send(post("/v1/responses", body))
         await until(lambda: any(each.state is State.OPEN for each in one.exchanges.all()))
-        assert one.delivery.held_bytes == len(body)
+        assert one.delivery.held.bytes == len(body)
         reads.set()
         assert (await answered(wire)).status == 200
         wire.close()

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.http.oip.models import is_strict
+from gateway.http.oip.routes import BODY_MAX, is_strict
 from gateway.http.oip.served import ServedModels
-from gateway.http.oip.table import BODY_MAX
 from registry.catalog import Deployed
 from registry.errors import BadRequest, FunctionFailing
 from registry.model.keys import Key
@@ -194,7 +193,7 @@ async def test_a_shutdown_ends_a_wait(oip: Front) -> None:
     path = "/v2/repository/models/digits/load"
     waiting = asyncio.create_task(oip.ask("POST", path))
     await until(lambda: bool(oip.models.loaded))
-    await oip.gateway.oip.stop_waiting()
+    await oip.gateway.oip.models.waits.stop()
 
     status, document, headers = await waiting
     assert (status, headers["Fn-Problem"], "error" in document) == (503, "shutting_down", True)
@@ -366,8 +365,8 @@ async def test_a_key_for_one_function_learns_of_no_other(oip: Front) -> None:
 
 async def test_without_a_model_control_nothing_is_loaded(oip: Front) -> None:
     """A gateway without a pool manager says that it cannot."""
-    repository = oip.gateway.oip.repository
-    repository._serving.models = ServedModels(replace_control(repository.invoker))
+    routes = oip.gateway.oip
+    routes.models = ServedModels(replace_control(routes._invoker))
 
     assert (await oip.ask("POST", "/v2/repository/models/digits/load"))[0] == 501
 
