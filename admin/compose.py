@@ -344,6 +344,7 @@ async def open_deploys(
         wall=time.time,  # noqa: TID251 - the shell passes the clock in
         settled=settled,
         prepare=settings.prepare,
+        trial_wait_s=settings.trial_wait_s,
         mounts=settings.pool().mounts,
         models=models,
         driver=settings.driver,

@@ -54,7 +54,8 @@ class Live(NamedTuple):
 
 
 def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
-    """Return one function as `fnctl ls` lists it. `phase` is the phase of a waking function."""
+    """Return one function as `fnctl ls` lists it. `phase` is the phase of a waking function,
+    `awaited` what its server is waited for, None while that is not worth telling."""
     function, expected, response_rate = deployed.function, live.expected, live.response_rate
     shown, wanted, since_s = live.pool
     return {
@@ -65,6 +66,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "state": shown.state,
         "reason": shown.reason,
         "phase": live.forecast.phase if shown.state == "waking" else None,
+        "awaited": _awaited(live) if shown.state == "waking" else None,
         "ready": len(shown.replicas),
         "wanted": wanted,
         "held": live.load.queued,
@@ -86,6 +88,10 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "created_s": function.created_s,
         "golden": live.golden,
     }
+
+
+def _awaited(live: Live) -> str | None:
+    return str(live.forecast.awaited) if live.forecast.awaited else None
 
 
 _SHOWN_FIRST: Final = ("building", "waiting", "given_up", "failed", "done")

@@ -20,6 +20,7 @@ from pool_manager.compiled_models import COMMANDS, CompiledModels
 from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import AT_REST, PoolForecast, forecast
+from pool_manager.core.starts import Awaited
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
 from pool_manager.golden import GoldenSamples
@@ -423,6 +424,12 @@ class Manager:
         """Return why a pool cannot get the replicas that it wants, "" if it can."""
         pool = self._machine.pools.get(key)
         return pool.blocked if pool is not None else ""
+
+    def awaited(self, key: str) -> Awaited | None:
+        """Return what a starting server of a pool, or of a trial, is waited for; None if that is
+        not to be told."""
+        pool = self._machine.pools.get(key)
+        return pool.awaited(self._clock()) if pool is not None else None
 
     def kept_by(self, key: str) -> list[str]:
         """Return the names of the functions whose `min` keeps the devices that a pool waits for."""

@@ -246,6 +246,7 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
         ("prepared", prepared(profile)),
         ("compiled", get(result, "compiled")),
         ("note", get(profile, "note")),
+        ("room", get(result, "made_room")),
         ("switch", get(result, "switch")),
     ]
     return f"{revision} deployed ({files})\n{fields(pairs)}"
@@ -272,6 +273,7 @@ def _server_pairs(
         ("host", LOOPBACK_HOST if is_guarded else ""),
         ("held", f"calls wait up to {number(float(server.get('wait_s') or 0))} s for a start"),
         ("note", get(profile, "note")),
+        ("room", get(result, "made_room")),
         ("switch", get(result, "switch")),
     ]
 

@@ -73,7 +73,8 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     break callers of the current revision. `now`: where both revisions of a server function do not
     fit, the old one does not wait for the end of its open exchanges. `pull`: a server's image is
     pulled also if the engine has it. `measure`: a trial runs although an earlier one measured these
-    files. Without `traffic` plain calls go on to the revision that has
+    files. `evict`: the trial may take a device from a function that is being called. Without
+    `traffic` plain calls go on to the revision that has
     them, unless this is the function's first; the function's settings stay as they are.
     """
 
@@ -86,6 +87,7 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     now: bool = False
     pull: bool = False
     measure: bool = False
+    evict: bool = False
     traffic: bool = True
     overrides: dict[str, Setting] = {}
 

@@ -104,10 +104,10 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
 ) -> Invoker:
     """Create the invoker of this process, in the event loop. `wall` returns Unix seconds.
 
-    `write_access` writes events of the access log, `store` holds the counters of `/metrics`, and
-    `on_cold_start` replaces the counting of cold starts in this process. `enter` and
-    `model_control` as in `Invoker`. `upstream_keys`: the keys of functions' servers at /v1.
-    `revisions` holds the numbers by revision, `statistics` shows those of all processes.
+    `write_access` writes events of the access log, `store` holds the counters of `/metrics`,
+    `on_cold_start` replaces the counting of cold starts. `enter` and `model_control` as in
+    `Invoker`. `upstream_keys`: the keys of functions' servers at /v1. `revisions` holds the numbers
+    by revision, `statistics` shows those of all processes.
     """
     loop, is_deployed = asyncio.get_running_loop(), _is_deployed(catalog)
     metrics = Metrics(

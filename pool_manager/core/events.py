@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pool_manager.core.starts import Activity
 from pool_manager.core.state import Device, PoolSpec, Role
 from registry.exchange import Demand
 from registry.model.hosts import LOCAL_HOST
@@ -111,6 +112,20 @@ class Greeted:
     id: str
     phases: dict[str, float]
     loaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The readiness probes of a starting server have met `answer`, with `status` (0 without an HTTP
+    answer), for `seconds` at `path`. `activity` is what the server has done, None if that was not
+    read, or cannot be."""
+
+    id: str
+    path: str
+    status: int
+    answer: str
+    seconds: float
+    activity: Activity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +333,7 @@ Event = (
     | ReplicasListed
     | Begun
     | Greeted
+    | Probed
     | Loaded
     | Upgraded
     | BatchingRefuted

@@ -64,6 +64,7 @@ from enum import StrEnum
 from math import inf
 from typing import Literal
 
+from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract import model
@@ -243,6 +244,10 @@ class PoolSpec:
     image: str = ""
     trial_s: float = 0.0
     device_type: DeviceType | None = None
+    trial_wait_s: float = inf
+    """Seconds that a trial waits for room before it ends, or takes that of its own function."""
+    evicts: bool = False
+    """Whether a trial may take the device of another function that is being called."""
 
 
 @dataclass(slots=True)
@@ -292,6 +297,9 @@ class Replica:
     session: str = ""
     not_compiled: str = ""
     extra_mib: float | None = None
+    probing: Probing | None = None
+    """What the probes of its server meet, until that is ready; None before the first report, and
+    for a model."""
 
     @property
     def is_unknown(self) -> bool:

@@ -24,6 +24,7 @@ from pool_manager.replicas.messages import (
     parse_load_failed,
     parse_loaded,
     parse_numbers,
+    parse_probed,
     parse_sampled,
     parse_upgraded,
     text,
@@ -31,7 +32,7 @@ from pool_manager.replicas.messages import (
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, from_json
 from runtime_image.contract.compiled import CompiledModel, UpgradeRequest, UpgradeResult
-from runtime_image.contract.control import BindRequest, Hello
+from runtime_image.contract.control import PROBED_S, BindRequest, Hello
 from runtime_image.contract.link import CONTROL_MAX, Kind
 from runtime_image.contract.samples import Sampled
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
@@ -130,6 +131,7 @@ class Control:
         self._stream: FrameStream | None = None
         self._dial = 0
         self._refusals = 0
+        self._probed_s = 0.0
         self._missed = 0
         self._pings = 0
         self._pongs = 0
@@ -412,12 +414,8 @@ class Control:
         match frame.kind:
             case Kind.PONG:
                 self._on_pong(frame)
-            case Kind.LOADED:
-                self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
-            case Kind.LOAD_FAILED:
-                self._expect(not self._state.has_tried, frame)
-                self._state.has_tried = True
-                self._emit(parse_load_failed(self.id, parse_frame(frame)))
+            case Kind.PROBED | Kind.LOADED | Kind.LOAD_FAILED:
+                self._on_start(frame)
             case Kind.BATCHING_OFF:
                 is_due = (
                     self._state.has_tried and not self._state.is_refuted and not self._is_server
@@ -439,6 +437,26 @@ class Control:
                 self._on_report(_report(frame))
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on a control link")
+
+    def _on_start(self, frame: Frame) -> None:
+        """Handle a frame of a start: what its probes meet, or its end."""
+        if frame.kind is Kind.LOADED:
+            self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
+            return
+        self._expect(not self._state.has_tried, frame)
+        if frame.kind is Kind.PROBED:
+            self._on_probed(frame)
+            return
+        self._state.has_tried = True
+        self._emit(parse_load_failed(self.id, parse_frame(frame)))
+
+    def _on_probed(self, frame: Frame) -> None:
+        """Pass on what the probes of a starting server meet; drop what comes too often."""
+        self._expect(self._is_server, frame)
+        event, now_s = parse_probed(self.id, parse_frame(frame)), asyncio.get_running_loop().time()
+        if now_s >= self._probed_s:
+            self._probed_s = now_s + PROBED_S / 2
+            self._emit(event)
 
     def _on_upgraded(self, event: events.Upgraded) -> None:
         answer = self._upgrades.popleft()

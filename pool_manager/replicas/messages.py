@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 from pool_manager.core import events
 from runtime_image.contract.control import PHASES, SessionName
@@ -25,6 +25,9 @@ COUNT_MAX: Final = 10**9
 REASON_MAX: Final = 4000
 STAGE_MAX: Final = 20
 VERDICTS: Final = frozenset(SampleVerdict)
+STATUS_MAX: Final = 999
+LINE_MAX: Final = 100
+"""Max characters of what a probe met."""
 WORDS: Final = "fngate replica: "
 """Prefix of the log line with which a replica exits on its own."""
 _REPORTED: Final = ("load_ms", "memory_mib")
@@ -49,6 +52,22 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         _session(data.get("session")),
         text(data.get("not_compiled", ""), REASON_MAX),
     )
+
+
+def parse_probed(id: str, data: dict[str, Any]) -> events.Probed:
+    """Parse the body of PROBED. Raises LinkError."""
+    status, seconds = data.get("status"), data.get("seconds")
+    if type(status) is not int or not 0 <= status <= STATUS_MAX:
+        raise LinkError(f"malformed PROBED: status {str(status)[:40]!r}")
+    if not is_number(seconds):
+        raise LinkError(f"malformed PROBED: seconds {str(seconds)[:40]!r}")
+    path, answer = _line(data.get("path", "")), _line(data.get("answer", ""))
+    return events.Probed(id, path, status, answer, float(cast("float", seconds)))
+
+
+def _line(value: Any) -> str:
+    """Return `value` as one printable line of at most LINE_MAX characters."""
+    return "".join(char if char.isprintable() else "?" for char in text(value, LINE_MAX))
 
 
 def parse_upgraded(id: str, data: dict[str, Any]) -> events.Upgraded:

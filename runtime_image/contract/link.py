@@ -65,6 +65,7 @@ class Kind(IntEnum):
     BATCHING_OFF = 12  # replica -> manager: JSON body, reason; manager -> replica: stop batching
     UPGRADE = 13  # manager -> replica: JSON body, a compiled model to serve with
     UPGRADED = 14  # replica -> manager: JSON body, the outcome
+    PROBED = 15  # sidecar -> manager: JSON body, the last answer of a starting server
     REQUEST = 16  # gateway -> replica: aux = execution timeout in milliseconds
     RESPONSE = 17  # replica -> gateway: aux = length of the JSON part of a binary answer, or 0
     FAILED = 18  # replica -> gateway: JSON body, a RequestError

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from runtime_image.contract.control import Hello, Loaded, LoadFailed
+from runtime_image.contract.control import PROBED_S, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.link import Kind
+from runtime_image.contract.link import Flag, Kind
 from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
@@ -203,8 +203,20 @@ class Sidecar:
                 self._loop.after(WATCH_S, self._watch)
         except (OSError, ValueError) as error:
             self._fail(f"cannot start the server: {error}")
+        else:
+            self._loop.after(PROBED_S, self._tell_probed)
 
     # The start
+
+    def _tell_probed(self) -> None:
+        """Tell the manager every PROBED_S what the probes of the start meet."""
+        probed = self._start.probed() if self._start is not None and not self._is_ending else None
+        if probed is None:
+            return
+        body = json.dumps(probed).encode()
+        # Optional: a manager of an earlier version, which has adopted this sidecar, skips it.
+        self._manager.send(pack(Kind.PROBED, flags=Flag.OPTIONAL, body=body))
+        self._loop.after(PROBED_S, self._tell_probed)
 
     def _on_ready(self) -> None:
         """Try the samples of a trial, or serve."""

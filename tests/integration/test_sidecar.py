@@ -460,6 +460,17 @@ def test_a_server_that_never_gets_ready_is_a_failed_start() -> None:
         )
 
 
+def test_a_start_tells_what_its_probes_meet() -> None:
+    """Every second, until the server is ready; with how long that is so."""
+    with sidecar(tiny(ready="/busy", env={"REFUSAL": "404"})) as started:
+        started.bind()
+        told = [json.loads(started.expect(Kind.PROBED).body) for _ in range(2)]
+
+    seconds = [one.pop("seconds") for one in told]
+    assert told == [{"path": "/busy", "status": 404, "answer": "404 Not Found"}] * 2
+    assert 0 <= seconds[0] < seconds[1]
+
+
 @ISOLATED
 def test_a_server_on_another_port_is_a_failed_start() -> None:
     """The reason names the address where it listens."""

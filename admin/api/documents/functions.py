@@ -70,7 +70,8 @@ class BuildDetail(BuildRow, kw_only=True):
 
 class FunctionRow(msgspec.Struct, kw_only=True):
     """A function with its state. `oip_name`: its name at /v2, "" for its own. `phase`: that of a
-    waking function. `rate` and the quantiles cover the last minute; null means unknown.
+    waking function; `awaited`: what the readiness probes of its server meet, and for how long, null
+    for the first seconds. `rate` and the quantiles cover the last minute; null means unknown.
     `reserved_user`: which reserved user id the server of its image may have, "" for none. `golden`:
     the worst verdict of its replicas' golden samples."""
 
@@ -81,6 +82,7 @@ class FunctionRow(msgspec.Struct, kw_only=True):
     state: PoolState
     reason: str
     phase: str | None
+    awaited: str | None
     ready: int
     wanted: int
     held: int

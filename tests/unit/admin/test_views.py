@@ -22,6 +22,7 @@ from admin.views import (
 from gateway.dispatch.pool import UNKNOWN
 from gateway.http.connected import Connected, Connections
 from pool_manager.core.pool import AT_REST, PoolForecast
+from pool_manager.core.starts import Awaited
 from pool_manager.core.state import Device, Replica
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
@@ -93,13 +94,15 @@ def test_a_function_shows_its_pool_and_load() -> None:
 
 
 def test_a_waking_function_shows_its_phase() -> None:
-    """The phase is shown only while the function wakes, not for further replicas of a warm one."""
-    coming = PoolForecast("load", None, ("cpu:0",))
+    """The phase, and what its server is waited for, are shown only while the function wakes, not
+    for further replicas of a warm one."""
+    coming = PoolForecast("load", None, ("cpu:0",), Awaited("waiting", 38.0))
 
     waking = function_json(deployed(), live(PoolEndpoints([], "waking", ""), forecast=coming))
     warm = function_json(deployed(), live(PoolEndpoints([], "warm", ""), forecast=coming))
 
-    assert (waking["phase"], warm["phase"]) == ("load", None)
+    assert (waking["phase"], waking["awaited"]) == ("load", "waiting for 35 s")
+    assert (warm["phase"], warm["awaited"]) == (None, None)
 
 
 def test_a_call_is_told_with_what_the_manifest_adds() -> None:

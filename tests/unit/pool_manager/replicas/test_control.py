@@ -318,9 +318,30 @@ async def test_frames_become_events(
     assert await rig.events.get() == event
 
 
+PROBED = {"path": "/health", "status": 404, "answer": "404 Not Found", "seconds": 12.5}
+
+
+async def test_what_the_probes_of_a_start_meet_is_passed_on(sidecar: Rig) -> None:
+    """Once a second at most, however often it comes; not after the start, nor from a model."""
+    sidecar.open()
+    link = await sidecar.greeted()
+
+    for _ in range(3):
+        link.send(Kind.PROBED, body=json.dumps(PROBED).encode())
+    link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+
+    event = events.Probed(ID, "/health", 404, "404 Not Found", 12.5)
+    assert await sidecar.events.get() == event
+    assert isinstance(await sidecar.events.get(), events.Loaded)
+    with capture_logs():
+        link.send(Kind.PROBED, body=json.dumps(PROBED).encode())
+        assert await sidecar.lost == "unexpected PROBED"
+
+
 @pytest.mark.parametrize(
     ("first", "again"),
     [
+        (None, Kind.PROBED),
         (None, Kind.PONG),
         (None, Kind.NOT_IDLE),
         (Kind.FIRST_RUN, Kind.FIRST_RUN),
