@@ -92,6 +92,8 @@ class Line:
         if isinstance(body, dict):
             body = json.dumps(body).encode()
             given.setdefault("Content-Type", "application/json")
+        if self._http.sock is None:
+            self._http.connect()
         # Head and body in one piece: a refusal that comes before the body ends the connection.
         sock = self._http.sock
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
