@@ -140,6 +140,8 @@ def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
         drain_s=exchange.drain_s,
         stop_grace_s=server.stop_grace_s,
         batches=False,
+        hang=server.health.hang,
+        step_s=server.health.step_s,
     )
 
 

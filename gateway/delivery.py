@@ -239,6 +239,11 @@ class Delivery:
         self._perform(self._dispatcher.exchanges.on_tunnel(call, monotonic(), is_quiet=is_quiet))
         self._report_soon(call.pool)
 
+    def tell_unanswered(self, call: ExchangeCall) -> None:
+        """Note that the server has not answered an opened call, in time or at all."""
+        if call.stage is Stage.STARTED and not self.has_lost_link(call):
+            self._servers.tell_unanswered(call.link, call.id)
+
     def is_stopping(self, call: ExchangeCall) -> bool:
         """Return whether the replica of an opened exchange is to stop, or was when it ended."""
         return self._dispatcher.exchanges.is_stopping(call)
@@ -317,7 +322,7 @@ class Delivery:
         return self._ledger.balance(held, owed)
 
     def _on_endpoints(self, key: str, endpoints: PoolEndpoints, now: float) -> None:
-        self._death_causes.on_causes(endpoints.ended)
+        self._death_causes.on_causes(endpoints)
         self._perform(self._dispatcher.on_endpoints(key, endpoints, now))
         if key in self._dispatcher.pools:
             self._update_expected(key)
@@ -372,7 +377,7 @@ class Delivery:
     def _end_failed(self, call: HeldCall | ExchangeCall, error: FnError, *, has_died: bool) -> None:
         """Pass its error to a call; if its replica died, with the cause, once that is known."""
         if has_died:
-            self._death_causes.defer(call, error, self.endpoints(call.pool).ended)
+            self._death_causes.defer(call, error, self.endpoints(call.pool))
         else:
             call.done(error)
 

@@ -153,6 +153,16 @@ class Manager:
             commands.WatchEngine: lambda c: self._engine.begin(c.reason, c.host),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.RecordColdStart: self._keep_cold_start,
+            commands.RecordSilence: lambda c: log.warning(
+                "a server is not answering", replica=c.id, pool=c.key, reason=c.reason
+            ),
+            commands.RecordReplacement: lambda c: log.warning(
+                "a server was replaced",
+                replica=c.id,
+                pool=c.key,
+                cause=str(c.cause),
+                reason=c.reason,
+            ),
             **dict.fromkeys(COMMANDS, self._compiled.execute),
         }
 
@@ -369,6 +379,11 @@ class Manager:
         """Return the device-seconds and joules of functions since the server's start."""
         return self._use.totals()
 
+    def not_answering(self) -> list[tuple[str, str]]:
+        """Return each ready server that does not answer, as pool and reason."""
+        there = self._machine.replicas()
+        return [(one.pool, one.trouble) for one in there if one.trouble and one.is_listed]
+
     @property
     def gpu_silence(self) -> str:
         """Reason why the GPU driver does not answer, "" while it does."""
@@ -457,6 +472,8 @@ class Manager:
         """Handle one event. An exception in it, in a command or in a counter is logged and counted,
         and does not stop the others."""
         asked: list[commands.Command] = []
+        if isinstance(event, events.Observed):
+            event = replace(event, gpu=self._gpu_use(event.id))
         with self._reported("event", "an event could not be handled", event):
             self._machine.handle(event, self._clock(), asked)
         if isinstance(event, EVENTS_OF_HOSTS):
@@ -469,6 +486,15 @@ class Manager:
             self._count(command)
             with self._reported("command", "a command could not be done", command):
                 self._actions[type(command)](command)
+
+    def _gpu_use(self, id: str) -> float | None:
+        """Return the use of a replica's GPU, 0 to 1; 0 without one, None if unknown."""
+        replica = self._machine.replica(id)
+        device = self._machine.devices.get(replica.device) if replica is not None else None
+        if device is None or device.kind == "cpu":
+            return 0.0
+        view = self._gpus.view(device.id)
+        return view.utilization if view is not None else None
 
     def _sync_hosts(self, event: events.Event) -> None:
         if isinstance(event, events.HostUp):

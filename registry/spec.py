@@ -58,6 +58,8 @@ def server_spec(deployed: Deployed) -> ServerSpec:
         host="" if server.host in _UNNAMED else server.host,
         is_apart=is_apart,
         description=DESCRIPTION if revision.is_python else "",
+        counter=server.health.counter,
+        metrics=server.health.metrics,
     )
 
 
@@ -184,6 +186,7 @@ def profile_engine(revision: Revision) -> str:
     ran.pop("origins", None)
     ran.pop("fields", None)
     ran.pop("api", None)
+    ran.pop("health", None)
     ran.pop("found_host", None)
     return _with_digest(revision.engine, ran)
 

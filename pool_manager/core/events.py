@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pool_manager.core.liveness import Reading
 from pool_manager.core.state import Device, PoolSpec, Role
 from registry.exchange import Demand
 from registry.model.hosts import LOCAL_HOST
@@ -168,6 +169,16 @@ class NotIdle:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """A sidecar has read how its ready server fares. `gpu` is the use of its GPU, 0 to 1; 0 for a
+    replica without one, None if unknown."""
+
+    id: str
+    reading: Reading
+    gpu: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """A replica is gone or useless: failed launch, exit, crash, refused load, hang.
 
@@ -323,6 +334,7 @@ Event = (
     | BatchingRefuted
     | FirstRun
     | NotIdle
+    | Observed
     | Lost
     | Released
     | NotReleased

@@ -64,6 +64,7 @@ from enum import StrEnum
 from math import inf
 from typing import Literal
 
+from pool_manager.core.liveness import Cause, Hang, Watch
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract import model
@@ -91,6 +92,8 @@ TERM_S = 5.0
 RESUME_S = 30.0
 """Limit of the answer to a revoked soft drain."""
 RELEASE_RETRY_S = 5.0
+QUIET_S = 5.0
+"""A server that is replaced ends once nothing has moved on it for this long."""
 
 
 class State(StrEnum):
@@ -239,6 +242,10 @@ class PoolSpec:
     image: str = ""
     trial_s: float = 0.0
     device_type: DeviceType | None = None
+    hang: Hang = "replace"
+    """What happens to a server that does not work any more."""
+    step_s: float = 900.0
+    """Longest time in seconds within which a healthy server moves its counter."""
 
 
 @dataclass(slots=True)
@@ -288,6 +295,23 @@ class Replica:
     session: str = ""
     not_compiled: str = ""
     extra_mib: float | None = None
+    watch: Watch | None = None
+    """The clocks of a server, None before its first reading."""
+    given: int = 0
+    """Bytes that the server had sent at its last reading."""
+    condemned: Cause | None = None
+    """Why it is being replaced, None if it is not."""
+    reported: Cause | None = None
+    """Cause of the trouble that was noted last."""
+    trouble: str = ""
+    """Why it counts as not answering, "" if it answers."""
+
+    def is_hung(self, now: float) -> bool:
+        """Whether it is being replaced, and nothing has moved on it for QUIET_S."""
+        is_leaving = self.state is State.DRAINING and self.condemned is not None
+        if not is_leaving or self.watch is None or not self.is_reachable:
+            return False
+        return not self.watch.is_open or self.watch.silent_s(now) >= QUIET_S
 
     @property
     def is_unknown(self) -> bool:

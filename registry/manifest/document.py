@@ -13,6 +13,7 @@ from registry.builds import Compilation
 from registry.bundles.foreign_formats import by_suffix, is_onnx
 from registry.errors import BadManifest, BadRequest
 from registry.manifest.checks import NOTHING, refused, validate
+from registry.manifest.health import health_settings
 from registry.manifest.oip import oip_identity
 from registry.manifest.openai import model_api
 from registry.manifest.optimise import optimisation
@@ -58,6 +59,7 @@ MANIFEST_FILE: Final = "function.toml"
 HANDLER_FILE: Final = "handler.py"
 _SAMPLE_DEPTH_MAX: Final = 16
 _OPENAI: Final = "openai"
+_HEALTH: Final = "health"
 """Table that sets something by being there."""
 
 
@@ -169,6 +171,8 @@ def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
     document = check_document(data)
     if _OPENAI in document.model_fields_set:
         raise refused("openai", "the table [server] beside it", "none", "is for servers only")
+    if _HEALTH in document.model_fields_set:
+        raise refused(_HEALTH, "the table [server] or [python] beside it", "none")
     if document.runtime.engine == "python":
         check_needs(files)
     manifest = _manifest(document, files)
@@ -249,9 +253,10 @@ def _changed_server(
     if before.python is not None and manifest.is_python:
         table = validate(PythonTable, tables["python"], "python")
         output = before.python.kind, before.python.content_type
-        return python_settings(table, before.samples, batching, output)
+        changed = python_settings(table, before.samples, batching, output)
+        return replace(changed, health=before.health)
     changed = server_settings(validate(ServerTable, tables["server"], "server"), before.samples, ())
-    return replace(changed, api=before.api, python=before.python)
+    return replace(changed, api=before.api, python=before.python, health=before.health)
 
 
 def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
@@ -329,7 +334,12 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         scaling=Scaling(**document.scaling.model_dump()),
         limits=own_limits,
         device=DeviceNeed(**document.device.model_dump()),
-        server=replace(server_settings(document.server, samples, files), api=api, python=python),
+        server=replace(
+            server_settings(document.server, samples, files),
+            api=api,
+            python=python,
+            health=health_settings(document.health, document.server.command, document.server.image),
+        ),
         exchange=exchange,
         named=_named(document),
     )
@@ -364,11 +374,14 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         inputs=rules,
         output=output,
         sample=document.sample,
-        server=python_settings(
-            document.python,
-            samples,
-            batching,
-            (document.output.kind, document.output.content_type),
+        server=replace(
+            python_settings(
+                document.python,
+                samples,
+                batching,
+                (document.output.kind, document.output.content_type),
+            ),
+            health=health_settings(document.health, ()),
         ),
         exchange=exchange,
         named=_named(document),

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from registry.errors import BadRequest
 from registry.manifest.checks import NOTHING, Path, Section, Text, refused, validate
+from registry.manifest.health import HealthTable
 from registry.manifest.oip import OipTable
 from registry.manifest.openai import OpenAITable
 from registry.manifest.optimise import OptimiseTable
@@ -208,6 +209,9 @@ class Document(Section):
     empty table for one with all defaults."""
     openai: OpenAITable = OpenAITable()
     """API of a server that answers at fngate's `/v1`; an empty table for one with all defaults."""
+    health: HealthTable = HealthTable()
+    """What happens if the server of a function does not answer any more. Only with `[server]` and
+    `[python]`."""
     oip: OipTable = OipTable()
     """Name and version in the Open Inference Protocol."""
     scaling: ScalingTable = ScalingTable()

@@ -203,9 +203,10 @@ def server_settings(
 
 def server_table(settings: ServerSettings) -> dict[str, Any]:
     """Return the table that `server_settings` converts to these settings, without samples and
-    the table [openai]."""
+    the tables [openai], [python] and [health]."""
     values = asdict(settings)
-    del values["samples"], values["api"], values["found_host"], values["python"]
+    for beside in ("samples", "api", "found_host", "python", "health"):
+        del values[beside]
     paths = values.pop("paths")
     return {
         **values,

@@ -103,6 +103,20 @@ class PythonSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """The [health] table of a revision with a server."""
+
+    hang: Literal["replace", "report", "off"] = "replace"
+    """What happens if the server is ready and does not answer any more."""
+    counter: str = ""
+    """Metric of the server that rises as long as it works, "" for none."""
+    metrics: str = "/metrics"
+    """Path of its metrics."""
+    step_s: float = 900.0
+    """Longest time in seconds in which a server that works may not move its counter."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The [server] table of a revision."""
 
@@ -158,6 +172,8 @@ class ServerSettings:
     """How it answers at /v1; None if it does not."""
     python: PythonSettings | None = None
     """Its Python packages; None if it has none of its own."""
+    health: HealthSettings = field(default_factory=HealthSettings)
+    """What happens if it does not work any more."""
 
     @property
     def seen_host(self) -> str:

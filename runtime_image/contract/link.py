@@ -86,6 +86,9 @@ class Kind(IntEnum):
     REPORT = 33  # agent -> manager: JSON body, a HostReport
     CONNECT = 34  # gateway -> sidecar, first frame of a channel: body = key, id = exchange
     TUNNEL = 35  # gateway -> sidecar: exchange `id` is a WebSocket, without a limit of time
+    UNANSWERED = 36  # gateway -> sidecar: exchange `id` got no answer in time, or its connection
+    # was closed without one; the sidecar probes the server
+    HEALTH = 37  # sidecar -> manager: JSON body, a Health; only after a PING with the flag HEALTH
 
 
 class Flag(IntEnum):
@@ -99,6 +102,7 @@ class Flag(IntEnum):
     REUSE = 32  # OPEN: the exchange uses the gateway's idle connection `aux` and needs no answer
     KEPT = 64  # END: the connection stays open, idle for `aux` ms, under the id of the exchange
     FREE = 128  # OPEN, TUNNEL: the exchange takes no slot and does not count as use
+    HEALTH = 128  # PING: the manager knows HEALTH; an earlier release would count and refuse it
 
 
 class NotStarted(IntEnum):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from registry.manifest import oip, openai, optimise, output, python, runtime, schema, server
+from registry.manifest import health, oip, openai, optimise, output, python, runtime, schema, server
 from registry.manifest.schema import RESERVED_ENGINES, Document
 from tests.reference.markdown import code, described, either, items, page, wrapped
 from tests.reference.values import default_of, type_of
@@ -28,6 +28,7 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "server": ("[server]", server.ServerTable),
     "python": ("[python]", python.PythonTable),
     "openai": ("[openai] with [server]", openai.OpenAITable),
+    "health": ("[health] with [server] or [python]", health.HealthTable),
     "oip": ("[oip]", oip.OipTable),
     "scaling": ("[scaling]", schema.ScalingTable),
     "device": ("[device]", schema.DeviceTable),
