@@ -45,7 +45,14 @@ from gateway.shared_memory import SlabPool
 from gateway.upstream import UpstreamConnection
 from registry.catalog import Catalog, Change, Deployed
 from registry.compatibility import breaks
-from registry.errors import FnError, Poison, ReplicaDied, UpstreamFailed, WaitBudgetOver
+from registry.errors import (
+    FnError,
+    Poison,
+    ReplicaDied,
+    UpstreamFailed,
+    UpstreamTimeout,
+    WaitBudgetOver,
+)
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
 from registry.spec import may_rerun
 from registry.tasks import Tasks, every
@@ -213,6 +220,8 @@ class Delivery:
         It keeps its place. `was_refused`: nothing was sent on the connection. `call.done` gets
         WaitBudgetOver if its wait budget is over.
         """
+        if was_refused:
+            self.tell_unanswered(call)
         exchanges = self._dispatcher.exchanges
         self._perform(exchanges.retry(call, monotonic(), was_refused=was_refused))
         if call.stage is Stage.QUEUED and self.is_cold(call.pool):
@@ -229,6 +238,8 @@ class Delivery:
         if call.stage is not Stage.STARTED:
             return
         has_died = isinstance(error, ReplicaDied | Poison) or self.has_lost_link(call)
+        if isinstance(error, UpstreamTimeout):
+            self.tell_unanswered(call)
         if isinstance(error, Poison):
             self._dispatcher.refuse_body(call, monotonic())
         self.end_exchange(call, kept=False, outcome="failed")
@@ -240,8 +251,9 @@ class Delivery:
         self._report_soon(call.pool)
 
     def tell_unanswered(self, call: ExchangeCall) -> None:
-        """Note that the server has not answered an opened call, in time or at all."""
-        if call.stage is Stage.STARTED and not self.has_lost_link(call):
+        """Have the server probed: it has not answered an opened call, in time or at all."""
+        is_linked = call.stage is Stage.STARTED and not self.has_lost_link(call)
+        if is_linked and not call.is_broken:
             self._servers.tell_unanswered(call.link, call.id)
 
     def is_stopping(self, call: ExchangeCall) -> bool:

@@ -28,7 +28,7 @@ from gateway.proxy.tunnel import Tunnel
 from gateway.proxy.websocket import GOING_AWAY, POLICY_VIOLATION, agreed_protocol, is_switched
 from gateway.replies import CLOSE
 from gateway.upstream import HostLost
-from registry.errors import FnError, NoKey, UpstreamFailed, UpstreamTimeout
+from registry.errors import FnError, NoKey, UpstreamFailed
 
 if TYPE_CHECKING:
     from gateway.delivery import Delivery
@@ -227,7 +227,6 @@ class Exchange:
         self._leave_upstream()
         self.state = State.OPEN
         if has_only_ended:
-            self._tell_unanswered()
             self._unsent += 1
             self._is_reused = False
             self._carry_out(self._decide(is_unsent=True), was_refused=True)
@@ -314,14 +313,7 @@ class Exchange:
             self._check_quiet(self._tunnel, now)
         error = self._clocks().check(now, moved, waits_for_body, is_answered=is_answered)
         if error is not None:
-            if not is_answered and isinstance(error, UpstreamTimeout):
-                self._tell_unanswered()
             self.fail(error)
-
-    def _tell_unanswered(self) -> None:
-        """Have the server probed: it has not answered this request, in time or at all."""
-        if self._call is not None:
-            self._delivery.tell_unanswered(self._call)
 
     def _clocks(self) -> Deadlines:
         """Return the clocks of a request that was sent."""
@@ -554,8 +546,7 @@ class Exchange:
         assert self._call is not None
         self._is_reused = self._upstream.is_reused
         self._call.is_broken = is_broken
-        if not (is_broken or self._is_reused):
-            self._tell_unanswered()
+        self._delivery.tell_unanswered(self._call)
         self._leave_upstream()
         decision, method = self._decide(), self._plan.head.method
         is_safe = isinstance(decision, retries.Resend) and method in retries.IDEMPOTENT

@@ -38,7 +38,7 @@ class Progress:
     def read(self, sockets: Iterable[tuple[Key, socket.socket]]) -> bool:
         """Read all open exchanges; return whether bytes of the server lie unread in any socket.
 
-        Takes a microsecond per exchange.
+        Takes some microseconds per exchange.
         """
         is_unread = False
         for key, sock in sockets:
