@@ -42,6 +42,7 @@ from admin.metrics import (
     BuildFamilies,
     DeviceFamilies,
     Gateways,
+    GoldenFamilies,
     HeldFamilies,
     HostFamilies,
     OneGateway,
@@ -343,6 +344,7 @@ async def open_deploys(
         wall=time.time,  # noqa: TID251 - the shell passes the clock in
         settled=settled,
         prepare=settings.prepare,
+        trial_wait_s=settings.trial_wait_s,
         mounts=settings.pool().mounts,
         models=models,
         driver=settings.driver,
@@ -451,6 +453,7 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     metrics.add_source(RunFamilies(manager.runs.shown))
     metrics.add_source(DeviceFamilies(manager.occupancies, lambda: counters.counts().reclaimed_mib))
     metrics.add_source(HeldFamilies(manager.held_totals))
+    metrics.add_source(GoldenFamilies(manager.golden.counts))
     if context.settings.dcgm_metrics:
         metrics.add_source(DcgmFamilies(manager.occupancies, socket.gethostname()))
     metrics.add_source(HostFamilies(manager.hosts))

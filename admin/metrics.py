@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeVar
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
+from pool_manager.golden import SampleCount
 from pool_manager.hosts.view import HostView
 from pool_manager.metrics import (
     COLD_STARTS,
@@ -381,6 +382,30 @@ class ReplicaFamilies:
         yield _singles("fngate_cold_starts", text, ("outcome", COLD_STARTS), counts.cold_starts)
         text = "Internal errors of the pool manager in handling, executing or counting an event."
         yield _singles("fngate_manager_errors", text, ("step", STEPS), counts.defects)
+
+
+class GoldenFamilies:
+    """Family of golden samples, as of the last `snapshot`. `counts` returns their checks."""
+
+    def __init__(self, counts: Callable[[], list[SampleCount]]) -> None:
+        self._counts = counts
+        self._seen: list[SampleCount] = []
+
+    def snapshot(self) -> None:
+        """Read the values; must run on the event loop's thread."""
+        self._seen = self._counts()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the family; functions that were never checked are left out."""
+        text = (
+            "Checks of servers by their golden samples, by what they showed; a wrong answer counts"
+            " once it is confirmed."
+        )
+        labels = ["function", "namespace", "verdict"]
+        family = CounterMetricFamily("fngate_golden_samples", text, labels=labels)
+        for one in self._seen:
+            family.add_metric([one.function, one.namespace, one.verdict], one.checks)
+        yield family
 
 
 class RunFamilies:

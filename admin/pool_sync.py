@@ -17,7 +17,15 @@ from registry.model.functions import ExchangeLimits
 from registry.model.hosts import LOCAL_HOST
 from registry.model.revisions import pool_key
 from registry.names import HOST_LABEL
-from registry.spec import candidate_of, may_rerun, prepared_of, replica_spec, runner_settings
+from registry.spec import (
+    candidate_of,
+    golden_of,
+    may_rerun,
+    prepared_of,
+    replica_spec,
+    runner_settings,
+    step_s_of,
+)
 from runtime_image.contract.server import PORT_DEFAULT
 
 SUPERSEDED_IDLE_S = 10.0
@@ -132,6 +140,7 @@ def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
     server, exchange = deployed.revision.server, deployed.function.exchange or ExchangeLimits()
     if server is None:
         return spec
+    health = deployed.function.health
     return replace(
         spec,
         is_server=True,
@@ -139,9 +148,10 @@ def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
         start_s=server.start_s,
         drain_s=exchange.drain_s,
         stop_grace_s=server.stop_grace_s,
+        sample_every_s=health.sample_every_s,
         batches=False,
-        hang=server.health.hang,
-        step_s=server.health.step_s,
+        hang=health.hang,
+        step_s=step_s_of(health, server),
     )
 
 
@@ -166,6 +176,7 @@ def binding(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = (
         python=_python_run(deployed),
         secrets=dict(revision.server.secrets) if revision.server else {},
         variants={one.target.device: one for one in compiled},
+        golden=golden_of(deployed),
     )
 
 

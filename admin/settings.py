@@ -174,6 +174,9 @@ class Settings(BaseSettings):
     Without it PyPI."""
     environment_mib: int = Field(8192, ge=1, le=1_048_576)
     """Most MiB that the packages of one Python function may have."""
+    trial_wait_s: float = Field(300.0, ge=0.0, le=3600.0)
+    """Seconds that the trial of a deploy waits for a device that no function in use has. Then a
+    replica of its own function makes room, or the deploy ends."""
     orphan_s: float = Field(60.0, ge=1.0)
     """Seconds that a replica keeps serving after its server died."""
     host_lost_s: float = Field(75.0, ge=1.0, le=86_400.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
 
 from admin.rates import ResponseRate
@@ -32,13 +32,15 @@ from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.compiled import ShapeRange
 from runtime_image.contract.precision import PrecisionReport
+from runtime_image.contract.samples import Answer, SampleVerdict
 
 
 class Live(NamedTuple):
     """Current state of a function's pool. `pool`: its endpoints, the number of wanted replicas, and
     the start of its state (Unix seconds). `ready_in_ms` is 0 if a replica is ready and None if
     unknown. `sleeps_at_s` (Unix seconds) is from the forecast. `response_rate` covers the last
-    minute; `first_bytes` is the same of a server function's first bytes."""
+    minute; `first_bytes` is the same of a server function's first bytes. `golden` is the worst
+    verdict of its replicas' golden samples."""
 
     pool: tuple[PoolEndpoints, int, float]
     load: Load
@@ -48,10 +50,12 @@ class Live(NamedTuple):
     first_bytes: ResponseRate
     forecast: PoolForecast
     sleeps_at_s: float | None
+    golden: SampleVerdict
 
 
 def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
-    """Return one function as `fnctl ls` lists it. `phase` is the phase of a waking function."""
+    """Return one function as `fnctl ls` lists it. `phase` is the phase of a waking function,
+    `awaited` what its server is waited for, None while that is not worth telling."""
     function, expected, response_rate = deployed.function, live.expected, live.response_rate
     shown, wanted, since_s = live.pool
     return {
@@ -62,6 +66,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "state": shown.state,
         "reason": shown.reason,
         "phase": live.forecast.phase if shown.state == "waking" else None,
+        "awaited": _awaited(live) if shown.state == "waking" else None,
         "ready": len(shown.replicas),
         "wanted": wanted,
         "held": live.load.queued,
@@ -81,7 +86,12 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "cold_start_ms": round(expected.p50_s * 1e3, 1) if expected.samples else None,
         "ready_in_ms": _rounded(live.ready_in_ms),
         "created_s": function.created_s,
+        "golden": live.golden,
     }
+
+
+def _awaited(live: Live) -> str | None:
+    return str(live.forecast.awaited) if live.forecast.awaited else None
 
 
 _SHOWN_FIRST: Final = ("building", "waiting", "given_up", "failed", "done")
@@ -219,9 +229,13 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
 
 def profile_json(profile: Profile | None) -> dict[str, Any] | None:
     """Return the measurements of the deploy. Of a server's engine only the name, without the digest
-    that the profile is stored under."""
+    that the profile is stored under; of a golden sample's answer only the head."""
     if profile is None:
         return None
+    if golden := profile.golden:
+        right = Answer(golden.sample.answer.status, golden.sample.answer.content_type)
+        shown = replace(golden, sample=replace(golden.sample, answer=right))
+        profile = replace(profile, golden=shown)
     return {
         **asdict(profile),
         "engine": profile.engine.partition(":")[0],

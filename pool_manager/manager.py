@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 
 from pool_manager.builds import Built, RunningBuild
@@ -19,8 +20,10 @@ from pool_manager.compiled_models import COMMANDS, CompiledModels
 from pool_manager.core import commands, events
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import AT_REST, PoolForecast, forecast
+from pool_manager.core.starts import Awaited
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
+from pool_manager.golden import GoldenSamples
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.hosts.gpus import FleetGpus
@@ -50,6 +53,7 @@ from registry.exchange import Load, PoolEndpoints, decode_demand
 from registry.model.hosts import Host
 from registry.tasks import Alarm, Tasks, every
 from runtime_image.contract.compiled import UpgradeResult
+from runtime_image.contract.samples import SampleVerdict
 from runtime_image.link.run_counts import RunCount
 
 log = structlog.get_logger()
@@ -121,6 +125,9 @@ class Manager:
         self._refuted = Subscribers[[str, str]]()
         self._compiled = CompiledModels(
             self._machine, self._launcher, self._bindings, self._tasks, self._wall
+        )
+        self.golden = GoldenSamples(
+            self._machine, self._launcher, self._bindings, self._tasks, self._clock, self.note
         )
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
@@ -400,6 +407,10 @@ class Manager:
         if key not in self._machine.pools:
             return None
         shown = self._publisher.endpoints(key)
+        verdict, reason = self.golden.verdict(key)
+        if verdict is SampleVerdict.WRONG and shown.state == "warm":
+            why = f"it answers its golden sample wrong: {reason}"
+            shown = msgspec.structs.replace(shown, reason=why)
         return shown, self._machine.pools[key].wanted, self._journal.since_s(key)
 
     @property
@@ -428,6 +439,12 @@ class Manager:
         """Return why a pool cannot get the replicas that it wants, "" if it can."""
         pool = self._machine.pools.get(key)
         return pool.blocked if pool is not None else ""
+
+    def awaited(self, key: str) -> Awaited | None:
+        """Return what a starting server of a pool, or of a trial, is waited for; None if that is
+        not to be told."""
+        pool = self._machine.pools.get(key)
+        return pool.awaited(self._clock()) if pool is not None else None
 
     def kept_by(self, key: str) -> list[str]:
         """Return the names of the functions whose `min` keeps the devices that a pool waits for."""
@@ -525,6 +542,7 @@ class Manager:
         self.submit(events.Tick())
         self._launcher.output.tick()
         self._use.tick()
+        self.golden.tick()
         self._hosts.stocking.tick(self._machine, self._bindings)
         # Published again without a change, so that a gateway that could not connect tries again.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))

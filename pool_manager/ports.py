@@ -17,6 +17,7 @@ from registry.errors import Unknown
 from registry.model.bundles import Bundle, BundleFile
 from registry.model.devices import DeviceModel, Use
 from registry.model.history import ColdStart, StateInterval
+from registry.model.profiles import Golden
 from registry.model.servers import Mount
 from runtime_image.contract.control import Hello, ReplicaRecord
 from runtime_image.contract.gpus import Reading
@@ -76,7 +77,8 @@ class Binding:
     compiled models by the type of device, of which a replica gets one (`on`). Paths begin with the
     folders of the contract: `.optimised/`, `.prepared/`, `.compiled/`. `container` is set if the
     server is apart, `python` if it has Python packages. `secrets` maps the server's variables to
-    names of secrets.
+    names of secrets. `golden` is a server's golden sample, which replicas on devices of its type
+    get (`on`).
     """
 
     spec: ModelSpec | ServerSpec
@@ -93,9 +95,14 @@ class Binding:
     secrets: dict[str, str] = field(default_factory=dict)
     compiled: tuple[BundleFile, ...] = ()
     variants: Mapping[DeviceType, Compiled] = field(default_factory=dict)
+    golden: Golden | None = None
 
     def on(self, device: Device | None) -> Binding:
-        """Return what a replica on a device gets: with the compiled model for its type, if any."""
+        """Return what a replica on a device gets: with the compiled model for its type, if any, or
+        with the golden sample learnt on its type."""
+        golden = self.golden
+        if golden and device and device.type == golden.device and isinstance(self.spec, ServerSpec):
+            return replace(self, spec=replace(self.spec, golden=golden.sample))
         found = self.variants.get(device.type) if device is not None else None
         if found is None or not isinstance(self.spec, ModelSpec):
             return self

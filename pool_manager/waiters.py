@@ -11,7 +11,16 @@ import structlog
 
 from pool_manager.core import commands, events
 from pool_manager.core.commands import WarmOutcome
-from registry.errors import DriverError, HostDown, ModelRefused, ShuttingDown, TrialKilled
+from pool_manager.core.trial_room import STAGE
+from registry.errors import (
+    DriverError,
+    FnError,
+    HostDown,
+    ModelRefused,
+    NoRoom,
+    ShuttingDown,
+    TrialKilled,
+)
 from registry.model.hosts import LOCAL_HOST
 from registry.tasks import Tasks
 
@@ -42,7 +51,7 @@ class PendingTrials:
         """Call `begin`, which requests a trial, and wait for the trial's report.
 
         Raises ModelRefused with the reason, the stage and the last log lines; TrialKilled if the
-        replica was killed from outside; ShuttingDown.
+        replica was killed from outside; NoRoom, which says who has the devices; ShuttingDown.
         """
         if self._closed:
             raise ShuttingDown(STOPPING)
@@ -67,7 +76,8 @@ class PendingTrials:
         else:
             detail = {"stage": command.stage or "start"}
             logs = {"log_tail": list(command.log_tail)}
-            kind = TrialKilled if _is_killed(command) else ModelRefused
+            kind: type[FnError] = NoRoom if command.stage == STAGE else ModelRefused
+            kind = TrialKilled if _is_killed(command) else kind
             report.set_exception(kind(command.reason, detail=detail, admin_detail=logs))
 
     def close(self) -> None:

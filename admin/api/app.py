@@ -145,7 +145,7 @@ class Admin:
             store.catalog, manager, deploys, context.builds, self.rows, time.monotonic
         )
         advice = AdviceRoutes(store, context.history.expected, wall)
-        logs = LogRoutes(store.catalog, manager, time.monotonic)
+        logs = LogRoutes(store.catalog, manager, deploys.runner, time.monotonic)
         events = EventRoutes(self.watch, time.monotonic)
         hosts = HostRoutes(store.hosts, manager, HostLogins(), wall)
         handlers = Handlers(

@@ -13,6 +13,7 @@ from aiohttp import web
 from admin.api import streaming
 from admin.api.functions import whole_number
 from admin.api.streaming import Stream, Streams
+from admin.deploy.operations import OperationRunner
 from admin.deploy.rollout import last_lines
 from admin.events.snapshot import failure_json, pool_of
 from admin.events.sse import frame
@@ -35,15 +36,23 @@ _encode = msgspec.json.Encoder().encode
 class LogRoutes:
     """Handler for logs, as a copy or a stream. `clock` returns seconds."""
 
-    def __init__(self, catalog: Catalog, manager: Manager, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        manager: Manager,
+        operations: OperationRunner,
+        clock: Callable[[], float],
+    ) -> None:
         self._catalog = catalog
         self._manager = manager
+        self._operations = operations
         self.streams = Streams(clock)
 
     async def logs(self, request: web.Request) -> web.StreamResponse:
         """Return the last log lines of each replica, oldest replica first. A client that accepts
-        an event stream also receives new lines, until the function is removed."""
-        name = self._catalog.resolve(request.match_info["name"]).function.name
+        an event stream also receives new lines, until the function is removed. So does a function
+        whose first deploy runs, or has failed: its replicas are those of trials."""
+        name = await self._name(request.match_info["name"])
         lines = whole_number(request.query, "lines", LINES, LINES_MAX)
         if streaming.is_asked(request):
             cursor = request.headers.get("Last-Event-ID", "")
@@ -54,10 +63,25 @@ class LogRoutes:
         ]
         return json_answer({"items": items, "next": None})
 
+    async def _name(self, ref: str) -> str:
+        """Return the name of a function, also of one whose first deploy runs or has failed. Raises
+        UnknownFunction."""
+        if self._catalog.find(ref) is None:
+            operations = await self._operations.newest()
+            last = next((one for one in operations if one.name == ref), None)
+            if last is not None and last.state != "done":
+                return last.name
+        return self._catalog.resolve(ref).function.name
+
+    def _is_gone(self, name: str) -> bool:
+        if self._catalog.find(name) is not None:
+            return False
+        return all(one.name != name for one in self._operations.running())
+
     async def _follow(self, name: str, lines: int, cursor: str, stream: Stream) -> None:
         async with self._manager.follow(name, lines, cursor) as follow:
             while True:
-                is_removed = self._catalog.find(name) is None
+                is_removed = self._is_gone(name)
                 said = await follow.read()
                 await _tell(stream, said, follow.cursor)
                 if is_removed and not said:

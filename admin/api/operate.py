@@ -163,8 +163,8 @@ class OperateRoutes:
         )
 
     async def sleep(self, request: web.Request) -> web.Response:
-        """Ask every idle replica of all revisions to stop. Busy replicas, without `force`, and
-        those of `min` stay; `reasons` says why.
+        """Ask every idle replica of all revisions to stop, and those that start while nobody waits
+        for them. Busy replicas, without `force`, and those of `min` stay; `reasons` says why.
 
         The pool manager may not know yet of a call in flight; the replica does, and refuses.
         """
@@ -173,10 +173,10 @@ class OperateRoutes:
         deployed = self._resolve(request)
         function = deployed.function
         keys = {one.revision.key for one in self._catalog.revisions(function.name)}
-        ready = self._ready(keys)
+        ready, coming = self._ready(keys), self._coming(keys)
         for key in sorted(keys):
             self._manager.sleep(key, force=wanted.force)
-        asked = ready - self._ready(keys)
+        asked = (ready - self._ready(keys)) | (coming - self._coming(keys))
         await wait_until(self._manager, lambda: not self._undecided(asked), DECIDE_S)
         stay = len(self._ready(keys) & ready)
         loads = self._rows.gateways.loads()
@@ -204,8 +204,7 @@ class OperateRoutes:
             found.append(f"{open_count} {noun}{'' if open_count == 1 else 's'} open")
         if stay and not found:
             found.append("called just now")
-        loading = sum(one.pool in keys and one.is_coming for one in self._manager.replicas())
-        if loading:
+        if loading := len(self._coming(keys)):
             found.append(f"{loading} replica{'' if loading == 1 else 's'} still loading")
         return found
 
@@ -230,6 +229,10 @@ class OperateRoutes:
         """Return the ids of these pools' ready replicas, without those that were asked to stop."""
         replicas = self._manager.replicas()
         return {one.id for one in replicas if one.pool in keys and one.state is State.READY}
+
+    def _coming(self, keys: set[str]) -> set[str]:
+        """Return the ids of these pools' replicas that start."""
+        return {one.id for one in self._manager.replicas() if one.pool in keys and one.is_coming}
 
     def _undecided(self, asked: set[str]) -> bool:
         """Return whether any of these replicas has neither stopped nor refused yet."""

@@ -92,6 +92,7 @@ class Collected:
         now: bool = False,
         pull: bool = False,
         measure: bool = False,
+        evict: bool = False,
         traffic: bool = True,
     ) -> dict[str, Any]:
         """Return the body of `POST /admin/v1/functions/{name}/revisions`."""
@@ -99,6 +100,7 @@ class Collected:
             **({"now": True} if now else {}),
             **({"pull": True} if pull else {}),
             **({"measure": True} if measure else {}),
+            **({"evict": True} if evict else {}),
             **({} if traffic else {"traffic": False}),
             "files": [
                 {"path": file.path, "size": file.size, "sha256": file.sha256}

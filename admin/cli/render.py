@@ -246,6 +246,7 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
         ("prepared", prepared(profile)),
         ("compiled", get(result, "compiled")),
         ("note", get(profile, "note")),
+        ("room", get(result, "made_room")),
         ("switch", get(result, "switch")),
     ]
     return f"{revision} deployed ({files})\n{fields(pairs)}"
@@ -263,6 +264,7 @@ def _server_pairs(
         ("takes", one_line(get(calls, "predict"))),
         ("schema", f"no: {one_line(why)}" if (why := get(calls, "no_schema")) else ""),
         *(("sample", exchanged(one)) for one in sample.get("requests") or []),
+        ("golden", golden(profile)),
         ("start", f"ready after {duration(float(profile.get('load_ms') or 0))} ({ready})"),
         ("memory", f"{number(float(profile.get('memory_mib') or 0))} MiB"),
         ("image", get(server.get("image") or {}, "digest") or get(server.get("image") or {}, "id")),
@@ -271,8 +273,21 @@ def _server_pairs(
         ("host", LOOPBACK_HOST if is_guarded else ""),
         ("held", f"calls wait up to {number(float(server.get('wait_s') or 0))} s for a start"),
         ("note", get(profile, "note")),
+        ("room", get(result, "made_room")),
         ("switch", get(result, "switch")),
     ]
+
+
+def golden(profile: dict[str, Any]) -> str:
+    """Render the golden sample that a trial has learnt, or why it has learnt none; "" where none
+    was wanted."""
+    sample = (profile.get("golden") or {}).get("sample")
+    if not sample:
+        why = get(profile, "why_not_golden")
+        return f"no golden sample: {one_line(why)}" if why else ""
+    request = sample["request"]
+    took = duration(float(sample["usual_ms"]))
+    return f"{request['method']} {request['path']} in {took}, compared by {sample['rule']}"
 
 
 def exchanged(request: dict[str, Any]) -> str:

@@ -67,6 +67,7 @@ def changed_settings(before: Function, after: Function) -> list[str]:
         ("scaling", before.scaling, after.scaling),
         ("limits", before.limits, after.limits),
         ("limits", before.exchange, after.exchange),
+        ("health", before.health, after.health),
     ):
         was, now = asdict(old) if old else {}, asdict(new) if new else {}
         found += [f"{name}.{key}" for key in now if now[key] != was.get(key)]

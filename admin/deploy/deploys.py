@@ -35,7 +35,7 @@ from admin.deploy.rollout import WARM_S, Rollout, check_compatible
 from admin.deploy.servers import server_result, with_wait
 from admin.deploy.slots import slot_warnings
 from admin.deploy.upstream_keys import UpstreamKeyReader
-from admin.deploy.verify import Verification, Verified
+from admin.deploy.verify import TRIAL_WAIT_S, Verification, Verified
 from admin.store import Store
 from admin.views import profile_json
 from gateway.admission.callers import Caller
@@ -84,6 +84,7 @@ class Deploys:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         settled: Settled = at_once,
         prepare: bool = True,
+        trial_wait_s: float = TRIAL_WAIT_S,
         mounts: MountRules | None = None,
         models: CompiledModels | None = None,
         packages: PythonPackages | None = None,
@@ -91,7 +92,8 @@ class Deploys:
         """`idle_s` is the idle time of functions that set none. `wall` returns Unix seconds.
         `pause` is awaited between two attempts to store an operation's end. `settled` is awaited
         before an operation is done, until every gateway process has applied its change. With
-        `prepare`, trials also prepare the files that later cold starts load. `mounts` are the
+        `prepare`, trials also prepare the files that later cold starts load. `trial_wait_s` as in
+        `Verification`. `mounts` are the
         folders that servers may mount. `models` are the compiled models. `driver` is the settings'
         name of the driver that starts replicas, `rules` are those of images. `packages` are
         those of Python functions, None for a server without any."""
@@ -111,7 +113,12 @@ class Deploys:
         self.packages = packages
         self.pins = ImagePins(store, manager.images, rules)
         self._verification = Verification(
-            store, manager, prepare=prepare, compiler=models.compiler, wall=wall
+            store,
+            manager,
+            prepare=prepare,
+            compiler=models.compiler,
+            trial_wait_s=trial_wait_s,
+            wall=wall,
         )
         self.upstream_keys = UpstreamKeyReader(store)
         self._changes = Changes(store, self.upstream_keys)
@@ -342,24 +349,30 @@ class Deploys:
         # Read before the trial: the trial may evict the function's idle replica.
         was_awake = self._rollout.is_awake(operation.name)
         if current is not None and not request.traffic:
-            return await self._aside(draft, operation, phase, measure=request.measure)
+            return await self._aside(draft, request, operation, phase)
         is_same = current is not None and settings_equal(current.revision, draft.revision)
         if current is not None and is_same and self._verification.has_candidate(current):
             if not request.measure:
                 await phase(SWITCH)
                 return await self._keep(current, with_wait(draft, current.profile))
-            measured = await self._measured(current, operation, phase)
+            measured = await self._measured(current, request, operation, phase)
             kept = await self._keep(measured, with_wait(draft, measured.profile))
             return kept | {"batching": summary(measured.revision, measured.profile)}
         if current is not None and request.derived_name and not draft.is_meant:
             raise derived_name_taken(operation.name)
         staged = await self._changes.staged(operation.id, operation.name)
         sample: dict[str, Any] = {}
+        made_room = ""
         if staged is None:
             verified = await self._verification.verify(
-                draft, operation.id, operation.party, phase, measure=request.measure
+                draft,
+                operation.id,
+                operation.party,
+                phase,
+                measure=request.measure,
+                evict=request.evict,
             )
-            sample = verified.sample
+            sample, made_room = verified.sample, verified.made_room
             if current is None:
                 return await self._first(with_wait(draft, verified.profile), verified, phase)
             check_compatible(current.revision, verified.revision, request.breaking)
@@ -368,14 +381,17 @@ class Deploys:
         how = await self._rollout.to(staged, phase, function, was_awake=was_awake, now=request.now)
         await self._tidy(operation.name)
         serving = replace(staged, function=function)
-        return self._result(serving, sample, how) | self._compiled(serving)
+        told = {"made_room": made_room} if made_room else {}
+        return self._result(serving, sample, how) | self._compiled(serving) | told
 
-    async def _measured(self, current: Deployed, operation: Operation, phase: Phase) -> Deployed:
+    async def _measured(
+        self, current: Deployed, request: WireDeploy, operation: Operation, phase: Phase
+    ) -> Deployed:
         """Measure a revision again for a deploy of the same; return it with its new profile."""
         found = current.revision
         old = Plan(current.function, found, self._store.bundles[found.bundle])
         verified = await self._verification.verify(
-            old, operation.id, operation.party, phase, measure=True
+            old, operation.id, operation.party, phase, measure=True, evict=request.evict
         )
         profile, now_s = verified.profile, self._wall()
         if current.profile is not None:
@@ -389,7 +405,7 @@ class Deploys:
         return replace(current, profile=profile)
 
     async def _aside(
-        self, draft: Plan, operation: Operation, phase: Phase, *, measure: bool
+        self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase
     ) -> dict[str, Any]:
         """Add a revision that plain calls do not go to, unless the newest one of its version is the
         same."""
@@ -405,7 +421,12 @@ class Deploys:
                 "switch": f"the same bundle and settings as {ref}",
             }
         verified = await self._verification.verify(
-            draft, operation.id, operation.party, phase, measure=measure
+            draft,
+            operation.id,
+            operation.party,
+            phase,
+            measure=request.measure,
+            evict=request.evict,
         )
         await phase(SWITCH)
         added = await self._changes.add(draft, verified)

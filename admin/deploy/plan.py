@@ -13,6 +13,7 @@ from pool_manager.hosts.view import HostView
 from registry import manifest as manifests
 from registry.batching import is_current
 from registry.bounded_text import read_json
+from registry.builds import DeviceType
 from registry.bundles.paths import FILES_MAX, make_bundle
 from registry.catalog import Catalog, Deployed
 from registry.compilation import wants_trial
@@ -22,15 +23,24 @@ from registry.manifest import Manifest
 from registry.model.bundles import Bundle, BundleFile
 from registry.model.functions import Function
 from registry.model.hosts import LOCAL_HOST
-from registry.model.profiles import Contention, Optimised, Prepared, Profile
+from registry.model.profiles import Contention, Golden, Optimised, Prepared, Profile
 from registry.model.revisions import Interface, Revision
 from registry.model.servers import HOST_OF_CLIENT, PathRules, ServerSettings
 from registry.names import HOST_LABEL, check_name
-from registry.spec import is_outdated, model_spec, profile_engine, server_spec, wanted_precision
+from registry.spec import (
+    golden_of,
+    golden_plan,
+    is_outdated,
+    model_spec,
+    profile_engine,
+    server_spec,
+    wanted_precision,
+)
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.contention import ContentionState
 from runtime_image.contract.model import EqualAxes, ModelSpec, equal_axes_from_json
+from runtime_image.contract.samples import golden_from_json
 from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
 
@@ -63,7 +73,8 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     break callers of the current revision. `now`: where both revisions of a server function do not
     fit, the old one does not wait for the end of its open exchanges. `pull`: a server's image is
     pulled also if the engine has it. `measure`: a trial runs although an earlier one measured these
-    files. Without `traffic` plain calls go on to the revision that has
+    files. `evict`: the trial may take a device from a function that is being called. Without
+    `traffic` plain calls go on to the revision that has
     them, unless this is the function's first; the function's settings stay as they are.
     """
 
@@ -76,6 +87,7 @@ class WireDeploy(msgspec.Struct, forbid_unknown_fields=True):
     now: bool = False
     pull: bool = False
     measure: bool = False
+    evict: bool = False
     traffic: bool = True
     overrides: dict[str, Setting] = {}
 
@@ -372,6 +384,7 @@ def _function(
         labels=manifest.labels,
         created_s=before.function.created_s if before else now_s,
         exchange=manifest.exchange,
+        health=manifest.health,
         oip_name=oip_name(name, manifest, catalog),
     )
 
@@ -419,9 +432,18 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             continue
         if not is_current(draft.revision, profile) or is_outdated(deployed):
             continue
+        if _lacks_golden(draft, deployed):
+            continue
         if tried(deployed) == wanted:
             return deployed
     return None
+
+
+def _lacks_golden(draft: Plan, deployed: Deployed) -> bool:
+    """Return whether the draft is to have a golden sample, and no trial of this revision tried to
+    learn it."""
+    is_known = deployed.profile is not None and deployed.profile.why_not_golden
+    return bool(golden_plan(draft.revision) and not golden_of(deployed) and not is_known)
 
 
 def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
@@ -456,9 +478,29 @@ def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
             compared=bool(report.get("compared", False)),
             optimised=optimised if isinstance(optimised, Optimised) else None,
             contention=_contention(report.get("contention", "unknown")),
+            golden=_golden(report, plan.revision),
+            why_not_golden=_why_not_golden(report, plan.revision),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's report is invalid: {error!r}") from error
+
+
+def _golden(report: Mapping[str, Any], revision: Revision) -> Golden | None:
+    """Return the golden sample of a report, None without one. Raises KeyError, TypeError or
+    ValueError if it is invalid, or if none was to be learnt."""
+    found, device = report.get("golden"), report.get("device_type")
+    if found is None:
+        return None
+    plan, sample = golden_plan(revision), golden_from_json(found)
+    if plan is None or not isinstance(device, DeviceType):
+        raise ValueError("golden: expected no golden sample")
+    return Golden(sample, plan, device)
+
+
+def _why_not_golden(report: Mapping[str, Any], revision: Revision) -> str:
+    if golden_plan(revision) is None or report.get("golden") is not None:
+        return ""
+    return str(report.get("no_golden", ""))[:1000] or "the trial's report has none"
 
 
 def _contention(state: object) -> Contention:

@@ -22,6 +22,7 @@ from admin.deploy.plan import (
     verified_before,
 )
 from admin.deploy.turns import Turns
+from admin.deploy.waiting import VERIFY, told
 from admin.pool_sync import binding, with_hosts, with_server
 from admin.store import Store
 from gateway.openapi.descriptions import zeros
@@ -50,15 +51,18 @@ from registry.model.revisions import Revision
 from registry.model.servers import HOST_OF_CLIENT, HOST_OF_LOOPBACK
 from registry.names import HOST_LABEL
 from registry.spec import candidate_of, wanted_precision
+from registry.tasks import Tasks
 from runtime_image.contract import model, precision
 from runtime_image.contract.compiled import CompilerName
 from runtime_image.contract.model import WEIGHTS_FILE
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.signature import Signature
 from runtime_image.contract.wire_format import TooManyFields
 
 log = structlog.get_logger()
 
+TRIAL_WAIT_S = 300.0
+"""Default of the seconds that a trial waits for room."""
 TRIAL_MIB = 1024.0
 TRIAL_BUNDLES = 3
 """Memory estimate of a trial, as the model's need is unknown: `TRIAL_MIB` for the runtime and the
@@ -79,11 +83,13 @@ ITEMS_MAX = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Verified:
     """Result of a verification. `revision` has its signature, but no number yet. `sample` is the
-    shortened answer to the sample, if one was run."""
+    shortened answer to the sample, if one was run. `made_room` says that a replica of the function,
+    which was being called, made room for the trial, "" if none did."""
 
     revision: Revision
     profile: Profile
     sample: dict[str, Any]
+    made_room: str = ""
 
 
 class TrialTurns:
@@ -107,7 +113,7 @@ class TrialTurns:
             await phase("queued")
         async with turns.turn(party):
             if phase is not None:
-                await phase("verify")
+                await phase(VERIFY)
             yield
 
 
@@ -121,16 +127,20 @@ class Verification:
         *,
         prepare: bool = True,
         compiler: CompilerName = "tensorrt",
+        trial_wait_s: float = TRIAL_WAIT_S,
         wall: Callable[[], float],
     ) -> None:
         """With `prepare`, trials prepare models for later cold starts. `compiler` is the server's,
-        for models whose manifest demands one. `wall` returns Unix time."""
+        for models whose manifest demands one. `trial_wait_s` are the seconds that a trial waits for
+        a device that no function in use has. `wall` returns Unix time."""
+        self._trial_wait_s = trial_wait_s
         self._wall = wall
         self._compiler: CompilerName = compiler
         self._store = store
         self._manager = manager
         self._prepare = prepare
         self._turns = TrialTurns(manager.devices)
+        self._tasks = Tasks("verification")
 
     def check_files(self, draft: Plan) -> None:
         """Raise BadBundle or ModelRefused for defects that need no trial: files not uploaded, no
@@ -180,13 +190,15 @@ class Verification:
         phase: Phase | None = None,
         *,
         measure: bool = False,
+        evict: bool = False,
     ) -> Verified:
         """Load, try, prove and measure the model, unless an earlier trial did so; with `measure`
         in any case. `trial` is a
-        unique name, `party` the key whose turn it takes. `phase` gets the progress.
+        unique name, `party` the key whose turn it takes. `phase` gets the progress. With `evict`
+        the trial may take a device from a function that is being called.
 
         A trial that is killed from outside is repeated once. Raises ModelRefused or ServerRefused
-        with the reason, or TrialKilled.
+        with the reason, NoRoom, or TrialKilled.
         """
         kind = draft.revision.device.kind
         known = (
@@ -198,14 +210,14 @@ class Verification:
             revision = _as_tried(draft.revision, known.revision)
             check_shapes(revision, known.profile)
             if phase is not None:
-                await phase("verify")
+                await phase(VERIFY)
             return Verified(revision, known.profile, {})
         async with self._turns.turn(party, self._expected_kind(kind), phase):
             try:
-                report = await self._report(draft, trial)
+                report = await self._report(draft, trial, phase, evict=evict)
             except TrialKilled as error:
                 log.info("a trial was killed and is tried again", trial=trial, reason=error.message)
-                report = await self._second_report(draft, trial)
+                report = await self._second_report(draft, trial, phase, evict=evict)
         profile = profile_from_report(report, draft)
         contention = remeasurement.measured(profile.contention.state, self._wall())
         profile = replace(profile, contention=contention)
@@ -221,6 +233,7 @@ class Verification:
             revision,
             await asyncio.to_thread(self._checked, profile),
             report.get("sample_outputs", {}),
+            str(report.get("made_room", "")),
         )
 
     def _check_sound(self, draft: Plan) -> None:
@@ -232,10 +245,12 @@ class Verification:
                 " deploy again to upload it"
             )
 
-    async def _second_report(self, draft: Plan, trial: str) -> dict[str, Any]:
+    async def _second_report(
+        self, draft: Plan, trial: str, phase: Phase | None, *, evict: bool
+    ) -> dict[str, Any]:
         """Run the trial once more. Raises TrialKilled with advice for the operator."""
         try:
-            return await self._report(draft, f"{trial}-again")
+            return await self._report(draft, f"{trial}-again", phase, evict=evict)
         except TrialKilled as error:
             raise TrialKilled(
                 "the trial was killed from outside, and so was the second one"
@@ -245,9 +260,11 @@ class Verification:
                 admin_detail=error.admin_detail,
             ) from error
 
-    async def _report(self, draft: Plan, trial: str) -> dict[str, Any]:
-        """Return the report of a trial replica. Raises ModelRefused, ServerRefused or
-        TrialKilled."""
+    async def _report(
+        self, draft: Plan, trial: str, phase: Phase | None, *, evict: bool
+    ) -> dict[str, Any]:
+        """Return the report of a trial replica. Raises ModelRefused, ServerRefused,
+        NoRoom or TrialKilled."""
         key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
         kind = draft.revision.device.kind
         size = draft.bundle.size
@@ -256,15 +273,23 @@ class Verification:
         bundles += OPTIMISING_BUNDLES * is_optimising
         need_mib = TRIAL_MIB + bundles * size / 2**20
         deployed = Deployed(draft.function, draft.revision)
-        spec = PoolSpec(key, device_kind=kind, bundle_bytes=size, role="trial", memory_mib=need_mib)
+        spec = PoolSpec(
+            key,
+            device_kind=kind,
+            bundle_bytes=size,
+            role="trial",
+            memory_mib=need_mib,
+            trial_wait_s=self._trial_wait_s,
+            evicts=evict,
+        )
         bound = binding(deployed, draft.bundle)
         trial_spec = draft.trial_spec(prepare=self._prepare, compiler=self._compiler)
         try:
             placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver)
             placed = _with_candidates(placed) if is_optimising else placed
-            return await self._manager.trial(
-                with_server(placed, deployed), replace(bound, spec=trial_spec)
-            )
+            tried = with_server(placed, deployed), replace(bound, spec=trial_spec)
+            async with told(self._tasks, lambda: self._manager.awaited(key), phase):
+                return await self._manager.trial(*tried)
         except ModelRefused as error:
             await asyncio.to_thread(self._check_sound, draft)
             if draft.revision.server is None:

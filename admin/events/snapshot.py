@@ -138,6 +138,7 @@ class FunctionRows:
             self.rates.first_bytes.response_rate(name, now),
             forecast,
             sleeps_at_s,
+            self.manager.golden.verdict(key)[0],
         )
         return {
             **function_json(deployed, live),

@@ -104,10 +104,10 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
 ) -> Invoker:
     """Create the invoker of this process, in the event loop. `wall` returns Unix seconds.
 
-    `write_access` writes events of the access log, `store` holds the counters of `/metrics`, and
-    `on_cold_start` replaces the counting of cold starts in this process. `enter` and
-    `model_control` as in `Invoker`. `upstream_keys`: the keys of functions' servers at /v1.
-    `revisions` holds the numbers by revision, `statistics` shows those of all processes.
+    `write_access` writes events of the access log, `store` holds the counters of `/metrics`,
+    `on_cold_start` replaces the counting of cold starts. `enter` and `model_control` as in
+    `Invoker`. `upstream_keys`: the keys of functions' servers at /v1. `revisions` holds the numbers
+    by revision, `statistics` shows those of all processes.
     """
     loop, is_deployed = asyncio.get_running_loop(), _is_deployed(catalog)
     metrics = Metrics(
@@ -125,9 +125,7 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
     access_log = AccessLog(write_access, wall, dropped) if write_access else None
     open_exchanges: set[Exchange] = set()
     # Those that are held first: the place of another one would send them to their server.
-    cut_revoked(
-        access.ring, lambda: sorted(open_exchanges, key=lambda one: one.state is not State.HELD)
-    )
+    cut_revoked(access.ring, lambda: sorted(open_exchanges, key=_is_sent))
     return Invoker(
         *(settings, access, catalog, delivery),
         ColdCheck(),
@@ -153,6 +151,10 @@ def assemble(  # noqa: PLR0913 - the collaborators of one gateway process
         model_control,
         statistics or NoStatistics(),
     )
+
+
+def _is_sent(exchange: Exchange) -> bool:
+    return exchange.state is not State.HELD
 
 
 def _is_deployed(catalog: Catalog) -> Callable[[str, str], bool]:

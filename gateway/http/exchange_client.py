@@ -15,6 +15,7 @@ from gateway import problems
 from gateway.http.connections import begin_answer, is_gone
 from gateway.http.exchanges import Exchanges
 from gateway.http.head_memory import HeadMemory
+from gateway.http.known_heads import KnownHead
 from gateway.http.models.router import ModelRequests
 from gateway.pages.entering import is_ours
 from gateway.proxy.fields import Malformed, find_head_end
@@ -104,14 +105,23 @@ class ExchangeParts(NamedTuple):
         if not is_model_request(head.method, head.target):
             path = head.target[:200].decode("latin-1")
             raise Unknown(f"no route {head.method.decode()} {path}")
-        return self.models.begin(head, client, peer)
+        return self.models.begin(head, client, peer, raw)
+
+    def begin_known(
+        self, request: KnownRequest, client: ClientSide, peer: bytes
+    ) -> ClientExchange | None:
+        """Begin the exchange of a request with a known head, as `begin`."""
+        known, cut = request
+        if isinstance(known, KnownHead):
+            return self.exchanges.begin_known(known, cut, client)
+        return self.models.begin_known(known, cut, client, peer)
 
 
 def make_parts(invoker: Invoker, writer: Writer) -> ExchangeParts:
     """Return what all connections of one gateway process share: to be called once."""
     heads = HeadMemory(invoker.catalog, invoker.access.callers)
     exchanges = Exchanges(invoker, heads)
-    models = ModelRequests(exchanges, invoker)
+    models = ModelRequests(exchanges, invoker, heads)
     return ExchangeParts(heads, exchanges, models, writer, invoker.body_budget)
 
 
@@ -290,13 +300,12 @@ class ExchangeClient:
     def begin_known(self, request: KnownRequest, rest: bytes) -> None:
         """Begin an exchange with a known head; `rest` is what follows the head."""
         known, cut = request
-        self._method = known.plan.head.method
+        self._method = known.method.encode()
         if 0 < cut.length == len(rest):
             self._state = State.WHOLE
         else:
             self._expect_body(known.framing(cut), rest)
-        exchange = self._shared.exchanges.begin_known(known, cut, self)
-        self._start(exchange, rest)
+        self._start(self._shared.begin_known(request, self, self._owner.peer), rest)
 
     def _expect_body(self, framing: Framing, rest: bytes) -> None:
         """Expect the body of a request, which `rest` begins or is.

@@ -195,8 +195,9 @@ class Exchanges:
             expects_continue=True, is_websocket=plan.websocket_key is not None
         )
         # A cookie expires, which nothing tells.
-        may_learn = raw and not entry.by_cookie and self._is_repeatable(plan, who)
-        cut = self._heads.repeated(peer, raw, who) if may_learn else None
+        may_learn = plan.wakes and plan.websocket_key is None and not entry.by_cookie
+        may_learn = may_learn and self.is_repeatable(head, who)
+        cut = self._heads.repeated(peer, raw, who) if raw and may_learn else None
         if cut is not None:
             plan = plan._replace(answers=KnownAnswers())
             decided = (entry.caller, journal.applied, journal.added)
@@ -256,17 +257,17 @@ class Exchanges:
             plan, request, client, invoker.delivery, invoker.body_budget, journal, self._open
         )
 
-    def _is_repeatable(self, plan: ExchangePlan, who: Correlation) -> bool:
-        """Return whether the next request with the same head is treated alike.
+    def is_repeatable(self, head: RequestHead, who: Correlation) -> bool:
+        """Return whether the ids of a head may differ in the next one that is treated alike.
 
-        Not those with an invalid id, which is not cut out of the head.
+        Not an invalid id, which is not cut out of the head, and not where each has a trace.
         """
-        fields = plan.head.fields.values
+        fields = head.fields.values
         if bool(who.request_id) is not (b"x-request-id" in fields):
             return False
         if bool(who.traceparent) is not (b"traceparent" in fields):
             return False
-        return plan.wakes and plan.websocket_key is None and self._invoker.tracer is None
+        return self._invoker.tracer is None
 
     def _paths_of(self, revision: Revision) -> CompiledPaths:
         """Return the path rules of a revision, compiled once per version of the catalog."""

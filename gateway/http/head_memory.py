@@ -1,11 +1,13 @@
 """Memory of the heads that clients repeat: of calls, parsed, and of exchanges, decided about.
 
-All of it depends on the catalog, and what was decided on its caller, too.
+All of it depends on the catalog, and what was decided on its caller, too. Of a request to /v1, its
+head has one entry, and each model that such requests name in their bodies another one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from gateway.admission.calls import NOT_CORRELATED, Correlation
 from gateway.http.known_heads import HEAD_MAX, CutHead, KnownHead, cut_head
@@ -13,7 +15,11 @@ from gateway.http.plain_heads import PlainHead, parse_plain_head, split_correlat
 
 if TYPE_CHECKING:
     from gateway.admission.callers import Callers, KeyProbe
+    from gateway.http.models.request import ModelHead
     from registry.catalog import Catalog
+
+Known: TypeAlias = "KnownHead | ModelHead"
+"""What is remembered of an exchange."""
 
 MEMORY_MAX: Final = 1024
 """Max heads of calls. At the limit all heads are forgotten, and each is read once more."""
@@ -27,7 +33,7 @@ arrival."""
 class KnownRequest(NamedTuple):
     """A request whose head is known, and what differs in it."""
 
-    known: KnownHead
+    known: Known
     cut: CutHead
 
 
@@ -39,9 +45,9 @@ class HeadMemory:
         self._callers = callers
         self._as_of = catalog.version
         self._plain: dict[bytes, PlainHead] = {}
-        self._known: dict[tuple[bytes, bytes], tuple[KnownHead, int | None]] = {}
-        """By the client's address and the bytes: what was decided, and the version of the callers
-        if it depends on it."""
+        self._known: dict[tuple[bytes, Hashable], tuple[Known, int | None]] = {}
+        """By the client's address and the bytes, for a model with its name: what was decided, and
+        the version of the callers if it depends on it."""
         self._seen: set[int] = set()
 
     def __len__(self) -> int:
@@ -60,10 +66,10 @@ class HeadMemory:
         plain = self._plain.get(raw)
         if plain is not None:
             return plain
-        if self._known and len(raw) <= HEAD_MAX:
-            found = self._find_known(peer, raw)
-            if found is not None:
-                return found
+        if self._known and len(raw) <= HEAD_MAX and (cut := cut_head(raw)) is not None:
+            known = self.recall(peer, cut.key)
+            if known is not None:
+                return KnownRequest(known, cut)
         parted = split_correlation(raw)
         if parted is None:
             return None
@@ -73,15 +79,18 @@ class HeadMemory:
             return plain
         return PlainHead(plain.head, plain.length, plain.key, correlation)
 
-    def _find_known(self, peer: bytes, raw: bytes) -> KnownRequest | None:
-        cut = cut_head(raw)
-        found = None if cut is None else self._known.get((peer, cut.key))
-        if found is None or cut is None:
+    def recall(self, peer: bytes, key: Hashable) -> Known | None:
+        """Return what was learned with the same arguments, None if it is nothing or holds no
+        more."""
+        if self._as_of != self._catalog.version:
+            self._forget()
+        found = self._known.get((peer, key))
+        if found is None:
             return None
         known, keys_as_of = found
         if known.caller.is_live and keys_as_of in (None, self._callers.version):
-            return KnownRequest(known, cut)
-        del self._known[peer, cut.key]
+            return known
+        del self._known[peer, key]
         return None
 
     def _learn_plain(self, raw: bytes) -> PlainHead | None:
@@ -115,9 +124,10 @@ class HeadMemory:
         self._seen.add(mark)
         return None
 
-    def learn(self, peer: bytes, key: bytes, known: KnownHead, probe: KeyProbe) -> None:
-        """Remember what was just decided about a head. `probe` was asked which of its texts are
-        keys: with others than the caller's own, it depends on all changes of keys."""
+    def learn(self, peer: bytes, key: Hashable, known: Known, probe: KeyProbe) -> None:
+        """Remember what was just decided about a head. `key`: of the `CutHead`, for a model with
+        its name. `probe` was asked which of its texts are keys: with others than the caller's own,
+        it depends on all changes of keys."""
         if self._as_of != self._catalog.version:
             self._forget()
         self._make_room(KNOWN_WEIGHT)

@@ -16,7 +16,7 @@ from registry.model.revisions import Interface
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.dtypes import BYTES, FLOATS
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.signature import Signature, TensorSpec
 
 if TYPE_CHECKING:

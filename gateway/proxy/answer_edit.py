@@ -8,6 +8,7 @@ from gateway.proxy.framing import CHUNKED, LAST_CHUNK, BodyKind, encode_chunk
 from gateway.proxy.ports import FilterMode
 
 if TYPE_CHECKING:
+    from gateway.proxy.framing import Framing
     from gateway.proxy.ports import AnswerFilter
     from gateway.proxy.response_head import ResponseHead
     from registry.errors import FnError
@@ -55,16 +56,16 @@ class AnswerEdit:
 
 def begin_edit(
     found: AnswerFilter, head: ResponseHead, minor: int
-) -> tuple[AnswerEdit | None, ResponseHead]:
-    """Begin to filter an answer; return its head as the client gets it, too.
+) -> tuple[AnswerEdit | None, Framing]:
+    """Begin to filter an answer; return the framing of its body for the client, too.
 
     A filter needs the content of chunks, so what it only reads is written in chunks anew, too.
     `minor`: of the client's HTTP/1.`minor`; HTTP/1.0 has no chunks.
     """
     mode = found.begin(head)
     if mode is FilterMode.OFF:
-        return None, head
+        return None, head.framing
     if mode is FilterMode.READ and head.framing.kind is not BodyKind.CHUNKED:
-        return AnswerEdit(found, is_rewriting=False, is_encoding=False), head
+        return AnswerEdit(found, is_rewriting=False, is_encoding=False), head.framing
     edit = AnswerEdit(found, is_rewriting=True, is_encoding=bool(minor))
-    return edit, head._replace(framing=CHUNKED)
+    return edit, CHUNKED

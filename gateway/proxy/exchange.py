@@ -364,19 +364,18 @@ class Exchange:
         return 0 if self._reader is None else self._reader.head_bytes
 
     def _pass_known(self, data: bytes) -> bool:
-        """Pass on an answer with a known head; return False if `data` does not begin with one.
-
-        Of one that is whole nothing is left to be read.
-        """
-        plan, call = self._plan, self._call
-        if plan.answers is None or not self.is_request_whole:
+        """Pass on an answer with a known head; return False if `data` does not begin with one."""
+        plan, call, found = self._plan, self._call, self._plan.filter
+        if plan.answers is None or not self.is_request_whole or (found and found.has_head):
             return False
         end = data.find(HEAD_END) + len(HEAD_END)
         template = plan.answers.find(data[:end])
         if template is None or call is None or call.pool != plan.pool:
             return False
+        if found is not None:
+            self._edit, _ = begin_edit(found, template.head, plan.head.minor)
         size = len(data) - end
-        if size == template.size <= JOINED_MAX:
+        if self._edit is None and size == template.size <= JOINED_MAX:
             self._client.write(self._head_of(template) + data[end:])
             self._bytes_out = size
             self._complete(is_clean=True)
@@ -423,10 +422,12 @@ class Exchange:
         if is_tunnel and plan.offered is not None and (one := agreed_protocol(head, plan.offered)):
             added += ((b"Sec-WebSocket-Protocol", one),)
         port = 0 if self._upstream is None else self._upstream.port
+        framing = head.framing
         if plan.filter is not None:
-            self._edit, head = begin_edit(plan.filter, head, plan.head.minor)
-        template = make_template(plan.answering(port, added, keeps=keeps), head)
-        if plan.answers is not None and is_whole and call.pool == plan.pool and is_repeatable(head):
+            self._edit, framing = begin_edit(plan.filter, head, plan.head.minor)
+        template = make_template(plan.answering(port, added, keeps=keeps), head, framing)
+        is_usual = is_whole and call.pool == plan.pool and not (self._edit and self._edit.has_head)
+        if plan.answers is not None and is_usual and is_repeatable(head):
             plan.answers.learn(reader.raw, template)
         if is_tunnel:
             self._begin_tunnel(self._head_of(template), reader.take_rest())

@@ -12,6 +12,7 @@ from gateway.proxy.fields import Fields
 from gateway.proxy.framing import BodyKind
 
 if TYPE_CHECKING:
+    from gateway.proxy.framing import Framing
     from gateway.proxy.response_head import ResponseHead
 
 VARYING: Final = b"\0"
@@ -20,13 +21,15 @@ HEAD_MAX: Final = 2048
 """Max bytes of a server's head that is remembered."""
 KNOWN_MAX: Final = 4
 """Max heads that are remembered for one plan. Most servers have one per second, for its Date."""
+_READ: Final[tuple[bytes, ...]] = (b"content-type", b"content-encoding")
+"""Fields that the records of answers, and filters, read."""
 
 
 class AnswerTemplate(NamedTuple):
     """What the client gets of a server's head, around the two varying values.
 
-    `head`: the server's, whose fields but the content's type are forgotten: they take more memory
-    than all the rest. `size`: bytes of the body, -1 unless the head says them.
+    `head`: the server's, whose fields but the content's type and coding are forgotten: they take
+    more memory than all the rest. `size`: bytes of the body, -1 unless the head says them.
     `keep_alive` and `is_dechunked` are those of `gateway.proxy.answering.ClientAnswer`.
     """
 
@@ -43,16 +46,15 @@ class AnswerTemplate(NamedTuple):
         return b"".join((self.before, timing, self.between, request_id, self.after))
 
 
-def make_template(given: Answering, head: ResponseHead) -> AnswerTemplate:
-    """Return the template of an answer.
+def make_template(given: Answering, head: ResponseHead, framing: Framing) -> AnswerTemplate:
+    """Return the template of an answer that the client gets with `framing`.
 
     Two fields in `given.added` have the value VARYING, for Server-Timing and then for X-Request-Id.
     """
-    answer = forward_answer(head, given)
+    answer = forward_answer(head._replace(framing=framing), given)
     before, between, after = answer.head.split(VARYING)
-    content_type = head.fields.values.get(b"content-type")
-    known = {} if content_type is None else {b"content-type": content_type}
-    head = head._replace(fields=Fields((), (), known))
+    read = {name: value for name in _READ if (value := head.fields.values.get(name)) is not None}
+    head = head._replace(fields=Fields((), (), read))
     kind, length = head.framing
     size = length if kind in (BodyKind.NONE, BodyKind.LENGTH) else -1
     return AnswerTemplate(

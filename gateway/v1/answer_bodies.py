@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.v1.answer_members import is_object
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 HELD_MAX: Final = 1024 * 1024
 """Max bytes of an event, a line or an answer that is changed."""
 _ENDS: Final = b"\r\n"
-_PLAIN_DATA: Final = b"data: {"
+_ONE_OBJECT: Final = re.compile(rb"(?:event:.*\n)?data: (\{).*")
+"""An event that is an object on one line, maybe behind its type, without its end. Where each CR
+stands before an LF, these are the ends of lines; a class of characters takes ten times as long."""
 _PLAIN_END: Final = b"\n\n"
 _PLAIN_TEXT: Final = re.compile(rb"(?:data: [^ \t{\r\n]|:)[^\r\n]*")
 """An event of one line that is no object, such as the last one of OpenAI's API, or a comment."""
@@ -45,102 +47,6 @@ _LINES_SIZE: Final = 4 * _LINE_SIZE
 """Bytes below HELD_MAX from which on the lines of an event decide, however it arrives."""
 _LEADING: Final = b" \t\r\n\x1e" + _MARK
 """Bytes that may stand before an object. RFC 7464 has U+001E there."""
-
-
-class AnswerBody(Protocol):
-    """A body on its way to the client."""
-
-    held: int
-    """Bytes that are held."""
-    is_within_line: bool
-    """Whether a part of a line has passed."""
-    is_within_event: bool
-    """Whether a part of an event has passed."""
-
-    def feed(self, content: bytes) -> bytes:
-        """Take bytes of the body; return those for the client."""
-
-    def end(self) -> bytes:
-        """Return the last bytes for the client."""
-
-    def release(self) -> bytes:
-        """Return what is held, as it is. The rest of the object follows it as it is, too."""
-
-
-def _end_of_line(event: bytes, at: int, line_end: bytes) -> int:
-    """Return where the end of the line at `at` begins, -1 if it is not `line_end`."""
-    feed = event.find(b"\n", at)
-    if len(line_end) == 1:
-        return feed
-    return feed - 1 if event.find(b"\r", at) == feed - 1 else -1
-
-
-def _object_at(event: bytes, line_end: bytes) -> int:
-    """Return the index of the object of an event that is `data: {...}`, maybe behind its type; 0
-    for another event, or one whose lines do not end with `line_end`."""
-    size = len(line_end)
-    if size == 1 and event.startswith(b"event:"):
-        at = event.find(b"\n") + 1
-        is_one = event.startswith(_PLAIN_DATA, at) and event.find(b"\n", at) == len(event) - 2
-        return at + len(_PLAIN_DATA) - 1 if is_one else 0
-    first, last = _end_of_line(event, 0, line_end), len(event) - 2 * size
-    if event.startswith(_PLAIN_DATA):
-        return len(_PLAIN_DATA) - 1 if first == last else 0
-    at = first + size
-    if not (event.startswith(b"event:") and event.startswith(_PLAIN_DATA, at)):
-        return 0
-    return at + len(_PLAIN_DATA) - 1 if _end_of_line(event, at, line_end) == last else 0
-
-
-class LineBody:
-    """A stream of events in which nothing is changed. It passes in whole lines: an event that tells
-    an error can stand behind a whole line, and not within one."""
-
-    __slots__ = ("_line", "_tail", "held", "is_within_event", "is_within_line")
-
-    def __init__(self) -> None:
-        self._line = bytearray()
-        """A part of a line."""
-        self._tail = b""
-        """The last bytes that have passed."""
-        self.held = 0
-        self.is_within_event = self.is_within_line = False
-
-    def feed(self, content: bytes) -> bytes:
-        """Implement `AnswerBody.feed`."""
-        if not self.held and content.endswith(_EVENT_ENDS):
-            self._tail = _PLAIN_END
-            self.is_within_event = self.is_within_line = False
-            return content
-        at = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
-        if not at and self.is_within_line:
-            return content
-        passed, line = content[:at], content[at:]
-        if at:
-            passed = bytes(self._line) + passed
-            self._line.clear()
-            self._note(passed)
-        self._line += line
-        self.held = len(self._line)
-        return passed if self.held <= HELD_MAX else passed + self.release()
-
-    def end(self) -> bytes:
-        """Implement `AnswerBody.end`."""
-        return self.release()
-
-    def release(self) -> bytes:
-        """Implement `AnswerBody.release`."""
-        passed = bytes(self._line)
-        self._line.clear()
-        self.held = 0
-        self._note(passed)
-        return passed
-
-    def _note(self, passed: bytes) -> None:
-        """Note where bytes that pass end."""
-        self._tail = (self._tail + passed[-_TAIL:])[-_TAIL:]
-        self.is_within_line = bool(self._tail) and not self._tail.endswith((b"\n", b"\r"))
-        self.is_within_event = bool(self._tail) and not self._tail.endswith(_EVENT_ENDS)
 
 
 class _Place(Enum):
@@ -202,89 +108,22 @@ class EventBody:
         self._is_clean = False
         """Whether `_line`, or else the next byte, begins an event."""
         self.held = 0
+        """Bytes that are held."""
         self.is_within_event = self.is_within_line = False
+        """Whether a part of an event, or of a line, has passed."""
 
     def feed(self, content: bytes) -> bytes:
-        """Implement `AnswerBody.feed`."""
-        if self._may_have_mark and content and content[0] != _MARK[0] and not self._line:
-            self._may_have_mark, self._is_clean = False, True
-        if not self._is_clean:
-            return self._fed(content)
-        # Most servers write each event at once, which the network may cut.
-        is_plain = content.endswith(_PLAIN_END)
-        if not is_plain and not content.endswith(b"\r\n\r\n"):
-            return self._fed(content)
-        whole = bytes(self._line) + content if self.held else content
-        is_one = is_plain and whole.find(b"\n") == len(whole) - 2 and b"\r" not in whole
-        if is_one and whole.startswith(_PLAIN_DATA) and len(whole) <= HELD_MAX - _LINES_SIZE:
-            found: bytes | None = self._edits.edit(whole, len(_PLAIN_DATA) - 1)
-        else:
-            found = self._whole_events(whole, b"\n" if is_plain else b"\r\n")
-        if found is None:
-            return self._fed(content)
-        if self.held:
-            self._forget_line()
-        return found
-
-    def end(self) -> bytes:
-        """Implement `AnswerBody.end`. Many clients read an event without its end."""
-        self._is_clean = False
-        line, self._line = bytes(self._line), bytearray()
-        passed = self._whole_line(line, ends=True) if line else b""
-        passed += self._rest()
-        self.held = 0
-        return passed
-
-    def release(self) -> bytes:
-        """Implement `AnswerBody.release`."""
-        self._is_clean = self._is_joining = self._is_object_line = False
-        self._is_as_is = self.is_within_event = self._has_content = True
-        self.is_within_line = bool(self._line)
-        passed = self._flushed() + bytes(self._line)
-        self._line.clear()
-        self.held = 0
-        return passed
-
-    def _whole_events(self, content: bytes, line_end: bytes) -> bytes | None:
-        """Return events changed where needed; None for those in another form than most.
-
-        `line_end` is of all lines.
-        """
-        is_lf = line_end == b"\n"
-        if len(content) > HELD_MAX - _LINES_SIZE or (is_lf and b"\r" in content):
-            return None
-        end = line_end + line_end
-        edit, events = self._edits.edit, content.split(end)
-        if events.pop():
-            return None
-        found = []
-        for event in events:
-            whole = event + end
-            if event.startswith(_PLAIN_DATA) and is_lf and b"\n" not in event:
-                found.append(edit(whole, len(_PLAIN_DATA) - 1))
-            elif at := _object_at(whole, line_end):
-                found.append(edit(whole, at))
-            elif _PLAIN_TEXT.fullmatch(event):
-                found.append(whole)
-            else:
-                return None
-        return b"".join(found)
-
-    def _forget_line(self) -> None:
-        """Note that the part of a line has passed with its rest."""
-        self._line.clear()
-        self._is_object_line = False
-        self.held = 0
-
-    def _fed(self, content: bytes) -> bytes:
-        """Return what can pass with the next bytes."""
+        """Take bytes of the body; return those for the client."""
         passed: list[bytes] = []
         if self._may_have_mark:
             content = self._behind_mark(content, passed)
         if self._lacks_lf and content:
             content = self._behind_lf(content, passed)
         if self._is_clean:
+            # Most servers write each event at once, which the network may cut.
             content = self._behind_events(content, passed)
+            if not (content or self.held):
+                return b"".join(passed)
         lines = content.splitlines(keepends=True)
         part = lines.pop() if lines and not lines[-1].endswith((b"\n", b"\r")) else b""
         for index, line in enumerate(lines):
@@ -301,6 +140,25 @@ class EventBody:
         is_within = self._lines or self.is_within_event or self.is_within_line
         self._is_clean = not (is_within or self._lacks_lf or self._has_dropped or self._is_as_is)
         return b"".join(passed)
+
+    def end(self) -> bytes:
+        """Return the last bytes for the client. Many clients read an event without its end."""
+        self._is_clean = False
+        line, self._line = bytes(self._line), bytearray()
+        passed = self._whole_line(line, ends=True) if line else b""
+        passed += self._rest()
+        self.held = 0
+        return passed
+
+    def release(self) -> bytes:
+        """Return what is held, as it is. The rest of the object follows it as it is, too."""
+        self._is_clean = self._is_joining = self._is_object_line = False
+        self._is_as_is = self.is_within_event = self._has_content = True
+        self.is_within_line = bool(self._line)
+        passed = self._flushed() + bytes(self._line)
+        self._line.clear()
+        self.held = 0
+        return passed
 
     def _behind_mark(self, content: bytes, passed: list[bytes]) -> bytes:
         """Return what follows the byte order mark, b"" while that is cut; the mark has passed."""
@@ -327,17 +185,29 @@ class EventBody:
         return content[1:]
 
     def _behind_events(self, content: bytes, passed: list[bytes]) -> bytes:
-        """Return what follows the whole events at the beginning, which have passed."""
-        line_end = b"\r\n" if b"\r" in content else b"\n"
-        at = content.rfind(line_end + line_end)
-        if at < 0:
+        """Return what follows the whole events at the beginning, which have passed, changed where
+        needed; all bytes where these have another form than most."""
+        end = b"\r\n\r\n" if b"\r" in content else _PLAIN_END
+        at = content.rfind(end) + len(end)
+        whole = bytes(self._line) + content[:at]
+        if at < len(end) or len(whole) > HELD_MAX - _LINES_SIZE:
             return content
-        at += 2 * len(line_end)
-        found = self._whole_events(bytes(self._line) + content[:at], line_end)
-        if found is None:
+        *events, rest = whole.split(end)
+        if rest or (b"\r" in whole and whole.count(b"\r") != whole.count(b"\r\n")):
             return content
-        passed.append(found)
-        self._forget_line()
+        found = []
+        for event in events:
+            said = _ONE_OBJECT.fullmatch(event)
+            if said is not None:
+                found.append(self._edits.edit(event + end, said.start(1)))
+            elif _PLAIN_TEXT.fullmatch(event):
+                found.append(event + end)
+            else:
+                return content
+        passed += found
+        self._line.clear()
+        self._is_object_line = False
+        self.held = 0
         return content[at:]
 
     def _part(self, part: bytes) -> bytes:
@@ -520,10 +390,12 @@ class JsonBody:
         self._drops_lf = False
         """Whether a line that ended with CR was left out: an LF that follows belongs to it."""
         self.held = 0
+        """Bytes that are held."""
         self.is_within_event = self.is_within_line = False
+        """Whether a part of an event, or of a line, has passed."""
 
     def feed(self, content: bytes) -> bytes:
-        """Implement `AnswerBody.feed`."""
+        """Take bytes of the body; return those for the client."""
         if self._is_as_is and not self._has_lines:
             return content
         if self._drops_lf and content:
@@ -542,14 +414,14 @@ class JsonBody:
         return b"".join(passed)
 
     def end(self) -> bytes:
-        """Implement `AnswerBody.end`."""
+        """Return the last bytes for the client."""
         text = bytes(self._text)
         self._text.clear()
         self.held = 0
         return self._edits.edit(text, 0) if text else b""
 
     def release(self) -> bytes:
-        """Implement `AnswerBody.release`."""
+        """Return what is held, as it is. The rest of the object follows it as it is, too."""
         text = bytes(self._text)
         self._text.clear()
         self._is_joining, self._is_as_is = False, True

@@ -33,12 +33,6 @@ _STANDARD: Final = frozenset(
 """Members of the chunk that a client gets only if it asks for the usage."""
 
 
-_PLAIN_NAMES: Final = frozenset(name[1:-1].decode() for name in _STANDARD)
-_PLAIN_MAX: Final = 2048
-"""Max bytes of a chunk that is decoded, which takes a tenth of the time to split it."""
-_decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
 class AnswerEdits:
     """The edits of one answer.
 
@@ -87,25 +81,14 @@ class AnswerEdits:
         and in those of its members `within`."""
         members = find_members(text, at, (_MODEL, *within))
         objects = [members[name] for name in within if name in members]
-        inner = [find_members(text, one.begin, (_MODEL,)) for one in objects]
+        inner = [find_members(text, begin, (_MODEL,)) for begin, _ in objects]
         places = [one[_MODEL] for one in (members, *inner) if _MODEL in one]
-        for span in sorted(places, reverse=True):
-            if text[span.begin : span.begin + 1] == b'"':
-                after = text[: span.begin] + self._model
-                self._begun = text[: span.end], after
-                text = after + text[span.end :]
+        for begin, end in sorted(places, reverse=True):
+            if text[begin : begin + 1] == b'"':
+                after = text[:begin] + self._model
+                self._begun = text[:end], after
+                text = after + text[end:]
         return text
-
-
-def _is_usage_alone(text: bytes) -> bool:
-    """Return whether an object is the usual chunk that has the usage and nothing else."""
-    try:
-        said = _decode(text)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return False
-    if not said.keys() <= _PLAIN_NAMES or bytes(said.get("choices", b"")) != b"[]":
-        return False
-    return bytes(said.get("usage", b""))[:1] == b"{"
 
 
 def _without_usage(text: bytes, at: int) -> bytes:
@@ -113,17 +96,15 @@ def _without_usage(text: bytes, at: int) -> bytes:
 
     A usage of null, which a server may send in each chunk, is none.
     """
-    if len(text) - at <= _PLAIN_MAX and _is_usage_alone(text[at:]):
-        return b""
     members = list(members_of(text, at))
-    kept = [one for one in members if one.name != _USAGE or text[one.value.begin] != ord("{")]
+    kept = [one for one in members if one.name != _USAGE or text[one.begin] != ord("{")]
     if len(kept) == len(members) or not members[-1].is_last:
         return text
-    if text[members[-1].value.end :].strip() != b"}":
+    if text[members[-1].end :].strip() != b"}":
         return text
-    said = {one.name: text[one.value.begin : one.value.end] for one in kept}
+    said = {one.name: text[one.begin : one.end] for one in kept}
     others = [name for name, value in said.items() if name not in _STANDARD and value != _NULL]
     if not others and _NO_CHOICES.fullmatch(said.get(_CHOICES, b"")):
         return b""
-    parts = [text[one.whole.begin : one.whole.end] for one in kept]
-    return text[: at + 1] + b",".join(parts) + text[members[-1].whole.end :]
+    parts = [text[one.first : one.after] for one in kept]
+    return text[: at + 1] + b",".join(parts) + text[members[-1].after :]

@@ -26,23 +26,20 @@ _SIGN: Final = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+([\[\]{}]?)", r
 _NEXT: Final = re.compile(_SPACE + rb"([,}])")
 
 
-class Span(NamedTuple):
-    """Bytes of a text from `begin` to before `end`."""
-
-    begin: int
-    end: int
-
-
 class Member(NamedTuple):
-    """One member of an object."""
+    """One member of an object, as indices of the text."""
 
     name: bytes
     """In quotes, as it stands there."""
-    value: Span
-    """It ends at -1 if it is cut or has too many objects and arrays; no member follows."""
-    whole: Span
-    """Name and value with the white space around, up to a comma; behind the last member, that is
-    the object's."""
+    begin: int
+    """Of the value."""
+    end: int
+    """Behind the value; -1 if it is cut or has too many objects and arrays; no member follows."""
+    first: int
+    """Of the name and the white space before it."""
+    after: int
+    """Behind the value and the white space up to a comma; behind the last member, that is the
+    object's."""
     is_last: bool
     """Whether the object ends behind it."""
 
@@ -60,29 +57,29 @@ def members_of(text: bytes, at: int) -> Iterator[Member]:
         end, left = end_of_value(text, name.end(), left)
         after = _NEXT.match(text, end) if end >= 0 else None
         goes_on = after is not None and after[1] == b","
-        whole = Span(first, after.start(1) if after is not None and goes_on else end)
+        behind = after.start(1) if after is not None and goes_on else end
         is_last = after is not None and not goes_on
-        yield Member(name[1], Span(name.end(), end), whole, is_last)
+        yield Member(name[1], name.end(), end, first, behind, is_last)
         if after is None or is_last:
             return
         first = after.end()
         name = _NAME.match(text, first)
 
 
-def find_members(text: bytes, at: int, wanted: tuple[bytes, ...]) -> dict[bytes, Span]:
-    """Return the spans of the values of the first members with the names `wanted`, in quotes as
-    they stand there, of the object that begins at `at`.
+def find_members(text: bytes, at: int, wanted: tuple[bytes, ...]) -> dict[bytes, tuple[int, int]]:
+    """Return where the values of the first members begin and end with the names `wanted`, in quotes
+    as they stand there, of the object that begins at `at`.
 
     Without what stands behind BRACKETS_MAX objects and arrays, or is cut. An object that goes on
     behind them ends with the text.
     """
-    found: dict[bytes, Span] = {}
-    for name, (begin, end), _, _ in members_of(text, at):
+    found: dict[bytes, tuple[int, int]] = {}
+    for name, begin, end, *_ in members_of(text, at):
         if name in wanted and name not in found:
             if end >= 0:
-                found[name] = Span(begin, end)
+                found[name] = begin, end
             elif text[begin : begin + 1] == b"{":
-                found[name] = Span(begin, len(text))
+                found[name] = begin, len(text)
             if len(found) == len(wanted):
                 break
     return found

@@ -40,6 +40,8 @@ class FormRequest(NamedTuple):
     is_coded: bool
     """Whether the name is in a charset other than UTF-8 or has a transfer encoding, so that only an
     `is_bare` name means the same to all."""
+    options: None = None
+    """As of `JsonRequest`: none."""
 
     @property
     def size(self) -> int:

@@ -13,7 +13,7 @@ import msgspec
 from gateway import problems
 from gateway.proxy.ports import FilterMode
 from gateway.v1 import shapes
-from gateway.v1.answer_bodies import AnswerBody, EventBody, JsonBody, LineBody
+from gateway.v1.answer_bodies import EventBody, JsonBody
 from gateway.v1.answer_edits import AnswerEdits
 from gateway.v1.endpoints import Protocol
 from gateway.v1.usage import Ends, TokenUsage
@@ -52,16 +52,14 @@ class ModelAnswer:
     """
 
     __slots__ = (
-        "_asks_usage",
         "_body",
         "_charged",
+        "_edits",
         "_ends",
         "_has_begun",
-        "_is_nested",
         "_is_refused",
         "_memory",
         "_mode",
-        "_model",
         "_protocol",
         "_refusal",
         "_shape",
@@ -86,10 +84,8 @@ class ModelAnswer:
         self._shape = shape
         self.has_head = False
         self._has_begun = self._is_refused = self._takes_comments = False
-        self._model = model
-        self._asks_usage = asks_usage
-        self._is_nested = is_nested
-        self._body: AnswerBody | None = None
+        self._edits = AnswerEdits(model, asks_usage=asks_usage, is_nested=is_nested)
+        self._body: EventBody | JsonBody | None = None
         """None where all passes as it is."""
         self._ends = Ends()
         self._refusal = bytearray()
@@ -150,11 +146,11 @@ class ModelAnswer:
         self.is_stream = kind == _EVENTS
         if not (self.is_stream or has_lines or kind.endswith(b"json")):
             return FilterMode.OFF
+        edits = self._edits
         # An answer that is no stream has its usage unasked.
-        asks = self._asks_usage and (self.is_stream or has_lines)
-        edits = AnswerEdits(self._model, asks_usage=asks, is_nested=self._is_nested)
+        edits.asks_usage &= self.is_stream or has_lines
         if self.is_stream:
-            self._body = EventBody(edits) if edits.has_any else LineBody()
+            self._body = EventBody(edits)
         elif edits.has_any:
             self._body = JsonBody(edits, has_lines=has_lines)
         return FilterMode.READ if self._body is None else FilterMode.CHANGE

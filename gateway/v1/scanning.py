@@ -61,6 +61,11 @@ _NONE: Final = msgspec.Raw(b"")
 _SHORT: Final = 128
 """Characters of a name that are less than NAME_MAX however they are written."""
 
+OPTIONS: Final = "stream_options"
+_OPTION: Final = "include_usage"
+_ASKED: Final = msgspec.Raw(b'{"include_usage":true}')
+_NULL, _TRUE = msgspec.Raw(b"null"), msgspec.Raw(b"true")
+
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -70,6 +75,9 @@ class JsonRequest(NamedTuple):
     model: str
     is_stream: bool
     """Whether the client wants events."""
+    options: msgspec.Raw | None
+    """The client's `stream_options` with a request for the usage (OpenAI API reference); None where
+    it asks for that itself, has no stream, or has options that are none: the server decides."""
     members: Mapping[str, msgspec.Raw]
     """The members of the top level, whose values are views of the body."""
     size: int
@@ -96,7 +104,8 @@ def scan(body: bytes) -> Generator[None, None, JsonRequest]:
             raise BadRequest(f"the body: expected numbers of at most {VALUE_MAX} digits")
     stream = members.get("stream")
     is_stream = stream is not None and len(stream) == len(b"true") and bytes(stream) == b"true"
-    return JsonRequest(_model(members.get("model")), is_stream, members, len(body))
+    options = _options(members.get(OPTIONS)) if is_stream else None
+    return JsonRequest(_model(members.get("model")), is_stream, options, members, len(body))
 
 
 def encode_name(name: str) -> bytes:
@@ -227,6 +236,21 @@ def _text(value: bytes) -> str:
     except msgspec.DecodeError:
         text = json.loads(value.decode())
     return text
+
+
+def _options(value: msgspec.Raw | None) -> msgspec.Raw | None:
+    """Return `JsonRequest.options` of a stream whose own are `value`."""
+    if value is None or value == _NULL:
+        return _ASKED
+    if len(value) > VALUE_MAX:
+        return None
+    try:
+        options = _decode(value)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    if options.get(_OPTION) == _TRUE:
+        return None
+    return msgspec.Raw(msgspec.json.encode({**options, _OPTION: _TRUE}))
 
 
 def _no_model(got: str) -> BadRequest:

@@ -39,7 +39,7 @@ _TYPES: Final[dict[Protocol, dict[int, str]]] = {
 """Types of errors by status; of all others they depend on whose fault it is."""
 
 
-def reply(protocol: Protocol, error: FnError, request_id: str) -> Reply:
+def reply(protocol: Protocol, request_id: str, error: FnError) -> Reply:
     """Return an error as a complete reply, with the status and the fields of the problem."""
     plain = problems.reply(error)
     headers = [pair for pair in plain.headers if pair[0] != "Content-Type"]

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.v1.endpoints import Endpoint, UsageForm
 from gateway.v1.multipart import FormRequest
-from gateway.v1.scanning import VALUE_MAX, JsonRequest, encode_name, is_bare
+from gateway.v1.scanning import OPTIONS, JsonRequest, encode_name, is_bare
 from registry.errors import BadRequest
 from registry.model.servers import ModelApi
 
@@ -21,10 +21,6 @@ Data = bytes | memoryview
 
 JOINED_MAX: Final = 64 * 1024
 """Max bytes of a value that is copied: a longer one costs less as a piece of its own."""
-_ASKED: Final = msgspec.Raw(b'{"include_usage":true}')
-_NULL, _TRUE = msgspec.Raw(b"null"), msgspec.Raw(b"true")
-_OPTIONS: Final = "stream_options"
-_OPTION: Final = "include_usage"
 
 
 class UpstreamBody(NamedTuple):
@@ -48,33 +44,14 @@ def upstream_body(
     if isinstance(request, FormRequest):
         return UpstreamBody(_form(request, served), asks_usage=False)
     members = request.members
-    asks = api.usage == "ask" and endpoint.usage is UsageForm.CHUNKS and request.is_stream
-    options = _options(members) if asks else None
+    asks = api.usage == "ask" and endpoint.usage is UsageForm.CHUNKS
+    options = request.options if asks else None
     if options is not None:
-        is_new = _OPTIONS not in members
-        members = {_OPTIONS: options, **members} if is_new else {**members, _OPTIONS: options}
+        is_new = OPTIONS not in members
+        members = {OPTIONS: options, **members} if is_new else {**members, OPTIONS: options}
     if served:
         members = {**members, "model": msgspec.Raw(msgspec.json.encode(served))}
     return UpstreamBody(_written(members, request.size), options is not None)
-
-
-def _options(members: Mapping[str, msgspec.Raw]) -> msgspec.Raw | None:
-    """Return the options that ask for the usage.
-
-    None if the client asks for it, or if its options are none that can be read: the server decides.
-    """
-    value = members.get(_OPTIONS)
-    if value is None or value == _NULL:
-        return _ASKED
-    if len(value) > VALUE_MAX:
-        return None
-    try:
-        options = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    if options.get(_OPTION) == _TRUE:
-        return None
-    return msgspec.Raw(msgspec.json.encode({**options, _OPTION: _TRUE}))
 
 
 def _written(members: Mapping[str, msgspec.Raw], size: int) -> tuple[Data, ...]:

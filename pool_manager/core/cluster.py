@@ -37,10 +37,11 @@ class StandbyPlace(NamedTuple):
 
 class IdleShape(NamedTuple):
     """Part of the eviction costs of an idle pool that does not depend on time: how many it can
-    spare, and its ready replicas with the time until which each is kept."""
+    spare, and its ready replicas, and those that load, with the time until which each is kept."""
 
     spare: int
     ready: tuple[tuple[str, float], ...]
+    loading: tuple[tuple[str, float], ...] = ()
 
 
 class Changes(set[str]):
@@ -339,6 +340,18 @@ class Cluster:
         there = [self.find(id) for id in self.ledger.on(device)]
         waiting = standbys.replicas.values() if standbys else ()
         return [one for one in (*there, *waiting) if one is not None and one.device == device]
+
+    def is_awaited(self, replica: Replica) -> bool:
+        """Whether calls of a function without a replica wait, which could have one on the device of
+        this replica."""
+        is_known = replica.device in self.ledger.devices
+        for key in self.blocked if is_known else ():
+            pool = self.pools[key]
+            if pool.spec.role == "serve" and pool.unserved_since_s is not None:
+                need = self.need(pool)
+                if self.ledger.fits_kind(replica.device, need):
+                    return True
+        return False
 
     def await_end(self, replica: Replica) -> str:
         """Return why a pool may not start another replica while this one may run (user-facing

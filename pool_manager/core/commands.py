@@ -118,8 +118,8 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class EndTrial:
-    """Report the end of a trial: its `report` with the `device_kind` it ran on, or the stage and
-    reason of its failure."""
+    """Report the end of a trial: its `report` with the `device_kind` and the `device_type` (a
+    DeviceType) that it ran on, or the stage and reason of its failure."""
 
     key: str
     report: dict[str, Any] = field(default_factory=dict)

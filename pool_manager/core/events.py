@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pool_manager.core.liveness import Reading
+from pool_manager.core.starts import Activity
 from pool_manager.core.state import Device, PoolSpec, Role
 from registry.exchange import Demand
 from registry.model.hosts import LOCAL_HOST
@@ -112,6 +113,20 @@ class Greeted:
     id: str
     phases: dict[str, float]
     loaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The readiness probes of a starting server have met `answer`, with `status` (0 without an HTTP
+    answer), for `seconds` at `path`. `activity` is what the server has done, None if that was not
+    read, or cannot be."""
+
+    id: str
+    path: str
+    status: int
+    answer: str
+    seconds: float
+    activity: Activity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +344,7 @@ Event = (
     | ReplicasListed
     | Begun
     | Greeted
+    | Probed
     | Loaded
     | Upgraded
     | BatchingRefuted

@@ -14,6 +14,7 @@ from pool_manager.core.placement import EvictionPlan, plan_eviction
 from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
+from pool_manager.core.trial_room import called, own_candidates
 
 RESIDENCY_S = 10.0
 """A busy replica is not drained for another pool until it has been ready for this long. An idle
@@ -29,7 +30,8 @@ losing the only one stops it."""
 PREEMPT_AFTER_S = 5.0
 """A pool whose calls have waited unserved for this long may have busy replicas drained."""
 TRIAL_PREEMPT_AFTER_S = 30.0
-"""The same for a trial: a deploy is less urgent than a call."""
+"""The same for a trial that evicts: a deploy is less urgent than a call. Any other trial drains no
+busy replica but, at the end of its wait, that of its own function (`trial_room`)."""
 EVICTED, GAVE_WAY = "evicted", "gives way: drained"
 MAKES_ROOM = "finishes its open streams before it makes room"
 GIVEN_UP = "its place is needed"
@@ -89,7 +91,9 @@ class Candidates:
     (3) A pool at its `min`: none. Any other pool: at most the number above `min`.
     (4) `idle`: the pool has no load. Replicas that have been ready for as long as they took to
         load (at most RESIDENCY_S) and have not refused within REFUSAL_S. One of them, which would
-        be the last one left, costs the expected cold starts, each other one a thousandth of it.
+        be the last one left, costs the expected cold starts, each other one a thousandth of it. So
+        does one that has loaded for longer than `Pool.overdue_s`: whoever called it has left, and
+        it may never be ready.
     (5) `resident`: with or without load. Replicas that have been ready for RESIDENCY_S. The one
         that has served longest is the cheapest. All cost a thousandth if the pool has several.
         `brief` are those without servers, whose exchanges may be long.
@@ -134,7 +138,7 @@ class Candidates:
             if pool.spec.role != "serve":
                 return self._of(lambda _pool, _now: {}, pool, now)
             shape = self._cluster.shapes[pool.key] = _idle_shape(pool)
-        if shape.spare <= 0 or not shape.ready:  # (3)
+        if shape.spare <= 0 or not (shape.ready or shape.loading):  # (3)
             return {}
         value = eviction_cost(pool.call_rate, pool.reload_s or pool.spec.load_s, now)
         found: dict[str, Candidate] = {}
@@ -145,6 +149,11 @@ class Candidates:
             is_last = not found and not pool.spec.min
             cost = value if is_last else value * NOT_ONLY_DISCOUNT
             found[id] = Candidate(pool.key, cost, shape.spare)
+        for id, overdue_s in shape.loading:
+            if now >= overdue_s:
+                found[id] = Candidate(pool.key, value * NOT_ONLY_DISCOUNT, shape.spare)
+            else:
+                self._wake_at(overdue_s, now)
         return found
 
     @staticmethod
@@ -181,7 +190,12 @@ def _idle_shape(pool: Pool) -> IdleShape:
         for one in pool.replicas.values()
         if one.is_ready
     ]
-    return IdleShape(pool.staying() - pool.spec.min, tuple(ready))
+    loading = [
+        (one.id, one.since_s + pool.overdue_s)
+        for one in pool.replicas.values()
+        if one.is_coming and one.state is State.LOADING
+    ]
+    return IdleShape(pool.staying() - pool.spec.min, tuple(ready), tuple(loading))
 
 
 def server_residency_s(pool: Pool) -> float:
@@ -281,7 +295,7 @@ class Evictor:
         """Return the cheapest candidates to stop, None if there is no such set. With `among` (only
         `max` is in the way) that is one of those, otherwise a set that makes room on one
         device."""
-        there = self._except_siblings(pool, candidates.all(now))
+        there = self._allowed(pool, candidates.all(now), now)
         if among is None:
             return plan_eviction(need, self._cluster.ledger, there, self.reusable_standbys(pool))
         ids = [one.id for one in among if one.id in there]
@@ -415,16 +429,27 @@ class Evictor:
         that: otherwise one claim would make every busy server of the host stop in turn."""
         if pool.count() or pool.unserved_since_s is None or pool.is_making_room:
             return False
-        wait_s = TRIAL_PREEMPT_AFTER_S if pool.spec.role == "trial" else PREEMPT_AFTER_S
+        is_trial = pool.spec.role == "trial"
+        if is_trial and not pool.spec.evicts:
+            return False
+        wait_s = TRIAL_PREEMPT_AFTER_S if is_trial else PREEMPT_AFTER_S
         return now - pool.unserved_since_s >= wait_s
 
     @staticmethod
     def _is_beside(pool: Pool) -> bool:
         return pool.warming is not None and pool.warming.beside
 
-    def _except_siblings(self, pool: Pool, candidates: CandidateTable) -> CandidateTable:
-        """Return the candidates, without replicas of the function's other revisions if the pool is
-        warmed beside them: such a warm-up never stops one of them."""
-        if not self._is_beside(pool):
-            return candidates
-        return candidates.without({other.key for other in self._cluster.siblings(pool)})
+    def plan_own(self, trial: Pool, need: Need) -> EvictionPlan | None:
+        """Return the replicas of a trial's own function to drain, None if that makes no room."""
+        there = own_candidates(self._cluster, trial)
+        return plan_eviction(need, self._cluster.ledger, there, self.reusable_standbys(trial))
+
+    def _allowed(self, pool: Pool, candidates: CandidateTable, now: float) -> CandidateTable:
+        """Return the candidates that may be stopped for a pool: (1) one that is warmed beside the
+        function's other revisions stops none of these; (2) a trial stops nobody who is being
+        called, unless it evicts."""
+        if self._is_beside(pool):  # (1)
+            return candidates.without({other.key for other in self._cluster.siblings(pool)})
+        if pool.spec.role == "trial" and not pool.spec.evicts:  # (2)
+            return candidates.without(called(self._cluster, now))
+        return candidates

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 from math import ceil
 from typing import Final, Literal, NamedTuple
 
 from runtime_image.contract.health import READ_S, Ready
+from runtime_image.contract.samples import SampleVerdict
 
 LIMIT_MIN_S: Final = 30.0
 LIMIT_FACTOR: Final = 2.0
@@ -48,16 +49,6 @@ LONGEST_FACTOR: Final = 1.5
 
 Hang = Literal["replace", "report", "off"]
 """What happens to a server that does not answer any more."""
-
-
-class Sample(Enum):
-    """What the golden sample said in this silence."""
-
-    NONE = "none"
-    """It was not asked."""
-    RIGHT = "right"
-    WRONG = "wrong"
-    NO_ANSWER = "no answer"
 
 
 class Verdict(StrEnum):
@@ -160,7 +151,7 @@ class Facts(NamedTuple):
     silent_s: float = 0.0
     limit_s: float = UNLEARNT_S
     """The limit of this silence."""
-    sample: Sample = Sample.NONE
+    sample: SampleVerdict = SampleVerdict.NONE
     is_idle: bool = False
     """Whether its processes and its GPU were idle for IDLE_READINGS."""
     is_learnt: bool = False
@@ -218,16 +209,16 @@ ROWS: Final = (
     Row(lambda it: not it.is_open, Verdict.RESTARTED),
     Row(lambda it: it.silent_s < it.limit_s, Verdict.WAITING),
     # 11, 12. The sample decides.
-    Row(lambda it: it.sample is Sample.RIGHT, Verdict.HELD_UP),
+    Row(lambda it: it.sample is SampleVerdict.RIGHT, Verdict.HELD_UP),
     Row(
-        lambda it: it.sample is Sample.WRONG,
+        lambda it: it.sample is SampleVerdict.WRONG,
         Verdict.REPLACE,
         f"{_SILENT}, and it answers its golden sample wrongly",
         Cause.WRONG,
     ),
     # 13. Silence alone replaces nothing.
     Row(
-        lambda it: it.sample is Sample.NONE and not it.has_counter,
+        lambda it: it.sample is SampleVerdict.NONE and not it.has_counter,
         Verdict.REPORT,
         f"{_SILENT}; nothing proves that it hangs, as it has no counter in [health]",
     ),
@@ -316,7 +307,7 @@ class Watch:
         silences: Silences,
         *,
         gpu: float | None = 0.0,
-        sample: Sample = Sample.NONE,
+        sample: SampleVerdict = SampleVerdict.NONE,
         step_s: float = 900.0,
     ) -> Judgement:
         """Judge a reading. `gpu` is the use of its GPU, 0 without one, None if unknown. A silence

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from pool_manager.core.ledger import Reservation
 from pool_manager.core.liveness import Silences
 from pool_manager.core.scaling import Scaler
+from pool_manager.core.starts import TOLD_AFTER_S, Awaited, awaited
 from pool_manager.core.state import Contact, PoolSpec, Replica, State
 
 SMOOTHING = 0.15
@@ -23,6 +24,8 @@ PAUSE_S = 1.0
 """Pause before the next start after a loss that is not the function's fault."""
 FAILING_AFTER = 5
 """Failed loads in a row after which the revision counts as failing."""
+OVERDUE_FACTOR: Final = 3.0
+OVERDUE_MIN_S: Final = 20.0
 JUST_USED_S = 0.001
 """An idle replica refuses to drain if it was used more recently: only it sees every gateway."""
 NOBODY_CALLS = "no calls"
@@ -122,6 +125,10 @@ class Pool:
     asked: tuple[str, ...] = ()
     """Replicas that were drained besides the reservation's victims, because these finish long
     exchanges first."""
+    made_room: str = ""
+    """Of a trial: that replicas of its function, which was being called, made room for it."""
+    longest_load_s: float = 0.0
+    """The longest load since the manager's start."""
     ended: dict[str, str] = field(default_factory=dict)
     """Cause of death by id, for the last replicas that died after they had served."""
     hung: dict[str, None] = field(default_factory=dict)
@@ -148,6 +155,12 @@ class Pool:
     def keep_s(self) -> float:
         """Seconds without calls after which a replica is stopped."""
         return JUST_USED_S if self.unloading else self.spec.idle_s
+
+    @property
+    def overdue_s(self) -> float:
+        """Seconds after which a load that nobody waits for any more may be given up for another
+        pool: OVERDUE_FACTOR times the longest one that was measured, at least OVERDUE_MIN_S."""
+        return max(OVERDUE_MIN_S, OVERDUE_FACTOR * max(self.longest_load_s, self.spec.load_s))
 
     @property
     def batches(self) -> bool:
@@ -270,6 +283,16 @@ class Pool:
         """Whether calls are refused at once until the next try."""
         return self.failures >= FAILING_AFTER and now < self.retry_at_s
 
+    def awaited(self, now: float) -> Awaited | None:
+        """Return what a starting server of the pool is waited for, or the room that a trial waits
+        for; None if that is not to be told."""
+        if self.spec.role == "trial" and self.blocked and self.unserved_since_s is not None:
+            seconds = now - self.unserved_since_s
+            told = Awaited(f"waiting for room: {self.blocked}", seconds)
+            return told if seconds >= TOLD_AFTER_S else None
+        coming = [one for one in self.replicas.values() if one.is_coming]
+        return next(filter(None, (awaited(one.probing, now) for one in coming)), None)
+
     def describe(self, held: int, now: float) -> tuple[str, str]:
         """Return state and reason as published to gateways, listed and shown on the dashboard."""
         if self.is_warm:
@@ -278,7 +301,7 @@ class Pool:
         if self.is_failing(now):
             return "failing", self.last_error
         if any(one.is_coming or one.is_expected for one in self.replicas.values()):
-            return "waking", self.wanted_reason
+            return "waking", str(self.awaited(now) or self.wanted_reason)
         if held and not self.removed and (self.wanted or not self.unloading):
             quiesced = next((r.why for r in self.replicas.values() if r.is_quiesced), "")
             return "waking", quiesced or self.blocked or self.last_error or self.wanted_reason
@@ -296,12 +319,13 @@ class PoolForecast(NamedTuple):
 
     `phase`: the cold-start phase of a pool with calls, else None. `sleeps_in_s`: seconds until its
     next replica has been idle for `idle_s`, None if no replica will be. `devices`: the devices of
-    its replicas.
+    its replicas. `awaited`: what its starting server is waited for, None if that is not to be told.
     """
 
     phase: str | None
     sleeps_in_s: float | None
     devices: tuple[str, ...]
+    awaited: Awaited | None = None
 
 
 AT_REST: Final = PoolForecast(None, None, ())
@@ -313,7 +337,8 @@ def forecast(pool: Pool, busy: int, now: float) -> PoolForecast:
     if not (pool.replicas or busy):
         return AT_REST
     devices = {one.device: None for one in pool.replicas.values() if one.device}
-    return PoolForecast(_phase(pool, busy), _sleeps_in_s(pool, busy, now), tuple(devices))
+    phase, sleeps_in_s = _phase(pool, busy), _sleeps_in_s(pool, busy, now)
+    return PoolForecast(phase, sleeps_in_s, tuple(devices), pool.awaited(now))
 
 
 def _phase(pool: Pool, busy: int) -> str | None:

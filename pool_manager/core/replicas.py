@@ -25,7 +25,9 @@ from pool_manager.core.commands import (
     Terminate,
 )
 from pool_manager.core.pool import Pool
+from pool_manager.core.starts import Probing, folded, hopeless_text, is_hopeless
 from pool_manager.core.state import (
+    DRAIN_S,
     RELEASE_RETRY_S,
     RESUME_S,
     START_S,
@@ -57,6 +59,7 @@ class ReplicaLifecycle:
         self._cluster = cluster
         self._receivers: dict[type, Callable[[Replica, Any, float, list[Command]], None]] = {
             events.Begun: self._begun,
+            events.Probed: self._probed,
             events.Loaded: self._loaded,
             events.Upgraded: self._upgraded,
             events.BatchingRefuted: self._refuted,
@@ -81,6 +84,7 @@ class ReplicaLifecycle:
     ) -> None:
         """Drain a replica. With `if_idle_s` it may refuse if it was used within that many seconds.
         A replica without a model has nothing to finish and is released at once, and so is a build.
+        One that loads may not refuse: it was never ready.
         A soft drain becomes a final one and keeps its time limit."""
         replica.why, was_quiesced = why, replica.is_quiesced
         replica.claimant, replica.is_revoked = "", False
@@ -89,9 +93,15 @@ class ReplicaLifecycle:
         if replica.state in (State.STARTING, State.STANDBY) or replica.role == "build":
             self.release(replica, why, now, commands)
             return
+        was_loading = replica.state is State.LOADING
+        if was_loading:
+            if_idle_s = None
         replica.if_idle = if_idle_s is not None
         if replica.state is not State.DRAINING:
             self.advance(replica, Step.DRAINED, now)
+            spec = self._spec(replica)
+            if was_loading and spec.is_server:  # nothing is open that could take `drain_s`
+                replica.deadline_s = now + DRAIN_S + spec.stop_grace_s
         elif self._spec(replica).is_server and not was_quiesced:
             # It has served until now: exchanges that are open have `drain_s` from now on.
             replica.deadline_s = now + drain_limit_s(replica, self._spec(replica))
@@ -253,6 +263,22 @@ class ReplicaLifecycle:
         elif replica.state is State.LOADING:
             replica.deadline_s = now + state_limit_s(replica, self._spec(replica))
 
+    def _probed(
+        self, replica: Replica, event: events.Probed, now: float, commands: list[Command]
+    ) -> None:
+        """Record what the probes of a starting server meet; end a trial that makes no progress. A
+        start of a server that was ready in its trial goes on: its path is right."""
+        if replica.state is not State.LOADING:
+            return
+        since_s = now - event.seconds
+        report = Probing(event.path, event.status, event.answer, since_s, event.activity)
+        probing = replica.probing = folded(replica.probing, report, now)
+        is_wanted = self._cluster.is_awaited(replica)
+        if replica.role == "trial" and is_hopeless(probing, now, is_wanted=is_wanted):
+            tail = probing.activity.log_tail if probing.activity is not None else ()
+            lost = events.Lost(replica.id, hopeless_text(probing, now), tail, stage="start")
+            self.end(replica, lost, now, commands)
+
     def bind_standby(self, standby: Replica, now: float) -> Command:
         standby.is_bound = True
         standby.batches = self._cluster.pools[standby.pool].spec.batches
@@ -271,6 +297,7 @@ class ReplicaLifecycle:
         replica.marks_started = event.marks_started
         replica.memory_mib = event.memory_mib
         replica.ready_s = replica.last_used_s = now
+        replica.probing = None
         pool.forget_failures()
         if replica.role in ("trial", "build"):
             self._report_end(replica, event, now, commands)
@@ -280,6 +307,7 @@ class ReplicaLifecycle:
         self._cluster.ledger.recharge(replica.id, pool.memory_mib)
         loading = [ms for phase, ms in event.phases.items() if phase not in PLACEMENT_PHASES]
         pool.reload_s = sum(loading) / 1e3
+        pool.longest_load_s = max(pool.longest_load_s, pool.reload_s)
         self.advance(replica, Step.LOADED, now)
         how = " with its compiled model" if replica.session == "compiled" else ""
         commands.append(Note(replica.pool, f"{replica.id} is ready{how}"))
@@ -300,9 +328,12 @@ class ReplicaLifecycle:
             end = EndBuild(replica.pool, "ended", replica.device, dict(event.report))
             self._end_build(replica, end, commands)
         else:
-            kind = self._cluster.ledger.devices[replica.device].kind
-            commands.append(EndTrial(replica.pool, {**event.report, "device_kind": kind}))
-            self._cluster.pools[replica.pool].removed = True
+            device = self._cluster.ledger.devices[replica.device]
+            pool = self._cluster.pools[replica.pool]
+            placed = {"device_kind": device.kind, "device_type": device.type}
+            made_room = {"made_room": pool.made_room} if pool.made_room else {}
+            commands.append(EndTrial(replica.pool, {**event.report, **placed, **made_room}))
+            pool.removed = True
         self.release(replica, f"the {replica.role} is over", now, commands)
 
     def _upgraded(

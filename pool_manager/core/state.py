@@ -65,9 +65,11 @@ from math import inf
 from typing import Literal
 
 from pool_manager.core.liveness import Cause, Hang, Watch
+from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract import model
+from runtime_image.contract.samples import GOLDEN_TRIAL_S
 from runtime_image.contract.server import QUIESCE_S
 
 START_S = 60.0
@@ -81,7 +83,8 @@ SERVER_MARGIN_S = 30.0
 """Added to `start_s`, within which the sidecar itself gives a server up and says why."""
 VERIFICATION_S = 60.0
 """Limit of a trial's verification: the analysis of rows (30 s at most) and the comparison of runs,
-which takes some seconds for each of up to three sessions. For a server: of its sample requests."""
+which takes some seconds for each of up to three sessions. For a server: of its sample requests,
+beside GOLDEN_TRIAL_S for its golden sample."""
 BUILD_S = 3600.0
 """Limit of a compilation with its comparison of outputs; a load comes before, transfers after."""
 EXCESS_S = 600.0
@@ -213,7 +216,8 @@ class PoolSpec:
     `is_server`: its replicas are sidecars with an HTTP server, and `target` is their concurrency.
     Only then are the following used, in seconds: `start_s` is the limit of the server's start,
     `drain_s` the time that open exchanges have to end, `stop_grace_s` the server's between TERM and
-    KILL.
+    KILL, `sample_every_s` the interval at which idle replicas are asked their golden sample, 0 for
+    never.
     """
 
     key: str
@@ -233,6 +237,7 @@ class PoolSpec:
     start_s: float = 600.0
     drain_s: float = 600.0
     stop_grace_s: float = 10.0
+    sample_every_s: float = 0.0
     may_rerun: bool = True
     labels: tuple[tuple[str, str], ...] = ()
     driver: str = ""
@@ -246,6 +251,10 @@ class PoolSpec:
     """What happens to a server that does not work any more."""
     step_s: float = 900.0
     """Longest time in seconds within which a healthy server moves its counter."""
+    trial_wait_s: float = inf
+    """Seconds that a trial waits for room before it ends, or takes that of its own function."""
+    evicts: bool = False
+    """Whether a trial may take the device of another function that is being called."""
 
 
 @dataclass(slots=True)
@@ -312,6 +321,10 @@ class Replica:
         if not is_leaving or self.watch is None or not self.is_reachable:
             return False
         return not self.watch.is_open or self.watch.silent_s(now) >= QUIET_S
+
+    probing: Probing | None = None
+    """What the probes of its server meet, until that is ready; None before the first report, and
+    for a model."""
 
     @property
     def is_unknown(self) -> bool:
@@ -415,6 +428,7 @@ def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
         if replica.role not in ("trial", "build"):
             return load_limit_s(spec)
         limit_s = load_limit_s(spec) + VERIFICATION_S + model.patience_s(spec.bundle_bytes)
+        limit_s += GOLDEN_TRIAL_S if spec.is_server else 0.0
         return limit_s + (spec.trial_s if replica.role == "trial" else BUILD_S + EXCESS_S)
     if replica.state is State.DRAINING:
         return drain_limit_s(replica, spec)

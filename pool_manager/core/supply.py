@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pool_manager.core import trial_room
 from pool_manager.core.cluster import Cluster, StandbyPlace
-from pool_manager.core.commands import Command, EndWarm, Launch, Note, WarmOutcome
+from pool_manager.core.commands import Command, EndTrial, EndWarm, Launch, Note, WarmOutcome
 from pool_manager.core.eviction import GIVEN_UP, Evictor
 from pool_manager.core.ledger import Need
 from pool_manager.core.placement import (
@@ -238,13 +239,17 @@ class Supply:
 
     def sleep(self, pool: Pool, now: float, commands: list[Command], *, force: bool) -> None:
         """Drain the idle replicas above `min` now; each may refuse if it has just been used. With
-        `force` they may not, and those with calls in flight drain as well."""
+        `force` they may not, and those with calls in flight drain as well. So do those that start,
+        unless a deploy or an operator waits for one and there is no `force`."""
         load = self._cluster.demand.load(pool.key)
         if load.busy and not force:
             return
         text, if_idle_s = pool.unloading or "put to sleep", None if force else JUST_USED_S
         for replica in list(pool.replicas.values()):
-            if replica.is_ready and pool.staying() > pool.spec.min:
+            # An adopted replica may be serving although it has not connected yet.
+            is_new = replica.is_coming and not replica.adopted
+            is_start = is_new and (pool.warming is None or force)
+            if (replica.is_ready or is_start) and pool.staying() > pool.spec.min:
                 self._replicas.drain(replica, if_idle_s, text, now, commands)
 
     def _update_wanted(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
@@ -282,7 +287,8 @@ class Supply:
         (9) As (8), but no sufficient set is past its residency at the same time: reserve the
             device anyway. Otherwise pools that need only one victim would keep replacing these
             replicas one by one, and this pool would wait for ever.
-        (10) Wait; `pool.blocked` is the reason.
+        (10) A trial has waited long enough: drain a replica of its own function, or end it.
+        (11) Wait; `pool.blocked` is the reason.
         """
         evictor, candidates = self.evictor, self.evictor.candidates
         if obstacle := self._obstacle(pool, now):  # (1)
@@ -297,9 +303,9 @@ class Supply:
             self._start(pool, device, now, commands)
             return True
         among = others if is_full else None
-        if not is_full and evictor.end_builds(pool, need, now, commands):  # (3)
-            return False
-        if evictor.end_condemned(pool, need, now, commands):  # (4)
+        if (
+            not is_full and evictor.end_builds(pool, need, now, commands)  # (3)
+        ) or evictor.end_condemned(pool, need, now, commands):  # (4)
             return False
         if evictor.is_evicting(pool):  # (5)
             evictor.hasten(pool, need, among, now, commands)
@@ -316,9 +322,22 @@ class Supply:
                 evictor.reserve(pool, need, now)  # (9)
         if plan is not None:
             evictor.execute(pool, need, plan, JUST_USED_S if is_idle else None, now, commands)
-        else:  # (10)
+        elif pool.spec.role == "trial" and trial_room.is_over(pool, now):  # (10)
+            self._end_trial_wait(pool, need, now, commands)
+        else:  # (11)
             self._block(pool, need, commands, is_full=is_full)
         return False
+
+    def _end_trial_wait(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> None:
+        """Drain a replica of the function that a trial is for, or end the trial."""
+        plan = self.evictor.plan_own(pool, need)
+        if plan is not None:
+            pool.made_room = trial_room.made_room_text(self._cluster, pool, plan.victims, now)
+            self.evictor.execute(pool, need, plan, None, now, commands)
+            return
+        text = trial_room.no_room_text(self._cluster, pool, need, now)
+        commands.append(EndTrial(pool.key, {}, trial_room.STAGE, text))
+        pool.removed = True
 
     def _block(self, pool: Pool, need: Need, commands: list[Command], *, is_full: bool) -> None:
         """Let a pool wait, for one of its own replicas if it `is_full`, else for a device."""
@@ -329,7 +348,13 @@ class Supply:
         ledger = self._cluster.ledger
         kept = kept_devices(need, ledger, self._cluster.keepers(pool))
         owners = sorted(set().union(*kept.values()))[:KEEPERS_MAX]
-        self.evictor.block(pool, placement_obstacle(need, ledger, len(kept)), commands, owners)
+        text = placement_obstacle(need, ledger, len(kept))
+        # Only deploys read the reason of a trial, and they may know the names of functions.
+        if pool.spec.role == "trial" and (held := trial_room.holders(self._cluster, need)):
+            text += f": {held}"
+        elif tried := trial_room.trials(self._cluster, need):
+            text += f"; on {tried} the trial of a deploy runs, which ends by itself"
+        self.evictor.block(pool, text, commands, owners)
 
     def _obstacle(self, pool: Pool, now: float) -> str:
         """Return why the pool may start nothing, even on a free device; "" if it may."""

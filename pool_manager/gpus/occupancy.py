@@ -52,6 +52,11 @@ class GpuOccupancy:
         if self._gpus.view(device) is not None:
             self._devices[id] = device
 
+    def used_mib(self, id: str) -> float | None:
+        """Return the MiB in use on a replica's GPU as last polled, None without one."""
+        device = self._devices.get(id)
+        return self._gpus.used_mib(device) if device is not None else None
+
     async def measure(self, event: Loaded, emit: Callable[[Loaded], None]) -> None:
         """Emit the event with the replica's GPU memory in place of its host memory, which is not
         accounted. If the GPU memory is unknown, the charged memory is used."""

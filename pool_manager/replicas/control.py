@@ -25,14 +25,17 @@ from pool_manager.replicas.messages import (
     parse_load_failed,
     parse_loaded,
     parse_numbers,
+    parse_probed,
+    parse_sampled,
     parse_upgraded,
     text,
 )
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, from_json
 from runtime_image.contract.compiled import CompiledModel, UpgradeRequest, UpgradeResult
-from runtime_image.contract.control import BindRequest, Hello
+from runtime_image.contract.control import PROBED_S, BindRequest, Hello
 from runtime_image.contract.link import CONTROL_MAX, Flag, Kind
+from runtime_image.contract.samples import Sampled
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.handshake import pack_bind
 from runtime_image.link.reception import read_hello, welcome
@@ -133,6 +136,7 @@ class Control:
         self._refusals = 0
         self._healths = 0
         """Readings since the last PONG."""
+        self._probed_s = 0.0
         self._missed = 0
         self._pings = 0
         self._pongs = 0
@@ -141,6 +145,7 @@ class Control:
         self._is_base_due = False
         self._drains = 0
         self._upgrades: deque[asyncio.Future[UpgradeResult]] = deque()
+        self._sample: asyncio.Future[Sampled] | None = None
         self._state = _LinkState()
         self._closed = False
 
@@ -229,7 +234,7 @@ class Control:
             self._relinking = None
         last, self._stream, self._dial = self._stream, stream, dial
         self._missed = self._pings = self._pongs = self._drains = 0
-        self._fail_upgrades("the replica dialled again")
+        self._fail_asked("the replica dialled again")
         if last is not None:
             last.abort("the replica dialled again")
 
@@ -268,13 +273,13 @@ class Control:
     def _end(self, reason: str, *, is_its_fault: bool) -> None:
         if not self._closed:
             self._closed = True
-            self._fail_upgrades(reason)
+            self._fail_asked(reason)
             self._receiver.on_link_lost(self.id, reason, is_its_fault=is_its_fault)
 
     def close(self) -> None:
         """Close the link without calling the receiver."""
         self._closed = True
-        self._fail_upgrades("the link was closed")
+        self._fail_asked("the link was closed")
         for task in self._background:
             task.cancel()
         if self._relinking is not None:
@@ -326,6 +331,22 @@ class Control:
         request: UpgradeRequest = {"compiled": asdict(compiled)}
         self._send(pack(Kind.UPGRADE, body=json.dumps(request).encode()))
         return await answer
+
+    async def sample(self) -> Sampled:
+        """Have a sidecar ask its server the golden sample; return what that showed. Raises OSError
+        if the link ends or does not stand, or if it asks already."""
+        if self._stream is None or not self._state.is_loaded or self._sample is not None:
+            raise ConnectionError("the replica can be asked no golden sample now")
+        self._sample = asyncio.get_running_loop().create_future()
+        self._send(pack(Kind.SAMPLE))
+        return await self._sample
+
+    def _fail_asked(self, reason: str) -> None:
+        """Fail what waits for an answer that this connection will not bring."""
+        if self._sample is not None and not self._sample.done():
+            self._sample.set_exception(ConnectionError(reason))
+        self._sample = None
+        self._fail_upgrades(reason)
 
     def _fail_upgrades(self, reason: str) -> None:
         for answer in self._upgrades:
@@ -399,12 +420,8 @@ class Control:
         match frame.kind:
             case Kind.PONG:
                 self._on_pong(frame)
-            case Kind.LOADED:
-                self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
-            case Kind.LOAD_FAILED:
-                self._expect(not self._state.has_tried, frame)
-                self._state.has_tried = True
-                self._emit(parse_load_failed(self.id, parse_frame(frame)))
+            case Kind.PROBED | Kind.LOADED | Kind.LOAD_FAILED:
+                self._on_start(frame)
             case Kind.BATCHING_OFF:
                 is_due = (
                     self._state.has_tried and not self._state.is_refuted and not self._is_server
@@ -412,9 +429,8 @@ class Control:
                 self._expect(is_due, frame)
                 self._state.is_refuted = True
                 self._emit(parse_batching_off(self.id, parse_frame(frame)))
-            case Kind.UPGRADED:
-                self._expect(bool(self._upgrades), frame)
-                self._on_upgraded(parse_upgraded(self.id, parse_frame(frame)))
+            case Kind.UPGRADED | Kind.SAMPLED:
+                self._on_answer(frame)
             case Kind.NOT_IDLE | Kind.FIRST_RUN | Kind.HEALTH:
                 self._on_use(frame)
             case Kind.REPORT if self._on_report is not None:
@@ -438,11 +454,43 @@ class Control:
             self._healths += 1
             self._emit(parse_health(self.id, parse_frame(frame)))
 
+    def _on_start(self, frame: Frame) -> None:
+        """Handle a frame of a start: what its probes meet, or its end."""
+        if frame.kind is Kind.LOADED:
+            self._tell_loaded(parse_loaded(self.id, parse_frame(frame)))
+            return
+        self._expect(not self._state.has_tried, frame)
+        if frame.kind is Kind.PROBED:
+            self._on_probed(frame)
+            return
+        self._state.has_tried = True
+        self._emit(parse_load_failed(self.id, parse_frame(frame)))
+
+    def _on_probed(self, frame: Frame) -> None:
+        """Pass on what the probes of a starting server meet; drop what comes too often."""
+        self._expect(self._is_server, frame)
+        event, now_s = parse_probed(self.id, parse_frame(frame)), asyncio.get_running_loop().time()
+        if now_s >= self._probed_s:
+            self._probed_s = now_s + PROBED_S / 2
+            self._emit(event)
+
     def _on_upgraded(self, event: events.Upgraded) -> None:
         answer = self._upgrades.popleft()
         if not answer.done():  # a request whose caller has left is answered all the same
             answer.set_result({"session": event.session, "reason": event.reason})
         self._emit(event)
+
+    def _on_answer(self, frame: Frame) -> None:
+        """Handle the answer to an order whose sender waits, or did."""
+        if frame.kind is Kind.UPGRADED:
+            self._expect(bool(self._upgrades), frame)
+            self._on_upgraded(parse_upgraded(self.id, parse_frame(frame)))
+            return
+        self._expect(self._sample is not None, frame)
+        found = parse_sampled(parse_frame(frame))
+        answer, self._sample = self._sample, None
+        if answer is not None and not answer.done():
+            answer.set_result(found)
 
     def _on_pong(self, frame: Frame) -> None:
         self._expect(self._pings > 0, frame)

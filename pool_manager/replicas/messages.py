@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 from pool_manager.core import events
 from pool_manager.core.liveness import Reading
 from runtime_image.contract.control import PHASES, SessionName
 from runtime_image.contract.health import SAID_MAX, Ready
 from runtime_image.contract.link import REFUTATION_MAX
+from runtime_image.contract.samples import REASON_MAX as SAMPLE_REASON_MAX
+from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.link.frames import Frame, LinkError
 
 LIMIT_MAX: Final = 65536
@@ -28,6 +30,10 @@ COUNTER_MAX: Final = 1e300
 """Largest accepted value of a metric; NaN and infinity are over it."""
 REASON_MAX: Final = 4000
 STAGE_MAX: Final = 20
+VERDICTS: Final = frozenset(SampleVerdict)
+STATUS_MAX: Final = 999
+LINE_MAX: Final = 100
+"""Max characters of what a probe met."""
 WORDS: Final = "fngate replica: "
 """Prefix of the log line with which a replica exits on its own."""
 _REPORTED: Final = ("load_ms", "memory_mib")
@@ -53,6 +59,22 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         _session(data.get("session")),
         text(data.get("not_compiled", ""), REASON_MAX),
     )
+
+
+def parse_probed(id: str, data: dict[str, Any]) -> events.Probed:
+    """Parse the body of PROBED. Raises LinkError."""
+    status, seconds = data.get("status"), data.get("seconds")
+    if type(status) is not int or not 0 <= status <= STATUS_MAX:
+        raise LinkError(f"malformed PROBED: status {str(status)[:40]!r}")
+    if not is_number(seconds):
+        raise LinkError(f"malformed PROBED: seconds {str(seconds)[:40]!r}")
+    path, answer = _line(data.get("path", "")), _line(data.get("answer", ""))
+    return events.Probed(id, path, status, answer, float(cast("float", seconds)))
+
+
+def _line(value: Any) -> str:
+    """Return `value` as one printable line of at most LINE_MAX characters."""
+    return "".join(char if char.isprintable() else "?" for char in text(value, LINE_MAX))
 
 
 def parse_upgraded(id: str, data: dict[str, Any]) -> events.Upgraded:
@@ -104,6 +126,19 @@ def parse_batching_off(id: str, data: dict[str, Any]) -> events.BatchingRefuted:
     """Parse the body of BATCHING_OFF."""
     reason = text(data.get("reason", ""), REFUTATION_MAX) or "no reason given"
     return events.BatchingRefuted(id, reason)
+
+
+def parse_sampled(data: dict[str, Any]) -> Sampled:
+    """Parse the body of SAMPLED. Raises LinkError."""
+    verdict, ms = data.get("verdict"), data.get("ms")
+    if not isinstance(verdict, str) or verdict not in VERDICTS:
+        raise LinkError(f"malformed SAMPLED: verdict {str(verdict)[:40]!r}")
+    try:
+        took_ms = number(ms)
+    except ValueError as error:
+        raise LinkError(f"malformed SAMPLED: ms: {error}") from error
+    reason = text(data.get("reason", ""), SAMPLE_REASON_MAX)
+    return {"verdict": verdict, "ms": took_ms, "reason": reason}
 
 
 def parse_load_failed(id: str, data: dict[str, Any]) -> events.Lost:

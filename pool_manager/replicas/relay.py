@@ -15,10 +15,12 @@ from dataclasses import dataclass, field, replace
 
 from pool_manager.core import events
 from pool_manager.core.start_queue import Rank, StartPriority
+from pool_manager.core.starts import WRONG
 from pool_manager.driver import Driver
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.ports import NoHosts, NoSecrets, OtherHosts, Secrets
 from pool_manager.replicas import records
+from pool_manager.replicas.activity import ActivityReader
 from pool_manager.replicas.messages import last_words
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.settings import PoolSettings
@@ -77,6 +79,7 @@ class EventRelay:
         self._output = output
         self._occupancy, self._emit = wiring.occupancy, wiring.emit
         self._used_mib = driver.used_mib
+        self._activities = ActivityReader(driver, output, wiring.occupancy.used_mib, clock)
         self._pong = wiring.on_pong
         self._on_started = on_started
         self._tasks = tasks
@@ -99,6 +102,7 @@ class EventRelay:
         self.network_advice.pop(id, None)
         self._bound_s.pop(id, None)
         self._exits.pop(id, None)
+        self._activities.forget(id)
 
     def _on_exit(self, id: str, how: str) -> None:
         """Handle the driver's notification that a replica has exited."""
@@ -128,6 +132,8 @@ class EventRelay:
             case events.Loaded():
                 self._on_started(event.id)
                 self._report_loaded(self._with_load(event))
+            case events.Probed():
+                self._report_probed(event)
             case events.Lost():
                 is_short = any(word in event.reason for word in OUT_OF_MEMORY)
                 hint = records.cap_hint(self.records.get(event.id)) if is_short else ""
@@ -180,6 +186,19 @@ class EventRelay:
             self._emit(event)
             return
         self._tasks.spawn(f"measure {event.id}", measure)
+
+    def _report_probed(self, event: events.Probed) -> None:
+        """Emit Probed, with the server's activity if it is a trial's that may make no progress."""
+        record = self.records.get(event.id)
+        is_doubtful = record is not None and record.role == "trial" and event.status in WRONG
+        if is_doubtful and self._activities.is_due(event.id):
+            self._tasks.spawn(f"activity of {event.id}", self._read_activity(event))
+        else:
+            self._emit(event)
+
+    async def _read_activity(self, event: events.Probed) -> None:
+        activity = await self._activities.read(event.id, event.path)
+        self._emit(replace(event, activity=activity))
 
     async def _measure(self, event: events.Loaded) -> None:
         mib = 0.0

@@ -49,7 +49,7 @@ from registry.manifest.server import (
     server_settings,
     server_table,
 )
-from registry.model.functions import ExchangeLimits, Limits, Scaling
+from registry.model.functions import ExchangeLimits, Health, Limits, Scaling
 from registry.model.revisions import Batching, DeviceNeed
 from registry.model.servers import ServerSettings
 from runtime_image.contract.model import InputRule, OutputRule
@@ -59,7 +59,6 @@ MANIFEST_FILE: Final = "function.toml"
 HANDLER_FILE: Final = "handler.py"
 _SAMPLE_DEPTH_MAX: Final = 16
 _OPENAI: Final = "openai"
-_HEALTH: Final = "health"
 """Table that sets something by being there."""
 
 
@@ -87,6 +86,7 @@ class Manifest:
     sample: dict[str, Any] = field(default_factory=dict)
     server: ServerSettings | None = None
     exchange: ExchangeLimits | None = None
+    health: Health = field(default_factory=Health)
     oip_name: str = ""
     oip_version: str = ""
     compilation: Compilation | None = None
@@ -171,8 +171,6 @@ def parse_manifest(text: str, files: Sequence[str]) -> Manifest:
     document = check_document(data)
     if _OPENAI in document.model_fields_set:
         raise refused("openai", "the table [server] beside it", "none", "is for servers only")
-    if _HEALTH in document.model_fields_set:
-        raise refused(_HEALTH, "the table [server] or [python] beside it", "none")
     if document.runtime.engine == "python":
         check_needs(files)
     manifest = _manifest(document, files)
@@ -253,10 +251,9 @@ def _changed_server(
     if before.python is not None and manifest.is_python:
         table = validate(PythonTable, tables["python"], "python")
         output = before.python.kind, before.python.content_type
-        changed = python_settings(table, before.samples, batching, output)
-        return replace(changed, health=before.health)
+        return python_settings(table, before.samples, batching, output)
     changed = server_settings(validate(ServerTable, tables["server"], "server"), before.samples, ())
-    return replace(changed, api=before.api, python=before.python, health=before.health)
+    return replace(changed, api=before.api, python=before.python)
 
 
 def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
@@ -280,6 +277,8 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
     device = DeviceNeed(**document.device.model_dump())
     if engine == "python" and not handler:
         raise refused("runtime.engine", f"{HANDLER_FILE} beside the manifest", "no such file")
+    if "health" in document.model_fields_set:
+        raise refused("health", "no such key without [server]", "one")
     inputs = {
         name: input_rule(name, table, engine, handler) for name, table in document.input.items()
     }
@@ -326,7 +325,11 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         python = beside_command(document.python, document.server.image)
         _check_there("python.needs", python.needs, files)
     api = model_api(document.openai) if _OPENAI in document.model_fields_set else None
+    if api and api.upstream_key and any(one.golden for one in samples):
+        note = "needs the key, which only requests at /v1 have"
+        raise refused("sample.golden", "no golden sample with openai.upstream_key", True, note)
     own_limits, exchange = _limits(document.limits, is_server=True)
+    server = replace(server_settings(document.server, samples, files), api=api, python=python)
     return Manifest(
         name=document.name,
         engine="server",
@@ -334,13 +337,9 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         scaling=Scaling(**document.scaling.model_dump()),
         limits=own_limits,
         device=DeviceNeed(**document.device.model_dump()),
-        server=replace(
-            server_settings(document.server, samples, files),
-            api=api,
-            python=python,
-            health=health_settings(document.health, document.server.command, document.server.image),
-        ),
+        server=server,
         exchange=exchange,
+        health=health_settings(document.health, server),
         named=_named(document),
     )
 
@@ -362,6 +361,8 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
     for name, value in document.sample.items():
         _check_json(f"sample.{name}", value, _SAMPLE_DEPTH_MAX)
     own_limits, exchange = _limits(document.limits, is_server=True, is_python=True)
+    kind = document.output.kind, document.output.content_type
+    server = python_settings(document.python, samples, batching, kind)
     return Manifest(
         name=document.name,
         handler=handler,
@@ -374,16 +375,9 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         inputs=rules,
         output=output,
         sample=document.sample,
-        server=replace(
-            python_settings(
-                document.python,
-                samples,
-                batching,
-                (document.output.kind, document.output.content_type),
-            ),
-            health=health_settings(document.health, ()),
-        ),
+        server=server,
         exchange=exchange,
+        health=health_settings(document.health, server),
         named=_named(document),
     )
 

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import PurePosixPath
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
 from registry.manifest.checks import Section, refused
-from registry.model.servers import HealthSettings
+from registry.model.functions import Health
+from registry.model.servers import ServerSettings
 
-_AT: Final = "health"
+EVERY_LEAST_S: Final = 1.0
 _METRIC: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 """A metric's name in Prometheus' data model."""
 _METRICS: Final = re.compile(r"/[!-~]*")
-VLLM_COUNTER: Final = "vllm:iteration_tokens_total_count"
-"""Moves with each step of vLLM's engine, also within a prefill in parts."""
-VLLM_STEP_S: Final = 120.0
-_UNCHUNKED: Final = "--no-enable-chunked-prefill"
-_DEFAULTS: Final = HealthSettings()
+_DEFAULTS: Final = Health()
 
 
 class HealthTable(Section):
     """Table [health]."""
 
     hang: Literal["replace", "report", "off"] = _DEFAULTS.hang
-    """What fngate does with a server that is ready and does not answer any more: `replace` it,
-    `report` it in `fnctl ls` and `fnctl why`, or nothing."""
+    """What fngate does with a server that is ready and does not answer any more, or answers its
+    [golden sample](../guides/servers.md#golden-samples) wrong: `replace` it, `report` it in
+    `fnctl ls` and `fnctl why`, or nothing; a wrong answer is shown all the same."""
     counter: Annotated[str, StringConstraints(max_length=200)] | None = None
     """Name of a metric of the server that rises as long as it works. It proves in a long silence
     that the server works, or does not. Empty for none. The default is that of vLLM if the command
@@ -39,29 +34,23 @@ class HealthTable(Section):
     step_s: float | None = Field(default=None, ge=1, le=86_400)
     """Longest time in seconds in which a server that works may not move its counter. 900 by
     default, 120 for vLLM with prefills in parts."""
+    sample_every_s: float = Field(default=0.0, ge=0, le=86_400)
+    """Seconds between two asks of the [golden sample](../guides/servers.md#golden-samples) of an
+    idle replica, at least 1; 0 for none. They keep no replica awake."""
 
 
-def health_settings(table: HealthTable, command: Sequence[str], image: str = "") -> HealthSettings:
-    """Convert the table to settings; `command` and `image` are the server's. Raises BadManifest."""
-    is_vllm = _is_vllm(command, image)
-    counter = (VLLM_COUNTER if is_vllm else "") if table.counter is None else table.counter
-    if counter and not _METRIC.fullmatch(counter):
-        raise refused(f"{_AT}.counter", "the name of a metric, such as requests_total", counter)
+def health_settings(table: HealthTable, server: ServerSettings) -> Health:
+    """Convert the table to settings. Raises BadManifest."""
+    every_s, key = table.sample_every_s, "health.sample_every_s"
+    if 0 < every_s < EVERY_LEAST_S:
+        raise refused(key, f"0, or at least {EVERY_LEAST_S:g}", every_s)
+    if every_s and not server.wants_golden:
+        advice = "0 without a golden sample ([openai], or [[sample]] with golden = true)"
+        raise refused(key, advice, every_s)
+    if table.counter and not _METRIC.fullmatch(table.counter):
+        raise refused(
+            "health.counter", "the name of a metric, such as requests_total", table.counter
+        )
     if not _METRICS.fullmatch(table.metrics):
-        raise refused(f"{_AT}.metrics", "a path such as /metrics", table.metrics)
-    is_chunked = is_vllm and _UNCHUNKED not in command
-    step_s = VLLM_STEP_S if is_chunked else _DEFAULTS.step_s
-    return HealthSettings(
-        table.hang, counter, table.metrics, step_s if table.step_s is None else table.step_s
-    )
-
-
-def health_table(settings: HealthSettings) -> dict[str, Any]:
-    """Return the table that `health_settings` converts to these settings."""
-    return asdict(settings)
-
-
-def _is_vllm(command: Sequence[str], image: str) -> bool:
-    """Whether the words of a command, or an image's name, are vLLM's."""
-    words = {PurePosixPath(word).name.partition(":")[0] for word in (*command, image)}
-    return not words.isdisjoint({"vllm", "vllm-openai"}) or "vllm.entrypoints" in " ".join(command)
+        raise refused("health.metrics", "a path such as /metrics", table.metrics)
+    return Health(**table.model_dump())

@@ -14,7 +14,8 @@ from registry.manifest.server import VARIABLES_MAX, check_variables
 from registry.model.revisions import Batching
 from registry.model.servers import HOST_OF_CLIENT, PathRules, PythonSettings, ServerSettings
 from runtime_image.contract.model import JSON, content_type, file_of
-from runtime_image.contract.server import Network, SampleRequest
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import Network
 
 MODEL_KEYS: Final = {
     "model": "; a handler around an ONNX model has no packages of its own, so leave [python] out",

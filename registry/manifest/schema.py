@@ -209,9 +209,6 @@ class Document(Section):
     empty table for one with all defaults."""
     openai: OpenAITable = OpenAITable()
     """API of a server that answers at fngate's `/v1`; an empty table for one with all defaults."""
-    health: HealthTable = HealthTable()
-    """What happens if the server of a function does not answer any more. Only with `[server]` and
-    `[python]`."""
     oip: OipTable = OipTable()
     """Name and version in the Open Inference Protocol."""
     scaling: ScalingTable = ScalingTable()
@@ -224,6 +221,8 @@ class Document(Section):
     """Precision of the model."""
     limits: LimitsTable = LimitsTable()
     """Limits of requests."""
+    health: HealthTable = HealthTable()
+    """How the server is watched while it serves; only with `[server]`."""
     input: dict[Text, InputTable] = Field(default={}, max_length=INPUTS_MAX)
     """Form of one input. The table is named after the input."""
     output: OutputTable = OutputTable()

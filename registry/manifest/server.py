@@ -33,7 +33,8 @@ from registry.model.servers import (
 )
 from registry.names import NAME_RULE, is_name
 from registry.path_rules import RULE_FORM, RULES_MAX, parse_rule
-from runtime_image.contract.server import BUNDLE, MARKER, Network, SampleRequest
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import BUNDLE, MARKER, Network
 
 PORT, SOCKET = "${PORT}", "${SOCKET}"
 WORDS_MAX: Final = 1000
@@ -171,6 +172,11 @@ class SampleTable(Section):
     """Body of the request: text, or `"@FILE"` for a file of the folder."""
     status: int = Field(default=0, ge=0, le=STATUS_MAX)
     """Status that the answer must have; 0 for any from 200 to 399."""
+    golden: bool = False
+    """Whether the trial learns its right answer, as a [golden
+    sample](../guides/servers.md#golden-samples) that shows later whether the server still answers
+    right. At most one sample is. Functions with `[openai]` have one by themselves, unless their
+    network is `egress` or they have an `upstream_key`, with which it is refused."""
 
 
 def server_settings(
@@ -203,10 +209,9 @@ def server_settings(
 
 def server_table(settings: ServerSettings) -> dict[str, Any]:
     """Return the table that `server_settings` converts to these settings, without samples and
-    the tables [openai], [python] and [health]."""
+    the table [openai]."""
     values = asdict(settings)
-    for beside in ("samples", "api", "found_host", "python", "health"):
-        del values[beside]
+    del values["samples"], values["api"], values["found_host"], values["python"]
     paths = values.pop("paths")
     return {
         **values,
@@ -229,7 +234,10 @@ def sample_requests(data: Any, files: Collection[str]) -> tuple[SampleRequest, .
     for number, one in enumerate(data):
         if not isinstance(one, Mapping):
             raise refused(f"sample.{number}", "a table", one)
-    return tuple(_sample(f"sample.{number}", one, files) for number, one in enumerate(data))
+    samples = tuple(_sample(f"sample.{number}", one, files) for number, one in enumerate(data))
+    if sum(one.golden for one in samples) > 1:
+        raise refused("sample", "at most one with golden = true", "more")
+    return samples
 
 
 def sample_files(samples: Sequence[SampleRequest]) -> Iterator[str]:

@@ -69,6 +69,24 @@ class ExchangeLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Health:
+    """The [health] table: how the replicas of a server function are watched while they serve."""
+
+    hang: Literal["replace", "report", "off"] = "replace"
+    """What happens to a server that is ready and does not work any more."""
+    counter: str | None = None
+    """Metric of the server that rises as long as it works; "" for none, None for that of the
+    program, if it is a known one."""
+    metrics: str = "/metrics"
+    """Path of the server's metrics."""
+    step_s: float | None = None
+    """Longest time in seconds in which a server that works may not move its counter, None for that
+    of the program."""
+    sample_every_s: float = 0.0
+    """Seconds between two asks of an idle replica's golden sample, 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Function:
     """A name that clients call. Changes of its settings do not create a revision."""
 
@@ -93,3 +111,5 @@ class Function:
     them."""
     oip_name: str = ""
     """Its model's name in the Open Inference Protocol; "" for the function's own."""
+    health: Health = field(default_factory=Health)
+    """How its replicas are watched; only server functions have other than the defaults."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from registry.builds import DeviceType
 from registry.model.bundles import BundleFile
 from runtime_image.contract.contention import ContentionState
 from runtime_image.contract.model import EqualAxes, Preparation
 from runtime_image.contract.precision import PrecisionReport
+from runtime_image.contract.samples import GoldenPlan, GoldenSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,19 @@ class Contention:
 
 
 @dataclass(frozen=True, slots=True)
+class Golden:
+    """A golden sample that a trial has learnt. It holds for replicas on devices of the same type,
+    of revisions for which it would be learnt in the same way."""
+
+    sample: GoldenSample
+    """The request and its right answer."""
+    plan: GoldenPlan
+    """What it was learnt from."""
+    device: DeviceType
+    """Type of the trial's device."""
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Measurements of a deploy for (bundle, engine, device kind). If `optimised` chose a candidate,
     all measurements are those of the candidate."""
@@ -119,3 +134,7 @@ class Profile:
     """Result of the trial of other precisions; None if the model's own was wanted."""
     contention: Contention = Contention()
     """Whether other work had the CPUs behind `latency_ms`."""
+    golden: Golden | None = None
+    """Of a server's trial: its golden sample."""
+    why_not_golden: str = ""
+    """Why the trial of a server that was to have one learnt none."""

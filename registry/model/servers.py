@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from runtime_image.contract.server import Network, SampleRequest
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import Network
 
 HOST_BY_TRIAL: Final = "auto"
 HOST_OF_CLIENT: Final = "client"
@@ -103,20 +104,6 @@ class PythonSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthSettings:
-    """The [health] table of a revision with a server."""
-
-    hang: Literal["replace", "report", "off"] = "replace"
-    """What happens if the server is ready and does not answer any more."""
-    counter: str = ""
-    """Metric of the server that rises as long as it works, "" for none."""
-    metrics: str = "/metrics"
-    """Path of its metrics."""
-    step_s: float = 900.0
-    """Longest time in seconds in which a server that works may not move its counter."""
-
-
-@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The [server] table of a revision."""
 
@@ -172,8 +159,16 @@ class ServerSettings:
     """How it answers at /v1; None if it does not."""
     python: PythonSettings | None = None
     """Its Python packages; None if it has none of its own."""
-    health: HealthSettings = field(default_factory=HealthSettings)
-    """What happens if it does not work any more."""
+
+    @property
+    def wants_golden(self) -> bool:
+        """Whether a trial is to learn a golden sample: from the sample that the manifest marks, or
+        from the API at /v1. A server that reaches other machines may pass requests on, to somebody
+        who counts them, so its API is not asked."""
+        if any(one.golden for one in self.samples):
+            return True
+        api = self.api
+        return api is not None and not api.upstream_key and self.network == "none"
 
     @property
     def seen_host(self) -> str:

@@ -134,6 +134,23 @@ class LoadFailed(TypedDict):
     reason: str
 
 
+class Probed(TypedDict):
+    """What the probes of a starting server last met; sent every PROBED_S until it is ready."""
+
+    path: str
+    """The path of the readiness probe."""
+    status: int
+    """The status of the answer, 0 without an HTTP answer."""
+    answer: str
+    """The answer, or why there was none, in words."""
+    seconds: float
+    """Seconds since the answer is the same."""
+
+
+PROBED_S = 1.0
+"""Seconds between two PROBED frames."""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """Measurements of a trial replica. Latencies are milliseconds per run, keyed by rows.

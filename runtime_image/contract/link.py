@@ -1,4 +1,4 @@
-"""Constants of the link, version 8: frame layout, kinds, flags, limits.
+"""Constants of the link, version 9: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 8
+VERSION: Final = 9
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and the largest request body that can be configured."""
@@ -65,6 +65,7 @@ class Kind(IntEnum):
     BATCHING_OFF = 12  # replica -> manager: JSON body, reason; manager -> replica: stop batching
     UPGRADE = 13  # manager -> replica: JSON body, a compiled model to serve with
     UPGRADED = 14  # replica -> manager: JSON body, the outcome
+    PROBED = 15  # sidecar -> manager: JSON body, the last answer of a starting server
     REQUEST = 16  # gateway -> replica: aux = execution timeout in milliseconds
     RESPONSE = 17  # replica -> gateway: aux = length of the JSON part of a binary answer, or 0
     FAILED = 18  # replica -> gateway: JSON body, a RequestError
@@ -86,9 +87,11 @@ class Kind(IntEnum):
     REPORT = 33  # agent -> manager: JSON body, a HostReport
     CONNECT = 34  # gateway -> sidecar, first frame of a channel: body = key, id = exchange
     TUNNEL = 35  # gateway -> sidecar: exchange `id` is a WebSocket, without a limit of time
-    UNANSWERED = 36  # gateway -> sidecar: exchange `id` got no answer in time, or its connection
+    SAMPLE = 36  # manager -> sidecar: ask the server its golden sample
+    SAMPLED = 37  # sidecar -> manager: JSON body, a Sampled
+    UNANSWERED = 38  # gateway -> sidecar: exchange `id` got no answer in time, or its connection
     # was closed without one; the sidecar probes the server
-    HEALTH = 37  # sidecar -> manager: JSON body, a Health; only after a PING with the flag HEALTH
+    HEALTH = 39  # sidecar -> manager: JSON body, a Health; only after a PING with the flag HEALTH
 
 
 class Flag(IntEnum):

@@ -11,6 +11,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 
+from runtime_image.contract.samples import (
+    GoldenPlan,
+    GoldenSample,
+    SampleRequest,
+    golden_from_json,
+    golden_to_json,
+)
+
 ENGINE: Final = "server"
 """The engine of server functions, in revisions and in replica records."""
 Network = Literal["none", "egress"]
@@ -41,20 +49,6 @@ DESCRIPTION_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class SampleRequest:
-    """A request that a trial sends to the server, and the status that it expects.
-
-    `body` is text, or "@" and a path in the bundle. `status` 0 accepts every status below 400.
-    """
-
-    path: str = "/"
-    method: str = "GET"
-    headers: dict[str, str] = field(default_factory=dict)
-    body: str = ""
-    status: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ServerSpec:
     """Everything that a sidecar needs to run the server of one revision. Times in seconds.
 
@@ -65,7 +59,9 @@ class ServerSpec:
     address. `is_apart`: the driver starts and stops the server, not the sidecar, which then has
     neither command nor variables, and shares only the network with it. `read_only` are absolute
     paths that the server cannot change, as far as it has mounts of its own. `description` is the
-    path that a trial asks for a description of the calls, "" for a server that has none.
+    path that a trial asks for a description of the calls, "" for a server that has none. A trial
+    learns a golden sample by `golden_plan`, if there is one; other replicas have what an earlier
+    trial has learnt as `golden`.
     """
 
     revision: str
@@ -87,11 +83,14 @@ class ServerSpec:
     """Name of a metric that rises as long as the server works; "" for none."""
     metrics: str = "/metrics"
     """Path at which the server shows that metric, in Prometheus' text format."""
+    golden_plan: GoldenPlan | None = None
+    golden: GoldenSample | None = None
 
 
 def to_json(spec: ServerSpec) -> dict[str, Any]:
     """Return the spec as plain JSON data; `from_json` is its inverse."""
-    return asdict(spec)
+    golden = golden_to_json(spec.golden) if spec.golden else None
+    return {**asdict(spec), "golden": golden}
 
 
 def from_json(data: dict[str, Any]) -> ServerSpec:
@@ -101,6 +100,11 @@ def from_json(data: dict[str, Any]) -> ServerSpec:
     plain["env"] = {str(name): str(value) for name, value in dict(plain.get("env", {})).items()}
     plain["samples"] = tuple(SampleRequest(**one) for one in plain.get("samples", ()))
     plain["read_only"] = tuple(map(str, plain.get("read_only", ())))
+    if plan := plain.get("golden_plan"):
+        marked = plan["request"] and SampleRequest(**plan["request"])
+        plain["golden_plan"] = GoldenPlan(**{**plan, "request": marked})
+    if golden := plain.get("golden"):
+        plain["golden"] = golden_from_json(golden)
     spec = ServerSpec(**plain)
     if not spec.command and not spec.is_apart:
         raise ValueError("command: expected at least one word, got none")

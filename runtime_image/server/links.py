@@ -108,6 +108,11 @@ class Links:
         there = [(key, sock) for key in keys if (sock := self._socket(key)) is not None]
         return len(keys), self.progress.read(there)
 
+    @property
+    def has_one_busy_slot(self) -> bool:
+        """Whether the server answers one exchange at a time, and does so now."""
+        return self._spec.concurrency == 1 and self._table.in_use > 0
+
     def drain(self, if_idle_ms: int) -> None:
         """Handle DRAIN."""
         self._do(self._table.drain(if_idle_ms, self._loop.clock()))

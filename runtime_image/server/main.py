@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from runtime_image.contract.control import Hello, Loaded, LoadFailed
+from runtime_image.contract.control import PROBED_S, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.health import Health
 from runtime_image.contract.link import Flag, Kind
+from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.handshake import read_server_bind
@@ -24,6 +25,7 @@ from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import NoManager, hello_of
 from runtime_image.replica.opening import open_links
 from runtime_image.server import process_tree
+from runtime_image.server.golden_asks import GoldenAsks, outcome
 from runtime_image.server.health import HealthMonitor
 from runtime_image.server.links import Links
 from runtime_image.server.processes import Folders, ServerProcesses
@@ -81,6 +83,8 @@ class Sidecar:
         self._health: HealthMonitor | None = None
         self._is_asked = False
         """Whether the manager knows HEALTH."""
+        self._golden: GoldenAsks | None = None
+        self._dial = 0
         self._loaded: Loaded | None = None
         self._peak_mib = 0.0
         self._is_ending = self._is_staying = False
@@ -124,6 +128,7 @@ class Sidecar:
         self._manager.flush()
 
     def _hello(self, dial: int) -> Hello:
+        self._dial = dial
         return hello_of(self._record, self._phases, self._loaded, dial)
 
     # The manager
@@ -137,6 +142,8 @@ class Sidecar:
             self._bind(frame)
         elif frame.kind in (Kind.DRAIN, Kind.QUIESCE, Kind.RESUME):
             self._drain(frame)
+        elif frame.kind is Kind.SAMPLE:
+            self._sample()
         elif frame.kind not in (Kind.WELCOME, Kind.BATCHING_OFF):
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 
@@ -150,6 +157,20 @@ class Sidecar:
             self._links.quiesce()
         else:
             self._links.resume()
+
+    def _sample(self) -> None:
+        """Ask the golden sample, and send what it showed, unless the manager has become another one
+        meanwhile, which has not asked."""
+        dial = self._dial
+
+        def done(found: Sampled) -> None:
+            if dial == self._dial and not self._is_ending:
+                self._manager.send(pack(Kind.SAMPLED, body=json.dumps(found).encode()))
+
+        if self._golden is None or self._links is None:
+            done(outcome(SampleVerdict.NONE, "it does not serve"))
+        else:
+            self._golden.begin(done, waits=self._links.has_one_busy_slot)
 
     def _bind(self, frame: Frame) -> None:
         """Start the server. A second BIND, of a manager that connected meanwhile, is ignored."""
@@ -188,8 +209,20 @@ class Sidecar:
                 self._loop.after(WATCH_S, self._watch)
         except (OSError, ValueError) as error:
             self._fail(f"cannot start the server: {error}")
+        else:
+            self._loop.after(PROBED_S, self._tell_probed)
 
     # The start
+
+    def _tell_probed(self) -> None:
+        """Tell the manager every PROBED_S what the probes of the start meet."""
+        probed = self._start.probed() if self._start is not None and not self._is_ending else None
+        if probed is None:
+            return
+        body = json.dumps(probed).encode()
+        # Optional: a manager of an earlier version, which has adopted this sidecar, skips it.
+        self._manager.send(pack(Kind.PROBED, flags=Flag.OPTIONAL, body=body))
+        self._loop.after(PROBED_S, self._tell_probed)
 
     def _on_ready(self) -> None:
         """Try the samples of a trial, or serve."""
@@ -203,16 +236,23 @@ class Sidecar:
     def _try_samples(self, load_ms: float) -> None:
         """Run the samples of a trial, in a thread, so that the loop still answers PING."""
         # Its imports take as long as a start.
-        from runtime_image.server.trial import checks_host, describe_calls, run_samples
+        from runtime_image.server.trial import (
+            checks_host,
+            describe_calls,
+            learn_golden,
+            run_samples,
+        )
 
         assert self._spec is not None
         assert self._start is not None
+        files = Path(self._record.model_dir)
         try:
             found: dict[str, Any] = {
                 "checks_host": checks_host(self._spec, self._start.server),
                 **describe_calls(self._spec, self._start.server),
             }
-            shown = run_samples(self._spec, self._start.server, Path(self._record.model_dir))
+            shown = run_samples(self._spec, self._start.server, files)
+            found |= learn_golden(self._spec, self._start.server, files, load_ms)
         except LoadError as error:
             self._loop.post(partial(self._fail, str(error), stage=error.stage))
         except Exception as error:  # noqa: BLE001 - a thread's error would be lost
@@ -241,6 +281,8 @@ class Sidecar:
             loaded["report"] = {**self._report(load_ms, self._start.note), **found}
         else:
             loaded["limit"] = self._spec.concurrency
+            files = Path(self._record.model_dir)
+            self._golden = GoldenAsks(self._loop, self._spec.golden, self._start.server, files)
             self._links = Links(
                 self._loop,
                 self._listener,

@@ -54,7 +54,7 @@ class Probes:
     def _answered(self, answer: Answer) -> None:
         if self._is_over:
             return
-        line = self._readiness.answered(answer)
+        line = self._readiness.answered(answer, self._loop.clock())
         if line:
             self._log(line)
         if self._readiness.is_ready:

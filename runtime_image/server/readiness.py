@@ -56,6 +56,7 @@ class Readiness:
         self._until_s = now + start_s
         self._changes = 0
         self.last = Answer(0, "not probed yet")
+        self.last_since_s = now
         self.is_ready = False
 
     @property
@@ -77,9 +78,11 @@ class Readiness:
         pause_s = next((every for until, every in _INTERVALS if passed_s < until), _INTERVAL_LAST_S)
         return max(0.0, min(pause_s, self._until_s - now))
 
-    def answered(self, answer: Answer) -> str:
+    def answered(self, answer: Answer, now: float) -> str:
         """Record a probe's answer; return a line for the log if it changed, else ""."""
         is_new = answer.text != self.last.text
+        if is_new:
+            self.last_since_s = now
         self.last = answer
         self.is_ready = self.accepts(answer)
         self._changes += is_new

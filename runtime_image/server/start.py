@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from runtime_image.contract.control import Probed
 from runtime_image.contract.server import PORT_DEFAULT, ServerSpec
 from runtime_image.replica.loop import Loop
 from runtime_image.seccomp.install import install
@@ -127,6 +128,19 @@ class ServerStart:
         self._is_over = True
         if self._probes is not None:
             self._probes.cancel()
+
+    def probed(self) -> Probed | None:
+        """Return what the probes last met, None once the start is over."""
+        if self._is_over:
+            return None
+        last, now = self._readiness.last, self._loop.clock()
+        seconds = max(0.0, now - self._readiness.last_since_s)
+        return {
+            "path": self._readiness.path,
+            "status": last.status,
+            "answer": last.text,
+            "seconds": seconds,
+        }
 
     def look(self, processes: list[Process]) -> None:
         """Look once where the server listens, by its processes; for a call every WATCH_S."""

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
-import select
 import socket
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from runtime_image.contract.errors import LoadError
-from runtime_image.contract.server import (
-    BODY_SHOWN_MAX,
-    DESCRIPTION_MAX,
+from runtime_image.contract.samples import (
+    CONTENT_TYPE_MAX,
+    GOLDEN_TRIAL_S,
+    STATUS_MAX,
+    GoldenSample,
     SampleRequest,
-    ServerSpec,
+    budget_ms,
+    golden_to_json,
 )
-from runtime_image.server.connecting import Server, shut
+from runtime_image.contract.server import BODY_SHOWN_MAX, DESCRIPTION_MAX, ServerSpec
+from runtime_image.server.asking import Asked, SampleError, ask, body_of, connection
+from runtime_image.server.connecting import Server
+from runtime_image.server.golden.requests import NO_ENDPOINT, Candidate, candidates
+from runtime_image.server.golden.rules import ASKS, NotLearnt, learn, rule_of
 
 BODY_S: Final = 5.0
 """Seconds for which the body of an answer is read: a stream may have no end."""
-BODY_SENT_MAX: Final = 64 * 2**20
-"""Max bytes of a sample's body."""
-CONTENT_TYPE_MAX: Final = 100
 REASON_BODY_MAX: Final = 300
 """Max characters of an answer in the reason of a failure."""
 OTHER_HOST: Final = "fngate.example"
@@ -36,14 +35,6 @@ SDKs for MCP."""
 HOST_S: Final = 5.0
 DESCRIPTION_S: Final = 10.0
 """Seconds in which a server describes its calls."""
-STATUS_MAX: Final = 400
-"""Without a status of its own, a sample expects one below."""
-
-
-class SampleError(LoadError):
-    """A sample was not answered as expected."""
-
-    stage = "sample"
 
 
 def run_samples(spec: ServerSpec, server: Server, folder: Path) -> list[dict[str, Any]]:
@@ -68,11 +59,11 @@ def checks_host(spec: ServerSpec, server: Server) -> bool:
 
 
 def _status(server: Server, path: str, host: str) -> int:
-    with _connection(server, HOST_S, f"GET {path}") as sock:
-        connection = http.client.HTTPConnection(server.name)
-        connection.sock = sock
-        connection.request("GET", path, headers={"Host": host})
-        return connection.getresponse().status
+    with connection(server, HOST_S, f"GET {path}") as sock:
+        client = http.client.HTTPConnection(server.name)
+        client.sock = sock
+        client.request("GET", path, headers={"Host": host})
+        return client.getresponse().status
 
 
 def describe_calls(spec: ServerSpec, server: Server) -> dict[str, str]:
@@ -82,11 +73,11 @@ def describe_calls(spec: ServerSpec, server: Server) -> dict[str, str]:
         return {}
     name = f"GET {spec.description}"
     try:
-        with _connection(server, DESCRIPTION_S, name) as sock:
-            connection = http.client.HTTPConnection(server.name)
-            connection.sock = sock
-            connection.request("GET", spec.description, headers={"Host": server.name})
-            answer = connection.getresponse()
+        with connection(server, DESCRIPTION_S, name) as sock:
+            client = http.client.HTTPConnection(server.name)
+            client.sock = sock
+            client.request("GET", spec.description, headers={"Host": server.name})
+            answer = client.getresponse()
             body = answer.read(DESCRIPTION_MAX + 1)
     except (SampleError, OSError, ValueError, http.client.HTTPException) as error:
         return {"no_description": f"{name}: expected an answer, got {str(error) or error!r}"}
@@ -99,17 +90,80 @@ def describe_calls(spec: ServerSpec, server: Server) -> dict[str, str]:
     return {"description": body.decode("utf-8", "replace")}
 
 
+def learn_golden(spec: ServerSpec, server: Server, folder: Path, start_ms: float) -> dict[str, Any]:
+    """Return what a report says of the golden sample: `golden` as JSON, or `no_golden` with the
+    reason; {} where none is wanted. The server answers nobody else meanwhile. Blocks, at most
+    GOLDEN_TRIAL_S. `start_ms` is the time of the start."""
+    plan = spec.golden_plan
+    if plan is None:
+        return {}
+    until, absent, reasons = time.monotonic() + GOLDEN_TRIAL_S, set[str](), []
+    try:
+        for candidate in candidates(plan):
+            path = candidate.request.path
+            if path in absent:
+                continue
+            if candidate.rules:  # of a marked sample the trial has had an answer
+                status, reason = _try(candidate, server, folder, until)
+                if status in NO_ENDPOINT:
+                    absent.add(path)
+                if reason:
+                    reasons.append(f"{path}: {reason}")
+                    continue
+            asked = [_ask(candidate, server, folder, until) for _ in range(ASKS)]
+            return {"golden": golden_to_json(_learnt(candidate, asked, start_ms))}
+    except (NotLearnt, SampleError) as error:
+        return {"no_golden": str(error)}
+    return {"no_golden": "; ".join(dict.fromkeys(reasons))}
+
+
+def _try(candidate: Candidate, server: Server, folder: Path, until: float) -> tuple[int, str]:
+    """Return the status of a first answer, and why the request cannot make a golden sample, "" if
+    it can. The first answer may take longer than others: some engines compile for it."""
+    try:
+        answer = _ask(candidate, server, folder, until).answer
+    except SampleError as error:
+        return 0, str(error)
+    if answer.status != http.client.OK:
+        return answer.status, f"expected 200, got {answer.status}"
+    rule = rule_of([answer])
+    if rule not in candidate.rules or (candidate.needs_prompt and not answer.prompt):
+        wanted = " of the prompt" if candidate.needs_prompt else ""
+        return answer.status, f"expected {' or '.join(candidate.rules)}{wanted}, got {rule}"
+    return answer.status, ""
+
+
+def _ask(candidate: Candidate, server: Server, folder: Path, until: float) -> Asked:
+    left_s = until - time.monotonic()
+    if left_s <= 0:
+        raise SampleError(f"expected an end within {GOLDEN_TRIAL_S:g} s, got none")
+    return ask(candidate.request, server, folder, left_s)
+
+
+def _learnt(candidate: Candidate, asked: list[Asked], start_ms: float) -> GoldenSample:
+    """Return the golden sample by three answers. Raises NotLearnt also if it takes too long."""
+    answers, times_ms = [one.answer for one in asked], [one.ms for one in asked]
+    sample = learn(candidate.request, answers, times_ms, candidate.rules)
+    most_ms = budget_ms(start_ms)
+    if sample.usual_ms > most_ms:
+        raise NotLearnt(
+            f"it takes {sample.usual_ms:.0f} ms, more than {most_ms:.0f} ms (250 ms, or 5 % of the"
+            " start)"
+        )
+    return sample
+
+
 def _run(sample: SampleRequest, server: Server, folder: Path, max_s: float) -> dict[str, Any]:
-    body = _body(sample, folder)
+    body = body_of(sample, folder)
     name = f"{sample.method} {sample.path}"
     began = time.monotonic()
-    with _connection(server, max_s, name) as sock:
-        connection = http.client.HTTPConnection(server.name)
-        connection.sock = sock
+    with connection(server, max_s, name) as sock:
+        client = http.client.HTTPConnection(server.name)
+        client.sock = sock
         try:
             headers = {"Host": server.name, **sample.headers}
-            connection.request(sample.method, sample.path, body, headers)
-            answer = connection.getresponse()
+            client.request(sample.method, sample.path, body, headers)
+            answer = client.getresponse()
             ms = (time.monotonic() - began) * 1e3
             shown = _beginning(answer, sock)
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -117,8 +171,7 @@ def _run(sample: SampleRequest, server: Server, folder: Path, max_s: float) -> d
             what = f"no answer within {max_s:g} s" if waited_s >= max_s else repr(error)
             raise SampleError(f"{name}: expected {_expected(sample)}, got {what}") from error
     text = shown.decode("utf-8", "replace")
-    is_right = answer.status == sample.status if sample.status else answer.status < STATUS_MAX
-    if not is_right:
+    if not sample.accepts(answer.status):
         got = f"{answer.status} {answer.reason}: {text[:REASON_BODY_MAX]}"
         raise SampleError(f"{name}: expected {_expected(sample)}, got {got}")
     return {
@@ -133,54 +186,6 @@ def _run(sample: SampleRequest, server: Server, folder: Path, max_s: float) -> d
 
 def _expected(sample: SampleRequest) -> str:
     return f"status {sample.status}" if sample.status else f"a status below {STATUS_MAX}"
-
-
-def _body(sample: SampleRequest, folder: Path) -> bytes:
-    if not sample.body.startswith("@"):
-        return sample.body.encode()
-    path = (folder / sample.body[1:]).resolve()
-    if not path.is_relative_to(folder.resolve()) or not path.is_file():
-        raise SampleError(f"{sample.path}: expected a file of the bundle as body, got {path.name}")
-    with path.open("rb") as file:
-        return file.read(BODY_SENT_MAX)
-
-
-@contextlib.contextmanager
-def _connection(server: Server, max_s: float, name: str) -> Iterator[socket.socket]:
-    """Connect; the connection is shut after `max_s`, however slowly bytes arrive."""
-    sock = _connect(server, max_s, name)
-    over = threading.Timer(max_s, _shut_down, (sock,))
-    over.daemon = True
-    over.start()
-    try:
-        yield sock
-    finally:
-        over.cancel()
-        shut(sock)
-
-
-def _shut_down(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
-
-
-def _connect(server: Server, max_s: float, name: str) -> socket.socket:
-    try:
-        sock, error = server.begin()
-    except OSError as failed:
-        raise SampleError(f"{name}: cannot connect: {failed}") from failed
-    poll = select.poll()
-    poll.register(sock, select.POLLOUT)
-    is_connected = not error or bool(poll.poll(max_s * 1e3))
-    reason = "" if is_connected else "no connection"
-    if not reason and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-        reason = "connection refused"
-    reason = reason or server.why_not(sock)
-    if reason:
-        sock.close()
-        raise SampleError(f"{name}: cannot connect: {reason}")
-    sock.settimeout(max_s)
-    return sock
 
 
 def _beginning(answer: http.client.HTTPResponse, sock: socket.socket) -> bytes:

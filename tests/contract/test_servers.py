@@ -11,7 +11,7 @@ import pytest
 from pool_manager.core import events
 from registry.errors import DriverError
 from runtime_image.contract.link import Kind
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from tests.support.scenes import a_record
 from tests.support.sidecar_process import ask
 from tests.support.web_servers import ID, Web, ends

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pool_manager.core import eviction
+from pool_manager.core import eviction, starts
 from tests.support.nouns import sha256
 from tests.support.process_server import server_process
 from tests.support.server import Answer, ServingServer, serving
@@ -176,6 +176,60 @@ async def test_a_server_that_does_not_start_is_refused(
     assert error["detail"].count("before it was ready") <= 1
     if "no model" in command:
         assert any("no model" in line for line in error["log_tail"])
+
+
+async def test_a_trial_at_a_path_that_does_not_exist_ends(
+    server: ServingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before `start_s`, as the program does nothing else, although it logs each request; the
+    error says what was met and names the option."""
+    monkeypatch.setattr(starts, "NO_PROGRESS_S", 6.0)
+
+    operation = (await deploy(server, COMMAND + 'ready = "/missing"\n')).json()
+
+    error = operation["error"]
+    assert error["code"] == "server_refused"
+    assert "GET /missing was answered with 404 for" in error["detail"]
+    assert "--ready PATH" in error["detail"]
+    assert any('"GET /missing' in line for line in error["log_tail"])
+
+
+SLOW = b"""
+import sys, threading, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+loaded = threading.Event()
+
+
+def load():
+    for _ in range(24):
+        with open("/dev/zero", "rb", buffering=0) as source:
+            source.read(200_000)
+        time.sleep(0.5)
+    loaded.set()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if loaded.is_set() else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+threading.Thread(target=load).start()
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+async def test_a_trial_that_reads_goes_on(
+    server: ServingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may answer 404 while it loads, for twice as long as one that does nothing."""
+    monkeypatch.setattr(starts, "NO_PROGRESS_S", 6.0)
+
+    operation = (await deploy(server, COMMAND + 'ready = "/up"\n', {"app.py": SLOW})).json()
+
+    assert operation["state"] == "done", operation
 
 
 async def test_a_changed_server_takes_over(server: ServingServer) -> None:

@@ -18,7 +18,8 @@ import pytest
 from pool_manager.drivers.marked import marked
 from pool_manager.replicas.messages import WORDS
 from runtime_image.contract.link import Flag, Kind, NotStarted
-from runtime_image.contract.server import SampleRequest, ServerSpec
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import ServerSpec
 from runtime_image.server import namespaces, reaper
 from runtime_image.server.process_tree import Process, descendants
 from tests.support import foreign_servers
@@ -457,6 +458,17 @@ def test_a_server_that_never_gets_ready_is_a_failed_start() -> None:
             "not ready within 0.5 s; expected a status from 200 to 399 for /busy,"
             " got: 503 Service Unavailable"
         )
+
+
+def test_a_start_tells_what_its_probes_meet() -> None:
+    """Every second, until the server is ready; with how long that is so."""
+    with sidecar(tiny(ready="/busy", env={"REFUSAL": "404"})) as started:
+        started.bind()
+        told = [json.loads(started.expect(Kind.PROBED).body) for _ in range(2)]
+
+    seconds = [one.pop("seconds") for one in told]
+    assert told == [{"path": "/busy", "status": 404, "answer": "404 Not Found"}] * 2
+    assert 0 <= seconds[0] < seconds[1]
 
 
 @ISOLATED

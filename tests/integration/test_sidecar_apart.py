@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from runtime_image.contract.link import Kind, NotStarted
-from runtime_image.contract.server import SampleRequest, ServerSpec
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import ServerSpec
 from runtime_image.server.process_tree import descendants
 from tests.support.sidecar_process import Sidecar, ask, sidecar
 

@@ -88,7 +88,7 @@ class Servers(Promises):
     def try_out(self, is_server: bool) -> None:
         """A deploy requests a trial, which waits for its turn."""
         if TRIAL not in self.specs:
-            spec = PoolSpec(TRIAL, role="trial", is_server=is_server)
+            spec = PoolSpec(TRIAL, role="trial", is_server=is_server, evicts=True)
             self.feed(events.PoolDefined(self.spec(spec)))
 
     @rule(those=st.sets(keys))

@@ -20,7 +20,7 @@ INTRO = """
 deploy; the error names the key, the expected and the actual value.
 
 `fnctl deploy` overrides some keys: see [its options](command-line.md#fnctl-deploy). Changes of
-`[scaling]`, `[limits]` and `[labels]` apply to the function without a new revision.
+`[scaling]`, `[limits]`, `[health]` and `[labels]` apply to the function without a new revision.
 """
 TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "runtime": ("[runtime]", schema.RuntimeTable),
@@ -28,13 +28,13 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "server": ("[server]", server.ServerTable),
     "python": ("[python]", python.PythonTable),
     "openai": ("[openai] with [server]", openai.OpenAITable),
-    "health": ("[health] with [server] or [python]", health.HealthTable),
     "oip": ("[oip]", oip.OipTable),
     "scaling": ("[scaling]", schema.ScalingTable),
     "device": ("[device]", schema.DeviceTable),
     "batching": ("[batching]", schema.BatchingTable),
     "optimise": ("[optimise]", optimise.OptimiseTable),
     "limits": ("[limits]", schema.LimitsTable),
+    "health": ("[health] with [server] or [python]", health.HealthTable),
     "input.*": ("[input.NAME]", schema.InputTable),
     "output": ("[output]", output.OutputTable),
     "sample": ("[sample] with [server]", server.SampleTable),

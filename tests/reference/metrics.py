@@ -75,6 +75,9 @@ LABELS = {
     ),
     "step": "Step of the pool manager that failed.",
     "version": "Version of fngate.",
+    "verdict": (
+        "What a golden sample showed: `right`, `wrong`, `no_answer`, or `none` if nothing."
+    ),
     "victim": "Replica that made room for another pool: `idle` or `busy`.",
     "when": "Whether a replica failed while `starting` or while `serving`.",
     "xid": "Number of an error in NVIDIA's catalogue, 0 for those beyond the first 32 of a GPU.",
@@ -98,7 +101,15 @@ GROUPS = {
     "Exchanges": ("exchange", "first_byte"),
     "Models at /v1": ("input", "output", "usage", "first_token"),
     "Builds": ("builds", "running_builds", "waiting_builds"),
-    "Cold starts and replicas": ("cold", "replica", "waiting", "evictions", "pool", "manager"),
+    "Cold starts and replicas": (
+        "cold",
+        "replica",
+        "waiting",
+        "evictions",
+        "pool",
+        "manager",
+        "golden",
+    ),
     "Devices and hosts": ("device", "function", "host"),
     "Server": ("build", "gateway", "history", "access", "tasks"),
     "Process": ("process",),

@@ -40,6 +40,7 @@ GROUPS = {
         "image_gpu",
         "images",
         "replica_uids",
+        "trial_wait_s",
         "orphan_s",
         "host_lost_s",
         "host_labels",

@@ -74,13 +74,15 @@ def deploy(
 
 
 def counted(path: Path) -> list[dict[str, Any]]:
-    """Return the calls that servers with `--counts PATH` have served, in their order.
+    """Return the calls that servers with `--counts PATH` have served, in their order, but golden
+    samples.
 
     `end` is `calls` for a whole answer, `failed`, `left` (by the client) or `died`; `input` and
     `output` are tokens.
     """
     lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines]
+    found = [json.loads(line) for line in lines]
+    return [one for one in found if one["path"] != "golden"]
 
 
 @contextmanager

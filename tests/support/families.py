@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from admin.metrics import (
     BuildFamilies,
     DeviceFamilies,
+    GoldenFamilies,
     HeldFamilies,
     HostFamilies,
     OneGateway,
@@ -21,6 +22,7 @@ from admin.metrics import (
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics
 from pool_manager.core.state import Device
+from pool_manager.golden import SampleCount
 from pool_manager.hosts.view import HostView
 from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
@@ -29,6 +31,7 @@ from pool_manager.usage import HeldTotal
 from registry.builds import BuildEnd
 from registry.store.history import HistoryStatistics
 from runtime_image.contract.gpus import Reading, Telemetry
+from runtime_image.contract.samples import SampleVerdict
 
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
 
@@ -79,6 +82,8 @@ def page(balance: Balance = EMPTY) -> Metrics:
     metrics.add_source(DeviceFamilies(lambda: [gpu], dict))
     held = [HeldTotal("default", "f", "cuda", 1.0, 1.0)]
     metrics.add_source(HeldFamilies(lambda: held))
+    checks = [SampleCount("default", "f", SampleVerdict.RIGHT, 1)]
+    metrics.add_source(GoldenFamilies(lambda: checks))
     metrics.add_source(BuildFamilies(_Builds()))
     metrics.add_source(HostFamilies(lambda: [HostView("gpu2", rtt_ms=0.5, disk_free_mib=1.0)]))
     metrics.add_source(

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from pool_manager.core.liveness import Reading, Sample, Silences, Verdict, Watch
+from pool_manager.core.liveness import Reading, Silences, Verdict, Watch
+from runtime_image.contract.samples import SampleVerdict
 from runtime_image.server.counter import read_counter
 
 METRIC: Final = "engine:steps_total_count"
@@ -184,9 +185,9 @@ class Play:
         cpu = 0.01 if self._is_idle else 1.0
         return Reading(open=len(self._open), moved=self._moved, counter=self._counted, cpu=cpu)
 
-    def _sample(self) -> Sample:
+    def _sample(self) -> SampleVerdict:
         if self.kind.answers_sample is None:
-            return Sample.NONE
+            return SampleVerdict.NONE
         if self.is_hung or not self.kind.answers_sample or self.now < self._paused_until_s:
-            return Sample.NO_ANSWER
-        return Sample.RIGHT
+            return SampleVerdict.NO_ANSWER
+        return SampleVerdict.RIGHT

@@ -37,6 +37,7 @@ from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import TRANSITIONS, PoolSpec, Replica, State
+from pool_manager.core.trial_room import is_called
 from registry.exchange import PoolEndpoints
 from tests.support.book import Book, host_of
 from tests.support.host_links import HostLinks
@@ -411,9 +412,23 @@ class Promises(RuleBasedStateMachine):
         replica = self.replica(drain.id)
         is_cordoned = replica.device in self.cordoned or self.links.is_leaving(replica.host)
         is_left = is_cordoned and self.machine.is_open
-        if not (is_unwanted or is_left or self.is_surplus(key)):
+        asleep = isinstance(self.event, events.SleepRequested) and self.event.force
+        is_left = is_left or (asleep and self.event.key == key)
+        if not (is_unwanted or is_left or self.is_surplus(key) or self.is_ended_start(drain.id)):
             assert self.is_swap(drain.id)
             assert not self.specs[key].is_server
+
+    def is_ended_start(self, id: str) -> bool:
+        """Return whether a start may end without a failure: it was put to sleep, or it has loaded
+        for far too long while nobody waits for it."""
+        replica = self.replica(id)
+        if replica.adopted or self.before.get(id) not in ("starting", "standby", "loading"):
+            return False
+        requests = events.SleepRequested, events.UnloadRequested
+        if isinstance(self.event, requests) and self.event.key == replica.pool:
+            return True
+        load = self.machine.cluster.demand.load(replica.pool)
+        return self.before[id] == "loading" and not load.busy
 
     def is_surplus(self, key: str) -> bool:
         pool = self.machine.pools[key]
@@ -459,7 +474,7 @@ class Promises(RuleBasedStateMachine):
         idle = (unwanted or is_cordoned) and not has_begun
         is_nowhere = replica.device not in ("", *self.book.devices)
         is_gone = self.cordoned.get(replica.device, False) or is_nowhere
-        ended_itself = ended or missing or is_gone or id in self.late
+        ended_itself = ended or missing or is_gone or id in self.late or self.is_ended_start(id)
         assert ended_itself or replica.role in ("trial", "standby") or idle
 
     # Invariants over all commands of an event
@@ -583,6 +598,9 @@ class Promises(RuleBasedStateMachine):
         ]
         standbys = {id for id in self.book.standbys() if self.replica(id).is_coming}
         idle = self.idle()
+        if spec.role == "trial" and not spec.evicts:
+            pools = self.machine.pools
+            idle = {id for id in idle if not is_called(pools[self.replica(id).pool], self.now)}
         for group in chain.from_iterable(combinations(idle, n) for n in range(len(idle) + 1)):
             taken = Counter(self.replica(id).pool for id in group)
             pools = self.machine.pools

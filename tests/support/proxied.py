@@ -300,8 +300,9 @@ async def gate(
     made = [Key(s[3:9], fingerprint(s), scopes) for s, scopes in (keys or {}).items()]
     # With a public host the operator has said who may call without a key.
     ring = KeyRing(made, TOKEN, Openness.CLOSED if made else Openness.OPEN)
-    delivery = Delivery(DispatchLimits(), "worker", Pools(), KnownPast())
     settings = settings or GatewaySettings(port=0, fast_front=is_fast)
+    dispatch_limits = DispatchLimits(settings.held_bytes_max)
+    delivery = Delivery(dispatch_limits, "worker", Pools(), KnownPast())
     deployed = server_function(
         exchange or ExchangeLimits(),
         paths or PathRules(),

@@ -356,9 +356,13 @@ class Sidecar:
                 return reading
 
     def expect(self, kind: Kind) -> Frame:
-        """Return the next frame, which must be of this kind; the log explains another one."""
+        """Return the next frame, which must be of this kind; the log explains another one. PROBED,
+        which a slow start sends every second, is skipped unless it is expected."""
         try:
-            return self.control.next(kind)
+            while (frame := self.control.next()).kind is Kind.PROBED is not kind:
+                pass
+            assert frame.kind is kind, frame
+            return frame
         except (EOFError, AssertionError) as error:
             raise AssertionError(f"{error!r}; log: {self.log.read_text()}") from error
 

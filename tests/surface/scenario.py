@@ -33,7 +33,7 @@ from registry.model.servers import Mount, PathRules, ServerImage
 from registry.store.keys import KeyRing
 from registry.usage import UsageRow
 from runtime_image.contract.compiled import CompiledModel, OutputParity, ShapeRange
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from tests.support.nouns import server_deployed
 from tests.support.operator import MODEL
 from tests.surface.cli_output import CliOutput, make_environment

@@ -45,7 +45,8 @@ class DeployedServer(msgspec.Struct):
 
 
 class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
-    """Result of a deploy or a rollback; empty until it is done. `switch`: the change of the
+    """Result of a deploy or a rollback; empty until it is done. `made_room`: that the function made
+    room for its trial, at the end of the wait for room. `switch`: the change of the
     traffic. `compiled`: whether there is a compiled model, only if function.toml asks for one.
     `media`: the numbers that pictures and sounds become, only of integers.
     `warnings`: what cannot be kept or started now, only if there is something.
@@ -61,6 +62,7 @@ class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
     compiled: str | UnsetType = UNSET
     media: str | UnsetType = UNSET
     switch: str | UnsetType = UNSET
+    made_room: str | UnsetType = UNSET
     server: DeployedServer | UnsetType = UNSET
     warnings: list[str] | UnsetType = UNSET
     from_: str | UnsetType = UNSET

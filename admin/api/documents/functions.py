@@ -16,7 +16,8 @@ from registry.model.servers import ModelApi, Mount, PathRules, PythonSettings, S
 from runtime_image.contract.compiled import CompilerName, Form, OutputParity, ShapeRange
 from runtime_image.contract.model import InputRule, OutputRule
 from runtime_image.contract.precision import PrecisionReport
-from runtime_image.contract.server import Network, SampleRequest
+from runtime_image.contract.samples import SampleRequest, SampleVerdict
+from runtime_image.contract.server import Network
 from runtime_image.contract.signature import Signature
 
 T = TypeVar("T")
@@ -69,8 +70,10 @@ class BuildDetail(BuildRow, kw_only=True):
 
 class FunctionRow(msgspec.Struct, kw_only=True):
     """A function with its state. `oip_name`: its name at /v2, "" for its own. `phase`: that of a
-    waking function. `rate` and the quantiles cover the last minute; null means unknown.
-    `reserved_user`: which reserved user id the server of its image may have, "" for none."""
+    waking function; `awaited`: what the readiness probes of its server meet, and for how long, null
+    for the first seconds. `rate` and the quantiles cover the last minute; null means unknown.
+    `reserved_user`: which reserved user id the server of its image may have, "" for none. `golden`:
+    the worst verdict of its replicas' golden samples."""
 
     name: str
     oip_name: str
@@ -79,6 +82,7 @@ class FunctionRow(msgspec.Struct, kw_only=True):
     state: PoolState
     reason: str
     phase: str | None
+    awaited: str | None
     ready: int
     wanted: int
     held: int
@@ -100,6 +104,7 @@ class FunctionRow(msgspec.Struct, kw_only=True):
     created_s: float
     build: BuildRow | None
     reserved_user: str
+    golden: SampleVerdict
 
 
 class Quantiles(msgspec.Struct):

@@ -98,10 +98,13 @@ def _grow(kept: list[Column], title: str, most: int, spare: int) -> int:
 
 
 def upcoming(item: FunctionRow, context: RowContext) -> str:
-    """Return the next change and its time: ready, asleep, or how long a call would wait now. A
-    server stays awake while exchanges are open, which may take long: their number is shown."""
+    """Return the next change and its time: ready, asleep, or how long a call would wait now; of a
+    long start, what is waited for. A server stays awake while exchanges are open, which may take
+    long: their number is shown."""
     state = item.get("state")
     ready_ms = item.get("ready_in_ms")
+    if state == "waking" and item.get("awaited"):
+        return shown(get(item, "awaited"))
     if state == "waking":
         phase = shown(get(item, "phase") or "ready")
         if ready_ms is None:

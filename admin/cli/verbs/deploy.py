@@ -139,6 +139,13 @@ Measure = Annotated[
         "--measure", help="Run the trial and measure, although an earlier deploy measured it."
     ),
 ]
+Evict = Annotated[
+    bool,
+    typer.Option(
+        "--evict",
+        help="Take the device of a function that is being called if no other one gets free.",
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option(
@@ -165,6 +172,7 @@ class Flags:
     now: bool
     pull: bool
     measure: bool
+    evict: bool
     no_wait: bool
     list_only: bool
     yes: bool
@@ -198,6 +206,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     breaking: Breaking = False,
     now: Now = False,
     measure: Measure = False,
+    evict: Evict = False,
     no_wait: NoWait = False,
     list_only: ListOnly = False,
     yes: Yes = False,
@@ -244,7 +253,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         network=network and network.value,
         concurrency=concurrency,
     )
-    flags = Flags(trust, breaking, now, pull, measure, no_wait, list_only, yes)
+    flags = Flags(trust, breaking, now, pull, measure, evict, no_wait, list_only, yes)
     _deploy_path(session, path, name, server, overrides, flags)
 
 
@@ -260,14 +269,15 @@ def _deploy_path(
     if path is not None and not built and is_repository(path):
         from admin.cli.repository.deploying import Options, deploy_repository
 
-        if flags.list_only:
-            raise typer.BadParameter(
-                "expected the folder of one function, got a model repository", param_hint="--list"
-            )
-        if flags.measure:
+        single = {
+            "--list": flags.list_only,
+            "--measure": flags.measure,
+            "--evict": flags.evict,
+        }
+        if given_one := next((name for name, is_given in single.items() if is_given), ""):
             raise typer.BadParameter(
                 "expected the folder of one function, got a model repository",
-                param_hint="--measure",
+                param_hint=given_one,
             )
         deploy_repository(session, path, name, Options(overrides, flags.breaking, flags.no_wait))
         return
@@ -286,6 +296,7 @@ def _deploy_path(
         now=flags.now,
         pull=flags.pull,
         measure=flags.measure,
+        evict=flags.evict,
     )
     _deploy(session, collected, request, flags.no_wait)
 

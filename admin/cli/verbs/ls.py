@@ -85,6 +85,8 @@ def render(items: Sequence[dict[str, Any]], now_s: float, room: int | None = Non
 def row(item: dict[str, Any], now_s: float) -> tuple[str, ...]:
     """Return the cells of one function."""
     state, phase = get(item, "state"), get(item, "phase")
+    if state == "warm" and get(item, "golden") == "wrong":
+        phase = "wrong answers"
     return (
         get(item, "name"),
         get(item, "revision"),

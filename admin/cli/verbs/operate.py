@@ -116,12 +116,13 @@ def scale(  # noqa: PLR0913 - typer takes one parameter per option
 def sleep(session: Session, name: Name, force: Force = False) -> None:
     """Stop a function's idle replicas now.
 
-    Does not wait for their idle time. Replicas with a call stay, and so do those that min keeps.
-    The next call wakes the function.
+    Does not wait for their idle time. Replicas with a call stay, and so do those that min keeps. A
+    start that no call waits for ends, too. The next call wakes the function.
 
     With --force, replicas with calls take no new ones and stop when these are answered. Nothing is
     killed at once: calls have their timeout_s, exchanges and WebSockets of servers drain_s. A call
-    that comes meanwhile wakes the function again. Replicas of min stay, and those that load.
+    that comes meanwhile wakes the function again. Replicas of min stay. A start ends also if calls
+    wait for it; they wait for the next one.
 
     \b
     Examples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -16,7 +17,6 @@ from gateway.pages.origins import asked_for
 from gateway.v1 import shapes
 from gateway.v1.endpoints import MODELS, PREFIX, Protocol
 from gateway.v1.model_list import Model, list_document, model_document, names_of
-from registry.errors import FnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gateway.admission.callers import Caller
     from gateway.http.context import Invoker
     from gateway.pages.origins import Asked
-    from gateway.replies import Reply
 
 _PLACE = (PREFIX + MODELS).decode()
 
@@ -51,10 +50,7 @@ class ModelRoutes:
             caller = self._admission.enter_models(credential, asked)
             return problems.json_answer(self._document(asked, path, protocol, caller))
 
-        def shape(error: FnError) -> Reply:
-            return shapes.reply(protocol, error, request_id)
-
-        response = await answered(request, listed, shape)
+        response = await answered(request, listed, partial(shapes.reply, protocol, request_id))
         response.headers["X-Request-Id"] = request_id
         return response
 

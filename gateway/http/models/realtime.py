@@ -27,7 +27,7 @@ from gateway.v1 import shapes
 from gateway.v1.endpoints import PREFIX, REALTIME, Protocol
 from gateway.v1.realtime import PROTOCOL, ModelQuery, Offered, find_model, split_offer
 from gateway.v1.upstream_key import with_key
-from registry.errors import BadRequest, FnError
+from registry.errors import BadRequest
 
 if TYPE_CHECKING:
     from gateway.admission.callers import Caller
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gateway.proxy.exchange import Exchange
     from gateway.proxy.ports import ClientSide
     from gateway.proxy.request_head import RequestHead
-    from gateway.replies import Reply
     from registry.catalog import Deployed
 
 PLACE: Final = (PREFIX + REALTIME).decode()
@@ -55,7 +54,7 @@ class RealtimeRequests:
         invoker, header = self._invoker, header_of(head)
         admission = invoker.admission
         journal = ExchangeJournal(invoker, PLACE, head.method.decode(), correlate(header))
-        journal.shape = partial(_shaped, journal.request_id)
+        journal.shape = partial(shapes.reply, Protocol.OPENAI, journal.request_id)
         try:
             journal.enter()
             offered = split_offer(head.fields.get(PROTOCOL.lower()))
@@ -106,7 +105,3 @@ def _head_for_server(head: RequestHead, offered: Offered) -> RequestHead:
     added = ((PROTOCOL, b", ".join(offered.others)),) if offered.others else ()
     fields = without(head.fields, _REWRITTEN, added)
     return head._replace(fields=fields, options=head.options - _REWRITTEN)
-
-
-def _shaped(request_id: str, error: FnError) -> Reply:
-    return shapes.reply(Protocol.OPENAI, error, request_id)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from gateway.admission.calls import REQUEST_ID
 from gateway.proxy.fields import Malformed
-from gateway.proxy.framing import encode_chunk, make_framer
+from gateway.proxy.framing import BodyKind, Framing, encode_chunk, make_framer
 from gateway.proxy.plan import State
 from gateway.replies import CLOSE, Reply
 from gateway.v1.bounds import SLICE
@@ -21,16 +21,20 @@ from gateway.v1.waiting import WaitingStream
 from registry.errors import BadRequest, BodyTimeout, BodyTooLarge, FnError
 
 if TYPE_CHECKING:
+    from gateway.admission.callers import Caller
     from gateway.http.exchange_journal import ExchangeJournal
-    from gateway.http.reservations import BodyBudget, BodyReservation
+    from gateway.http.known_heads import CutHead
+    from gateway.http.models.router import ModelRequests
+    from gateway.http.reservations import BodyReservation
+    from gateway.pages.origins import Asked
     from gateway.proxy.exchange import Exchange
-    from gateway.proxy.framing import Data
+    from gateway.proxy.framing import BodyFramer, Data
     from gateway.proxy.ports import ClientSide
     from gateway.proxy.request_head import RequestHead
+    from gateway.v1.endpoints import Endpoint
     from gateway.v1.multipart import FormRequest
     from gateway.v1.rewriting import ModelAnswer
     from gateway.v1.scanning import JsonRequest
-    from gateway.v1.turns import ScanTurns
 
 Scanned: TypeAlias = "JsonRequest | FormRequest"
 
@@ -39,6 +43,27 @@ RATE_MIN: Final = 1024
 """Bytes per second: a body that arrives more slowly than that has no more than its time limit."""
 SMALL_MAX: Final = 64 * 1024
 """Max bytes of a body that is scanned as soon as it is complete, without a turn."""
+
+
+class ModelHead(NamedTuple):
+    """What was decided about the head of a request, whose body names the model."""
+
+    head: RequestHead
+    ref: str
+    """Its path, for the access log."""
+    method: str
+    endpoint: Endpoint
+    query: bytes
+    caller: Caller
+    asked: Asked
+    added: tuple[tuple[str, str], ...]
+    """Further headers of every answer."""
+    body_max: int
+    """Max bytes of the body."""
+
+    def framing(self, cut: CutHead) -> Framing:
+        """Return the framing of the body of a request with this head."""
+        return Framing(BodyKind.LENGTH, cut.length) if cut.length else self.head.framing
 
 
 class Routed(NamedTuple):
@@ -52,16 +77,6 @@ class Routed(NamedTuple):
     drains: bool
 
 
-class Router(Protocol):
-    """Finds the function of a request; see `gateway.http.models.router`."""
-
-    def scan(self, request: ModelRequest, body: bytes) -> Generator[None, None, Scanned]:
-        """Return what the gateway reads of the request, yielding between. Raises BadRequest."""
-
-    def route(self, request: ModelRequest, scanned: Scanned) -> Routed:
-        """Return the exchange of a request. Raises FnError."""
-
-
 class _State(Enum):
     ARRIVING = "arriving"
     SCANNING = "scanning"
@@ -70,69 +85,63 @@ class _State(Enum):
 
 
 class ModelRequest:
-    """One request to /v1. `limits`: max bytes of the body, and max seconds without a byte of it.
+    """One request to /v1, whose head is `decided` and whose body has the `framing`.
 
-    `arriving` has this while its body arrives, and `count_second` is called once a second for all
-    in it. `turns`: of the scans of large bodies.
+    `key`: of the head in the memory of heads, None where that does not learn.
     """
 
     __slots__ = (
-        "_arriving",
-        "_began_s",
         "_body",
-        "_body_max",
-        "_body_s",
         "_client",
         "_exchange",
         "_framer",
+        "_framing",
         "_is_client_full",
         "_is_client_gone",
         "_is_cut",
         "_is_started",
+        "_models",
         "_moved_s",
         "_reservation",
         "_routed",
-        "_router",
         "_scanning",
         "_size",
         "_state",
-        "_turns",
-        "head",
+        "began_s",
+        "decided",
         "is_request_whole",
         "journal",
+        "key",
         "peer",
     )
 
-    def __init__(  # noqa: PLR0913 - its head, its limits and its collaborators
+    def __init__(  # noqa: PLR0913 - its head and its collaborators
         self,
-        head: RequestHead,
+        models: ModelRequests,
+        decided: ModelHead,
+        framing: Framing,
         client: ClientSide,
         peer: bytes,
         journal: ExchangeJournal,
-        router: Router,
-        budget: BodyBudget,
-        arriving: set[ModelRequest],
-        turns: ScanTurns,
-        limits: tuple[int, float],
+        key: bytes | None,
     ) -> None:
-        self.head = head
+        self._models = models
+        self.decided = decided
         self.peer = peer
         self.journal = journal
+        self.key = key
         self._client = client
-        self._router = router
-        self._arriving = arriving
-        self._turns = turns
-        self._body_max, self._body_s = limits
-        self._framer = make_framer(head.framing)
-        self._body = bytearray()
+        self._framing = framing
+        self._framer: BodyFramer | None = None
+        self._body: bytes | bytearray = b""
         self._size = 0
-        self._began_s = self._moved_s = monotonic()
-        self._reservation: BodyReservation | None = budget.open(self._refuse)
+        self.began_s = self._moved_s = monotonic()
+        self._reservation: BodyReservation | None = None
         self._scanning: Generator[None, None, None] | None = None
         self._exchange: Exchange | None = None
         self._routed: Routed | None = None
         self._is_started = self._is_client_full = self._is_client_gone = self._is_cut = False
-        self.is_request_whole = head.framing.is_empty
+        self.is_request_whole = framing.is_empty
         self._state = _State.ARRIVING
 
     # The exchange, for the client's connection
@@ -148,21 +157,24 @@ class ModelRequest:
         if self.is_request_whole:
             self._begin_scan()
             return
-        self._arriving.add(self)
-        if self.head.expects_continue and not self._size:
+        self._models.arriving.add(self)
+        if self.decided.head.expects_continue and not self._size:
             self._client.write(CONTINUE)
 
     def request_data(self, data: bytes) -> None:
         """Take bytes of the body, in the framing of the head."""
-        if self._state is not _State.ARRIVING or self._reservation is None:
+        if self._state is not _State.ARRIVING:
             return
+        if self._framer is None or self._reservation is None:
+            self._framer, self._body = make_framer(self._framing), bytearray()
+            self._reservation = self._models.budget.open(self._refuse)
         pieces: list[Data] = []
         try:
             self._framer.feed(data, pieces)
             count = sum(map(len, pieces))
             self._size += count
-            if self._size > self._body_max:
-                raise BodyTooLarge(f"expected a body of at most {self._body_max} bytes, got more")
+            if self._size > (most := self.decided.body_max):
+                raise BodyTooLarge(f"expected a body of at most {most} bytes, got more")
             self._reservation.grow(count)
             # One buffer: a chunk of two bytes takes fifty as an object.
             self._body += b"".join(pieces)
@@ -174,7 +186,10 @@ class ModelRequest:
 
     def request_whole(self, data: bytes) -> None:
         """Take the whole body, before `start`."""
-        self.request_data(data)
+        if len(data) > SMALL_MAX:
+            self.request_data(data)
+        else:
+            self._body, self._size = data, len(data)  # its exchange counts it, in the same step
         self.request_end()
 
     def request_end(self) -> None:
@@ -189,9 +204,6 @@ class ModelRequest:
             self._exchange.fail(error)
         else:
             self._refuse(error)
-
-    def client_eof(self) -> None:
-        """Do nothing: there is no tunnel."""
 
     def client_lost(self) -> None:
         """End the request: the client has left. Its answer may go on at the server."""
@@ -230,11 +242,10 @@ class ModelRequest:
         if not self._is_client_gone:
             self._client.write(data)
 
-    def pause_body(self) -> None:
-        """Do nothing: the body is complete."""
+    def _ignore(self) -> None:
+        """Do nothing: there is no tunnel, and the body is complete."""
 
-    def resume_body(self) -> None:
-        """Do nothing: the body is complete."""
+    client_eof = begin_tunnel = write_eof = pause_body = resume_body = _ignore
 
     def answer(self, reply: Reply) -> None:
         """Implement `ClientSide.answer`. After a comment, an error is an event, and the end cut."""
@@ -245,12 +256,6 @@ class ModelRequest:
             self._client.write(encode_chunk(self._routed.answer.refused(bytes(reply.body))))
         else:
             self._client.answer(reply)
-
-    def begin_tunnel(self) -> None:
-        """Do nothing: there is no tunnel."""
-
-    def write_eof(self) -> None:
-        """Do nothing: there is no tunnel."""
 
     def finish(self, *, keep: bool) -> None:
         """Implement `ClientSide.finish`."""
@@ -285,11 +290,12 @@ class ModelRequest:
 
     def count_second(self, now: float) -> None:
         """Refuse a body that arrives too slowly; to be called once a second while it arrives."""
+        limit_s = self._models.body_read_s
         if not self._client.tick():
             self.client_lost()
-        elif now - self._moved_s > self._body_s:
-            self._refuse(BodyTimeout(f"no byte of the body arrived in {self._body_s:g} s"))
-        elif now - self._began_s > self._body_s + self._size / RATE_MIN:
+        elif now - self._moved_s > limit_s:
+            self._refuse(BodyTimeout(f"no byte of the body arrived in {limit_s:g} s"))
+        elif now - self.began_s > limit_s + self._size / RATE_MIN:
             self._refuse(
                 BodyTimeout(f"the body arrived with less than {RATE_MIN} bytes per second")
             )
@@ -305,7 +311,7 @@ class ModelRequest:
         if not comment:
             return
         if routed.answer.begin_early():
-            keeps = self.head.keep_alive
+            keeps = self.decided.head.keep_alive
             added = (*self.journal.added, (REQUEST_ID, self.journal.request_id))
             self._client.write(routed.waiting.head(added, keeps=keeps))
         self._client.write(encode_chunk(comment))
@@ -314,18 +320,18 @@ class ModelRequest:
 
     def _begin_scan(self) -> None:
         """Find the model in the complete body."""
-        self._arriving.discard(self)
+        self._models.arriving.discard(self)
         self._state = _State.SCANNING
         self._scanning = self._scan()
         if self._size > SMALL_MAX or self.continue_scan():
-            self._turns.add(self)
+            self._models.turns.add(self)
 
     def _scan(self) -> Generator[None, None, None]:
         """Scan the body and begin the exchange; yields where the loop should take a turn."""
-        body, self._body = bytes(self._body), bytearray()
+        body, self._body = bytes(self._body), b""
         if len(body) > SLICE:
             yield  # each copy of a large body takes as long as a turn should
-        scanned = yield from self._router.scan(self, body)
+        scanned = yield from self._models.scan(self.decided, body)
         if len(body) > SLICE:
             yield
         del body  # in `scanned`, as far as it is needed
@@ -347,7 +353,7 @@ class ModelRequest:
     def _run(self, scanned: Scanned) -> None:
         """Begin the exchange."""
         try:
-            routed = self._router.route(self, scanned)
+            routed = self._models.route(self, scanned)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             self._refuse(error)
             return
@@ -368,7 +374,7 @@ class ModelRequest:
             return
         self._leave()
         reply = self.journal.problem(error, None, self._size)
-        keep = self.head.keep_alive and self.is_request_whole and not reply.closes
+        keep = self.decided.head.keep_alive and self.is_request_whole and not reply.closes
         if not keep and not reply.closes:
             reply = reply._replace(headers=(*reply.headers, CLOSE))
         self._client.answer(reply)
@@ -376,12 +382,12 @@ class ModelRequest:
 
     def _leave(self) -> None:
         self._state = _State.OVER
-        self._arriving.discard(self)
+        self._models.arriving.discard(self)
         self._scanning = None
         self._forget_body()
 
     def _forget_body(self) -> None:
-        self._body = bytearray()
+        self._body = b""
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
             reservation.release()

@@ -46,7 +46,10 @@ from runtime_image.contract.link import Kind
 from runtime_image.contract.model import InputRule
 from runtime_image.contract.signature import Signature, TensorSpec
 from runtime_image.link.frames import Frame, LinkError
+from runtime_image.server.golden.answers import read_answer
+from runtime_image.server.golden.png import read_png
 from tests.fuzz.subject import FNCTL_S, KIB, THREAD_S, Bound, Subject
+from tests.support.golden import png
 from tests.support.interfaces import PICTURE, description, named, python_deployed
 from tests.support.odd_bodies import form_models_of, models_of
 from tests.support.scans import run
@@ -76,6 +79,12 @@ INTERFACE = json.dumps(
 ).encode()
 NPY_HEAD = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }"
 NPY = b"\x93NUMPY\x01\x00" + len(NPY_HEAD).to_bytes(2, "little") + NPY_HEAD + b"\0" * 8
+GOLDEN = (
+    b'{"choices":[{"text":"a b c","logprobs":{"tokens":["a"," b"," c"],"token_logprobs":'
+    b'[null,-2.5,-0.25],"top_logprobs":[null,{" b":-2.5},{" c":-0.25,"d":-3}]},'
+    b'"prompt_logprobs":[null,{"7":{"logprob":-1.5}}]}],"usage":{"prompt_tokens":2}}'
+)
+PNG = png(4, 5, bytes(60), kind=4)
 OCTETS = "application/octet-stream"
 TOML = b"""schema = 1
 name = "digits"
@@ -346,6 +355,15 @@ BUILDERS = (
         check=_check_usage,
         lines=Bound(20_000, 2),
     ),
+    Subject(
+        "golden",
+        lambda data: read_answer(200, "application/json", data),
+        (GOLDEN, b'{"data":[{"embedding":[0.25,-1e-3,7]}]}'),
+        64 * KIB,
+        steps_s=THREAD_S,
+        lines=Bound(4_000, 12),
+    ),
+    Subject("png", read_png, (PNG,), 64 * KIB, (ValueError,), THREAD_S, lines=Bound(2_000, 900)),
     Subject(
         "greeting",
         _any_of(_key, lambda data: _request_error(Frame(Kind.FAILED, 0, 0, 0, b"", data))),

@@ -146,7 +146,7 @@ def _check_written(raw: bytes) -> None:
 def _check_template(head: ResponseHead, given: Answering) -> None:
     _check_written(forward_answer(head, given).head)
     varying = ((b"Server-Timing", VARYING), (b"X-Request-Id", VARYING))
-    template = make_template(given._replace(added=(*given.added, *varying)), head)
+    template = make_template(given._replace(added=(*given.added, *varying)), head, head.framing)
     filled = ((b"Server-Timing", b"t"), (b"X-Request-Id", b"i"))
     alone = forward_answer(head, given._replace(added=(*given.added, *filled)))
     assert template.fill(b"t", b"i") == alone.head, "the template differs"

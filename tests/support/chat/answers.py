@@ -142,6 +142,26 @@ def _is_result(last: Any) -> bool:
     return not {"tool", "tool_result", "function_call_output"}.isdisjoint(kinds)
 
 
+def logprob_of(text: str, place: int) -> float:
+    """Return the log probability of the token in a place of a text."""
+    return -(zlib.crc32(f"{place} {text}".encode()) % 3000) / 1000
+
+
+def _chat_logprobs(words: list[str], text: str) -> Body:
+    found = [(word, logprob_of(text, place)) for place, word in enumerate(words)]
+    tokens = [{"token": word, "logprob": logprob, "bytes": None} for word, logprob in found]
+    return {"content": [{**one, "top_logprobs": [one]} for one in tokens]}
+
+
+def _completion_logprobs(words: list[str], text: str, *, is_echo: bool) -> Body:
+    tokens = [*(text.split() if is_echo else ()), *words]
+    logprobs: list[float | None] = [logprob_of(text, place) for place in range(len(tokens))]
+    tops: list[Body | None] = [{token: one} for token, one in zip(tokens, logprobs, strict=True)]
+    if is_echo:
+        logprobs[0] = tops[0] = None
+    return {"tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops}
+
+
 def chat(body: Body, text: str) -> Answer:
     """POST /chat/completions."""
     said = _say(body, text, body["messages"][-1])
@@ -152,7 +172,9 @@ def chat(body: Body, text: str) -> Answer:
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
     head = {"id": f"chatcmpl-{said.id}", "created": CREATED, "model": body["model"]}
     reason = "tool_calls" if said.tool else said.cause
-    choice = {"index": 0, "message": message, "finish_reason": reason}
+    choice: Body = {"index": 0, "message": message, "finish_reason": reason}
+    if body.get("logprobs") and not said.tool:
+        choice["logprobs"] = _chat_logprobs(said.words, text)
     usage = _usage(said)
     document = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
     return Answer(document, _chat_events(body, head, said, reason), said.input, len(said.words))
@@ -199,7 +221,11 @@ def completion(body: Body, text: str) -> Answer:
             yield False, event({**head, "choices": [], "usage": _usage(said)})
         yield False, event("[DONE]")
 
-    document = {**head, "choices": [choice(said.text, said.cause)], "usage": _usage(said)}
+    whole = choice(said.text, said.cause)
+    if body.get("logprobs") is not None:
+        is_echo = bool(body.get("echo"))
+        whole["logprobs"] = _completion_logprobs(said.words, text, is_echo=is_echo)
+    document = {**head, "choices": [whole], "usage": _usage(said)}
     return Answer(document, events(), said.input, len(said.words))
 
 

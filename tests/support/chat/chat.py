@@ -38,6 +38,8 @@ ANSWERS = {
     "/messages/count_tokens": plain.token_count,
 }
 SPEECH = "/audio/speech"
+GOLDEN = "A gate holds every call until its model wakes."
+"""Beginning of the text of golden samples, which fngate asks by itself. They are counted apart."""
 SPOKEN = ("system", "messages", "prompt", "input", "query", "documents")
 """Members of a request with its text, in their order."""
 
@@ -101,6 +103,8 @@ class Chat:
         self._last = {"path": request.path, "fields": request.fields, "bytes": len(request.body)}
         self._last["body"] = {name: one for name, one in body.items() if name != "file"}
         text = " ".join(filter(None, (text_of(body.get(name)) for name in SPOKEN)))
+        if self._given.corrupt and os.access(self._given.corrupt, os.F_OK):
+            text = text[::-1]
         orders = orders_of(text)
         rate = self._given.rate if orders.rate < 0 else orders.rate
         asked = Asked(path, body, text, orders, 1 / rate if rate else 0.0)
@@ -165,7 +169,8 @@ class Chat:
             raise
         if last:
             # Counted before its end: a client that has the answer finds it counted.
-            self._count(asked.path, "calls", made.input, made.output)
+            place = "golden" if asked.text.startswith(GOLDEN) else asked.path
+            self._count(place, "calls", made.input, made.output)
             await client.send(last)
 
     async def _whole(self, client: Client, asked: Asked, made: Answer) -> bytes:
@@ -284,6 +289,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0, help="tokens per second; 0: no pauses")
     parser.add_argument("--burst", type=int, default=1, help="events in a chunk, without pauses")
     parser.add_argument("--start", type=float, default=0.0, help="seconds until it listens")
+    parser.add_argument("--corrupt", help="file that makes all answers wrong while it exists")
     parser.add_argument("--counts", help="file that gets a line of JSON for each call")
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     asyncio.run(Chat(parser.parse_args()).serve())

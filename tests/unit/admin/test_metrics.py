@@ -9,6 +9,7 @@ from admin.metrics import (
     MIB,
     BuildFamilies,
     DeviceFamilies,
+    GoldenFamilies,
     HeldFamilies,
     HostFamilies,
     OneGateway,
@@ -16,6 +17,7 @@ from admin.metrics import (
     ServerFamilies,
 )
 from pool_manager.core.state import Device
+from pool_manager.golden import SampleCount
 from pool_manager.hosts.view import HostView
 from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
@@ -24,6 +26,7 @@ from pool_manager.usage import HeldTotal
 from registry.builds import BuildEnd
 from registry.store.history import HistoryStatistics
 from runtime_image.contract.gpus import Reading, Telemetry
+from runtime_image.contract.samples import SampleVerdict
 
 
 def test_the_server_says_what_it_is_and_how_it_writes() -> None:
@@ -236,6 +239,17 @@ def test_a_gpu_shows_its_power_and_its_errors() -> None:
         ("fngate_device_xid_errors_total", "31"): 2,
         ("fngate_device_xid_errors_total", "79"): 1,
     }
+
+
+def test_checks_count_by_verdict() -> None:
+    """Functions that were never checked are left out."""
+    families = GoldenFamilies(lambda: [SampleCount("default", "chat", SampleVerdict.WRONG, 2)])
+    families.snapshot()
+    (family,) = families.collect()
+    (sample,) = family.samples
+
+    assert (sample.name, sample.value) == ("fngate_golden_samples_total", 2)
+    assert sample.labels == {"function": "chat", "namespace": "default", "verdict": "wrong"}
 
 
 def test_functions_have_time_and_energy_of_devices() -> None:

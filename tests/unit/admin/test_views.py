@@ -22,6 +22,7 @@ from admin.views import (
 from gateway.dispatch.pool import UNKNOWN
 from gateway.http.connected import Connected, Connections
 from pool_manager.core.pool import AT_REST, PoolForecast
+from pool_manager.core.starts import Awaited
 from pool_manager.core.state import Device, Replica
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
@@ -32,6 +33,7 @@ from registry.model.revisions import Batching
 from registry.model.servers import PathRules
 from registry.store.keys import TOKEN_NOTE, KeyRing
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
+from runtime_image.contract.samples import SampleVerdict
 from tests.support.nouns import EMPTY, bundle, deployed, profile, server_deployed, server_profile
 
 
@@ -45,6 +47,7 @@ def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: A
         "first_bytes": NO_RESPONSES,
         "forecast": AT_REST,
         "sleeps_at_s": None,
+        "golden": SampleVerdict.NONE,
     }
     return Live((shown, wanted, since_s), **{**usual, **known})
 
@@ -91,13 +94,15 @@ def test_a_function_shows_its_pool_and_load() -> None:
 
 
 def test_a_waking_function_shows_its_phase() -> None:
-    """The phase is shown only while the function wakes, not for further replicas of a warm one."""
-    coming = PoolForecast("load", None, ("cpu:0",))
+    """The phase, and what its server is waited for, are shown only while the function wakes, not
+    for further replicas of a warm one."""
+    coming = PoolForecast("load", None, ("cpu:0",), Awaited("waiting", 38.0))
 
     waking = function_json(deployed(), live(PoolEndpoints([], "waking", ""), forecast=coming))
     warm = function_json(deployed(), live(PoolEndpoints([], "warm", ""), forecast=coming))
 
-    assert (waking["phase"], warm["phase"]) == ("load", None)
+    assert (waking["phase"], waking["awaited"]) == ("load", "waiting for 35 s")
+    assert (warm["phase"], warm["awaited"]) == (None, None)
 
 
 def test_a_call_is_told_with_what_the_manifest_adds() -> None:

@@ -8,23 +8,32 @@ from typing import Any
 import pytest
 
 from registry.catalog import Deployed
-from registry.model.functions import ExchangeLimits, Limits
+from registry.model.functions import ExchangeLimits, Health, Limits
 from registry.model.profiles import Profile
 from registry.model.revisions import Batching, Revision
-from registry.model.servers import PathRules, ServerImage
+from registry.model.servers import ModelApi, PathRules, ServerImage, ServerSettings
 from registry.spec import (
+    STEP_S,
+    VLLM_COUNTER,
+    VLLM_STEP_S,
     candidate_of,
+    counter_of,
+    golden_of,
+    golden_plan,
     is_outdated,
     model_spec,
     profile_engine,
     replica_spec,
     server_spec,
     settings_equal,
+    step_s_of,
 )
 from runtime_image.contract.model import ImageForm, InputRule, ModelSpec
 from runtime_image.contract.precision import RULES, Optimisation
-from runtime_image.contract.server import SampleRequest, ServerSpec
+from runtime_image.contract.samples import GoldenPlan, SampleRequest
+from runtime_image.contract.server import ServerSpec
 from runtime_image.contract.signature import Signature
+from tests.support.golden import golden
 from tests.support.nouns import (
     deployed,
     function,
@@ -33,6 +42,7 @@ from tests.support.nouns import (
     profile,
     revision,
     server_deployed,
+    server_profile,
     server_revision,
 )
 
@@ -274,3 +284,92 @@ def test_profiles_of_servers_are_kept_by_what_runs() -> None:
     assert profile_engine(one) == profile_engine(server_revision(paths=PathRules(deny=("/x",))))
     assert profile_engine(one) != profile_engine(server_revision(host="loopback"))
     assert profile_engine(one) == "server:32dd109452f6c657"
+
+
+MARKED = SampleRequest("/up", golden=True)
+API = ModelApi(served_model="tiny", base="/api/v1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan"),
+    [
+        ({}, None),
+        ({"samples": (SampleRequest("/up"),)}, None),
+        ({"samples": (SampleRequest(), MARKED)}, GoldenPlan(MARKED)),
+        ({"api": API}, GoldenPlan(base="/api/v1", model="tiny")),
+        ({"api": ModelApi()}, GoldenPlan(base="/v1", model="web")),
+        ({"api": API, "samples": (MARKED,)}, GoldenPlan(MARKED)),
+        ({"api": API, "network": "egress"}, None),
+        ({"samples": (MARKED,), "network": "egress"}, GoldenPlan(MARKED)),
+        ({"api": replace(API, upstream_key="key")}, None),
+    ],
+)
+def test_who_has_a_golden_sample(changes: dict[str, Any], plan: GoldenPlan | None) -> None:
+    """Models by themselves, unless their answers may come from somebody who counts them."""
+    one = server_deployed(**changes)
+
+    assert golden_plan(one.revision) == plan
+    assert server_spec(one).golden_plan == plan
+    assert golden_plan(revision()) is None
+
+
+def test_a_golden_sample_belongs_to_how_it_was_learnt() -> None:
+    """Revisions that run the same share a profile, whatever their API; each has its own sample."""
+    one, other = server_deployed(api=API), server_deployed(api=ModelApi())
+    learnt = golden(golden_plan(one.revision))
+
+    assert profile_engine(one.revision) == profile_engine(other.revision)
+    assert golden_of(replace(one, profile=server_profile(one.revision, golden=learnt))) == learnt
+    assert golden_of(replace(other, profile=server_profile(one.revision, golden=learnt))) is None
+    assert golden_of(one) is None
+
+
+def test_a_marked_sample_keeps_the_profile() -> None:
+    """What is learnt of a sample changes nothing of what runs, nor of earlier profiles' keys."""
+    plain = server_revision(samples=(SampleRequest("/up"),))
+
+    assert profile_engine(plain) == profile_engine(server_revision(samples=(MARKED,)))
+
+
+@pytest.mark.parametrize(
+    ("server", "counter", "step_s"),
+    [
+        (ServerSettings(("vllm", "serve", "m")), VLLM_COUNTER, VLLM_STEP_S),
+        (ServerSettings(("/opt/v/bin/vllm", "serve", "m")), VLLM_COUNTER, VLLM_STEP_S),
+        (
+            ServerSettings(("python3", "-m", "vllm.entrypoints.openai.api_server")),
+            VLLM_COUNTER,
+            VLLM_STEP_S,
+        ),
+        (
+            ServerSettings((), image=ServerImage("vllm/vllm-openai:v0.32.0")),
+            VLLM_COUNTER,
+            VLLM_STEP_S,
+        ),
+        (
+            ServerSettings((), image=ServerImage("h:5000/vllm-openai@sha256:12")),
+            VLLM_COUNTER,
+            VLLM_STEP_S,
+        ),
+        (
+            ServerSettings(("vllm", "serve", "--no-enable-chunked-prefill")),
+            VLLM_COUNTER,
+            STEP_S,
+        ),
+        (ServerSettings(("python3", "vllm-notes.py")), "", STEP_S),
+    ],
+)
+def test_vllm_has_a_counter_by_itself(server: ServerSettings, counter: str, step_s: float) -> None:
+    """By its command or image. Where prefills are whole, a step may take minutes."""
+    assert (counter_of(Health(), server), step_s_of(Health(), server)) == (counter, step_s)
+
+
+def test_what_the_manifest_gives_replaces_the_preset() -> None:
+    """An empty counter is none."""
+    server = ServerSettings(("vllm", "serve", "m"))
+    given = Health(counter="", metrics="/m", step_s=7.0)
+
+    assert (counter_of(given, server), step_s_of(given, server)) == ("", 7.0)
+    one = server_deployed()
+    spec = server_spec(replace(one, function=replace(one.function, health=given)))
+    assert (spec.counter, spec.metrics) == ("", "/m")

@@ -51,6 +51,8 @@ export interface FunctionLine {
   build?: BuildLine | null;
   /** While waking. */
   phase: Phase | null;
+  /** What the readiness probes of a starting server meet, and for how long. */
+  awaited?: string | null;
   devices: string[];
 }
 

@@ -16,12 +16,12 @@ from aiohttp.test_utils import make_mocked_request
 from admin.api.logs import ErrorRoutes
 from admin.client.sse import Event, Parser
 from gateway.observing.errors import Failure, RecentFailures
-from pool_manager.drivers.fake import FakeDriver
+from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.reports import Decision
 from registry.catalog import Catalog
 from tests.support.nouns import deployed
 from tests.support.operator import MODEL
-from tests.support.server import ServingServer, serving
+from tests.support.server import Gate, ServingServer, serving
 
 PATH = "/functions/digits/logs"
 CALL: dict[str, Any] = {"inputs": {}}
@@ -112,6 +112,28 @@ async def test_a_function_that_is_removed_ends_the_stream(server: ServingServer)
         await reader.end()
 
     assert (await server.admin("GET", PATH)).problem["code"] == "unknown_function"
+
+
+async def test_a_first_deploy_has_logs(tmp_path: Path) -> None:
+    """While its trial runs, under the name that the function is to have; the stream ends with the
+    deploy, and what was said is kept. A name that nobody deploys is unknown."""
+    gate = Gate()
+    gate.shut()
+    driver = FakeDriver(Script(load_s=1, refuse_load="no such opset"), sleep=gate)
+    async with serving(tmp_path, driver, standbys=0) as server:
+        assert (await server.admin("GET", PATH)).problem["code"] == "unknown_function"
+        deploy = asyncio.create_task(server.try_deploy({"m.onnx": MODEL}, name="digits"))
+        await server.until_pools(lambda: bool(server.bound()))
+        async with following(server) as reader:
+            await reader.until("lines", "starts for default/digits@trial-")
+            gate.open()
+            await reader.until("end")
+            await reader.end()
+        operation = (await deploy).json()
+        kept = (await server.admin("GET", PATH)).json()["items"]
+
+    assert operation["state"] == "failed"
+    assert "starts for default/digits@trial-" in kept[0]["text"]
 
 
 async def test_an_unknown_log_position_is_the_beginning(server: ServingServer) -> None:

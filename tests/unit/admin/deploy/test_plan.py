@@ -36,10 +36,23 @@ from registry.errors import (
 )
 from registry.model.profiles import Profile
 from registry.model.revisions import Batching, DeviceNeed
-from registry.model.servers import Mount, ServerImage
+from registry.model.servers import ModelApi, Mount, ServerImage
+from registry.spec import golden_plan
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.precision import RULES, Optimisation
-from tests.support.nouns import SIGNATURE, deployed, function, optimised, prepared, profile
+from runtime_image.contract.samples import golden_to_json
+from tests.support.golden import golden
+from tests.support.nouns import (
+    EMPTY,
+    SIGNATURE,
+    deployed,
+    function,
+    optimised,
+    prepared,
+    profile,
+    server_profile,
+    server_revision,
+)
 
 NOW_S = 1000.0
 IDLE_S = 120.0
@@ -503,3 +516,57 @@ def test_a_prepared_field_of_the_replica_is_ignored() -> None:
     """A `prepared` field written by the replica is ignored."""
     assert profile_of(prepared={"files": []}).prepared is None
     assert profile_of(why_not_prepared="too small").why_not_prepared == "too small"
+
+
+SERVED = Plan(function("web"), server_revision(api=ModelApi()), EMPTY)
+LEARNT = golden(golden_plan(SERVED.revision))
+
+
+def test_a_golden_sample_is_kept_with_its_device() -> None:
+    """The server says which type it was, not the replica."""
+    said = {"golden": golden_to_json(LEARNT.sample), "device_type": LEARNT.device}
+
+    assert profile_from_report({**REPORT, **said}, SERVED).golden == LEARNT
+
+
+@pytest.mark.parametrize(
+    ("said", "why_not"),
+    [({"no_golden": "too slow"}, "too slow"), ({}, "the trial's report has none")],
+)
+def test_a_missing_golden_sample_has_a_reason(said: dict[str, Any], why_not: str) -> None:
+    """Where one was wanted."""
+    profile = profile_from_report({**REPORT, **said}, SERVED)
+
+    assert (profile.golden, profile.why_not_golden) == (None, why_not)
+    assert profile_from_report({**REPORT, **said}, planned(request())).why_not_golden == ""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"golden": []},
+        {"golden": {}},
+        {"golden": golden_to_json(LEARNT.sample) | {"rule": "guess"}},
+        {"golden": golden_to_json(LEARNT.sample) | {"answer": {}}},
+    ],
+)
+def test_a_senseless_golden_sample_is_refused(said: dict[str, Any]) -> None:
+    """A replica is not trusted; nor is one that nobody wanted taken."""
+    placed = {**REPORT, "device_type": LEARNT.device}
+    with pytest.raises(BadRequest, match="report is invalid"):
+        profile_from_report({**placed, **said}, SERVED)
+    with pytest.raises(BadRequest, match="report is invalid"):
+        profile_from_report({**placed, "golden": golden_to_json(LEARNT.sample)}, planned(request()))
+
+
+@pytest.mark.parametrize(
+    ("known", "is_known"),
+    [({}, False), ({"golden": LEARNT}, True), ({"why_not_golden": "too slow"}, True)],
+)
+def test_a_trial_is_repeated_for_a_golden_sample(known: dict[str, Any], *, is_known: bool) -> None:
+    """Once: earlier releases learnt none."""
+    tried = Deployed(SERVED.function, SERVED.revision, server_profile(SERVED.revision, **known))
+    catalog = Catalog()
+    catalog.put(tried)
+
+    assert (verified_before(SERVED, catalog, "cpu") is not None) is is_known

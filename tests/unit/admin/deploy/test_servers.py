@@ -36,7 +36,8 @@ from registry.errors import BadBundle, ModelRefused, Refused, ServerRefused, Wro
 from registry.exchange import Load
 from registry.model.functions import ExchangeLimits, Function, Limits
 from registry.spec import settings_equal
-from runtime_image.contract.server import DESCRIPTION, SampleRequest, ServerSpec
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import DESCRIPTION, ServerSpec
 from tests.support.interfaces import description, named
 from tests.support.nouns import (
     EMPTY,

@@ -24,7 +24,7 @@ from registry.model.keys import Key
 from registry.store.keys import fingerprint
 from runtime_image.codecs.request import RequestHead, parse
 from runtime_image.contract.model import InputRule
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import nouns
 from tests.support.peers import published

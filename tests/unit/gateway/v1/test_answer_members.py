@@ -36,10 +36,10 @@ def test_spans_are_those_that_a_parser_reads(
     members = list(members_of(text, 2))
     assert [one.is_last for one in members] == [False] * (len(members) - 1) + [True]
     assert is_object(text, 2)
-    read = {json.loads(one.name): json.loads(text[slice(*one.value)]) for one in members}
+    read = {json.loads(one.name): json.loads(text[one.begin : one.end]) for one in members}
     assert read == document
     names = tuple(one.name for one in members)
-    assert find_members(text, 2, names) == {one.name: one.value for one in members}
+    assert find_members(text, 2, names) == {one.name: (one.begin, one.end) for one in members}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_errors_have_the_types_of_the_protocol(
     error: FnError, status: int, openai: str, anthropic: str
 ) -> None:
     """Status and fields stay those of the problem; the type is the protocol's."""
-    first, second = (shapes.reply(one, error, "r1") for one in (OPENAI, ANTHROPIC))
+    first, second = (shapes.reply(one, "r1", error) for one in (OPENAI, ANTHROPIC))
     assert first.status == second.status == status
     assert json.loads(bytes(first.body))["error"]["type"] == openai
     found = json.loads(bytes(second.body))
@@ -44,7 +44,7 @@ def test_errors_have_the_types_of_the_protocol(
 def test_an_answer_keeps_the_fields_of_the_problem() -> None:
     """Retry-After and the end of the connection hold in every protocol."""
     error = errors.BodyEvicted("x", retry_after_s=2.2)
-    headers = shapes.reply(OPENAI, error, "").headers
+    headers = shapes.reply(OPENAI, "", error).headers
     plain = problems.reply(error).headers
     assert dict(headers) == {**dict(plain), "Content-Type": "application/json"}
     assert {"Retry-After": "3", "Connection": "close"}.items() <= dict(headers).items()
@@ -62,7 +62,7 @@ def test_an_answer_keeps_the_fields_of_the_problem() -> None:
 )
 def test_clients_can_compare_the_code(error: FnError, code: str, param: str | None) -> None:
     """The codes that clients of OpenAI's API know are used where there is one."""
-    found = json.loads(bytes(shapes.reply(OPENAI, error, "").body))["error"]
+    found = json.loads(bytes(shapes.reply(OPENAI, "", error).body))["error"]
     assert (found["message"], found["code"], found["param"]) == ("x", code, param)
 
 
@@ -70,7 +70,7 @@ def test_an_error_is_an_event_in_a_stream() -> None:
     """Only Anthropic's streams name their events."""
     error = errors.UpstreamFailed('broken "off"\n')
     first, second = (
-        shapes.event(one, bytes(shapes.reply(one, error, "r1").body)) for one in (OPENAI, ANTHROPIC)
+        shapes.event(one, bytes(shapes.reply(one, "r1", error).body)) for one in (OPENAI, ANTHROPIC)
     )
     assert first.startswith(b"data: {")
     assert second.startswith(b"event: error\ndata: {")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import Drain, EndWarm, Launch, Release
 from pool_manager.core.eviction import PREEMPT_AFTER_S, RESIDENCY_S, TRIAL_PREEMPT_AFTER_S
+from pool_manager.core.pool import OVERDUE_MIN_S
 from pool_manager.core.state import Device, PoolSpec
 from registry.exchange import Load
 from tests.support.play import Play, assigned, cpus, launched
@@ -189,11 +192,11 @@ def test_a_second_replica_drains_nobody() -> None:
 
 
 def test_a_deploy_waits_longer() -> None:
-    """A trial may preempt a busy replica too, but only after half a minute."""
+    """A trial that evicts may preempt a busy replica too, but only after half a minute."""
     play = Play(PoolSpec(A), devices=1)
     play.run(a=1)
     play.ready("r1")
-    play.on(events.PoolDefined(PoolSpec(B, role="trial")))
+    play.on(events.PoolDefined(PoolSpec(B, role="trial", evicts=True)))
 
     assert play.seconds(int(TRIAL_PREEMPT_AFTER_S) - 1, a=1) == []
     assert play.seconds(1, a=1) == [Drain("r1", None)]
@@ -515,6 +518,61 @@ def test_a_trial_is_nobodys_victim() -> None:
 
     assert [c for c in play.demand(a=1) if not isinstance(c, Launch)] == []
     assert play.demand(50.0, a=1) + play.demand(2.0, a=1) == []
+
+
+def hanging(**spec: Any) -> Play:
+    """One device, on which a server starts that nobody waits for any more; b is about to wait."""
+    play = Play(PoolSpec(A, is_server=True, **spec), PoolSpec(B), devices=1)
+    play.demand(a=1)
+    play.on(events.Greeted("r1", {}))
+    play.demand()
+    return play
+
+
+@pytest.mark.parametrize(
+    ("load_s", "patience_s"), [(0.0, OVERDUE_MIN_S), (1.0, OVERDUE_MIN_S), (100.0, 300.0)]
+)
+def test_a_start_that_hangs_for_nobody_makes_room(load_s: float, patience_s: float) -> None:
+    """Once it takes far longer than starts of the function do. It has nothing to finish, so it may
+    not refuse, and has no more time than its end takes."""
+    play = hanging(load_s=load_s)
+    play.demand(patience_s - 1.0, b=1)
+    assert play.state("r1") == "loading"
+
+    assert play.demand(1.5, b=1) == [Drain("r1", None)]
+    assert play.replica("r1").why == f"evicted for {B}"
+    assert play.replica("r1").deadline_s - play.now < 60.0
+    assert launched(play.lose("r1", "exit 0")) == [("r2", "cpu0")]
+
+
+def test_the_longest_start_counts() -> None:
+    """A start may take as long as an earlier one of the function did."""
+    play = hanging(idle_s=1.0)
+    play.on(events.Loaded("r1", 4, True, 80.0, {"load": 50_000.0}))
+    play.demand(2.0)
+    play.lose("r1", "exit 0")
+    play.demand(1.0, a=1)
+    play.on(events.Greeted("r2", {}))
+    play.demand()
+
+    play.demand(149.0, b=1)
+    assert play.state("r2") == "loading"
+    assert play.demand(1.5, b=1) == [Drain("r2", None)]
+
+
+def test_a_start_that_is_waited_for_is_kept() -> None:
+    """However long it takes: its own limit ends it."""
+    play = hanging()
+
+    assert play.demand(100.0, a=1, b=1) == []
+    assert play.seconds(100, a=1, b=1) == []
+
+
+def test_what_min_asks_for_starts_for_long() -> None:
+    """The only replica of a floor is nobody's victim."""
+    play = hanging(min=1)
+
+    assert play.demand(100.0, b=1) == []
 
 
 def test_only_who_is_ready_may_have_to_go() -> None:

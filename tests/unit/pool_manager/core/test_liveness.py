@@ -20,13 +20,13 @@ from pool_manager.core.liveness import (
     Facts,
     Judgement,
     Reading,
-    Sample,
     Silences,
     Verdict,
     Watch,
     decide,
 )
 from runtime_image.contract.health import READ_S, Ready
+from runtime_image.contract.samples import SampleVerdict
 
 LONG = Facts(silent_s=30.0, limit_s=30.0)
 """Silent for its limit; nothing else is known."""
@@ -34,7 +34,7 @@ VERY_LONG = LONG._replace(silent_s=900.0)
 REFUSED = Facts(ready=Ready.REFUSED, bad_probes=3)
 FAILING = Facts(ready=Ready.FAILING, bad_probes=3)
 SILENT = Facts(ready=Ready.SILENT, bad_probes=3, is_idle=True)
-UNANSWERED = LONG._replace(sample=Sample.NO_ANSWER)
+UNANSWERED = LONG._replace(sample=SampleVerdict.NO_ANSWER)
 COUNTED = LONG._replace(has_counter=True)
 
 TABLE = [
@@ -44,7 +44,7 @@ TABLE = [
     (2, "refused, streams go on", REFUSED._replace(has_moved=True), Verdict.REPLACE, Cause.REFUSED),
     (2, "refused, nobody waits", REFUSED._replace(is_open=False), Verdict.REPLACE, Cause.REFUSED),
     (9, "refused twice", REFUSED._replace(bad_probes=2), Verdict.WAITING, None),
-    (3, "moved", LONG._replace(has_moved=True, sample=Sample.WRONG), Verdict.MOVED, None),
+    (3, "moved", LONG._replace(has_moved=True, sample=SampleVerdict.WRONG), Verdict.MOVED, None),
     (3, "moved while failing", FAILING._replace(has_moved=True), Verdict.MOVED, None),
     (4, "the gateway does not read", LONG._replace(is_unread=True), Verdict.RESTARTED, None),
     (5, "counted", COUNTED._replace(has_counted=True), Verdict.MOVED, None),
@@ -55,8 +55,8 @@ TABLE = [
     (9, "no answer, busy", SILENT._replace(is_idle=False), Verdict.WAITING, None),
     (8, "nothing open", LONG._replace(is_open=False), Verdict.RESTARTED, None),
     (9, "below the limit", LONG._replace(silent_s=29.9, is_idle=True), Verdict.WAITING, None),
-    (10, "right sample", COUNTED._replace(sample=Sample.RIGHT), Verdict.HELD_UP, None),
-    (11, "wrong sample", LONG._replace(sample=Sample.WRONG), Verdict.REPLACE, Cause.WRONG),
+    (10, "right sample", COUNTED._replace(sample=SampleVerdict.RIGHT), Verdict.HELD_UP, None),
+    (11, "wrong sample", LONG._replace(sample=SampleVerdict.WRONG), Verdict.REPLACE, Cause.WRONG),
     (12, "no witness", LONG._replace(is_idle=True, is_learnt=True), Verdict.REPORT, None),
     (12, "no witness for ever", VERY_LONG._replace(is_learnt=True), Verdict.REPORT, None),
     (13, "no answer, idle", UNANSWERED._replace(is_idle=True), Verdict.REPLACE, Cause.IDLE),
@@ -82,18 +82,24 @@ TABLE = [
         Verdict.REPORT,
         None,
     ),
-    (16, "busy, not learnt", VERY_LONG._replace(sample=Sample.NO_ANSWER), Verdict.REPORT, None),
+    (
+        16,
+        "busy, not learnt",
+        VERY_LONG._replace(sample=SampleVerdict.NO_ANSWER),
+        Verdict.REPORT,
+        None,
+    ),
     (
         17,
         "busy, learnt",
-        VERY_LONG._replace(sample=Sample.NO_ANSWER, is_learnt=True, longest_s=600.0),
+        VERY_LONG._replace(sample=SampleVerdict.NO_ANSWER, is_learnt=True, longest_s=600.0),
         Verdict.REPLACE,
         Cause.STUCK,
     ),
     (
         18,
         "busy, less than the longest and a half",
-        VERY_LONG._replace(sample=Sample.NO_ANSWER, is_learnt=True, longest_s=601.0),
+        VERY_LONG._replace(sample=SampleVerdict.NO_ANSWER, is_learnt=True, longest_s=601.0),
         Verdict.REPORT,
         None,
     ),
@@ -164,7 +170,10 @@ class Server:
         self.read()
 
     def read(
-        self, after_s: float = READ_S, sample: Sample = Sample.NONE, gpu: float | None = 0.0
+        self,
+        after_s: float = READ_S,
+        sample: SampleVerdict = SampleVerdict.NONE,
+        gpu: float | None = 0.0,
     ) -> Judgement:
         self.now += after_s
         return self.watch.read(self.reading, self.now, self.silences, gpu=gpu, sample=sample)
@@ -248,9 +257,9 @@ def test_a_right_sample_doubles_the_limit_of_this_silence() -> None:
     """30, 60, 120 s; the next silence has 30 s again."""
     server = Server()
     server.silent(29)
-    assert server.read(sample=Sample.RIGHT).verdict is Verdict.HELD_UP
+    assert server.read(sample=SampleVerdict.RIGHT).verdict is Verdict.HELD_UP
     assert set(server.silent(29)) == {Verdict.WAITING}
-    assert server.read(sample=Sample.RIGHT).verdict is Verdict.HELD_UP
+    assert server.read(sample=SampleVerdict.RIGHT).verdict is Verdict.HELD_UP
     assert set(server.silent(59)) == {Verdict.WAITING}
 
     server.change(moved=2)

@@ -21,6 +21,8 @@ from pool_manager.core.commands import (
 )
 from pool_manager.core.pool import Pool
 from pool_manager.core.state import PoolSpec, State
+from pool_manager.core.trial_room import CALLED_S
+from registry.builds import DeviceType
 from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
 from tests.support.play import LOAD_S, Play, launched
 
@@ -339,6 +341,7 @@ def test_a_trial_is_not_evicted_and_evicts() -> None:
     play.demand(a=1)
     play.ready("r1")
     play.demand()
+    play.demand(CALLED_S)
 
     assert play.on(events.PoolDefined(PoolSpec("trial", role="trial"))) == [Drain("r1", 0.001)]
     assert launched(play.lose("r1")) == [("r2", "cpu0")]
@@ -348,13 +351,14 @@ def test_a_trial_is_not_evicted_and_evicts() -> None:
 
 
 def test_a_trial_that_found_no_room_is_tried_again() -> None:
-    """A trial that found all devices busy starts when a replica becomes idle."""
+    """A trial that found all devices busy starts when a function is not called any more."""
     play = Play(PoolSpec(A), devices=1)
     play.demand(a=1)
     play.ready("r1")
     assert play.on(events.PoolDefined(PoolSpec("trial", role="trial"))) == []
 
-    assert play.demand() == [Drain("r1", 0.001)]
+    assert play.demand() == []
+    assert play.tick(CALLED_S) == [Drain("r1", 0.001)]
 
 
 def test_a_trial_ends_and_can_be_wanted_again() -> None:
@@ -364,7 +368,8 @@ def test_a_trial_ends_and_can_be_wanted_again() -> None:
     play.tick()
     play.on(events.Greeted("r1", {}))
     ended, _ = play.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
-    assert ended == EndTrial(A, {"load_ms": 5.0, "device_kind": "cpu"})
+    placed = {"device_kind": "cpu", "device_type": DeviceType("local")}
+    assert ended == EndTrial(A, {"load_ms": 5.0, **placed})
 
     assert launched(play.on(events.PoolDefined(PoolSpec(A, role="trial")))) == [("r2", "cpu1")]
     play.on(events.Released("r1"))

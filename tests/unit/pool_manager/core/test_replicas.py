@@ -19,6 +19,7 @@ from pool_manager.core.commands import (
     StopBatching,
 )
 from pool_manager.core.state import PoolSpec, Replica, Role, State
+from registry.builds import DeviceType
 from tests.support.house import KEY, House
 
 LOADED = events.Loaded("r1", 4, False, 80.0, {"load": 5.0})
@@ -203,7 +204,7 @@ def test_a_trial_that_loads_is_over() -> None:
 
     commands = house.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
 
-    report = {"load_ms": 5.0, "device_kind": "cpu"}
+    report = {"load_ms": 5.0, "device_kind": "cpu", "device_type": DeviceType("local")}
     assert commands == [EndTrial(KEY, report), Release("r1", "the trial is over")]
     assert house.pool.removed
 

@@ -376,10 +376,10 @@ def test_a_busy_model_is_preferred_to_a_busy_server() -> None:
 
 
 def test_a_trial_waits_longer_and_swaps_softly() -> None:
-    """A trial that finds no device makes a busy server finish, later than a caller would."""
+    """A trial that evicts makes a busy server finish, later than a caller would."""
     play = Play(server(A), devices=1)
     play.warm(a="r1")
-    play.on(events.PoolDefined(server("trial/1", role="trial")))
+    play.on(events.PoolDefined(server("trial/1", role="trial", evicts=True)))
 
     assert only(play.seconds(29, a=1), Quiesce) == []
     assert only(play.seconds(2, a=1), Quiesce) == [Quiesce("r1")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pool_manager.core import events
-from pool_manager.core.commands import Drain, EndWarm, Launch
+from pool_manager.core.commands import Drain, EndWarm, Launch, Release
 from pool_manager.core.pool import PAUSE_S
 from pool_manager.core.state import Device, PoolSpec
 from registry.exchange import Load
@@ -171,6 +171,36 @@ def test_a_forced_sleep_lets_accepted_calls_end_and_starts_nothing_for_them() ->
 
     assert len(launched(play.hear_all(in_flight={"a": 1}, queued={"a": 1}))) == 1
     assert not play.pool("a").unloading
+
+
+def test_sleep_ends_a_start_that_nobody_waits_for() -> None:
+    """Of a server that loads, and of one that has yet to connect; with `force` also if calls wait,
+    which then wait for the next one."""
+    play = Play(PoolSpec(A, is_server=True), PoolSpec(B))
+    play.demand(a=1, b=1)
+    play.on(events.Greeted("r1", {}))
+
+    assert play.on(events.SleepRequested(A)) == []
+    play.demand()
+    assert play.on(events.SleepRequested(A)) == [Drain("r1", None)]
+    assert play.on(events.SleepRequested(B)) == [Release("r2", "put to sleep")]
+    play.lose("r1", "exit 0")
+    assert launched(play.seconds(2)) == []
+
+    play.demand(a=1)
+    play.on(events.Greeted("r3", {}))
+    assert Drain("r3", None) in play.on(events.SleepRequested(A, force=True))
+
+
+def test_sleep_keeps_a_start_that_a_warm_up_waits_for() -> None:
+    """A deploy or an operator has asked for it; `force` ends it all the same."""
+    play = Play(PoolSpec(A, is_server=True))
+    play.demand()
+    play.on(events.WarmRequested(A))
+    play.on(events.Greeted("r1", {}))
+
+    assert play.on(events.SleepRequested(A)) == []
+    assert Drain("r1", None) in play.on(events.SleepRequested(A, force=True))
 
 
 def test_a_forced_sleep_keeps_what_min_asks_for() -> None:

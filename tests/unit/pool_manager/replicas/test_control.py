@@ -318,9 +318,30 @@ async def test_frames_become_events(
     assert await rig.events.get() == event
 
 
+PROBED = {"path": "/health", "status": 404, "answer": "404 Not Found", "seconds": 12.5}
+
+
+async def test_what_the_probes_of_a_start_meet_is_passed_on(sidecar: Rig) -> None:
+    """Once a second at most, however often it comes; not after the start, nor from a model."""
+    sidecar.open()
+    link = await sidecar.greeted()
+
+    for _ in range(3):
+        link.send(Kind.PROBED, body=json.dumps(PROBED).encode())
+    link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+
+    event = events.Probed(ID, "/health", 404, "404 Not Found", 12.5)
+    assert await sidecar.events.get() == event
+    assert isinstance(await sidecar.events.get(), events.Loaded)
+    with capture_logs():
+        link.send(Kind.PROBED, body=json.dumps(PROBED).encode())
+        assert await sidecar.lost == "unexpected PROBED"
+
+
 @pytest.mark.parametrize(
     ("first", "again"),
     [
+        (None, Kind.PROBED),
         (None, Kind.PONG),
         (None, Kind.NOT_IDLE),
         (Kind.FIRST_RUN, Kind.FIRST_RUN),
@@ -500,3 +521,70 @@ async def test_an_earlier_refutation_is_told_with_the_greeting(rig: Rig) -> None
     loaded = await rig.events.get()
     assert isinstance(loaded, events.Loaded)
     assert loaded.refuted == "rows are lost"
+
+
+async def test_a_golden_sample_is_asked_and_answered(sidecar: Rig) -> None:
+    """One at a time; the answer goes to whoever asked."""
+    sidecar.open()
+    link = await sidecar.greeted()
+    with pytest.raises(ConnectionError):
+        await sidecar.control.sample()
+    link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+    await sidecar.events.get()
+
+    asked = asyncio.ensure_future(sidecar.control.sample())
+    await read(link, Kind.SAMPLE)
+    with pytest.raises(ConnectionError):
+        await sidecar.control.sample()
+    found = {"verdict": "wrong", "ms": 12, "reason": "x" * 5000}
+    link.send(Kind.SAMPLED, body=json.dumps(found).encode())
+
+    assert await asked == {"verdict": "wrong", "ms": 12.0, "reason": "x" * 500}
+
+
+async def test_the_end_of_a_link_answers_no_golden_sample(sidecar: Rig) -> None:
+    """Nobody waits for what cannot come; an answer that is awaited no more is taken."""
+    sidecar.open()
+    link = await sidecar.greeted()
+    link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+    await sidecar.events.get()
+
+    given_up = asyncio.ensure_future(sidecar.control.sample())
+    await read(link, Kind.SAMPLE)
+    given_up.cancel()
+    link.send(Kind.SAMPLED, body=b'{"verdict": "right", "ms": 1}')
+    link.send(Kind.FIRST_RUN)
+    assert isinstance(await sidecar.events.get(), events.FirstRun)
+    asked = asyncio.ensure_future(sidecar.control.sample())
+    await read(link, Kind.SAMPLE)
+    link.close()
+
+    with pytest.raises(ConnectionError):
+        await asked
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b'{"verdict": "good", "ms": 1}', b'{"verdict": "right", "ms": "x"}']
+)
+async def test_a_malformed_verdict_ends_the_link(sidecar: Rig, body: bytes) -> None:
+    """As one that nobody has asked for."""
+    sidecar.open()
+    link = await sidecar.greeted()
+    link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+    await sidecar.events.get()
+    asked = asyncio.ensure_future(sidecar.control.sample())
+    await read(link, Kind.SAMPLE)
+    link.send(Kind.SAMPLED, body=body)
+
+    assert "SAMPLED" in await sidecar.lost
+    with pytest.raises(ConnectionError):
+        await asked
+
+
+async def test_an_unasked_verdict_ends_the_link(sidecar: Rig) -> None:
+    """Every frame costs work."""
+    sidecar.open()
+    link = await sidecar.greeted()
+    link.send(Kind.SAMPLED, body=b'{"verdict": "right", "ms": 1}')
+
+    assert await sidecar.lost == "unexpected SAMPLED"

@@ -54,6 +54,34 @@ def test_numbers_that_are_none_are_refused(changes: dict[str, Any], reason: str)
     assert reason in str(error.value)
 
 
+PROBED: dict[str, Any] = {"path": "/up", "status": 404, "answer": "no", "seconds": 1}
+
+
+def test_what_a_probe_met_is_one_short_line() -> None:
+    """Whatever a server has answered: it is shown in terminals and to callers."""
+    said = messages.parse_probed("0a", {**PROBED, "answer": "a\x1b[2J\nb" + "x" * 500})
+
+    assert said == events.Probed("0a", "/up", 404, "a?[2J?b" + "x" * 93, 1.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": -1},
+        {"status": 1000},
+        {"status": True},
+        {"status": None},
+        {"seconds": NAN},
+        {"seconds": -1},
+        {"seconds": "1"},
+    ],
+)
+def test_a_probe_with_numbers_that_are_none_is_refused(changes: dict[str, Any]) -> None:
+    """They would end a trial, or never let it end."""
+    with pytest.raises(LinkError, match="malformed PROBED: "):
+        messages.parse_probed("0a", {**PROBED, **changes})
+
+
 def test_phases_that_are_no_times_are_left_out() -> None:
     """Phases that are not valid durations are dropped."""
     given = {

@@ -21,7 +21,8 @@ from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import Optimisation
-from runtime_image.contract.server import SampleRequest, ServerSpec
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import ServerSpec
 
 SPEC = ModelSpec("digits@1", "onnx", "digits.onnx", "")
 BINDING = Binding(SPEC, Bundle("d", ()), "default", "digits", 1, 0)

@@ -15,7 +15,7 @@ from registry.model.functions import Function
 from registry.model.revisions import Revision
 from registry.model.servers import PythonSettings
 from registry.spec import runner_settings
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.signature import Signature
 
 FILES = [

@@ -8,10 +8,10 @@ import pytest
 
 from registry.errors import BadManifest
 from registry.manifest import Manifest, overrides, parse_manifest
-from registry.model.functions import ExchangeLimits, Limits, Scaling
+from registry.model.functions import ExchangeLimits, Health, Limits, Scaling
 from registry.model.revisions import DeviceNeed
 from registry.model.servers import PathRules, ServerSettings
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 
 FILES = ["app.py", "question.json", "run/start.sh", "run/x.py"]
 SHORT = 'schema = 1\n[server]\ncommand = "python app.py ${PORT}"\n'
@@ -285,6 +285,23 @@ def test_limits_of_servers_are_refused_elsewhere(key: str) -> None:
         ('sample.body = "@no.json"', "sample.body: expected text, or @ and one of the bundle's"),
         ("sample = [{}, {pth = 1}]", "sample.1.pth: unknown key; did you mean 'path'?"),
         ("sample = [" + "{}, " * 21 + "]", "sample: expected at most 20 requests, got 21"),
+        (
+            "sample = [{golden = true}, {golden = true}]",
+            "sample: expected at most one with golden = true, got 'more'",
+        ),
+        (
+            'sample.golden = true\nopenai.upstream_key = "key"',
+            "sample.golden: expected no golden sample with openai.upstream_key",
+        ),
+        ("health.sample_every_s = 60", "health.sample_every_s: expected 0 without a golden"),
+        (
+            "openai.base = '/v1'\nhealth.sample_every_s = 0.5",
+            "health.sample_every_s: expected 0, or at least 1, got 0.5",
+        ),
+        (
+            "openai.base = '/v1'\nserver.network = 'egress'\nhealth.sample_every_s = 60",
+            "health.sample_every_s: expected 0 without a golden sample",
+        ),
     ],
 )
 def test_a_bad_sample_is_refused(text: str, said: str) -> None:
@@ -292,6 +309,23 @@ def test_a_bad_sample_is_refused(text: str, said: str) -> None:
     whole = f'schema = 1\nserver.command = "app ${{PORT}}"\n{text}'
 
     assert said in refusal(whole).message
+
+
+@pytest.mark.parametrize("table", ["openai = {}", "sample.golden = true"])
+def test_an_idle_server_may_be_asked_its_golden_sample(table: str) -> None:
+    """At intervals; by default never."""
+    text = f'schema = 1\nserver.command = "app ${{PORT}}"\n{table}\n'
+
+    assert parse_manifest(text, FILES).health == Health()
+    asked = parse_manifest(f"{text}health.sample_every_s = 60", FILES)
+    assert asked.health == Health(sample_every_s=60)
+
+
+def test_a_model_function_has_no_golden_sample() -> None:
+    """Its own rules compare it."""
+    error = refusal("schema = 1\nhealth.sample_every_s = 0", ["m.onnx"])
+
+    assert "health: expected no such key without [server]" in error.message
 
 
 def test_a_list_of_samples_needs_a_server() -> None:

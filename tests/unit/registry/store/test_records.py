@@ -13,7 +13,7 @@ from registry.model.revisions import Revision
 from registry.model.servers import PathRules
 from registry.store.records import SharedParts, decode_record, encode_record
 from runtime_image.contract.model import AudioForm, BytesForm, ImageForm, InputRule, OutputRule
-from runtime_image.contract.server import SampleRequest
+from runtime_image.contract.samples import SampleRequest
 from tests.support.nouns import function, profile, revision, server_deployed, server_revision
 
 FORMS = {

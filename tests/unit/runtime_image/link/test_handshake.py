@@ -15,7 +15,8 @@ import pytest
 from runtime_image.contract import server as servers
 from runtime_image.contract.link import HEADER, Kind
 from runtime_image.contract.model import ImageForm, InputRule, ModelSpec
-from runtime_image.contract.server import SampleRequest, ServerSpec
+from runtime_image.contract.samples import SampleRequest
+from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.handshake import greet, pack_bind, read_bind, read_server_bind
 from runtime_image.link.reception import read_hello, welcome

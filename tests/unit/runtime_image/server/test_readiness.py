@@ -36,7 +36,7 @@ def test_a_status_decides(path: str, status: int, is_ready: bool) -> None:
     """A path of its own must succeed; without one, any answer below 500 will do."""
     probes = Readiness(path, 60.0, 0.0)
 
-    probes.answered(Answer(status, "said"))
+    probes.answered(Answer(status, "said"), 1.0)
 
     assert probes.is_ready is is_ready
 
@@ -44,11 +44,25 @@ def test_a_status_decides(path: str, status: int, is_ready: bool) -> None:
 def test_a_line_is_logged_per_change() -> None:
     """Not per probe, and not without end."""
     probes = Readiness("/health", 60.0, 0.0)
-    lines = [probes.answered(Answer(0, text)) for text in ("refused", "refused", "closed")]
+    answers = [Answer(0, text) for text in ("refused", "refused", "closed")]
+    lines = [probes.answered(answer, 1.0) for answer in answers]
 
     assert lines == ["GET /health: refused", "", "GET /health: closed"]
-    many = [probes.answered(Answer(0, str(number))) for number in range(100)]
+    many = [probes.answered(Answer(0, str(number)), 1.0) for number in range(100)]
     assert 0 < len(list(filter(None, many))) < 50
+
+
+def test_an_answer_has_its_beginning() -> None:
+    """That of the first probe in a row that met the same."""
+    probes = Readiness("/health", 60.0, 5.0)
+    assert probes.last_since_s == 5.0
+
+    begun = []
+    for now, text in ((6.0, "refused"), (7.0, "404 Not Found"), (9.0, "404 Not Found")):
+        probes.answered(Answer(0, text), now)
+        begun.append(probes.last_since_s)
+
+    assert begun == [6.0, 7.0, 7.0]
 
 
 @pytest.mark.parametrize("path", ["health", "/a b", "/a\r\nX: y", "/\u00e9"])
@@ -94,7 +108,7 @@ def test_the_request_is_plain() -> None:
 def test_a_failure_says_expected_and_got() -> None:
     """With the address where the server listens instead."""
     probes = Readiness("", 60.0, 0.0)
-    probes.answered(Answer(0, "connection refused"))
+    probes.answered(Answer(0, "connection refused"), 1.0)
     plain = "late; expected a status from 200 to 499 for /, got: connection refused"
 
     assert failure(probes, "late", 8000, "") == plain

@@ -108,7 +108,7 @@ function Waking({ line }: { line: FunctionLine }) {
   const left_ms = line.ready_in_ms === null ? null : line.ready_in_ms - (Date.now() - store.heardAt_ms(line.name));
   return (
     <span className="second cut">
-      {line.phase ?? line.reason}
+      {line.awaited ?? line.phase ?? line.reason}
       {left_ms !== null && (left_ms > 0 ? ` · ${countdown(left_ms / 1000)} left` : " · any moment")}
     </span>
   );

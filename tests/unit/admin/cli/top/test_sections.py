@@ -128,6 +128,7 @@ def test_the_selected_row_is_marked() -> None:
         ({"state": "waking", "phase": "load", "ready_in_ms": 1800.0}, "load ~800 ms"),
         ({"state": "waking", "phase": "load", "ready_in_ms": 900.0}, "load …"),
         ({"state": "waking", "phase": "load"}, "load"),
+        ({"state": "waking", "phase": "load", "awaited": "waiting for 35 s"}, "waiting for 35 s"),
         ({"state": "waking", "ready_in_ms": 1800.0}, "ready ~800 ms"),
         ({"state": "warm", "sleeps_at_s": 1043.0}, "sleeps in 42 s"),
         ({"state": "warm", "engine": "server", "in_flight": 3}, "3 open"),

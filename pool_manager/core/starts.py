@@ -1,0 +1,160 @@
+"""Starts of servers: what their readiness probes meet, and whether they make progress.
+
+A server that has yet to load something may answer 404 at its readiness path for minutes, and is
+left alone. One whose path is wrong answers so for ever, and does nothing else. The two are told
+apart by what else happens in the meantime; what cannot be read ends nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+NO_PROGRESS_S: Final = 60.0
+"""A trial without progress ends after this long."""
+NO_PROGRESS_WANTED_S: Final = 30.0
+"""The same while calls of a function wait for its device. It leaves time for that function's start
+within 55 s, the default wait budget of servers."""
+WRONG: Final = frozenset({401, 403, 404, 405})
+"""Statuses of a readiness path that is the wrong one, or is not for everybody. All others, and
+refused connections, are usual while a server loads."""
+IDLE_CPU: Final = 0.02
+"""Share of a core up to which a server has nothing to do: answering the probes takes less."""
+IDLE_BYTES_S: Final = 16 * 1024
+"""Bytes read and written per second up to which a server has nothing to do: the probes'."""
+IDLE_GPU_MIB: Final = 1.0
+READ_S: Final = 5.0
+"""Least seconds between two activities of a replica that are compared."""
+READ_LATE_S: Final = 15.0
+"""After a longer pause between two activities nothing is known of the time between."""
+TOLD_AFTER_S: Final = 10.0
+"""What the probes meet is told once it is the same for this long; most starts are shorter."""
+_STEP_S: Final = 5
+"""Seconds are told in steps, so that a text does not change with every report."""
+
+
+class Activity(NamedTuple):
+    """What a replica's server has done since its start, as far as it can be read."""
+
+    cpu_s: float
+    """CPU time of its processes in seconds. It falls when one of them ends."""
+    io_bytes: int | None
+    """Bytes that its processes have read and written, None if that cannot be read."""
+    log_lines: int
+    """Lines of its log, without those that name the path of the probe."""
+    gpu_mib: float | None = None
+    """MiB in use on its GPU, None without one."""
+    log_tail: tuple[str, ...] = ()
+    """The last lines of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """The probes of one start, as last reported. Times are monotonic seconds."""
+
+    path: str
+    """The path of the readiness probe."""
+    status: int
+    """The status of the last answer, 0 without an HTTP answer."""
+    answer: str
+    """The last answer, or why there was none, in words."""
+    since_s: float
+    """Since when the answer is the same."""
+    activity: Activity | None = None
+    """The last activity that was read."""
+    read_s: float = 0.0
+    """When it was read."""
+    idle_since_s: float | None = None
+    """Since when the server has done nothing else, None while that is unknown."""
+
+
+def folded(known: Probing | None, report: Probing, now: float) -> Probing:
+    """Return what is known after a report, whose `activity` alone may be set, at `now`.
+
+    (1) Nothing was read this time: what was read before stays.
+    (2) The first activity, or the first after a long pause: idle from now on, at the earliest.
+    (3) The server has done something since the last one: the same.
+    (4) It has done nothing: idle as long as before.
+    """
+    path, status, answer, since_s = report.path, report.status, report.answer, report.since_s
+    last = known.activity if known is not None else None
+    if report.activity is None:  # (1)
+        if known is None:
+            return report
+        kept = known.activity, known.read_s, known.idle_since_s
+        return Probing(path, status, answer, since_s, *kept)
+    idle_since_s: float | None = now
+    if known is not None and last is not None:
+        passed_s = now - known.read_s
+        is_late = passed_s > READ_LATE_S  # (2)
+        if not is_late and not has_moved(last, report.activity, passed_s):  # (4), else (3)
+            idle_since_s = known.idle_since_s
+    return Probing(path, status, answer, since_s, report.activity, now, idle_since_s)
+
+
+def has_moved(before: Activity, after: Activity, passed_s: float) -> bool:
+    """Whether a server has done more in `passed_s` seconds than answer probes.
+
+    (1) CPU time, or a process that has ended. (2) Bytes. (3) Lines of its log. (4) Memory of its
+    GPU. What could not be read both times says nothing.
+    """
+    cpu_s = after.cpu_s - before.cpu_s
+    if not 0.0 <= cpu_s <= IDLE_CPU * passed_s:  # (1)
+        return True
+    if after.io_bytes is not None and before.io_bytes is not None:  # (2)
+        io_bytes = after.io_bytes - before.io_bytes
+        if not 0 <= io_bytes <= IDLE_BYTES_S * passed_s:
+            return True
+    if after.log_lines != before.log_lines:  # (3)
+        return True
+    if after.gpu_mib is None or before.gpu_mib is None:  # (4)
+        return False
+    return abs(after.gpu_mib - before.gpu_mib) > IDLE_GPU_MIB
+
+
+def is_hopeless(probing: Probing, now: float, *, is_wanted: bool) -> bool:
+    """Whether a start makes no progress: the probes meet the same wrong status, and the server does
+    nothing else, for the whole time. `is_wanted`: calls wait for its device."""
+    if probing.status not in WRONG or probing.idle_since_s is None:
+        return False
+    if now - probing.read_s > READ_LATE_S:
+        return False
+    limit_s = NO_PROGRESS_WANTED_S if is_wanted else NO_PROGRESS_S
+    return now - max(probing.since_s, probing.idle_since_s) >= limit_s
+
+
+def met(probing: Probing) -> str:
+    """Return what the probes meet, "404" or "connection refused"."""
+    return str(probing.status) if probing.status else probing.answer
+
+
+class Awaited(NamedTuple):
+    """What a start waits for, and for how many seconds."""
+
+    what: str
+    seconds: float
+
+    def __str__(self) -> str:
+        """Return both as one text, in steps of _STEP_S."""
+        return f"{self.what} for {int(self.seconds) // _STEP_S * _STEP_S} s"
+
+
+def awaited(probing: Probing | None, now: float) -> Awaited | None:
+    """Return what a starting server is waited for, None while its answer is new or unknown."""
+    if probing is None or now - probing.since_s < TOLD_AFTER_S:
+        return None
+    what = f"waiting for GET {probing.path}: {met(probing)}"
+    return Awaited(what, now - probing.since_s)
+
+
+def hopeless_text(probing: Probing, now: float) -> str:
+    """Return why a start without progress was ended, and what mends it."""
+    idle_s = now - max(probing.since_s, probing.idle_since_s or 0.0)
+    is_known = probing.activity is not None and probing.activity.io_bytes is not None
+    io_text = " read and wrote nothing," if is_known else ""
+    return (
+        f"not ready: GET {probing.path} was answered with {met(probing)} for {idle_s:.0f} s."
+        f" The server did nothing else: it used no CPU time,{io_text} and logged nothing;"
+        f" expected a status from 200 to 399 for {probing.path}: name a path that answers so with"
+        " --ready PATH, or [server] ready in function.toml"
+    )

@@ -1,0 +1,224 @@
+"""Sample requests of server functions, and golden samples: those whose right answer is known.
+
+A golden sample is learnt by the trial of a deploy, which asks it three times. Later the sidecar
+asks it again, and the verdict says whether the server still answers right. Plain data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final, TypedDict
+
+GOLDEN_TRIAL_S: Final = 60.0
+"""Max seconds that a trial spends on a golden sample."""
+BUDGET_MS: Final = 250.0
+BUDGET_SHARE: Final = 0.05
+"""A golden sample may take BUDGET_MS or this share of the cold start, whichever is larger."""
+LIMIT_S: Final = 10.0
+LIMIT_FACTOR: Final = 10.0
+"""Seconds after which a golden sample counts as not answered, and how many times its usual time, if
+that is longer."""
+PROMPT_MAX: Final = 1024
+"""Max log probabilities of a prompt that are compared, the first ones."""
+TOKENS_MAX: Final = 64
+"""Max generated tokens that are compared, the first ones."""
+TOKEN_MAX: Final = 100
+"""Max characters of a token."""
+TEXT_MAX: Final = 4096
+"""Max characters of a text that are compared, the first ones."""
+VECTOR_MAX: Final = 8192
+"""Max numbers of an embedding; a longer one is no embedding."""
+PICTURE_MAX: Final = 64 * 1024
+"""Max bytes of a PNG file whose pixels are compared."""
+STATUS_MAX: Final = 400
+"""Without a status of its own, a sample expects one below."""
+CONTENT_TYPE_MAX: Final = 100
+REASON_MAX: Final = 500
+"""Max characters of what differs in an answer."""
+DIGEST_SIZE: Final = 64
+"""Characters of a sha256 in hex."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """A request that a trial sends to the server, and the status that it expects.
+
+    `body` is text, or "@" and a path in the bundle. `status` 0 accepts every status below 400.
+    """
+
+    path: str = "/"
+    method: str = "GET"
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+    status: int = 0
+    golden: bool = False
+    """Whether its answer is learnt, to be compared with later ones."""
+
+    def accepts(self, status: int) -> bool:
+        """Whether an answer may have this status."""
+        return status == self.status if self.status else status < STATUS_MAX
+
+
+class SampleVerdict(StrEnum):
+    """What an ask of a golden sample showed."""
+
+    NONE = "none"
+    """Nothing: there is no golden sample, it waited behind a busy slot, or the server refused it
+    for now."""
+    RIGHT = "right"
+    WRONG = "wrong"
+    NO_ANSWER = "no_answer"
+    """No answer in time, or no connection."""
+
+
+class GoldenRule(StrEnum):
+    """How the answers of a golden sample are compared."""
+
+    LOGPROBS = "logprobs"
+    """By the log probabilities of the prompt's and of the generated tokens."""
+    TEXT = "text"
+    """By the generated text, where the server gives no log probabilities."""
+    EMBEDDING = "embedding"
+    """By the direction and the norm of the vector."""
+    PICTURE = "picture"
+    """By the mean difference of the pixels."""
+    BYTES = "bytes"
+    """By all bytes."""
+    STATUS = "status"
+    """By status and content type alone: three asks gave different bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenPlan:
+    """What a trial is to learn a golden sample from: one of the function's samples, or the API of
+    its model."""
+
+    request: SampleRequest | None = None
+    """The sample that the manifest marks; None for a short request to one of the model's endpoints,
+    the first that it has: completions, chat, embeddings."""
+    base: str = ""
+    """Path below which the server has these endpoints."""
+    model: str = ""
+    """Name of the model at the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an answer says that a rule may compare. A stranger wrote it; `golden.answers` reads it.
+    Members that it does not have are empty."""
+
+    status: int
+    content_type: str
+    digest: str = ""
+    """sha256 of the body in hex."""
+    prompt: tuple[float, ...] = ()
+    """Natural logarithm of the probability of each token of the prompt but the first."""
+    tokens: tuple[str, ...] = ()
+    """Generated tokens."""
+    token_logprobs: tuple[float, ...] = ()
+    """Log probability of each generated token."""
+    text: str = ""
+    """Generated text."""
+    vector: tuple[float, ...] = ()
+    """Embedding of the first input."""
+    picture: str = ""
+    """PNG file in base64."""
+    alternatives: tuple[Mapping[str, float], ...] = ()
+    """The likeliest tokens at the place of each generated one. They are not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenSample:
+    """A request and its right answer, of which only what its rule compares is kept."""
+
+    request: SampleRequest
+    rule: GoldenRule
+    answer: Answer
+    usual_ms: float
+    """Median time of the trial's three asks."""
+    prompt_tolerance: float = 0.0
+    """Max mean difference of the prompt's log probabilities."""
+    token_tolerance: float = 0.0
+    """Max mean difference of the generated tokens' log probabilities."""
+
+    @property
+    def limit_s(self) -> float:
+        """Seconds after which it counts as not answered."""
+        return max(LIMIT_S, LIMIT_FACTOR * self.usual_ms / 1e3)
+
+
+class Sampled(TypedDict):
+    """The body of SAMPLED: the outcome of one ask."""
+
+    verdict: str
+    """A SampleVerdict."""
+    ms: float
+    """Milliseconds from the connection to the end of the answer, or until it was given up."""
+    reason: str
+    """What was expected and what came, "" for RIGHT."""
+
+
+def budget_ms(start_ms: float) -> float:
+    """Return the most milliseconds that a golden sample may usually take, by the cold start."""
+    return max(BUDGET_MS, BUDGET_SHARE * start_ms)
+
+
+def golden_to_json(sample: GoldenSample) -> dict[str, Any]:
+    """Return a golden sample as plain JSON data; `golden_from_json` is its inverse."""
+    data = asdict(sample)
+    del data["answer"]["alternatives"]
+    return data
+
+
+def golden_from_json(data: Mapping[str, Any]) -> GoldenSample:
+    """Rebuild a golden sample from `golden_to_json`. Raises KeyError, TypeError or ValueError on
+    anything else, and for whatever is above the bounds of this module: a trial's report has it from
+    a stranger."""
+    answer = data["answer"]
+    request = SampleRequest(**data["request"])
+    for name, value in asdict(request).items():
+        if type(value) is not type(getattr(SampleRequest(), name)):
+            raise TypeError(f"request.{name}: got {type(value).__name__}")
+    return GoldenSample(
+        request=request,
+        rule=GoldenRule(data["rule"]),
+        answer=Answer(
+            status=int(answer["status"]),
+            content_type=_text(answer["content_type"], CONTENT_TYPE_MAX),
+            digest=_text(answer["digest"], DIGEST_SIZE),
+            prompt=_numbers(answer["prompt"], PROMPT_MAX),
+            tokens=tuple(_text(one, TOKEN_MAX) for one in _bounded(answer["tokens"], TOKENS_MAX)),
+            token_logprobs=_numbers(answer["token_logprobs"], TOKENS_MAX),
+            text=_text(answer["text"], TEXT_MAX),
+            vector=_numbers(answer["vector"], VECTOR_MAX),
+            picture=_text(answer["picture"], 2 * PICTURE_MAX),
+        ),
+        usual_ms=_number(data["usual_ms"]),
+        prompt_tolerance=_number(data["prompt_tolerance"]),
+        token_tolerance=_number(data["token_tolerance"]),
+    )
+
+
+def _bounded(values: Any, most: int) -> list[Any] | tuple[Any, ...]:
+    if not isinstance(values, list | tuple) or len(values) > most:
+        raise ValueError(f"expected a list of at most {most} items")
+    return values
+
+
+def _numbers(values: Any, most: int) -> tuple[float, ...]:
+    return tuple(map(_number, _bounded(values, most)))
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {str(value)[:40]!r}")
+    return float(value)
+
+
+def _text(value: Any, most: int) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise ValueError(f"expected text of at most {most} characters")
+    return value
