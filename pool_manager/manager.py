@@ -127,7 +127,13 @@ class Manager:
             self._machine, self._launcher, self._bindings, self._tasks, self._wall
         )
         self.golden = GoldenSamples(
-            self._machine, self._launcher, self._bindings, self._tasks, self._clock, self.note
+            self._machine,
+            self._launcher,
+            self._bindings,
+            self._tasks,
+            self._clock,
+            self.note,
+            self.submit,
         )
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
@@ -160,6 +166,7 @@ class Manager:
             commands.WatchEngine: lambda c: self._engine.begin(c.reason, c.host),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.RecordColdStart: self._keep_cold_start,
+            commands.AskSample: lambda c: self.golden.ask_silent(c.id),
             commands.RecordSilence: lambda c: log.warning(
                 "a server is not answering", replica=c.id, pool=c.key, reason=c.reason
             ),

@@ -180,6 +180,13 @@ class RecordReplacement:
 
 
 @dataclass(frozen=True, slots=True)
+class AskSample:
+    """Ask the golden sample of a server whose exchanges stand still; `SampleAnswered` follows."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordSilence:
     """Log a ready server that does not work any more; `reason` says what it does."""
 
@@ -232,5 +239,6 @@ Command = (
     | Note
     | RecordColdStart
     | RecordReplacement
+    | AskSample
     | RecordSilence
 )

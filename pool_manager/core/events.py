@@ -10,6 +10,7 @@ from pool_manager.core.starts import Activity
 from pool_manager.core.state import Device, PoolSpec, Role
 from registry.exchange import Demand
 from registry.model.hosts import LOCAL_HOST
+from runtime_image.contract.samples import SampleVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,17 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class SampleAnswered:
+    """The golden sample of a server was asked: after AskSample if `in_silence`, else because the
+    server was idle. WRONG is confirmed by a second ask. `reason` is what showed."""
+
+    id: str
+    verdict: SampleVerdict
+    reason: str
+    in_silence: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """A replica is gone or useless: failed launch, exit, crash, refused load, hang.
 
@@ -351,6 +363,7 @@ Event = (
     | FirstRun
     | NotIdle
     | Observed
+    | SampleAnswered
     | Lost
     | Released
     | NotReleased

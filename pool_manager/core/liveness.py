@@ -60,8 +60,10 @@ class Verdict(StrEnum):
     """The server works."""
     WAITING = "waiting"
     """The silence is below its limit."""
+    ASK = "ask"
+    """The silence has reached its limit: the golden sample is to be asked."""
     HELD_UP = "held up"
-    """The server answers its sample: the limit doubles for this silence."""
+    """The server answers its sample: the limit of this silence is twice its length."""
     REPORT = "report"
     """The silence is above its limit, and there is no proof that the server hangs."""
     REPLACE = "replace"
@@ -77,7 +79,7 @@ class Cause(StrEnum):
     UNREADY = "unready"
     """Its readiness probe gets nothing, and its processes are idle."""
     WRONG = "wrong_sample"
-    """It answers its golden sample wrongly."""
+    """It answers its golden sample wrong."""
     IDLE = "hung_idle"
     """Its exchanges do not move, and its processes are idle."""
     STUCK = "hung_busy"
@@ -151,7 +153,12 @@ class Facts(NamedTuple):
     silent_s: float = 0.0
     limit_s: float = UNLEARNT_S
     """The limit of this silence."""
+    is_due: bool = False
+    """Whether the golden sample is to be asked once the silence is over its limit."""
+    is_asked: bool = False
+    """Whether its answer is awaited."""
     sample: SampleVerdict = SampleVerdict.NONE
+    """What it showed in this silence, NONE before it was asked."""
     is_idle: bool = False
     """Whether its processes and its GPU were idle for IDLE_READINGS."""
     is_learnt: bool = False
@@ -174,7 +181,8 @@ def _went_wrong(it: Facts, ready: Ready) -> bool:
     return it.ready is ready and it.bad_probes >= PROBES_MIN
 
 
-_SILENT: Final = "nothing has moved for {silent_s:.0f} s (limit {limit_s:.0f} s)"
+_SILENT: Final = "nothing has moved for {silent_s:.0f} s (limit {limit_s:.0f} s){unanswered}"
+_UNANSWERED: Final = ", its golden sample is not answered ({shown})"
 
 ROWS: Final = (
     # 1, 2. The reading proves nothing.
@@ -205,31 +213,34 @@ ROWS: Final = (
         "its readiness probe gets no answer ({said}), and its processes are idle",
         Cause.UNREADY,
     ),
-    # 9, 10. Nobody waits for it, or not for long.
-    Row(lambda it: not it.is_open, Verdict.RESTARTED),
-    Row(lambda it: it.silent_s < it.limit_s, Verdict.WAITING),
-    # 11, 12. The sample decides.
-    Row(lambda it: it.sample is SampleVerdict.RIGHT, Verdict.HELD_UP),
+    # 9. It answers its sample wrong, twice. That is asked in a silence, or of an idle server.
     Row(
         lambda it: it.sample is SampleVerdict.WRONG,
         Verdict.REPLACE,
-        f"{_SILENT}, and it answers its golden sample wrongly",
+        "it answers its golden sample wrong: {shown}",
         Cause.WRONG,
     ),
-    # 13. Silence alone replaces nothing.
+    # 10, 11. Nobody waits for it, or not for long.
+    Row(lambda it: not it.is_open, Verdict.RESTARTED),
+    Row(lambda it: it.silent_s < it.limit_s, Verdict.WAITING),
+    # 12-14. The sample decides.
+    Row(lambda it: it.is_asked, Verdict.WAITING),
+    Row(lambda it: it.is_due, Verdict.ASK),
+    Row(lambda it: it.sample is SampleVerdict.RIGHT, Verdict.HELD_UP),
+    # 15. Silence alone replaces nothing.
     Row(
         lambda it: it.sample is SampleVerdict.NONE and not it.has_counter,
         Verdict.REPORT,
-        f"{_SILENT}; nothing proves that it hangs, as it has no counter in [health]",
+        _SILENT + "; nothing proves that it hangs: it has no counter in [health], and {shown}",
     ),
-    # 14. It does not answer its sample, or its counter stands still, and nothing computes.
+    # 16. It does not answer its sample, or its counter stands still, and nothing computes.
     Row(
         lambda it: it.is_idle,
         Verdict.REPLACE,
         f"{_SILENT}, and its processes are idle",
         Cause.IDLE,
     ),
-    # 15, 16. Something computes, and the counter stands still for longer than the longest step.
+    # 17, 18. Something computes, and the counter stands still for longer than the longest step.
     Row(
         lambda it: it.has_counter and it.silent_s >= max(BUSY_FACTOR * it.limit_s, it.step_s),
         Verdict.REPLACE,
@@ -237,7 +248,7 @@ ROWS: Final = (
         Cause.STUCK,
     ),
     Row(lambda it: it.has_counter, Verdict.REPORT, f"{_SILENT}, but its processes are busy"),
-    # 17-19. Something computes, and there is no counter: only what was learnt tells, and not even
+    # 19-21. Something computes, and there is no counter: only what was learnt tells, and not even
     # that before UNLEARNT_S: a server of short answers may compile for minutes, for the first time.
     Row(
         lambda it: not it.is_learnt,
@@ -269,6 +280,20 @@ class Judgement(NamedTuple):
     text: str
 
 
+def judge(facts: Facts, said: str = "", shown: str = "") -> Judgement:
+    """Judge a server. `said` is what its last probe met, `shown` what its golden sample showed."""
+    row = decide(facts)
+    is_unanswered = facts.sample is SampleVerdict.NO_ANSWER
+    unanswered = _UNANSWERED.format(shown=shown) if is_unanswered else ""
+    text = row.text.format(said=said, shown=shown, unanswered=unanswered, **facts._asdict())
+    return Judgement(row.verdict, row.cause, text)
+
+
+def judge_idle(sample: SampleVerdict, shown: str) -> Judgement:
+    """Judge a server without exchanges by its golden sample alone."""
+    return judge(Facts(is_open=False, sample=sample), shown=shown)
+
+
 @dataclass(slots=True)
 class Watch:
     """The clocks of one ready replica. Times are monotonic seconds."""
@@ -286,8 +311,24 @@ class Watch:
     _last: Reading = field(default_factory=Reading)
     _bad_probes: int = 0
     _idle_readings: int = 0
-    _held_up: float = 1.0
-    """Factor of the limit in this silence."""
+    _held_up_s: float = 0.0
+    """Limit of this silence at least, since the golden sample was answered right."""
+    _asked_s: float | None = None
+    """When the silence began in which the golden sample is being asked."""
+    _ask_from_s: float = 0.0
+    """Length of this silence from which on it is asked again: twice that of the last time."""
+    _sample: SampleVerdict = SampleVerdict.NONE
+    """What it showed in this silence."""
+    _shown: str = ""
+    _was_busy: bool = False
+    """Whether the hardware was busy at a reading since it was asked."""
+
+    def sampled(self, verdict: SampleVerdict, shown: str) -> None:
+        """Note what the golden sample showed that ASK had asked; `shown` are the words for it. In
+        another silence than the one in which it was asked it says nothing."""
+        asked_s, self._asked_s = self._asked_s, None
+        if asked_s == self.moved_s:
+            self._sample, self._shown = verdict, shown
 
     def silent_s(self, now: float) -> float:
         """Return the length of the present silence; 0 without open exchanges."""
@@ -307,11 +348,10 @@ class Watch:
         silences: Silences,
         *,
         gpu: float | None = 0.0,
-        sample: SampleVerdict = SampleVerdict.NONE,
         step_s: float = 900.0,
     ) -> Judgement:
         """Judge a reading. `gpu` is the use of its GPU, 0 without one, None if unknown. A silence
-        that ends is added to `silences`."""
+        that ends is added to `silences`. After ASK, `sampled` has to follow."""
         is_late = self._is_late(now)
         if is_late or reading.is_traced:
             self._bad_probes = self._idle_readings = 0
@@ -319,11 +359,10 @@ class Watch:
         self._note_probe(reading, last)
         is_idle = reading.cpu is not None and reading.cpu < IDLE_CPU and gpu == 0.0
         self._idle_readings = self._idle_readings + 1 if is_idle else 0
-        silent_s, limit_s = now - self.moved_s, self._held_up
+        self._was_busy = self._was_busy or not is_idle
+        silent_s, limit_s = now - self.moved_s, LIMIT_MIN_S
         if silent_s >= LIMIT_MIN_S:  # below, no limit matters
-            limit_s *= silences.limit_s(now - self.ready_s)
-        else:
-            limit_s *= LIMIT_MIN_S
+            limit_s = max(silences.limit_s(now - self.ready_s), self._held_up_s)
         facts = Facts(
             is_traced=reading.is_traced,
             is_late=is_late,
@@ -337,17 +376,30 @@ class Watch:
             bad_probes=self._bad_probes,
             silent_s=silent_s,
             limit_s=limit_s,
-            sample=sample,
-            is_idle=self._idle_readings >= IDLE_READINGS,
+            is_due=silent_s >= self._ask_from_s,
+            is_asked=self._asked_s is not None,
+            sample=self._fresh_sample(),
+            is_idle=self._is_idle,
             is_learnt=silences.is_learnt,
             longest_s=silences.longest_s,
             step_s=step_s,
         )
-        row = decide(facts)
-        self._turn(facts, row.verdict, now, silences)
+        judged = judge(facts, reading.said, self._shown)
+        self._turn(facts, judged.verdict, now, silences)
         self.is_open = facts.is_open
-        text = row.text.format(said=reading.said, **facts._asdict())
-        return Judgement(row.verdict, row.cause, text)
+        return judged
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._idle_readings >= IDLE_READINGS
+
+    def _fresh_sample(self) -> SampleVerdict:
+        """Return what the sample shows now. That a server gave no answer while it was busy is no
+        evidence once it is idle: what kept it busy may be over."""
+        is_stale = self._is_idle and self._was_busy
+        if self._sample is SampleVerdict.NO_ANSWER and is_stale:
+            return SampleVerdict.NONE
+        return self._sample
 
     def _note_probe(self, reading: Reading, last: Reading) -> None:
         """Count probes that went wrong in a row, whatever they met. Exchanges that move show that
@@ -367,6 +419,11 @@ class Watch:
         if is_over and verdict is not Verdict.RESTARTED and self.is_open:
             silences.add(facts.silent_s)
         if is_over or verdict is Verdict.RESTARTED:
-            self.moved_s, self._held_up = now, 1.0
+            self.moved_s, self._held_up_s, self._ask_from_s = now, 0.0, 0.0
+            self._sample, self._shown = SampleVerdict.NONE, ""
+        elif verdict is Verdict.ASK:
+            self._asked_s, self._ask_from_s = self.moved_s, 2.0 * facts.silent_s
+            self._was_busy = False
         elif verdict is Verdict.HELD_UP:
-            self._held_up *= 2.0
+            self._held_up_s = self._ask_from_s
+            self._sample = SampleVerdict.NONE

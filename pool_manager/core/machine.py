@@ -32,7 +32,9 @@ Note. Changed endpoints are then published to gateways.
     BatchingRefuted   the pool stops batching                  RecordRefutation, StopBatching
     FirstRun          the cold start is complete               RecordColdStart
     NotIdle           DRAINING -> READY
-    Observed          READY -> DRAINING, if it must be replaced  Quiesce, RecordReplacement
+    Observed          READY -> DRAINING, if it must be replaced  Quiesce, RecordReplacement,
+                                                               AskSample
+    SampleAnswered    as Observed, if an idle server is wrong  Quiesce
     Lost              any state -> RELEASING; back-off         Release, EndTrial, EndBuild,
                                                                RecordColdStart
     Released          RELEASING -> STOPPED; frees the device
@@ -260,6 +262,8 @@ class Machine:
         does not work any more."""
         if isinstance(event, events.Observed):
             return self._replacements.observe(event, now, commands)
+        if isinstance(event, events.SampleAnswered):
+            return self._replacements.sampled(event, now, commands)
         touched = self._replicas.apply(event, now, commands)
         if isinstance(event, events.Loaded):
             for key in touched & self.pools.keys():

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
-from pool_manager.core.commands import Command, Note, RecordSilence
+from pool_manager.core.commands import AskSample, Command, Note, RecordSilence
 from pool_manager.core.guards import HUNG
-from pool_manager.core.liveness import Cause, Judgement, Verdict, Watch
+from pool_manager.core.liveness import Cause, Judgement, Verdict, Watch, judge_idle
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
+from runtime_image.contract.samples import SampleVerdict
 
 NOT_ANSWERING = "is not answering"
 """Begins the reason of a soft drain that replaces a server."""
@@ -35,10 +36,11 @@ class Replacements:
         """Apply a reading; return the pools to be settled, none unless something has changed.
 
         (1) Only servers that were ready are judged, and none that drains for anything else.
-        (2) One that is being replaced, and works again, is to be taken back; else it ends once
+        (2) At the limit of a silence the golden sample is asked: `sampled` follows.
+        (3) One that is being replaced, and works again, is to be taken back; else it ends once
             another one is ready.
-        (3) A verdict REPLACE is held against the guards; what they hold back is reported.
-        (4) A change of the verdict is noted.
+        (4) A verdict REPLACE is held against the guards; what they hold back is reported.
+        (5) A change of the verdict is noted.
         """
         replica = self._cluster.find(event.id)
         if replica is None or not self._is_judged(replica):  # (1)
@@ -51,17 +53,52 @@ class Replacements:
         judged = watch.read(
             event.reading, now, pool.silences, gpu=event.gpu, step_s=pool.spec.step_s
         )
-        if replica.condemned is not None:  # (2)
+        if judged.verdict is Verdict.ASK:  # (2)
+            commands.append(AskSample(replica.id))
+        if replica.condemned is not None:  # (3)
             self._follow(replica, judged, now, commands)
             return {pool.key}
-        if judged.verdict is Verdict.REPLACE and judged.cause is not None:  # (3)
+        if judged.verdict is Verdict.REPLACE and judged.cause is not None:  # (4)
             obstacle = self._obstacle(replica, pool, judged.cause, now)
             if not obstacle:
                 self._condemn(replica, judged, now, commands)
                 return {pool.key}
             text = f"{judged.text}; it is not replaced: {obstacle}"
             judged = Judgement(Verdict.REPORT, judged.cause, text)
-        return self._report(replica, judged, commands)  # (4)
+        return self._report(replica, judged, commands)  # (5)
+
+    def sampled(
+        self, event: events.SampleAnswered, now: float, commands: list[Command]
+    ) -> set[str]:
+        """Apply what a golden sample showed; return the pools to be settled.
+
+        What a silent server showed is judged with its next reading, together with the rest. An idle
+        one has no readings: it is judged by its sample alone, and replaced if the guards allow it.
+        """
+        replica = self._cluster.find(event.id)
+        if replica is None:
+            return set()
+        if event.in_silence:
+            if replica.watch is not None:
+                replica.watch.sampled(event.verdict, event.reason)
+            return set()
+        if event.verdict is SampleVerdict.RIGHT:
+            replica.is_kept_wrong = False
+        judged = judge_idle(event.verdict, event.reason)
+        is_wrong = judged.verdict is Verdict.REPLACE and judged.cause is not None
+        if not is_wrong or replica.condemned is not None or not self._is_judged(replica):
+            return set()
+        assert judged.cause is not None
+        pool = self._cluster.pools[replica.pool]
+        obstacle = self._obstacle(replica, pool, judged.cause, now)
+        if not obstacle:
+            replica.watch = replica.watch or Watch(replica.ready_s)
+            self._condemn(replica, judged, now, commands)
+        elif not replica.is_kept_wrong:
+            replica.is_kept_wrong = True
+            text = f"{replica.id} {_why(judged)}; it is not replaced: {obstacle}"
+            commands.append(Note(replica.pool, text))
+        return {pool.key}
 
     def _is_judged(self, replica: Replica) -> bool:
         spec = self._cluster.pools[replica.pool].spec
@@ -97,10 +134,11 @@ class Replacements:
     def _condemn(
         self, replica: Replica, judged: Judgement, now: float, commands: list[Command]
     ) -> None:
-        replica.condemned, replica.trouble = judged.cause, judged.text
-        commands.append(RecordSilence(replica.pool, replica.id, judged.text))
-        why = f"{NOT_ANSWERING}: {judged.text}"
-        self._replicas.quiesce(replica, replica.pool, why, now, commands)
+        replica.condemned = judged.cause
+        if judged.cause is not Cause.WRONG:
+            replica.trouble = judged.text
+            commands.append(RecordSilence(replica.pool, replica.id, judged.text))
+        self._replicas.quiesce(replica, replica.pool, _why(judged), now, commands)
 
     def _follow(
         self, replica: Replica, judged: Judgement, now: float, commands: list[Command]
@@ -109,7 +147,7 @@ class Replacements:
         assert watch is not None
         is_probed = replica.condemned in (Cause.REFUSED, Cause.FAILING, Cause.UNREADY)
         works = watch.is_right if is_probed else False
-        if replica.condemned is not Cause.REFUSED:
+        if replica.condemned not in (Cause.REFUSED, Cause.WRONG):
             works = works or judged.verdict is Verdict.MOVED
         if works:
             # `ReplicaLifecycle.revoke_unclaimed` revokes the drain.
@@ -128,8 +166,8 @@ class Replacements:
     def _report(self, replica: Replica, judged: Judgement, commands: list[Command]) -> set[str]:
         """Note what a server does, once for each change; it stays in service."""
         assert replica.watch is not None
-        works = judged.verdict is Verdict.MOVED or replica.watch.is_right
-        if judged.verdict is Verdict.WAITING and not works:
+        works = judged.verdict in (Verdict.MOVED, Verdict.HELD_UP) or replica.watch.is_right
+        if judged.verdict in (Verdict.WAITING, Verdict.ASK) and not works:
             return set()  # nothing new: what was reported stays until it works
         trouble = judged.text if judged.verdict is Verdict.REPORT else ""
         is_known = bool(trouble) == bool(replica.trouble) and replica.reported is judged.cause
@@ -145,3 +183,10 @@ class Replacements:
         commands.append(Note(replica.pool, text))
         self._cluster.changed.add(replica.pool)
         return {replica.pool}
+
+
+def _why(judged: Judgement) -> str:
+    """Return why a server is replaced, without its subject. Wrong answers are answers."""
+    if judged.cause is Cause.WRONG:
+        return judged.text.removeprefix("it ")
+    return f"{NOT_ANSWERING}: {judged.text}"

@@ -314,13 +314,18 @@ class Replica:
     """Cause of the trouble that was noted last."""
     trouble: str = ""
     """Why it counts as not answering, "" if it answers."""
+    is_kept_wrong: bool = False
+    """Whether it answered its golden sample wrong, and it is noted why it is not replaced."""
 
     def is_hung(self, now: float) -> bool:
         """Whether it is being replaced, and nothing has moved on it for QUIET_S."""
         is_leaving = self.state is State.DRAINING and self.condemned is not None
         if not is_leaving or self.watch is None or not self.is_reachable:
             return False
-        return not self.watch.is_open or self.watch.silent_s(now) >= QUIET_S
+        if not self.watch.is_open:
+            # A server that answers wrong is called until it drains: one reading is waited for.
+            return self.condemned is not Cause.WRONG or now - self.since_s >= QUIET_S
+        return self.watch.silent_s(now) >= QUIET_S
 
     probing: Probing | None = None
     """What the probes of its server meet, until that is ready; None before the first report, and

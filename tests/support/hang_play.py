@@ -118,9 +118,10 @@ class Play:
             self.now,
             self.silences,
             gpu=0.0 if self._is_idle else 0.9,
-            sample=self._sample(),
             step_s=self.kind.step_s,
         )
+        if judged.verdict is Verdict.ASK:
+            self.watch.sampled(self._sample(), "")
         self.verdicts[judged.verdict] = self.verdicts.get(judged.verdict, 0) + 1
         return judged.verdict
 

@@ -43,68 +43,78 @@ TABLE = [
     (2, "refused", REFUSED, Verdict.REPLACE, Cause.REFUSED),
     (2, "refused, streams go on", REFUSED._replace(has_moved=True), Verdict.REPLACE, Cause.REFUSED),
     (2, "refused, nobody waits", REFUSED._replace(is_open=False), Verdict.REPLACE, Cause.REFUSED),
-    (9, "refused twice", REFUSED._replace(bad_probes=2), Verdict.WAITING, None),
+    (10, "refused twice", REFUSED._replace(bad_probes=2), Verdict.WAITING, None),
     (3, "moved", LONG._replace(has_moved=True, sample=SampleVerdict.WRONG), Verdict.MOVED, None),
     (3, "moved while failing", FAILING._replace(has_moved=True), Verdict.MOVED, None),
     (4, "the gateway does not read", LONG._replace(is_unread=True), Verdict.RESTARTED, None),
     (5, "counted", COUNTED._replace(has_counted=True), Verdict.MOVED, None),
     (6, "failing", FAILING, Verdict.REPLACE, Cause.FAILING),
     (6, "failing, nobody waits", FAILING._replace(is_open=False), Verdict.REPLACE, Cause.FAILING),
-    (9, "failing twice", FAILING._replace(bad_probes=2), Verdict.WAITING, None),
+    (10, "failing twice", FAILING._replace(bad_probes=2), Verdict.WAITING, None),
     (7, "no answer, idle", SILENT, Verdict.REPLACE, Cause.UNREADY),
-    (9, "no answer, busy", SILENT._replace(is_idle=False), Verdict.WAITING, None),
-    (8, "nothing open", LONG._replace(is_open=False), Verdict.RESTARTED, None),
-    (9, "below the limit", LONG._replace(silent_s=29.9, is_idle=True), Verdict.WAITING, None),
-    (10, "right sample", COUNTED._replace(sample=SampleVerdict.RIGHT), Verdict.HELD_UP, None),
-    (11, "wrong sample", LONG._replace(sample=SampleVerdict.WRONG), Verdict.REPLACE, Cause.WRONG),
-    (12, "no witness", LONG._replace(is_idle=True, is_learnt=True), Verdict.REPORT, None),
-    (12, "no witness for ever", VERY_LONG._replace(is_learnt=True), Verdict.REPORT, None),
-    (13, "no answer, idle", UNANSWERED._replace(is_idle=True), Verdict.REPLACE, Cause.IDLE),
-    (13, "counter stands, idle", COUNTED._replace(is_idle=True), Verdict.REPLACE, Cause.IDLE),
+    (10, "no answer, busy", SILENT._replace(is_idle=False), Verdict.WAITING, None),
+    (9, "nothing open", LONG._replace(is_open=False), Verdict.RESTARTED, None),
+    (10, "below the limit", LONG._replace(silent_s=29.9, is_idle=True), Verdict.WAITING, None),
+    (11, "sample is asked", LONG._replace(is_asked=True, is_due=True), Verdict.WAITING, None),
+    (12, "sample is due", COUNTED._replace(is_idle=True, is_due=True), Verdict.ASK, None),
+    (10, "due, below the limit", Facts(is_due=True), Verdict.WAITING, None),
     (
-        14,
+        8,
+        "wrong, idle",
+        Facts(is_open=False, sample=SampleVerdict.WRONG),
+        Verdict.REPLACE,
+        Cause.WRONG,
+    ),
+    (13, "right sample", COUNTED._replace(sample=SampleVerdict.RIGHT), Verdict.HELD_UP, None),
+    (8, "wrong sample", LONG._replace(sample=SampleVerdict.WRONG), Verdict.REPLACE, Cause.WRONG),
+    (14, "no witness", LONG._replace(is_idle=True, is_learnt=True), Verdict.REPORT, None),
+    (14, "no witness for ever", VERY_LONG._replace(is_learnt=True), Verdict.REPORT, None),
+    (15, "no answer, idle", UNANSWERED._replace(is_idle=True), Verdict.REPLACE, Cause.IDLE),
+    (15, "counter stands, idle", COUNTED._replace(is_idle=True), Verdict.REPLACE, Cause.IDLE),
+    (
+        16,
         "counter stands, busy",
         VERY_LONG._replace(has_counter=True),
         Verdict.REPLACE,
         Cause.STUCK,
     ),
     (
-        15,
+        17,
         "within a step",
         VERY_LONG._replace(has_counter=True, silent_s=899.0),
         Verdict.REPORT,
         None,
     ),
     (
-        15,
+        17,
         "within three limits",
         COUNTED._replace(silent_s=80.0, step_s=60.0, is_learnt=True),
         Verdict.REPORT,
         None,
     ),
     (
-        16,
+        18,
         "busy, not learnt",
         VERY_LONG._replace(sample=SampleVerdict.NO_ANSWER),
         Verdict.REPORT,
         None,
     ),
     (
-        17,
+        19,
         "busy, learnt",
         VERY_LONG._replace(sample=SampleVerdict.NO_ANSWER, is_learnt=True, longest_s=600.0),
         Verdict.REPLACE,
         Cause.STUCK,
     ),
     (
-        18,
+        20,
         "busy, less than the longest and a half",
         VERY_LONG._replace(sample=SampleVerdict.NO_ANSWER, is_learnt=True, longest_s=601.0),
         Verdict.REPORT,
         None,
     ),
     (
-        18,
+        20,
         "busy, a server of short silences",
         UNANSWERED._replace(silent_s=UNLEARNT_S - 1, is_learnt=True, longest_s=1.0),
         Verdict.REPORT,
@@ -167,16 +177,25 @@ class Server:
             self.silences.add(1.0)
         self.watch = Watch(self.now - NEW_S)
         self.reading = Reading(open=1, moved=1, counter=1.0, cpu=0.0)
+        self.answer: SampleVerdict | None = SampleVerdict.NONE
+        """What its golden sample shows when it is asked; None for an answer that is late."""
+        self.asked_s: list[float] = []
+        """Lengths of silences at which it was asked."""
         self.read()
 
     def read(
         self,
         after_s: float = READ_S,
-        sample: SampleVerdict = SampleVerdict.NONE,
         gpu: float | None = 0.0,
     ) -> Judgement:
         self.now += after_s
-        return self.watch.read(self.reading, self.now, self.silences, gpu=gpu, sample=sample)
+        judged = self.watch.read(self.reading, self.now, self.silences, gpu=gpu)
+        if judged.verdict is Verdict.ASK:
+            self.asked_s.append(self.now - self.watch.moved_s)
+            if self.answer is not None:
+                self.watch.sampled(self.answer, "so it is")
+                return self.read(0.0, gpu)
+        return judged
 
     def change(self, **changes: object) -> Judgement:
         self.reading = replace(self.reading, **changes)  # type: ignore[arg-type]
@@ -245,27 +264,100 @@ def test_the_hardware_is_idle_after_ten_readings() -> None:
         server.silent(25)
         server.change(**busy)
         server.reading = replace(server.reading, cpu=0.0)
-        assert server.silent(IDLE_READINGS)[-2:] == [Verdict.REPORT, Verdict.REPLACE]
+        # Meanwhile the sample is asked, and read at once: one reading more.
+        assert server.silent(IDLE_READINGS - 1)[-2:] == [Verdict.REPORT, Verdict.REPLACE]
     for gpu in (0.5, None):
         server = Server()
         server.silent(28)
         server.read(gpu=gpu)
-        assert server.silent(IDLE_READINGS)[-2:] == [Verdict.REPORT, Verdict.REPLACE]
+        assert server.silent(IDLE_READINGS - 1)[-2:] == [Verdict.REPORT, Verdict.REPLACE]
 
 
 def test_a_right_sample_doubles_the_limit_of_this_silence() -> None:
     """30, 60, 120 s; the next silence has 30 s again."""
     server = Server()
+    server.answer = SampleVerdict.RIGHT
     server.silent(29)
-    assert server.read(sample=SampleVerdict.RIGHT).verdict is Verdict.HELD_UP
+    assert server.read().verdict is Verdict.HELD_UP
     assert set(server.silent(29)) == {Verdict.WAITING}
-    assert server.read(sample=SampleVerdict.RIGHT).verdict is Verdict.HELD_UP
+    assert server.read().verdict is Verdict.HELD_UP
     assert set(server.silent(59)) == {Verdict.WAITING}
+    assert server.asked_s == [30.0, 60.0]
 
+    server.answer = SampleVerdict.NONE
     server.change(moved=2)
     server.silences = Server().silences  # without the one that has just ended
 
     assert server.silent(30)[-1] is Verdict.REPLACE
+
+
+@pytest.mark.parametrize(
+    ("verdict", "found", "cause"),
+    [
+        (SampleVerdict.NONE, Verdict.REPORT, None),
+        (SampleVerdict.RIGHT, Verdict.HELD_UP, None),
+        (SampleVerdict.WRONG, Verdict.REPLACE, Cause.WRONG),
+        (SampleVerdict.NO_ANSWER, Verdict.REPLACE, Cause.IDLE),
+    ],
+)
+def test_the_sample_decides_where_no_counter_does(
+    verdict: SampleVerdict, found: Verdict, cause: Cause | None
+) -> None:
+    """It is asked once, at the limit; what is shown says so."""
+    server = Server()
+    server.reading = replace(server.reading, counter=None)
+    server.answer = verdict
+    server.read()
+    assert set(server.silent(28)) == {Verdict.WAITING}
+
+    judged = server.read()
+
+    assert (judged.verdict, judged.cause) == (found, cause)
+    assert judged.text.endswith("so it is") is (verdict in (SampleVerdict.NONE, verdict.WRONG))
+    assert ("is not answered (so it is)" in judged.text) is (verdict is SampleVerdict.NO_ANSWER)
+    assert server.asked_s == [30.0]
+
+
+def test_the_answer_of_a_sample_is_waited_for() -> None:
+    """Meanwhile nothing is decided and nothing asked again; then the next reading decides."""
+    server = Server()
+    server.answer = None
+    assert server.silent(30)[-1] is Verdict.ASK
+    assert set(server.silent(90)) == {Verdict.WAITING}
+
+    server.watch.sampled(SampleVerdict.NO_ANSWER, "no answer")
+
+    assert server.read().verdict is Verdict.ASK
+    server.watch.sampled(SampleVerdict.NO_ANSWER, "no answer")
+    assert server.read().cause is Cause.IDLE
+    assert server.asked_s == [30.0, 121.0]
+
+
+def test_an_answer_of_another_silence_says_nothing() -> None:
+    """The next silence waits for it, and has the sample asked anew."""
+    server = Server()
+    server.answer = None
+    server.silent(30)
+    server.change(moved=2)
+    server.silences = Server().silences
+    assert set(server.silent(31)) == {Verdict.WAITING}
+
+    server.watch.sampled(SampleVerdict.WRONG, "wrong")
+
+    assert server.read().verdict is Verdict.ASK
+
+
+def test_no_answer_of_a_busy_server_says_nothing_once_it_is_idle() -> None:
+    """It may have compiled when it was asked. It is asked again at twice the silence."""
+    server = Server()
+    server.answer = SampleVerdict.NO_ANSWER
+    server.reading = replace(server.reading, counter=None, cpu=1.0)
+    server.silent(40)
+    server.reading = replace(server.reading, cpu=0.0)
+
+    assert set(server.silent(19)) == {Verdict.REPORT}
+    assert server.read().cause is Cause.IDLE
+    assert server.asked_s == [30.0, 60.0]
 
 
 def probe(server: Server, ready: Ready, **changes: object) -> Judgement:

@@ -6,6 +6,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.commands import (
+    AskSample,
     Command,
     Launch,
     Quiesce,
@@ -18,10 +19,12 @@ from pool_manager.core.guards import WAIT_S
 from pool_manager.core.liveness import Cause, Hang, Reading
 from pool_manager.core.state import QUIET_S, State
 from runtime_image.contract.health import Ready
+from runtime_image.contract.samples import SampleVerdict
 from tests.support.play import Play, launched
 from tests.unit.pool_manager.core.test_server_pools import A, B, notes, only, server
 
 HUNG = "nothing has moved for 30 s (limit 30 s), and its processes are idle"
+SHOWN = "expected a, got b"
 REFUSES = "it refuses connections (connection refused)"
 
 
@@ -40,15 +43,32 @@ class Servers:
             self.readings[f"r{number}"] = Reading(open=1, moved=1, counter=1.0, cpu=0.0)
             for _ in range(60):
                 self.play.pool(name).silences.add(1.0)
+        self.answer: SampleVerdict | None = SampleVerdict.NONE
+        """What a golden sample shows when it is asked; None for an answer that is late."""
+        self.asked = 0
         self.busy = dict.fromkeys(names, 1)
         self.second(after_s=700.0)
 
     def second(self, after_s: float = 1.0) -> list[Command]:
         """Let a second pass, with its readings."""
         commands = self.play.run(after_s, **self.busy)
-        for id, reading in self.readings.items():
-            commands += self.play.on(events.Observed(id, reading))
+        for id in self.readings:
+            commands += self.read(id)
         return commands + self.play.tick()
+
+    def read(self, id: str) -> list[Command]:
+        """Read a server, and once more after its golden sample was asked."""
+        commands = self.play.on(events.Observed(id, self.readings[id]))
+        asked = only(commands, AskSample)
+        self.asked += len(asked)
+        if asked and self.answer is not None:
+            commands += self.sampled(id, self.answer, in_silence=True)
+            commands += self.play.on(events.Observed(id, self.readings[id]))
+        return commands
+
+    def sampled(self, id: str, verdict: SampleVerdict, *, in_silence: bool) -> list[Command]:
+        """Let the golden sample of a server have shown this."""
+        return self.play.on(events.SampleAnswered(id, verdict, SHOWN, in_silence))
 
     def seconds(self, count: int) -> list[Command]:
         return [one for _ in range(count) for one in self.second()]
@@ -57,7 +77,7 @@ class Servers:
         """Read a server once more, after these changes."""
         values = {name: getattr(self.readings[id], name) for name in Reading.__slots__}
         self.readings[id] = Reading(**{**values, **changes})
-        return self.play.on(events.Observed(id, self.readings[id]))
+        return self.read(id)
 
     def probe(self, id: str, ready: Ready, times: int = 3) -> list[Command]:
         """Let probes of a server have this result."""
@@ -348,3 +368,129 @@ def test_only_ready_servers_are_judged() -> None:
 
     assert servers.probe("r1", Ready.REFUSED) == []
     assert play.replica("r1").condemned is None
+
+
+# Golden samples
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_replaced", "why"),
+    [
+        (SampleVerdict.NONE, False, "no counter in [health], and expected a, got b"),
+        (SampleVerdict.RIGHT, False, ""),
+        (SampleVerdict.WRONG, True, "answers its golden sample wrong: expected a, got b"),
+        (SampleVerdict.NO_ANSWER, True, "its golden sample is not answered (expected a, got b)"),
+    ],
+)
+def test_the_sample_is_asked_once_the_silence_is_too_long(
+    answer: SampleVerdict, is_replaced: bool, why: str
+) -> None:
+    """Once, at the limit; what it shows decides where there is no counter."""
+    servers = Servers("a")
+    servers.answer = answer
+    servers.change("r1", counter=None)
+    servers.seconds(28)
+    assert servers.asked == 0
+
+    commands = servers.second() + servers.second()
+
+    assert servers.asked == 1
+    assert only(commands, Quiesce) == ([Quiesce("r1")] if is_replaced else [])
+    told = [*notes(servers.play, A), servers.play.replica("r1").trouble]
+    assert not why or any(why in one for one in told)
+    assert bool(servers.play.replica("r1").trouble) is (
+        answer in (SampleVerdict.NONE, SampleVerdict.NO_ANSWER)
+    )
+
+
+def test_nothing_is_decided_before_the_sample_has_shown_something() -> None:
+    """However long that takes. An answer for a replica that is gone is none."""
+    servers = Servers("a")
+    servers.answer = None
+    assert only(servers.seconds(100), Quiesce) == []
+    assert servers.asked == 1
+
+    servers.sampled("r9", SampleVerdict.NO_ANSWER, in_silence=True)
+    servers.sampled("r1", SampleVerdict.NONE, in_silence=True)
+    servers.answer = SampleVerdict.NONE
+
+    assert only(servers.second(), Quiesce) == [Quiesce("r1")]
+
+
+def test_a_server_that_answers_its_sample_works() -> None:
+    """What was reported before is taken back."""
+    servers = Servers("a")
+    servers.change("r1", counter=None)
+    servers.seconds(31)
+    assert servers.play.replica("r1").trouble
+
+    servers.answer = SampleVerdict.RIGHT
+    servers.seconds(30)
+
+    assert servers.play.replica("r1").trouble == ""
+    assert notes(servers.play, A)[-1] == "r1 answers again"
+
+
+def idle(hang: Hang = "replace") -> Servers:
+    """Return a server that has no exchange, and whose sidecar has told nothing yet."""
+    servers = Servers("a", hang=hang)
+    servers.play.replica("r1").watch = None
+    servers.readings.clear()
+    servers.busy = {}
+    servers.play.hear_all(in_flight={}, queued={})
+    return servers
+
+
+def test_an_idle_server_that_answers_wrong_is_replaced() -> None:
+    """By itself, and it is no server that does not answer."""
+    servers = idle()
+    play = servers.play
+    assert servers.sampled("r1", SampleVerdict.NO_ANSWER, in_silence=False) == []
+    assert servers.sampled("r1", SampleVerdict.NONE, in_silence=True) == []
+
+    commands = servers.sampled("r1", SampleVerdict.WRONG, in_silence=False)
+
+    why = f"answers its golden sample wrong: {SHOWN}"
+    assert only(commands, Quiesce) == [Quiesce("r1")]
+    assert only(commands, RecordSilence) == []
+    assert f"r1 takes no new calls: it {why}" in notes(play, A)
+    assert servers.sampled("r1", SampleVerdict.WRONG, in_silence=False) == []
+    commands = play.on(events.Lost("r1", "exited with code 0"))
+    assert only(commands, RecordReplacement) == [RecordReplacement(A, "r1", Cause.WRONG, why)]
+    assert f"r1 was replaced: it {why}" in notes(play, A)
+
+
+@pytest.mark.parametrize("hang", ["report", "off"])
+def test_a_wrong_server_is_left_where_the_function_says_so(hang: Hang) -> None:
+    """`report` says once why it is left; after a right answer, again."""
+    servers = idle(hang)
+    text = f'r1 answers its golden sample wrong: {SHOWN}; it is not replaced: hang = "report"'
+    told = [text] if hang == "report" else []
+    for number in (1, 2):
+        for _ in range(3):
+            commands = servers.sampled("r1", SampleVerdict.WRONG, in_silence=False)
+            assert only(commands, Quiesce) == []
+        assert [one for one in notes(servers.play, A) if SHOWN in one] == told * number
+        servers.sampled("r1", SampleVerdict.RIGHT, in_silence=False)
+    assert servers.play.replica("r1").trouble == ""
+
+
+def test_a_wrong_server_is_not_taken_back_because_it_moves() -> None:
+    """What it has begun may end; then it ends, once the new one is ready."""
+    servers = Servers("a")
+    play = servers.play
+    servers.change("r1", moved=2)
+    commands = servers.sampled("r1", SampleVerdict.WRONG, in_silence=False)
+    assert launched(commands) == [("r2", "cpu1")]
+    servers.change("r1", moved=3)
+    play.ready("r2")
+    commands = servers.change("r1", moved=4)
+    assert (only(commands, Resume), only(commands, Release)) == ([], [])
+    commands = servers.change("r1", open=0)
+    assert only(commands, Release) == []
+
+    commands = servers.seconds(int(QUIET_S))
+
+    assert only(commands, Release) == [
+        Release("r1", f"answers its golden sample wrong: {SHOWN}"),
+    ]
