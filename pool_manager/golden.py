@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import structlog
 
 from pool_manager.core import events
+from pool_manager.core.health.sampling import Checked, Idle, SampleSchedule
 from pool_manager.core.machine import Machine
-from pool_manager.core.sampling import Checked, Idle, SampleSchedule
 from pool_manager.core.state import Replica
 from pool_manager.ports import Binding
 from pool_manager.replicas.launcher import Launcher

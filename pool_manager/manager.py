@@ -126,7 +126,14 @@ class Manager:
         self._compiled = CompiledModels(
             self._machine, self._launcher, self._bindings, self._tasks, self._wall
         )
-        self.golden = GoldenSamples(
+        self.golden = self._sampling()
+        self._none_left = asyncio.Event()
+        self._events: deque[events.Event] = deque()
+        self._actions = self._table()
+
+    def _sampling(self) -> GoldenSamples:
+        """Return what asks replicas their golden samples."""
+        return GoldenSamples(
             self._machine,
             self._launcher,
             self._bindings,
@@ -135,9 +142,6 @@ class Manager:
             self.note,
             self.submit,
         )
-        self._none_left = asyncio.Event()
-        self._events: deque[events.Event] = deque()
-        self._actions = self._table()
 
     def _fetching(self, bundles: Bundles) -> Emit:
         """Return the receiver of replicas' events: files of trials and builds are fetched first."""

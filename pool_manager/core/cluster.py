@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from pool_manager.core.demand import DemandTable
-from pool_manager.core.guards import Guards
+from pool_manager.core.health.guards import Guards
 from pool_manager.core.hosts import HOST_LOST_S, HostRecord, HostState
 from pool_manager.core.ledger import Ledger, Need
 from pool_manager.core.pool import NOBODY_CALLS, Pool

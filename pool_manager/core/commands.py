@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pool_manager.core.liveness import Cause
+from pool_manager.core.health.liveness import Cause
 from pool_manager.core.state import Role
 from registry.model.hosts import LOCAL_HOST
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pool_manager.core.liveness import Reading
+from pool_manager.core.health.liveness import Reading
 from pool_manager.core.starts import Activity
 from pool_manager.core.state import Device, PoolSpec, Role
 from registry.exchange import Demand

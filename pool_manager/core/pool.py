@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import exp, inf, log
 from typing import Final, NamedTuple
 
+from pool_manager.core.health.liveness import Silences
 from pool_manager.core.ledger import Reservation
-from pool_manager.core.liveness import Silences
 from pool_manager.core.scaling import Scaler
 from pool_manager.core.starts import TOLD_AFTER_S, Awaited, awaited
 from pool_manager.core.state import Contact, PoolSpec, Replica, State

@@ -64,7 +64,7 @@ from enum import StrEnum
 from math import inf
 from typing import Literal
 
-from pool_manager.core.liveness import Cause, Hang, Watch
+from pool_manager.core.health.liveness import Cause, Hang, Watch
 from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast, get_args
 
 from pool_manager.core import events
-from pool_manager.core.liveness import Reading
+from pool_manager.core.health.liveness import Reading
 from runtime_image.contract.control import PHASES, SessionName
 from runtime_image.contract.health import SAID_MAX, Ready
 from runtime_image.contract.link import REFUTATION_MAX

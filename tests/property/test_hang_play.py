@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pool_manager.core.liveness import Verdict
+from pool_manager.core.health.liveness import Verdict
 from tests.support.doses import amount
 from tests.support.hang_play import KINDS, Kind, Play
 

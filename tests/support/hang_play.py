@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
-from pool_manager.core.liveness import Reading, Silences, Verdict, Watch
+from pool_manager.core.health.liveness import Reading, Silences, Verdict, Watch
 from runtime_image.contract.samples import SampleVerdict
 from runtime_image.server.counter import read_counter
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pool_manager.core import events
-from pool_manager.core.liveness import Reading
+from pool_manager.core.health.liveness import Reading
 from pool_manager.replicas import messages
 from registry.exchange import PoolEndpoints, encode
 from runtime_image.contract.health import Ready

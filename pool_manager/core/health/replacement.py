@@ -12,8 +12,8 @@ from __future__ import annotations
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import AskSample, Command, Note, RecordSilence
-from pool_manager.core.guards import HUNG
-from pool_manager.core.liveness import Cause, Judgement, Verdict, Watch, judge_idle
+from pool_manager.core.health.guards import HUNG
+from pool_manager.core.health.liveness import Cause, Judgement, Verdict, Watch, judge_idle
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State

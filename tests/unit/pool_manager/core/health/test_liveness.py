@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pool_manager.core.liveness import (
+from pool_manager.core.health.liveness import (
     IDLE_READINGS,
     KNOWN_MIN,
     LATE_S,

@@ -15,8 +15,8 @@ from pool_manager.core.commands import (
     Release,
     Resume,
 )
-from pool_manager.core.guards import WAIT_S
-from pool_manager.core.liveness import Cause, Hang, Reading
+from pool_manager.core.health.guards import WAIT_S
+from pool_manager.core.health.liveness import Cause, Hang, Reading
 from pool_manager.core.state import QUIET_S, State
 from runtime_image.contract.health import Ready
 from runtime_image.contract.samples import SampleVerdict

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pool_manager.core.liveness import Cause
+from pool_manager.core.health.liveness import Cause
 
 HUNG: Final = frozenset({Cause.UNREADY, Cause.WRONG, Cause.IDLE, Cause.STUCK})
 """Causes that are inferred from silence. Of a server that refuses connections or answers with

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.core.guards import FORGET_S, UNSERVED_MAX, WAIT_S, Guards
-from pool_manager.core.liveness import Cause
+from pool_manager.core.health.guards import FORGET_S, UNSERVED_MAX, WAIT_S, Guards
+from pool_manager.core.health.liveness import Cause
 
 
 def test_hung_servers_are_replaced_at_growing_intervals() -> None:
