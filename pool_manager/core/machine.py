@@ -66,10 +66,10 @@ from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, EndWarm, Publish
 from pool_manager.core.contacts import Contacts
 from pool_manager.core.cordons import Cordons
-from pool_manager.core.health.replacement import Replacements
 from pool_manager.core.host_lifecycle import HostLifecycle
 from pool_manager.core.hosts import HOST_LOST_S
 from pool_manager.core.pool import Pool, Warming
+from pool_manager.core.replacement import Replacements
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Device, Replica
