@@ -99,6 +99,9 @@ class Health:
             f"function {key.partition('/')[2]} fails to load"
             for key, state in self._pools.states().items()
             if state == "failing"
+        ] + [
+            f"function {key.partition('/')[2]} is not answering: {reason}"
+            for key, reason in self._manager.not_answering()
         ]
 
     def _devices(self) -> list[str]:

@@ -373,6 +373,7 @@ class ReplicaFamilies:
             ("reason", REASONS),
             counts.failures,
         )
+        yield _replaced(counts.replaced)
         text = "Replicas that were evicted for another pool: idle ones, and busy ones after a wait."
         yield _singles("fngate_evictions", text, ("victim", EVICTIONS), counts.evictions)
         text = "Revisions whose requests are no longer batched, because a joined run lost rows."
@@ -446,6 +447,16 @@ def _pairs(
     for one in first[1]:
         for other in second[1]:
             family.add_metric([one, other], counts.get((one, other), 0))
+    return family
+
+
+def _replaced(counts: Mapping[tuple[str, str], int]) -> Metric:
+    text = "Servers that were ready, did not answer any more and were replaced, by reason."
+    labels = ("namespace", "function", "reason")
+    family = CounterMetricFamily("fngate_replicas_replaced", text, labels=labels)
+    for (function, reason), count in counts.items():
+        namespace, _, name = function.rpartition("/")
+        family.add_metric([namespace, name, reason], count)
     return family
 
 

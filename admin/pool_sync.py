@@ -24,6 +24,7 @@ from registry.spec import (
     prepared_of,
     replica_spec,
     runner_settings,
+    step_s_of,
 )
 from runtime_image.contract.server import PORT_DEFAULT
 
@@ -139,6 +140,7 @@ def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
     server, exchange = deployed.revision.server, deployed.function.exchange or ExchangeLimits()
     if server is None:
         return spec
+    health = deployed.function.health
     return replace(
         spec,
         is_server=True,
@@ -146,8 +148,10 @@ def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
         start_s=server.start_s,
         drain_s=exchange.drain_s,
         stop_grace_s=server.stop_grace_s,
-        sample_every_s=deployed.function.health.sample_every_s,
+        sample_every_s=health.sample_every_s,
         batches=False,
+        hang=health.hang,
+        step_s=step_s_of(health, server),
     )
 
 

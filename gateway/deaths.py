@@ -7,13 +7,13 @@ a moment later.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from gateway.data_links import HeldCall
 from gateway.server_links import ExchangeCall
-from registry.errors import FnError, Poison
+from registry.errors import FnError, Poison, ReplicaDied, ReplicaHung
+from registry.exchange import PoolEndpoints
 
 CAUSE_TIMEOUT_S: Final = 1.0
 """Max seconds that an error waits for the cause."""
@@ -38,24 +38,23 @@ class DeathCauses:
         self._timeout_s = timeout_s
         self._deferred: dict[str, list[_Deferred]] = {}
 
-    def defer(self, call: AnyCall, error: FnError, causes: Mapping[str, str]) -> None:
+    def defer(self, call: AnyCall, error: FnError, endpoints: PoolEndpoints) -> None:
         """Answer `call` with `error` and the cause, as soon as the cause is known.
 
-        `causes`: the causes known so far, by replica.
+        `endpoints` have the causes known so far.
         """
-        cause = causes.get(call.link)
-        if cause is not None:
-            call.done(_with_cause(error, cause))
+        if call.link in endpoints.ended:
+            call.done(_with_cause(error, call.link, endpoints))
             return
         timer = self._loop.call_later(self._timeout_s, self._expire, call)
         self._deferred.setdefault(call.link, []).append(_Deferred(call, error, timer))
 
-    def on_causes(self, causes: Mapping[str, str]) -> None:
+    def on_causes(self, endpoints: PoolEndpoints) -> None:
         """Complete the errors of replicas whose cause of death the pool manager has published."""
-        for replica in self._deferred.keys() & causes.keys():
+        for replica in self._deferred.keys() & endpoints.ended.keys():
             for one in self._deferred.pop(replica):
                 one.timer.cancel()
-                one.call.done(_with_cause(one.error, causes[replica]))
+                one.call.done(_with_cause(one.error, replica, endpoints))
 
     def cancel(self, call: AnyCall) -> FnError | None:
         """Discard the error of a call whose client has disconnected, and return it, if any."""
@@ -79,8 +78,13 @@ class DeathCauses:
             call.done(error)
 
 
-def _with_cause(error: FnError, cause: str) -> FnError:
-    return type(error)(
+def _with_cause(error: FnError, replica: str, endpoints: PoolEndpoints) -> FnError:
+    """Return the error with the cause of death. One that was replaced because it did not answer did
+    not die of the request: the error says so by its type."""
+    cause, kind = endpoints.ended[replica], type(error)
+    if kind is ReplicaDied and replica in endpoints.hung:
+        kind = ReplicaHung
+    return kind(
         f"{error.message}: {'the last one' if isinstance(error, Poison) else 'it'} {cause}",
         retry_after_s=error.retry_after_s,
         detail=error.detail,

@@ -45,7 +45,14 @@ from gateway.shared_memory import SlabPool
 from gateway.upstream import UpstreamConnection
 from registry.catalog import Catalog, Change, Deployed
 from registry.compatibility import breaks
-from registry.errors import FnError, Poison, ReplicaDied, UpstreamFailed, WaitBudgetOver
+from registry.errors import (
+    FnError,
+    Poison,
+    ReplicaDied,
+    UpstreamFailed,
+    UpstreamTimeout,
+    WaitBudgetOver,
+)
 from registry.exchange import Demand, Load, PoolEndpoints, decode_endpoints, encode
 from registry.spec import may_rerun
 from registry.tasks import Tasks, every
@@ -213,6 +220,8 @@ class Delivery:
         It keeps its place. `was_refused`: nothing was sent on the connection. `call.done` gets
         WaitBudgetOver if its wait budget is over.
         """
+        if was_refused:
+            self.tell_unanswered(call)
         exchanges = self._dispatcher.exchanges
         self._perform(exchanges.retry(call, monotonic(), was_refused=was_refused))
         if call.stage is Stage.QUEUED and self.is_cold(call.pool):
@@ -229,6 +238,8 @@ class Delivery:
         if call.stage is not Stage.STARTED:
             return
         has_died = isinstance(error, ReplicaDied | Poison) or self.has_lost_link(call)
+        if isinstance(error, UpstreamTimeout):
+            self.tell_unanswered(call)
         if isinstance(error, Poison):
             self._dispatcher.refuse_body(call, monotonic())
         self.end_exchange(call, kept=False, outcome="failed")
@@ -238,6 +249,12 @@ class Delivery:
         """Note that an opened exchange is a WebSocket, which is quiet or in use."""
         self._perform(self._dispatcher.exchanges.on_tunnel(call, monotonic(), is_quiet=is_quiet))
         self._report_soon(call.pool)
+
+    def tell_unanswered(self, call: ExchangeCall) -> None:
+        """Have the server probed: it has not answered an opened call, in time or at all."""
+        is_linked = call.stage is Stage.STARTED and not self.has_lost_link(call)
+        if is_linked and not call.is_broken:
+            self._servers.tell_unanswered(call.link, call.id)
 
     def is_stopping(self, call: ExchangeCall) -> bool:
         """Return whether the replica of an opened exchange is to stop, or was when it ended."""
@@ -317,7 +334,7 @@ class Delivery:
         return self._ledger.balance(held, owed)
 
     def _on_endpoints(self, key: str, endpoints: PoolEndpoints, now: float) -> None:
-        self._death_causes.on_causes(endpoints.ended)
+        self._death_causes.on_causes(endpoints)
         self._perform(self._dispatcher.on_endpoints(key, endpoints, now))
         if key in self._dispatcher.pools:
             self._update_expected(key)
@@ -372,7 +389,7 @@ class Delivery:
     def _end_failed(self, call: HeldCall | ExchangeCall, error: FnError, *, has_died: bool) -> None:
         """Pass its error to a call; if its replica died, with the cause, once that is known."""
         if has_died:
-            self._death_causes.defer(call, error, self.endpoints(call.pool).ended)
+            self._death_causes.defer(call, error, self.endpoints(call.pool))
         else:
             call.done(error)
 

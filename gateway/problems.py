@@ -42,6 +42,7 @@ STATUS: dict[type[errors.FnError], int] = {
     errors.FunctionFailed: problems.FUNCTION_FAILED.status,
     errors.ExecutionTimeout: problems.EXECUTION_TIMEOUT.status,
     errors.ReplicaDied: 502,
+    errors.ReplicaHung: 502,
     errors.Poison: 502,
     errors.AnswerTooLarge: problems.ANSWER_TOO_LARGE.status,
     errors.UpstreamFailed: 502,

@@ -16,6 +16,7 @@ import structlog
 
 from gateway.dispatch.call import Call, Command, Data, Link, ServerLink, Stage, digest_of
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.exchanges import UNUSABLE
 from gateway.hosts.connections import HostConnections
 from gateway.hosts.greeting import DIAL_S, GreetedStream
 from gateway.hosts.upstream import RemoteServerSockets
@@ -135,6 +136,10 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
         """Tell the sidecar that exchange `id` is a WebSocket, quiet or in use."""
         self._peers[link].idle_frames = 0
         self._sockets(link).tell_tunnel(id, is_quiet=is_quiet)
+
+    def tell_unanswered(self, link: str, id: int) -> None:
+        """Tell the sidecar that the server has not answered exchange `id`: it probes the server."""
+        self._sockets(link).tell_unanswered(id, monotonic())
 
     def ask(self, link: str, answered: Callable[[bool], None]) -> None:
         """Ask whether the server of a link listens: `answered(listens)`, at once or later."""
@@ -268,7 +273,7 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
             self._logged_s = now
             log.warning("a connection to a server failed", replica=link)
         exchanges = self._dispatcher.exchanges
-        self._perform(exchanges.on_not_started(link, id, NotStarted.REFUSED, now))
+        self._perform(exchanges.on_not_started(link, id, UNUSABLE, now))
 
     def _has_room(self) -> bool:
         """Return whether one more connection may be opened; closes the oldest idle one for it."""

@@ -32,6 +32,8 @@ TELL_MIN_S: Final = 0.001
 """Min seconds between two looks at ends to be told: the resolution of the event loop's timers."""
 ASK_S: Final = 2.0
 """Seconds after which a sidecar that does not say whether its server listens is taken for dead."""
+UNANSWERED_S: Final = 1.0
+"""Min seconds between two frames about exchanges without an answer."""
 LATE_MAX: Final = 1000
 """Max connections between two used ones that arrive for exchanges that have ended."""
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
@@ -71,6 +73,8 @@ class ServerSockets(Side):
         self.connected_s = 0.0
         self._late = 0
         """Connections that arrived for ended exchanges, since the last one that was used."""
+        self._unanswered_s = 0.0
+        """When the sidecar was last told of an exchange without an answer."""
         self._asked: dict[int, Callable[[bool], None]] = {}
         """Questions whether the server listens, by the ids of their connections."""
 
@@ -175,6 +179,13 @@ class ServerSockets(Side):
             # A sidecar that runs since before an upgrade may not know this frame.
             flags = Flag.OPTIONAL | (Flag.FREE if is_quiet else 0)
             self._tell(Kind.TUNNEL, connection.known_id, flags, 0)
+
+    def tell_unanswered(self, id: int, now: float) -> None:
+        """Tell the sidecar that the server has not answered exchange `id`; once in UNANSWERED_S, as
+        one that runs since before an upgrade counts frames that it does not know."""
+        if now - self._unanswered_s >= UNANSWERED_S:
+            self._unanswered_s = now
+            self._tell(Kind.UNANSWERED, id, Flag.OPTIONAL, 0)
 
     def _tell_ends(self) -> None:
         """Tell the sidecar of ends that are due."""

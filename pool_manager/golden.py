@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from pool_manager.core import events
+from pool_manager.core.health.sampling import Checked, Idle, SampleSchedule
 from pool_manager.core.machine import Machine
-from pool_manager.core.sampling import Checked, Idle, SampleSchedule
 from pool_manager.core.state import Replica
 from pool_manager.ports import Binding
 from pool_manager.replicas.launcher import Launcher
@@ -36,10 +37,11 @@ class SampleCount(NamedTuple):
 class GoldenSamples:
     """Golden samples of one manager's replicas. Event loop thread only.
 
-    It decides nothing about replicas: a wrong answer is shown, logged and counted.
+    It decides nothing about replicas: the machine gets what their samples show. A wrong answer is
+    shown, logged and counted.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the ports of the manager
         self,
         machine: Machine,
         launcher: Launcher,
@@ -47,14 +49,16 @@ class GoldenSamples:
         tasks: Tasks,
         clock: Callable[[], float],
         note: Callable[[str, str], None],
+        submit: Callable[[events.Event], None],
     ) -> None:
-        """`note(key, text)` records a decision about a pool."""
+        """`note(key, text)` records a decision about a pool. `submit` gets SampleAnswered."""
         self._machine = machine
         self._launcher = launcher
         self._bindings = bindings
         self._tasks = tasks
         self._clock = clock
         self._note = note
+        self._submit = submit
         self._schedule = SampleSchedule()
         self._counts: Counter[tuple[str, str, SampleVerdict]] = Counter()
         self._reasons: dict[str, str] = {}
@@ -70,6 +74,10 @@ class GoldenSamples:
         gone = [key for key in self._counts if key[:2] not in there]
         for key in gone:
             del self._counts[key]
+
+    def ask_silent(self, id: str) -> None:
+        """Begin to ask a server whose exchanges stand still; SampleAnswered follows, always."""
+        self._tasks.spawn(f"golden sample of silent {id}", self._ask_silent(id))
 
     async def ask(self, id: str) -> Sampled:
         """Have a replica asked its golden sample once; return what that showed: NONE if it has
@@ -116,6 +124,18 @@ class GoldenSamples:
         spec = binding.on(device).spec if binding is not None else None
         return spec.golden if isinstance(spec, ServerSpec) else None
 
+    async def _ask_silent(self, id: str) -> None:
+        found = _nothing("it could not be asked")
+        try:
+            found = await self.ask(id)
+            if found["verdict"] == SampleVerdict.WRONG:
+                found = await self.ask(id)
+        finally:
+            verdict, replica = SampleVerdict(found["verdict"]), self._machine.replica(id)
+            if replica is not None and verdict is not SampleVerdict.NONE:
+                self._counts[(*self._function(replica.pool), verdict)] += 1
+            self._submit(events.SampleAnswered(id, verdict, found["reason"], in_silence=True))
+
     async def _check(self, id: str) -> None:
         found = await self.ask(id)
         verdict, replica = SampleVerdict(found["verdict"]), self._machine.replica(id)
@@ -129,6 +149,7 @@ class GoldenSamples:
             }
             self._reasons[id] = found["reason"]
             self._tell(replica, checked, found["reason"])
+            self._submit(events.SampleAnswered(id, verdict, found["reason"], in_silence=False))
 
     def _tell(self, replica: Replica, checked: Checked, reason: str) -> None:
         """Say in the journal what has changed, and in the log what is not right."""

@@ -126,12 +126,22 @@ class Manager:
         self._compiled = CompiledModels(
             self._machine, self._launcher, self._bindings, self._tasks, self._wall
         )
-        self.golden = GoldenSamples(
-            self._machine, self._launcher, self._bindings, self._tasks, self._clock, self.note
-        )
+        self.golden = self._sampling()
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
         self._actions = self._table()
+
+    def _sampling(self) -> GoldenSamples:
+        """Return what asks replicas their golden samples."""
+        return GoldenSamples(
+            self._machine,
+            self._launcher,
+            self._bindings,
+            self._tasks,
+            self._clock,
+            self.note,
+            self.submit,
+        )
 
     def _fetching(self, bundles: Bundles) -> Emit:
         """Return the receiver of replicas' events: files of trials and builds are fetched first."""
@@ -160,6 +170,17 @@ class Manager:
             commands.WatchEngine: lambda c: self._engine.begin(c.reason, c.host),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.RecordColdStart: self._keep_cold_start,
+            commands.AskSample: lambda c: self.golden.ask_silent(c.id),
+            commands.RecordSilence: lambda c: log.warning(
+                "a server is not answering", replica=c.id, pool=c.key, reason=c.reason
+            ),
+            commands.RecordReplacement: lambda c: log.warning(
+                "a server was replaced",
+                replica=c.id,
+                pool=c.key,
+                cause=str(c.cause),
+                reason=c.reason,
+            ),
             **dict.fromkeys(COMMANDS, self._compiled.execute),
         }
 
@@ -376,6 +397,11 @@ class Manager:
         """Return the device-seconds and joules of functions since the server's start."""
         return self._use.totals()
 
+    def not_answering(self) -> list[tuple[str, str]]:
+        """Return each ready server that does not answer, as pool and reason."""
+        there = self._machine.replicas()
+        return [(one.pool, one.trouble) for one in there if one.trouble and one.is_listed]
+
     @property
     def gpu_silence(self) -> str:
         """Reason why the GPU driver does not answer, "" while it does."""
@@ -474,6 +500,8 @@ class Manager:
         """Handle one event. An exception in it, in a command or in a counter is logged and counted,
         and does not stop the others."""
         asked: list[commands.Command] = []
+        if isinstance(event, events.Observed):
+            event = replace(event, gpu=self._gpu_use(event.id))
         with self._reported("event", "an event could not be handled", event):
             self._machine.handle(event, self._clock(), asked)
         if isinstance(event, EVENTS_OF_HOSTS):
@@ -486,6 +514,15 @@ class Manager:
             self._count(command)
             with self._reported("command", "a command could not be done", command):
                 self._actions[type(command)](command)
+
+    def _gpu_use(self, id: str) -> float | None:
+        """Return the use of a replica's GPU, 0 to 1; 0 without one, None if unknown."""
+        replica = self._machine.replica(id)
+        device = self._machine.devices.get(replica.device) if replica is not None else None
+        if device is None or device.kind == "cpu":
+            return 0.0
+        view = self._gpus.view(device.id)
+        return view.utilization if view is not None else None
 
     def _sync_hosts(self, event: events.Event) -> None:
         if isinstance(event, events.HostUp):

@@ -79,6 +79,8 @@ class Counts:
     cold_starts: Counter[str] = field(default_factory=Counter)
     reclaimed_mib: dict[str, float] = field(default_factory=dict)
     refuted: Counter[str] = field(default_factory=Counter)
+    replaced: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Servers that did not work any more, by function and `Cause`."""
     defects: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> Counts:
@@ -90,6 +92,7 @@ class Counts:
             self.cold_starts.copy(),
             dict(self.reclaimed_mib),
             self.refuted.copy(),
+            self.replaced.copy(),
             self.defects.copy(),
         )
 
@@ -164,6 +167,9 @@ class ReplicaCounter:
                 self._over(self._replicas.pop(command.id), command.reason)
             case commands.RecordRefutation():
                 self.counts.refuted["rows"] += 1
+            case commands.RecordReplacement():
+                function = command.key.partition("@")[0]
+                self.counts.replaced[function, command.cause] += 1
             case commands.RecordColdStart():
                 self.counts.cold_starts["ready" if command.outcome == "ready" else "failed"] += 1
 

@@ -201,6 +201,14 @@ class ReplicaDied(FnError):
     title = "The replica died"
 
 
+class ReplicaHung(ReplicaDied):
+    """The replica was ended because it did not answer any more, and this request is not sent
+    again."""
+
+    code = "replica_hung"
+    title = "The replica did not answer"
+
+
 class Poison(FnError):
     """This request killed several replicas, one after the other."""
 

@@ -95,6 +95,8 @@ class PoolEndpoints(msgspec.Struct, frozen=True):
     log_tail: list[str] = []
     ended: dict[str, str] = {}
     kept_by: list[str] = []
+    hung: list[str] = []
+    """Those of `ended` that were replaced because they did not answer."""
 
     @property
     def told(self) -> str:

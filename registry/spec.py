@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, replace
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from registry.batching import rows_of
 from registry.catalog import Deployed
 from registry.model.bundles import BundleFile
-from registry.model.functions import ExchangeLimits
+from registry.model.functions import ExchangeLimits, Health
 from registry.model.profiles import Golden, Optimised, Prepared, Profile
 from registry.model.revisions import Revision
 from registry.model.servers import HOST_BY_TRIAL, HOST_OF_CLIENT, HOST_OF_LOOPBACK, ServerSettings
@@ -27,6 +28,14 @@ RUNNER_THREADS_MAX: Final = 1024
 """Max calls at once of our server of Python functions."""
 _UNNAMED: Final = frozenset({HOST_BY_TRIAL, HOST_OF_CLIENT, HOST_OF_LOOPBACK})
 """Hosts with which probes and samples name the server's address."""
+VLLM_COUNTER: Final = "vllm:iteration_tokens_total_count"
+"""Moves with each step of vLLM's engine, also within a prefill in parts."""
+VLLM_STEP_S: Final = 120.0
+_VLLM: Final = frozenset({"vllm", "vllm-openai"})
+_VLLM_MODULE: Final = "vllm.entrypoints"
+_UNCHUNKED: Final = "--no-enable-chunked-prefill"
+STEP_S: Final = 900.0
+"""Longest time in seconds in which a server that works may not move its counter."""
 
 
 def replica_spec(deployed: Deployed) -> ModelSpec | ServerSpec:
@@ -60,7 +69,33 @@ def server_spec(deployed: Deployed) -> ServerSpec:
         is_apart=is_apart,
         description=DESCRIPTION if revision.is_python else "",
         golden_plan=golden_plan(revision),
+        counter=counter_of(deployed.function.health, server),
+        metrics=deployed.function.health.metrics,
     )
+
+
+def counter_of(health: Health, server: ServerSettings) -> str:
+    """Return the metric of a server that rises as long as it works, "" for none."""
+    if health.counter is not None:
+        return health.counter
+    return VLLM_COUNTER if _is_vllm(server) else ""
+
+
+def step_s_of(health: Health, server: ServerSettings) -> float:
+    """Return the longest time in seconds in which a server that works may not move its counter.
+    vLLM's prefills come in parts, unless its command says otherwise."""
+    if health.step_s is not None:
+        return health.step_s
+    is_chunked = _is_vllm(server) and _UNCHUNKED not in server.command
+    return VLLM_STEP_S if is_chunked else STEP_S
+
+
+def _is_vllm(server: ServerSettings) -> bool:
+    """Whether the words of a command, or an image's name, are vLLM's."""
+    image = server.image.reference if server.image else ""
+    words = (*server.command, image)
+    names = {PurePosixPath(word.partition("@")[0]).name.partition(":")[0] for word in words}
+    return not names.isdisjoint(_VLLM) or any(_VLLM_MODULE in word for word in words)
 
 
 def golden_plan(revision: Revision) -> GoldenPlan | None:

@@ -28,12 +28,12 @@ from pool_manager.reports import Decision
 from registry.builds import Target
 from registry.catalog import Catalog, Deployed
 from registry.compilation import TargetState
-from registry.errors import Poison, ReplicaDied
+from registry.errors import Poison, ReplicaDied, ReplicaHung
 from registry.exchange import NOTHING, Load
 from registry.model.functions import NAMESPACE
 from registry.model.revisions import Revision, pool_key
 
-DEATHS: Final = frozenset({ReplicaDied.code, Poison.code})
+DEATHS: Final = frozenset({ReplicaDied.code, ReplicaHung.code, Poison.code})
 
 JUMP_S: Final = 1.0
 encode = msgspec.json.Encoder().encode

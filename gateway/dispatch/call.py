@@ -88,6 +88,8 @@ class Call:
     is_exchange: bool = False
     is_free: bool = False
     may_poison: bool = True
+    refusal: str = ""
+    """What the last try to connect to its server met, "" if that was no refusal."""
 
     def digest(self) -> bytes:
         """Return the digest of its body for its pool."""

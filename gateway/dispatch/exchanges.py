@@ -26,9 +26,9 @@ from gateway.dispatch.call import (
     Stage,
     TellTunnel,
 )
-from gateway.dispatch.failures import CallFailures
+from gateway.dispatch.failures import CallFailures, refused_error
 from gateway.dispatch.pool import Pool
-from registry.errors import WaitBudgetOver
+from registry.errors import FnError, WaitBudgetOver
 from runtime_image.contract.link import NotStarted
 
 REFUSED_S: Final = 0.05
@@ -36,6 +36,12 @@ REFUSED_S: Final = 0.05
 so that a server that refuses all connections costs each link at most ten requests a second."""
 
 
+UNUSABLE: Final = 0
+"""Reason of a connection that this process could not open or take: the server refused nothing."""
+REFUSED: Final = "accepted no connection (connection refused)"
+"""What a call met whose connection was refused."""
+HUNG_UP: Final = "closed each connection before the request was sent"
+"""What a call met whose connections were accepted by the kernel, and not by the server."""
 QUIET_MAX: Final = 1000
 """Max quiet WebSockets of a link that take no slot. Others count as open exchanges."""
 
@@ -97,7 +103,7 @@ class Exchanges:
         1. It has ended before: nothing to do.
         2. `was_refused`: the send is not counted, the proxy bounds the tries. The link, if it still
            exists, is not used for REFUSED_S: the next connection would end like this one.
-        3. Its wait budget is over: WaitBudgetOver.
+        3. Its wait budget is over: WaitBudgetOver, after a refusal UpstreamFailed.
         4. It is requeued at its old place, or fails with the error of its pool.
         """
         commands: list[Command] = []
@@ -107,6 +113,7 @@ class Exchanges:
         has_died = call in pool.detached
         if was_refused:  # 2
             call.sends -= 1
+        call.refusal = HUNG_UP if was_refused else ""
         if has_died:
             del pool.detached[call]
         else:
@@ -117,7 +124,9 @@ class Exchanges:
                 self._back_off(link, now)
         if now >= call.wait_until_s:  # 3
             text = f"the connection was lost {now - call.arrived_s:.1f} s after the request"
-            error = WaitBudgetOver(text, retry_after_s=pool.retry_after_s(now))
+            error: FnError = WaitBudgetOver(text, retry_after_s=pool.retry_after_s(now))
+            if was_refused:
+                error = refused_error(call, f"{pool.endpoints.state}: {pool.endpoints.told}", now)
             self._failures.fail(call, error, commands)
         else:  # 4
             self._failures.requeue(call, pool, now, commands, has_died=has_died)
@@ -176,8 +185,8 @@ class Exchanges:
         2. All slots are taken: the link waits for offers, and gives its idle connections back.
            The send is not counted: other gateway processes take slots, too.
         3. The replica has its maximum of exchanges without a slot: no more for REFUSED_S.
-        4. The server refuses connections: the link is not used for REFUSED_S. The send is not
-           counted: the wait budget bounds the requests.
+        4. The server refuses connections, or this process has no room (UNUSABLE): the link is not
+           used for REFUSED_S. The send is not counted: the wait budget bounds the requests.
         5. The replica drains: the link is not used any more.
         6. The exchange is queued again at its place.
         """
@@ -186,6 +195,7 @@ class Exchanges:
         if call is None or call.stage is not Stage.SENT:  # 1
             return []
         commands: list[Command] = []
+        call.refusal = REFUSED if reason == NotStarted.REFUSED else ""
         if reason == NotStarted.DRAINING:  # 5
             link.closing = True
         else:

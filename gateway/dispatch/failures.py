@@ -19,7 +19,14 @@ from gateway.dispatch.call import (
 from gateway.dispatch.held import HeldBytes
 from gateway.dispatch.pool import Pool
 from gateway.dispatch.redirects import TrafficRedirects
-from registry.errors import ExecutionTimeout, FnError, Poison, ReplicaDied, WaitBudgetOver
+from registry.errors import (
+    ExecutionTimeout,
+    FnError,
+    Poison,
+    ReplicaDied,
+    UpstreamFailed,
+    WaitBudgetOver,
+)
 from runtime_image.contract.link import NotStarted
 
 SENDS_MAX = 12
@@ -297,8 +304,18 @@ class CallFailures:
             retry_s = pool.retry_after_s(now)
             self.drop(call, pool, commands)
             text = f"not started within {waited_s:.1f} s; the function is {how}"
-            error = WaitBudgetOver(text, retry_after_s=retry_s, admin_detail=told)
+            error: FnError = WaitBudgetOver(text, retry_after_s=retry_s, admin_detail=told)
+            if call.refusal:
+                error = refused_error(call, how, now)
             commands.append(Fail(call, error))
+
+
+def refused_error(call: Call, how: str, now: float) -> FnError:
+    """Return the error of a call whose server accepted no connection in its wait budget; `how` is
+    the state of its function."""
+    waited_s = now - call.arrived_s
+    text = f"the function's server {call.refusal} within {waited_s:.1f} s; the function is {how}"
+    return UpstreamFailed(text)
 
 
 def cancelled_error(call: Call, now: float) -> FnError:

@@ -186,8 +186,11 @@ class ExchangeJournal:
             metrics.count_exchange(key, (outcome, reason), seconds, self._receipt)
             if call is not None:
                 metrics.count_sends(*key, call.sends, call.deaths)
+            failures = self._invoker.failures
             if error is not None:
-                self._invoker.failures.count(self._deployed, error, call, self.request_id)
+                failures.count(self._deployed, error, call, self.request_id)
+            elif self._status >= problems.FAILURES:
+                failures.count_answer(self._deployed, self._status, call, self.request_id)
         self._end("ok" if error is None else error.code, call, sizes, now)
 
     def closed(self, plan: ExchangePlan, *, is_quiet: bool) -> None:

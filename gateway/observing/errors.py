@@ -67,17 +67,31 @@ class FailureCount:
 
         `call`, if it was accepted, may have followed its function's traffic.
         """
-        if not is_worth_keeping(error):
-            return
+        if is_worth_keeping(error):
+            self._count(asked, (error.code, error.message), call, request_id)
+
+    def count_answer(
+        self, asked: Deployed, status: int, call: Call | None, request_id: str
+    ) -> None:
+        """Count an answer of a function's server with a status of 500 or more. It is the server's
+        own, so it is shown, and is no reason to replace the server."""
+        said = f"answered_{status}", f"the function's server answered with {status}"
+        self._count(asked, said, call, request_id)
+
+    def _count(
+        self, asked: Deployed, said: tuple[str, str], call: Call | None, request_id: str
+    ) -> None:
+        """Count a request that ended with what is `said`, a code and a text."""
+        code, text = said
         name, revision = asked.function.name, asked.revision.ref
         if call is not None:
             revision = call.pool.partition("/")[2]
-        kind = (asked.function.namespace, name, revision, error.code)
+        kind = (asked.function.namespace, name, revision, code)
         known = self._pending.get(kind)
         if known is not None:
             known.count += 1
         elif len(self._pending) < PENDING_MAX:
-            detail = error.message[:DETAIL_MAX].encode("utf-8", "replace").decode()
+            detail = text[:DETAIL_MAX].encode("utf-8", "replace").decode()
             replica = call.link if call is not None and call.sends else ""
             self._pending[kind] = Failure(*kind, self._wall(), detail, replica, request_id)
 

@@ -94,6 +94,7 @@ FORWARDED: Final[Errors] = (
     errors.UpstreamFailed,
     errors.UpstreamTimeout,
     errors.ReplicaDied,
+    errors.ReplicaHung,
     errors.Poison,
     errors.UnknownFunction,
     errors.UnknownRevision,

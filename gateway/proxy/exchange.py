@@ -547,6 +547,7 @@ class Exchange:
         assert self._call is not None
         self._is_reused = self._upstream.is_reused
         self._call.is_broken = is_broken
+        self._delivery.tell_unanswered(self._call)
         self._leave_upstream()
         decision, method = self._decide(), self._plan.head.method
         is_safe = isinstance(decision, retries.Resend) and method in retries.IDEMPOTENT

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from pool_manager.core.demand import DemandTable
+from pool_manager.core.health.guards import Guards
 from pool_manager.core.hosts import HOST_LOST_S, HostRecord, HostState
 from pool_manager.core.ledger import Ledger, Need
 from pool_manager.core.pool import NOBODY_CALLS, Pool
@@ -87,6 +88,7 @@ class Cluster:
         self.hosts[LOCAL_HOST] = HostRecord(LOCAL_HOST, HostState.UP, 0.0, driver=driver)
         self.pools: dict[str, Pool] = {}
         self.demand = DemandTable()
+        self.guards = Guards()
         self.host_lost_s = host_lost_s
         self.live: dict[str, None] = {}
         self.blocked: set[str] = set()
@@ -147,6 +149,7 @@ class Cluster:
         siblings.discard(pool.key)
         if not siblings:
             self._functions.pop(function, None)
+            self.guards.forget(function)
         self.live.pop(pool.key, None)
         self.blocked.discard(pool.key)
         self.steady.pop(pool.key, None)
@@ -383,12 +386,12 @@ class Cluster:
             for r in pool.replicas.values()
             if r.is_listed
         ]
-        ended = dict(pool.ended)
+        ended, hung = dict(pool.ended), list(pool.hung)
         if state != "failing":
             kept_by = list(pool.kept_by) if state == "waking" else []
-            return PoolEndpoints(replicas, state, reason, ended=ended, kept_by=kept_by)
+            return PoolEndpoints(replicas, state, reason, ended=ended, kept_by=kept_by, hung=hung)
         tail = list(pool.log_tail)
-        return PoolEndpoints(replicas, state, reason, pool.retry_at_s, tail, ended)
+        return PoolEndpoints(replicas, state, reason, pool.retry_at_s, tail, ended, hung=hung)
 
     def need(self, pool: Pool) -> Need:
         """Return the resources that one more replica of a pool needs."""

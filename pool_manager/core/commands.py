@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pool_manager.core.health.liveness import Cause
 from pool_manager.core.state import Role
 from registry.model.hosts import LOCAL_HOST
 
@@ -168,6 +169,33 @@ class WatchEngine:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordReplacement:
+    """Count and log a server that ended because it did not work any more; another one has taken its
+    place, or will. `reason` says what it did."""
+
+    key: str
+    id: str
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskSample:
+    """Ask the golden sample of a server whose exchanges stand still; `SampleAnswered` follows."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSilence:
+    """Log a ready server that does not work any more; `reason` says what it does."""
+
+    key: str
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Record a decision and its reason, for `fnctl why`."""
 
@@ -210,4 +238,7 @@ Command = (
     | WatchEngine
     | Note
     | RecordColdStart
+    | RecordReplacement
+    | AskSample
+    | RecordSilence
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pool_manager.core.health.liveness import Reading
 from pool_manager.core.starts import Activity
 from pool_manager.core.state import Device, PoolSpec, Role
 from registry.exchange import Demand
 from registry.model.hosts import LOCAL_HOST
+from runtime_image.contract.samples import SampleVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,27 @@ class NotIdle:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """A sidecar has read how its ready server fares. `gpu` is the use of its GPU, 0 to 1; 0 for a
+    replica without one, None if unknown."""
+
+    id: str
+    reading: Reading
+    gpu: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SampleAnswered:
+    """The golden sample of a server was asked: after AskSample if `in_silence`, else because the
+    server was idle. WRONG is confirmed by a second ask. `reason` is what showed."""
+
+    id: str
+    verdict: SampleVerdict
+    reason: str
+    in_silence: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """A replica is gone or useless: failed launch, exit, crash, refused load, hang.
 
@@ -339,6 +362,8 @@ Event = (
     | BatchingRefuted
     | FirstRun
     | NotIdle
+    | Observed
+    | SampleAnswered
     | Lost
     | Released
     | NotReleased

@@ -334,6 +334,22 @@ class Evictor:
         self.execute(pool, need, plan, None, now, commands)
         return True
 
+    def end_condemned(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> bool:
+        """End a server of the pool that does not answer, so that another one starts in its place;
+        whether there is one. One that still moves what is open on it is waited for."""
+        condemned = [one for one in pool.replicas.values() if one.condemned is not None]
+        if not condemned:
+            return False
+        victim = condemned[0]
+        if victim.is_hung(now):
+            device = victim.device if self._cluster.ledger.fits_kind(victim.device, need) else ""
+            self._cluster.unreserve(pool)
+            pool.reservation = Reservation(need, device, (victim.id,), now)
+            self._cluster.ledger.reserve(pool.reservation)
+            self._replicas.end_condemned(victim, now, commands)
+        self.block(pool, f"waits for the place of {victim.id}, which {victim.why}", commands)
+        return True
+
     def reserve(self, pool: Pool, need: Need, now: float) -> None:
         """Reserve the device whose replicas will be past their residency first."""
         plan = self.plan(pool, need, self.candidates.eventual, None, now)

@@ -32,6 +32,9 @@ Note. Changed endpoints are then published to gateways.
     BatchingRefuted   the pool stops batching                  RecordRefutation, StopBatching
     FirstRun          the cold start is complete               RecordColdStart
     NotIdle           DRAINING -> READY
+    Observed          READY -> DRAINING, if it must be replaced  Quiesce, RecordReplacement,
+                                                               AskSample
+    SampleAnswered    as Observed, if an idle server is wrong  Quiesce
     Lost              any state -> RELEASING; back-off         Release, EndTrial, EndBuild,
                                                                RecordColdStart
     Released          RELEASING -> STOPPED; frees the device
@@ -66,6 +69,7 @@ from pool_manager.core.cordons import Cordons
 from pool_manager.core.host_lifecycle import HostLifecycle
 from pool_manager.core.hosts import HOST_LOST_S
 from pool_manager.core.pool import Pool, Warming
+from pool_manager.core.replacement import Replacements
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
 from pool_manager.core.state import Device, Replica
@@ -102,6 +106,7 @@ class Machine:
         self.cluster = Cluster(devices, driver, host_lost_s)
         self.stopping = False
         self._replicas = ReplicaLifecycle(self.cluster)
+        self._replacements = Replacements(self.cluster, self._replicas)
         self._contacts = Contacts(self.cluster, self._replicas)
         self._hosts = HostLifecycle(self.cluster, self._contacts, standbys, gpu_standbys)
         self._cordons = Cordons(self.cluster, self._replicas)
@@ -239,13 +244,31 @@ class Machine:
                 return self._hosts.apply(event, now, commands)
             case events.DeviceLost() | events.DeviceBack():
                 return self._cordons.apply(event)
-            case events.Found():
-                self._hosts.expect(event.host, now)
-                return self._contacts.adopt(event, now, commands)
-            case events.Greeted():
-                return self._contacts.greet(event, now, commands)
+            case events.Found() | events.Greeted():
+                return self._on_contact(event, now, commands)
             case _:
-                return self._replicas.apply(event, now, commands)
+                return self._on_replica(event, now, commands)
+
+    def _on_contact(
+        self, event: events.Found | events.Greeted, now: float, commands: list[Command]
+    ) -> set[str]:
+        if isinstance(event, events.Greeted):
+            return self._contacts.greet(event, now, commands)
+        self._hosts.expect(event.host, now)
+        return self._contacts.adopt(event, now, commands)
+
+    def _on_replica(self, event: events.Event, now: float, commands: list[Command]) -> set[str]:
+        """Apply an event about one replica. A new one may have taken the place of a server that
+        does not work any more."""
+        if isinstance(event, events.Observed):
+            return self._replacements.observe(event, now, commands)
+        if isinstance(event, events.SampleAnswered):
+            return self._replacements.sampled(event, now, commands)
+        touched = self._replicas.apply(event, now, commands)
+        if isinstance(event, events.Loaded):
+            for key in touched & self.pools.keys():
+                self._replacements.finish(self.pools[key], now, commands)
+        return touched
 
     def _on_start_or_stop(
         self, event: events.ReplicasListed | events.Shutdown, now: float

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import exp, inf, log
 from typing import Final, NamedTuple
 
+from pool_manager.core.health.liveness import Silences
 from pool_manager.core.ledger import Reservation
 from pool_manager.core.scaling import Scaler
 from pool_manager.core.starts import TOLD_AFTER_S, Awaited, awaited
@@ -130,11 +131,20 @@ class Pool:
     """The longest load since the manager's start."""
     ended: dict[str, str] = field(default_factory=dict)
     """Cause of death by id, for the last replicas that died after they had served."""
+    hung: dict[str, None] = field(default_factory=dict)
+    """Those of them that were replaced because they did not answer."""
+    silences: Silences = field(default_factory=Silences, compare=False)
+    """Silences of its servers that ended well."""
 
     @property
     def key(self) -> str:
         """Key of the revision or trial."""
         return self.spec.key
+
+    @property
+    def function(self) -> str:
+        """The function of the revision."""
+        return self.spec.function or self.key
 
     @property
     def memory_mib(self) -> float:
@@ -203,7 +213,7 @@ class Pool:
     @property
     def is_making_room(self) -> bool:
         """Whether a replica finishes its exchanges to make room for another pool."""
-        return any(replica.is_quiesced for replica in self.replicas.values())
+        return any(one.is_quiesced and one.condemned is None for one in self.replicas.values())
 
     @property
     def is_warm(self) -> bool:
@@ -242,7 +252,9 @@ class Pool:
         """Keep the cause of death of a replica that had served; the oldest entry is dropped."""
         self.ended[id] = cause
         if len(self.ended) > ENDED_MAX:
-            del self.ended[next(iter(self.ended))]
+            oldest = next(iter(self.ended))
+            del self.ended[oldest]
+            self.hung.pop(oldest, None)
 
     def record_failure(
         self, reason: str, log_tail: tuple[str, ...], now: float, *, is_lasting: bool = False
@@ -284,7 +296,8 @@ class Pool:
     def describe(self, held: int, now: float) -> tuple[str, str]:
         """Return state and reason as published to gateways, listed and shown on the dashboard."""
         if self.is_warm:
-            return "warm", self.wanted_reason
+            trouble = next((r.trouble for r in self.replicas.values() if r.trouble), "")
+            return "warm", f"not answering: {trouble}" if trouble else self.wanted_reason
         if self.is_failing(now):
             return "failing", self.last_error
         if any(one.is_coming or one.is_expected for one in self.replicas.values()):

@@ -18,6 +18,7 @@ from pool_manager.core.commands import (
     RecordColdStart,
     RecordNotCompiled,
     RecordRefutation,
+    RecordReplacement,
     Release,
     Resume,
     StopBatching,
@@ -87,6 +88,7 @@ class ReplicaLifecycle:
         A soft drain becomes a final one and keeps its time limit."""
         replica.why, was_quiesced = why, replica.is_quiesced
         replica.claimant, replica.is_revoked = "", False
+        replica.condemned = None
         commands.append(Note(replica.pool, f"{replica.id} is asked to stop: {why}"))
         if replica.state in (State.STARTING, State.STANDBY) or replica.role == "build":
             self.release(replica, why, now, commands)
@@ -128,11 +130,22 @@ class ReplicaLifecycle:
                 replica.deadline_s = now + RESUME_S
                 self._cluster.pools[replica.pool].quiet_until_s = 0.0
                 self._cluster.changed.add(replica.pool)
-                text = f"{id} is to take calls again: {replica.claimant} needs no room any more"
+                why = f"{replica.claimant} needs no room any more"
+                if replica.claimant == replica.pool:
+                    why = "it answers again"
+                text = f"{id} is to take calls again: {why}"
                 commands.append(Note(replica.pool, text))
                 commands.append(Resume(id))
 
+    def end_condemned(self, replica: Replica, now: float, commands: list[Command]) -> None:
+        """End a server that is replaced."""
+        pool = self._cluster.pools[replica.pool]
+        self.end(replica, events.Lost(replica.id, replica.why, cause=replica.why), now, commands)
+        pool.hung[replica.id] = None
+
     def _is_claimed(self, replica: Replica) -> bool:
+        if replica.claimant == replica.pool:
+            return replica.condemned is not None
         claimant = self._cluster.pools.get(replica.claimant)
         reservation = claimant.reservation if claimant is not None else None
         return reservation is not None and replica.id in reservation.victims
@@ -175,6 +188,11 @@ class ReplicaLifecycle:
             self._record_cold_start(
                 replica, "ready", replica.ready_s, commands, ago_s=now - replica.ready_s
             )
+        if replica.condemned is not None and replica.state is State.DRAINING:
+            cause, replica.condemned = replica.condemned, None
+            self._cluster.guards.replaced(self._cluster.pools[replica.pool].function, cause, now)
+            commands.append(RecordReplacement(replica.pool, replica.id, cause, why))
+            commands.append(Note(replica.pool, f"{replica.id} was replaced: it {why}"))
         replica.why = why
         self.advance(replica, Step.LOST, now)
         if replica.is_reachable:

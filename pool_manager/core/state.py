@@ -64,6 +64,7 @@ from enum import StrEnum
 from math import inf
 from typing import Literal
 
+from pool_manager.core.health.liveness import Cause, Hang, Watch
 from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST
@@ -94,6 +95,8 @@ TERM_S = 5.0
 RESUME_S = 30.0
 """Limit of the answer to a revoked soft drain."""
 RELEASE_RETRY_S = 5.0
+QUIET_S = 5.0
+"""A server that is replaced ends once nothing has moved on it for this long."""
 
 
 class State(StrEnum):
@@ -244,6 +247,10 @@ class PoolSpec:
     image: str = ""
     trial_s: float = 0.0
     device_type: DeviceType | None = None
+    hang: Hang = "replace"
+    """What happens to a server that does not work any more."""
+    step_s: float = 900.0
+    """Longest time in seconds within which a healthy server moves its counter."""
     trial_wait_s: float = inf
     """Seconds that a trial waits for room before it ends, or takes that of its own function."""
     evicts: bool = False
@@ -297,6 +304,29 @@ class Replica:
     session: str = ""
     not_compiled: str = ""
     extra_mib: float | None = None
+    watch: Watch | None = None
+    """The clocks of a server, None before its first reading."""
+    given: int = 0
+    """Bytes that the server had sent at its last reading."""
+    condemned: Cause | None = None
+    """Why it is being replaced, None if it is not."""
+    reported: Cause | None = None
+    """Cause of the trouble that was noted last."""
+    trouble: str = ""
+    """Why it counts as not answering, "" if it answers."""
+    is_kept_wrong: bool = False
+    """Whether it answered its golden sample wrong, and it is noted why it is not replaced."""
+
+    def is_hung(self, now: float) -> bool:
+        """Whether it is being replaced, and nothing has moved on it for QUIET_S."""
+        is_leaving = self.state is State.DRAINING and self.condemned is not None
+        if not is_leaving or self.watch is None or not self.is_reachable:
+            return False
+        if not self.watch.is_open:
+            # A server that answers wrong is called until it drains: one reading is waited for.
+            return self.condemned is not Cause.WRONG or now - self.since_s >= QUIET_S
+        return self.watch.silent_s(now) >= QUIET_S
+
     probing: Probing | None = None
     """What the probes of its server meet, until that is ready; None before the first report, and
     for a model."""

@@ -274,20 +274,21 @@ class Supply:
             is released, so that another pool can use the device in the meantime.
         (2) A device has room and the function is below its `max`: start there.
         (3) The end of builds alone makes room: end them, whatever else leaves for the pool.
-        (4) Victims of the pool's reservation are still leaving: wait for them. If they finish long
+        (4) A server of the pool does not answer any more: end it, and wait for its place.
+        (5) Victims of the pool's reservation are still leaving: wait for them. If they finish long
             exchanges first, ask others that may be gone sooner.
-        (5) Other revisions take the function to its `max`, and one of their replicas is draining,
+        (6) Other revisions take the function to its `max`, and one of their replicas is draining,
             or may run on an unreachable host: wait.
-        (6) Idle replicas can make room: reserve the device and drain the cheapest set; each of
+        (7) Idle replicas can make room: reserve the device and drain the cheapest set; each of
             them may refuse. At `max` that is the cheapest replica of the other revisions.
-        (7) The pool may preempt (it has no replica, and has waited for PREEMPT_AFTER_S; a trial
+        (8) The pool may preempt (it has no replica, and has waited for PREEMPT_AFTER_S; a trial
             waits longer): drain busy replicas that are past their residency; servers only if
             other replicas do not suffice, and softly.
-        (8) As (7), but no sufficient set is past its residency at the same time: reserve the
+        (9) As (8), but no sufficient set is past its residency at the same time: reserve the
             device anyway. Otherwise pools that need only one victim would keep replacing these
             replicas one by one, and this pool would wait for ever.
-        (9) A trial has waited long enough: drain a replica of its own function, or end it.
-        (10) Wait; `pool.blocked` is the reason.
+        (10) A trial has waited long enough: drain a replica of its own function, or end it.
+        (11) Wait; `pool.blocked` is the reason.
         """
         evictor, candidates = self.evictor, self.evictor.candidates
         if obstacle := self._obstacle(pool, now):  # (1)
@@ -302,26 +303,28 @@ class Supply:
             self._start(pool, device, now, commands)
             return True
         among = others if is_full else None
-        if not is_full and evictor.end_builds(pool, need, now, commands):  # (3)
+        if (
+            not is_full and evictor.end_builds(pool, need, now, commands)  # (3)
+        ) or evictor.end_condemned(pool, need, now, commands):  # (4)
             return False
-        if evictor.is_evicting(pool):  # (4)
+        if evictor.is_evicting(pool):  # (5)
             evictor.hasten(pool, need, among, now, commands)
             return False
         self._cluster.unreserve(pool)
-        if is_full and (text := self._awaited(others)):  # (5)
+        if is_full and (text := self._awaited(others)):  # (6)
             evictor.block(pool, text, commands)
             return False
-        plan = evictor.plan(pool, need, candidates.idle, among, now)  # (6)
+        plan = evictor.plan(pool, need, candidates.idle, among, now)  # (7)
         is_idle = plan is not None
         if plan is None and evictor.may_preempt(pool, now):
-            plan = evictor.plan_preemption(pool, need, among, now)  # (7)
+            plan = evictor.plan_preemption(pool, need, among, now)  # (8)
             if plan is None and not is_full:
-                evictor.reserve(pool, need, now)  # (8)
+                evictor.reserve(pool, need, now)  # (9)
         if plan is not None:
             evictor.execute(pool, need, plan, JUST_USED_S if is_idle else None, now, commands)
-        elif pool.spec.role == "trial" and trial_room.is_over(pool, now):  # (9)
+        elif pool.spec.role == "trial" and trial_room.is_over(pool, now):  # (10)
             self._end_trial_wait(pool, need, now, commands)
-        else:  # (10)
+        else:  # (11)
             self._block(pool, need, commands, is_full=is_full)
         return False
 

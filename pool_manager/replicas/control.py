@@ -21,6 +21,7 @@ from pool_manager.ports import ControlConnections
 from pool_manager.replicas.messages import (
     parse_batching_off,
     parse_frame,
+    parse_health,
     parse_load_failed,
     parse_loaded,
     parse_numbers,
@@ -33,7 +34,7 @@ from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, from_json
 from runtime_image.contract.compiled import CompiledModel, UpgradeRequest, UpgradeResult
 from runtime_image.contract.control import PROBED_S, BindRequest, Hello
-from runtime_image.contract.link import CONTROL_MAX, Kind
+from runtime_image.contract.link import CONTROL_MAX, Flag, Kind
 from runtime_image.contract.samples import Sampled
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.handshake import pack_bind
@@ -61,6 +62,8 @@ DIAL_S = 0.5
 """Seconds between two connections of a replica beyond that."""
 UPGRADES_MAX: Final = 4
 """Max unanswered UPGRADEs; a replica that answers none gets no more."""
+HEALTHS_MAX: Final = 1000
+"""Max readings of a server between two PONGs."""
 NUMBER_MASK: Final = 0xFFFF_FFFF
 
 
@@ -131,6 +134,8 @@ class Control:
         self._stream: FrameStream | None = None
         self._dial = 0
         self._refusals = 0
+        self._healths = 0
+        """Readings since the last PONG."""
         self._probed_s = 0.0
         self._missed = 0
         self._pings = 0
@@ -394,7 +399,8 @@ class Control:
         if self._stream is not None:
             self._pings += 1
             self._asked += 1
-            self._stream.send(pack(Kind.PING, aux=self._pongs & NUMBER_MASK))
+            flags = Flag.HEALTH if self._is_server else 0
+            self._stream.send(pack(Kind.PING, flags=flags, aux=self._pongs & NUMBER_MASK))
 
     def ask(self) -> int:
         """Send a PING now, unless ASKED_MAX are unanswered; return the number of the last one."""
@@ -425,18 +431,28 @@ class Control:
                 self._emit(parse_batching_off(self.id, parse_frame(frame)))
             case Kind.UPGRADED | Kind.SAMPLED:
                 self._on_answer(frame)
-            case Kind.NOT_IDLE:
-                self._expect(self._drains > 0, frame)
-                self._drains -= 1
-                self._emit(events.NotIdle(self.id, frame.aux / 1e3))
-            case Kind.FIRST_RUN:
-                self._expect(not self._state.has_run, frame)
-                self._state.has_run = True
-                self._emit(events.FirstRun(self.id, frame.aux / 1e3))
+            case Kind.NOT_IDLE | Kind.FIRST_RUN | Kind.HEALTH:
+                self._on_use(frame)
             case Kind.REPORT if self._on_report is not None:
                 self._on_report(_report(frame))
             case _:
                 raise LinkError(f"unexpected {frame.kind.name} on a control link")
+
+    def _on_use(self, frame: Frame) -> None:
+        """Handle what a serving replica says about its calls."""
+        if frame.kind is Kind.NOT_IDLE:
+            self._expect(self._drains > 0, frame)
+            self._drains -= 1
+            self._emit(events.NotIdle(self.id, frame.aux / 1e3))
+        elif frame.kind is Kind.FIRST_RUN:
+            self._expect(not self._state.has_run, frame)
+            self._state.has_run = True
+            self._emit(events.FirstRun(self.id, frame.aux / 1e3))
+        else:
+            is_due = self._is_server and self._state.is_loaded and self._healths < HEALTHS_MAX
+            self._expect(is_due, frame)
+            self._healths += 1
+            self._emit(parse_health(self.id, parse_frame(frame)))
 
     def _on_start(self, frame: Frame) -> None:
         """Handle a frame of a start: what its probes meet, or its end."""
@@ -480,7 +496,7 @@ class Control:
         self._expect(self._pings > 0, frame)
         self._pings -= 1
         self._pongs += 1
-        self._missed = 0
+        self._missed = self._healths = 0
         self._receiver.on_pong(self.id, frame.aux, self._new_runs(frame))
 
     def _new_runs(self, frame: Frame) -> list[RunCount]:

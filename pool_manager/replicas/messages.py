@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Final, cast, get_args
 
 from pool_manager.core import events
+from pool_manager.core.health.liveness import Reading
 from runtime_image.contract.control import PHASES, SessionName
+from runtime_image.contract.health import SAID_MAX, Ready
 from runtime_image.contract.link import REFUTATION_MAX
 from runtime_image.contract.samples import REASON_MAX as SAMPLE_REASON_MAX
 from runtime_image.contract.samples import Sampled, SampleVerdict
@@ -22,6 +24,10 @@ NUMBER_MAX: Final = 1e9
 """Upper bound of plausible numbers (milliseconds, MiB) from a replica."""
 COUNT_MAX: Final = 10**9
 """Largest accepted whole number of anything else."""
+TOTAL_MAX: Final = 2**63
+"""Largest accepted total of bytes."""
+COUNTER_MAX: Final = 1e300
+"""Largest accepted value of a metric; NaN and infinity are over it."""
 REASON_MAX: Final = 4000
 STAGE_MAX: Final = 20
 VERDICTS: Final = frozenset(SampleVerdict)
@@ -31,6 +37,7 @@ LINE_MAX: Final = 100
 WORDS: Final = "fngate replica: "
 """Prefix of the log line with which a replica exits on its own."""
 _REPORTED: Final = ("load_ms", "memory_mib")
+_READY: Final = frozenset({"", *Ready})
 _SESSIONS: Final = frozenset(get_args(SessionName))
 
 
@@ -79,6 +86,35 @@ def parse_upgraded(id: str, data: dict[str, Any]) -> events.Upgraded:
             f"malformed UPGRADED: session {str(data.get('session'))[:40]!r}, reason {reason[:80]!r}"
         )
     return events.Upgraded(id, session, reason)
+
+
+def parse_health(id: str, data: dict[str, Any]) -> events.Observed:
+    """Parse the body of HEALTH. Raises LinkError."""
+    ready = data.get("ready", "")
+    if not isinstance(ready, str) or ready not in _READY:
+        raise LinkError(f"malformed HEALTH: ready {text(ready, 40)!r}")
+    try:
+        reading = Reading(
+            open=count(data.get("open")),
+            moved=count(data.get("moved"), TOTAL_MAX),
+            given=count(data.get("given"), TOTAL_MAX),
+            unread=bool(data.get("unread")),
+            counter=_finite(data.get("counter")),
+            cpu=None if data.get("cpu") is None else number(data.get("cpu")),
+            is_traced=bool(data.get("is_traced")),
+            probes=count(data.get("probes")),
+            ready=Ready(ready) if ready else None,
+            said=text(data.get("said", ""), SAID_MAX),
+        )
+    except ValueError as error:
+        raise LinkError(f"malformed HEALTH: {error}") from error
+    return events.Observed(id, reading)
+
+
+def _finite(value: Any) -> float | None:
+    """Return the value of a metric, None for anything but a finite number."""
+    is_finite = type(value) in (int, float) and abs(value) <= COUNTER_MAX
+    return float(value) if is_finite else None
 
 
 def _session(value: Any) -> str:

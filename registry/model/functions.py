@@ -70,8 +70,18 @@ class ExchangeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the replicas of a server function are watched while they serve."""
+    """The [health] table: how the replicas of a server function are watched while they serve."""
 
+    hang: Literal["replace", "report", "off"] = "replace"
+    """What happens to a server that is ready and does not work any more."""
+    counter: str | None = None
+    """Metric of the server that rises as long as it works; "" for none, None for that of the
+    program, if it is a known one."""
+    metrics: str = "/metrics"
+    """Path of the server's metrics."""
+    step_s: float | None = None
+    """Longest time in seconds in which a server that works may not move its counter, None for that
+    of the program."""
     sample_every_s: float = 0.0
     """Seconds between two asks of an idle replica's golden sample, 0 for none."""
 

@@ -89,6 +89,9 @@ class Kind(IntEnum):
     TUNNEL = 35  # gateway -> sidecar: exchange `id` is a WebSocket, without a limit of time
     SAMPLE = 36  # manager -> sidecar: ask the server its golden sample
     SAMPLED = 37  # sidecar -> manager: JSON body, a Sampled
+    UNANSWERED = 38  # gateway -> sidecar: exchange `id` got no answer in time, or its connection
+    # was closed without one; the sidecar probes the server
+    HEALTH = 39  # sidecar -> manager: JSON body, a Health; only after a PING with the flag HEALTH
 
 
 class Flag(IntEnum):
@@ -102,6 +105,7 @@ class Flag(IntEnum):
     REUSE = 32  # OPEN: the exchange uses the gateway's idle connection `aux` and needs no answer
     KEPT = 64  # END: the connection stays open, idle for `aux` ms, under the id of the exchange
     FREE = 128  # OPEN, TUNNEL: the exchange takes no slot and does not count as use
+    HEALTH = 128  # PING: the manager knows HEALTH; an earlier release would count and refuse it
 
 
 class NotStarted(IntEnum):

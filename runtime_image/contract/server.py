@@ -79,6 +79,10 @@ class ServerSpec:
     is_apart: bool = False
     read_only: tuple[str, ...] = ()
     description: str = ""
+    counter: str = ""
+    """Name of a metric that rises as long as the server works; "" for none."""
+    metrics: str = "/metrics"
+    """Path at which the server shows that metric, in Prometheus' text format."""
     golden_plan: GoldenPlan | None = None
     golden: GoldenSample | None = None
 

@@ -22,6 +22,7 @@ from runtime_image.replica.loop import Loop
 from runtime_image.server import slots
 from runtime_image.server.connecting import Connecting, Server
 from runtime_image.server.passing import DescriptorPassing, Passing, side_channel
+from runtime_image.server.progress import Progress
 from runtime_image.server.slots import Command, Key, SlotTable
 
 if TYPE_CHECKING:
@@ -63,11 +64,13 @@ class Links:
         first_open: Callable[[], None],
         not_idle: Callable[[int], None],
         stop: Callable[[], None],
+        suspect: Callable[[], None] = lambda: None,
         greeting: str = "",
         guard: Callable[[], None] | None = None,
     ) -> None:
         """Callbacks: `first_open` for the first exchange that takes a slot, `not_idle(ms)` refuses
-        or ends a drain, `stop` when a drain is over. `greeting`: the gateways are on another
+        or ends a drain, `stop` when a drain is over, `suspect` after an exchange whose connection
+        was refused, or that got no answer. `greeting`: the gateways are on another
         machine, and every connection begins with this text. `guard` is called before something new
         is accepted, and may close this."""
         self._greeting = greeting
@@ -80,6 +83,9 @@ class Links:
         self._first_open: Callable[[], None] | None = first_open
         self._not_idle = not_idle
         self._stop = stop
+        self._suspect = suspect
+        self.progress = Progress()
+        """Totals over all exchanges."""
         self._gateways: dict[int, _Gateway] = {}
         self._joined = 0
         self._connecting: dict[Key, Connecting] = {}
@@ -94,6 +100,13 @@ class Links:
     def busy_ms(self) -> int:
         """Return the total time with open exchanges, for PONG."""
         return self._table.busy_ms(self._loop.clock())
+
+    def read_progress(self) -> tuple[int, bool]:
+        """Read the progress of all open exchanges, but for WebSockets and those without a slot;
+        return their number, and whether bytes of the server lie unread."""
+        keys = self._table.counted()
+        there = [(key, sock) for key in keys if (sock := self._socket(key)) is not None]
+        return len(keys), self.progress.read(there)
 
     @property
     def has_one_busy_slot(self) -> bool:
@@ -232,9 +245,14 @@ class Links:
             return table.open(link, frame.id, now, is_free=bool(frame.flags & Flag.FREE))
         if frame.kind is Kind.END:
             is_kept = bool(frame.flags & Flag.KEPT)
+            if is_kept:
+                self.progress.kept()
             return table.end(link, frame.id, now, is_kept=is_kept, ago_ms=frame.aux)
         if frame.kind is Kind.TUNNEL:
             return table.tunnel(link, frame.id, now, is_quiet=bool(frame.flags & Flag.FREE))
+        if frame.kind is Kind.UNANSWERED:
+            self._suspect()
+            return []
         if frame.kind is Kind.QUIESCED:
             return table.quiesced(link, frame.aux, now)
         raise LinkError(f"unexpected {frame.kind.name} on a data link")
@@ -337,6 +355,7 @@ class Links:
     def _connected(self, key: Key, sock: socket.socket | None, _reason: str) -> None:
         self._connecting.pop(key, None)
         if sock is None:
+            self._suspect()
             self._do(self._table.refused(key, self._loop.clock()))
             return
         passing = self._passing(key)
@@ -352,7 +371,12 @@ class Links:
         gateway = self._gateways.get(key.link)
         return gateway.passing if gateway is not None else None
 
+    def _socket(self, key: Key) -> socket.socket | None:
+        passing = self._passing(key)
+        return passing.socket(key) if passing is not None else None
+
     def _rename(self, old: Key, key: Key) -> None:
+        self.progress.rename(old, key)
         passing = self._passing(key)
         if passing is not None:
             passing.rename(old, key)
@@ -361,6 +385,8 @@ class Links:
         connecting = self._connecting.pop(key, None)
         if connecting is not None:
             connecting.cancel()
+            self._suspect()  # the server did not take the connection in time, or its caller left
+        self.progress.ended(key, self._socket(key))
         passing = self._passing(key)
         if passing is not None:
             passing.shut(key)

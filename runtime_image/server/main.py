@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from runtime_image.contract.control import PROBED_S, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
+from runtime_image.contract.health import Health
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.contract.server import ServerSpec
@@ -25,6 +26,7 @@ from runtime_image.replica.manager_link import NoManager, hello_of
 from runtime_image.replica.opening import open_links
 from runtime_image.server import process_tree
 from runtime_image.server.golden_asks import GoldenAsks, outcome
+from runtime_image.server.health import HealthMonitor
 from runtime_image.server.links import Links
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart
@@ -78,6 +80,9 @@ class Sidecar:
         self._spec: ServerSpec | None = None
         self._start: ServerStart | None = None
         self._links: Links | None = None
+        self._health: HealthMonitor | None = None
+        self._is_asked = False
+        """Whether the manager knows HEALTH."""
         self._golden: GoldenAsks | None = None
         self._dial = 0
         self._loaded: Loaded | None = None
@@ -130,6 +135,7 @@ class Sidecar:
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind is Kind.PING:
+            self._is_asked = bool(frame.flags & Flag.HEALTH)
             busy_ms = self._links.busy_ms() if self._links is not None else 0
             self._manager.send(pack(Kind.PONG, aux=busy_ms))
         elif frame.kind is Kind.BIND:
@@ -285,11 +291,30 @@ class Sidecar:
                 first_open=lambda: self._manager.send(pack(Kind.FIRST_RUN)),
                 not_idle=lambda ms: self._manager.send(pack(Kind.NOT_IDLE, aux=ms)),
                 stop=partial(self._end, 0),
+                suspect=self._suspect,
                 greeting=self._record.greeting,
                 guard=self._guard,
             )
+            self._health = HealthMonitor(
+                self._loop,
+                self._start.server,
+                self._spec,
+                self._start.path,
+                self._links,
+                processes=None if self._spec.is_apart else self._processes.running,
+                tell=self._tell_health,
+            )
         self._loaded = loaded
         self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
+
+    def _suspect(self) -> None:
+        if self._health is not None:
+            self._health.suspect()
+
+    def _tell_health(self, health: Health) -> None:
+        if self._is_asked:
+            body = json.dumps(health).encode()
+            self._manager.send(pack(Kind.HEALTH, body=body, flags=Flag.OPTIONAL))
 
     def _report(self, load_ms: float, note: str) -> dict[str, Any]:
         """Return the measurements of a trial's `Report` as JSON."""
@@ -372,6 +397,8 @@ class Sidecar:
         self._exit_code = code
         if self._start is not None:
             self._start.cancel()
+        if self._health is not None:
+            self._health.close()
         if self._links is not None:
             self._links.close()
             self._links = None

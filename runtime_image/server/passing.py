@@ -39,6 +39,9 @@ class Passing(Protocol):
     def tick(self) -> None:
         """Apply time limits; called twice a second."""
 
+    def socket(self, key: Key) -> socket.socket | None:
+        """Return this process's descriptor of a connection to the server, None if there is none."""
+
     def close(self) -> None:
         """Shut everything down: the link has ended."""
 
@@ -81,6 +84,10 @@ class DescriptorPassing:
         duplicate = self._duplicates.pop(key, None)
         if duplicate is not None:
             shut(duplicate)
+
+    def socket(self, key: Key) -> socket.socket | None:
+        """Passing: return the duplicate."""
+        return self._duplicates.get(key)
 
     def tick(self) -> None:
         """Passing: what is not passed in time is refused by the table of slots."""

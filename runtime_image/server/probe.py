@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
+from runtime_image.contract.health import Ready
 from runtime_image.replica.loop import Loop
 from runtime_image.server.connecting import REFUSED, Connecting, Server
 from runtime_image.server.readiness import PROBE_S, Answer, Readiness, read_status, request
@@ -68,9 +69,16 @@ class Probe:
     `answered` is called once, unless `close` is."""
 
     def __init__(
-        self, loop: Loop, server: Server, path: str, answered: Callable[[Answer], None]
+        self,
+        loop: Loop,
+        server: Server,
+        path: str,
+        answered: Callable[[Answer], None],
+        limit_s: float = PROBE_S,
     ) -> None:
+        """`limit_s`: seconds until the probe counts as not answered."""
         self._loop = loop
+        self._limit_s = limit_s
         self._server = server
         self._path = path
         self._answered = answered
@@ -80,7 +88,7 @@ class Probe:
         self._connecting: Connecting | None = None
         self._data = b""
         self._is_over = False
-        loop.after(PROBE_S, self._timed_out)
+        loop.after(limit_s, self._timed_out)
         self._connect()
 
     def close(self) -> None:
@@ -107,7 +115,7 @@ class Probe:
             # The loop first: this may still be the constructor of the attempt before.
             self._loop.post(self._retry)
         else:
-            self._end(Answer(0, reason))
+            self._end(Answer(0, reason, Ready.REFUSED if reason == REFUSED else Ready.FAILING))
 
     def _retry(self) -> None:
         if not self._is_over:
@@ -149,7 +157,7 @@ class Probe:
     def _timed_out(self) -> None:
         is_connected = self._sock is not None
         what = "no answer" if is_connected else "no connection"
-        self._end(Answer(0, f"{what} within {PROBE_S:g} s"))
+        self._end(Answer(0, f"{what} within {self._limit_s:g} s", Ready.SILENT))
 
     def _end(self, answer: Answer) -> None:
         if self._is_over:

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 
 TREE_MAX: Final = 100_000
 """Max processes that are looked at in one go."""
+THREADS_MAX: Final = 1000
+"""Max threads whose states are looked at in one go."""
 
 
 class Process(NamedTuple):
@@ -89,6 +91,31 @@ def cpu_s(processes: list[Process]) -> float:
             data = Path(f"/proc/{process.pid}/stat").read_bytes()
             ticks += sum(map(int, data.rpartition(b")")[2].split()[11:13]))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Activity(NamedTuple):
+    """What processes do."""
+
+    cpu_s: float
+    """Total of their CPU time in seconds."""
+    is_waiting: bool
+    """Whether a thread is runnable or waits for a disk: it works, or would if it got its turn."""
+    is_traced: bool
+    """Whether a debugger traces one of them (TracerPid of proc_pid_status(5))."""
+
+
+def activity(processes: list[Process]) -> Activity:
+    """Return what the processes do, by their states and their threads'."""
+    left = THREADS_MAX
+    is_waiting = is_traced = False
+    for process in processes:
+        is_traced = is_traced or _kib(f"/proc/{process.pid}/status", ("TracerPid:",)) > 0
+        with contextlib.suppress(OSError, IndexError):
+            for thread in os.listdir(f"/proc/{process.pid}/task")[: max(0, left)]:
+                left -= 1
+                data = Path(f"/proc/{process.pid}/task/{thread}/stat").read_bytes()
+                is_waiting = is_waiting or data.rpartition(b")")[2].split()[0] in (b"R", b"D")
+    return Activity(cpu_s(processes), is_waiting, is_traced)
 
 
 def private_mib(processes: list[Process]) -> float:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from runtime_image.contract.health import Ready
+
 PROBE_S: Final = 1.0
 """Seconds that a probe waits for its answer."""
 _INTERVALS: Final = ((1.0, 0.025), (10.0, 0.1))
@@ -29,6 +31,16 @@ class Answer:
 
     status: int
     text: str
+    lack: Ready = Ready.FAILING
+    """What came instead of an HTTP answer, if `status` is 0."""
+
+    @property
+    def health(self) -> Ready:
+        """What the answer says about a server that was ready before. Any status below 500 shows
+        that it works: it may limit its callers, or have another path by now."""
+        if not self.status:
+            return self.lack
+        return Ready.RIGHT if self.status < _ANY_BELOW else Ready.FAILING
 
 
 class Readiness:

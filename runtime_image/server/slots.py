@@ -169,6 +169,14 @@ class SlotTable:
         """Exchanges that are connecting or open, without FREE and quiet ones."""
         return self._in_use
 
+    def counted(self) -> list[Key]:
+        """Return the open exchanges that are expected to end: no WebSockets, none that is FREE."""
+        return [
+            key
+            for key, slot in self._slots.items()
+            if slot.state is _State.OPEN and not (slot.is_free or slot.is_tunnel)
+        ]
+
     def busy_ms(self, now: float) -> int:
         """Return the milliseconds with any exchange so far, modulo 2**32, for PONG."""
         running_s = now - self._busy_since_s if self._in_use else 0.0

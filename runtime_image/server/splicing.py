@@ -63,6 +63,7 @@ class Splice:
         are passed on, and may close this."""
         self._loop = loop
         self._guard = guard
+        self.server = server
         self._request = _Direction(channel, server)
         self._response = _Direction(server, channel)
         self._events = {channel: 0, server: 0}
@@ -226,6 +227,11 @@ class Splicing:
         splice = self._splices.pop(key, None)
         if splice is not None:
             splice.close()
+
+    def socket(self, key: Key) -> socket.socket | None:
+        """Passing: return the server's connection."""
+        splice = self._splices.get(key)
+        return splice.server if splice is not None else self._servers.get(key)
 
     def tick(self) -> None:
         """Passing: close channels whose exchange was not opened in time."""

@@ -88,6 +88,11 @@ class ServerStart:
         self._probes: Probes | None = None
 
     @property
+    def path(self) -> str:
+        """Path of the readiness probe."""
+        return self._readiness.path
+
+    @property
     def is_ready(self) -> bool:
         """Whether the server has answered."""
         return self._readiness.is_ready

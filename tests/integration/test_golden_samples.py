@@ -33,7 +33,7 @@ def test_a_wrong_answer_is_shown_until_it_is_right_again(tmp_path: Path) -> None
     replica. Checks are no calls."""
     switch = tmp_path / "switch"
     with server_process(tmp_path / "data") as server:
-        health = "[health]\nsample_every_s = 1"
+        health = '[health]\nsample_every_s = 1\nhang = "report"'
         found = chat_server.deploy(server, tmp_path, "chat", "--corrupt", str(switch), more=health)
         golden = found["result"]["profile"]["golden"]["sample"]
         assert (golden["rule"], golden["request"]["path"]) == ("logprobs", "/v1/completions")
@@ -45,7 +45,7 @@ def test_a_wrong_answer_is_shown_until_it_is_right_again(tmp_path: Path) -> None
         assert "warm: wrong answers" in server.fnctl("ls").stdout
         told = "answers its golden sample wrong: expected log probabilities of the prompt within"
         why = server.fnctl("why", "chat").stdout
-        assert why.count(told) == 2, "the state, and one decision"
+        assert why.count(told) == 3, "the state, and two decisions"
         assert CHECKS % "wrong" in metrics(server)
         assert any("a golden sample is answered wrong" in line for line in server.log)
 
@@ -60,6 +60,26 @@ def test_a_wrong_answer_is_shown_until_it_is_right_again(tmp_path: Path) -> None
         assert "wrong" not in row(server)["reason"]
         assert CHECKS % "right" in metrics(server)
         assert 'fngate_requests_total{function="chat"' not in metrics(server)
+
+
+def test_a_wrong_server_is_replaced(tmp_path: Path) -> None:
+    """It ends, though nobody calls it; the next one answers right."""
+    switch = tmp_path / "switch"
+    with server_process(tmp_path / "data") as server:
+        more = "[health]\nsample_every_s = 1"
+        chat_server.deploy(server, tmp_path, "chat", "--corrupt", str(switch), more=more)
+        switch.touch()
+        assert server.fnctl("warm", "chat").returncode == 0
+
+        await_condition(lambda: row(server)["state"] == "cold", "it was not replaced")
+        switch.unlink()
+        assert server.fnctl("warm", "chat").returncode == 0
+        await_condition(lambda: row(server)["golden"] == "right", "it was not asked")
+
+        replaced = 'fngate_replicas_replaced_total{function="chat",namespace="default",reason='
+        assert f'{replaced}"wrong_sample"}} 1.0' in metrics(server)
+        told = "was replaced: it answers its golden sample wrong: expected log probabilities"
+        assert told in server.fnctl("why", "chat").stdout
 
 
 def test_checks_keep_no_function_awake(tmp_path: Path) -> None:

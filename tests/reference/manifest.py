@@ -34,7 +34,7 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "batching": ("[batching]", schema.BatchingTable),
     "optimise": ("[optimise]", optimise.OptimiseTable),
     "limits": ("[limits]", schema.LimitsTable),
-    "health": ("[health] with [server]", health.HealthTable),
+    "health": ("[health] with [server] or [python]", health.HealthTable),
     "input.*": ("[input.NAME]", schema.InputTable),
     "output": ("[output]", output.OutputTable),
     "sample": ("[sample] with [server]", server.SampleTable),

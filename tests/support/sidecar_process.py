@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -41,7 +41,7 @@ runtime_image.server.trial.BODY_S = 0.3
 """A sidecar's waits of seconds, cut short."""
 _RUN = "import runpy; runpy.run_module('runtime_image', run_name='__main__', alter_sys=True)"
 TINY_SERVER = '''
-import http.server, json, os, signal, socket, socketserver, subprocess, sys, time
+import http.server, json, os, signal, socket, socketserver, subprocess, sys, threading, time
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -60,6 +60,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.server.eaten = b"x" * (400 * 2**20)
         if what == "/exit":
             os._exit(3)
+        if what == "/refuse":
+            # Other threads go on; the listener is closed once this answer is written.
+            threading.Thread(target=self.server.shutdown_listener, daemon=True).start()
+        if what in ("/fail", "/hang", "/close"):
+            self.server.way = what
+        elif what == "/quick" and self.server.way == "/fail":
+            self.send_error(503)
+            return
+        elif self.server.way == "/close":
+            self.close_connection = True
+            return
+        elif self.server.way == "/hang":
+            time.sleep(600)
         if what == "/orphan":
             script = "import os, time; os.setsid(); os.fork() and os._exit(0); time.sleep(600)"
             subprocess.run([sys.executable, "-c", script])
@@ -112,9 +125,16 @@ def look():
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
+    way = ""
+
+    def shutdown_listener(self):
+        self.shutdown()
+        self.socket.close()
+        time.sleep(600)
 
 class UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
+    way = ""
 
 def main(port, *options):
     if "ignore-term" in options:
@@ -129,6 +149,7 @@ def main(port, *options):
     if host == "::1":
         Server.address_family = socket.AF_INET6
     Server((host, int(port)), Handler).serve_forever()
+    time.sleep(600)
 
 main(*sys.argv[1:])
 '''
@@ -321,6 +342,18 @@ class Sidecar:
         self.bind()
         failure: dict[str, Any] = json.loads(self.expect(Kind.LOAD_FAILED).body)
         return failure
+
+    def watch(self) -> None:
+        """Ask for readings, as a manager of this release does."""
+        self.control.sock.sendall(b"".join(pack(Kind.PING, flags=Flag.HEALTH)))
+        self.expect(Kind.PONG)
+
+    def health(self, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return the first reading for which `until` holds."""
+        while True:
+            reading: dict[str, Any] = json.loads(self.expect(Kind.HEALTH).body)
+            if until(reading):
+                return reading
 
     def expect(self, kind: Kind) -> Frame:
         """Return the next frame, which must be of this kind; the log explains another one. PROBED,

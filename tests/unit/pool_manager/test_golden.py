@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from pool_manager.core import events
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from pool_manager.golden import GoldenSamples, SampleCount
 from registry.tasks import Tasks
@@ -34,6 +35,7 @@ class Rig:
         self.answers: deque[Sampled | Exception] = deque()
         self.now, self.is_busy = 100.0, False
         self.notes: list[str] = []
+        self.submitted: list[events.Event] = []
         self.replica = Replica("r1", KEY, "cpu0", "serve", 0.0, State.READY)
         self.spec = PoolSpec(KEY, is_server=True, sample_every_s=10.0)
         self.pools = {KEY: SimpleNamespace(key=KEY, spec=self.spec, replicas={"r1": self.replica})}
@@ -57,6 +59,7 @@ class Rig:
             self.tasks,
             lambda: self.now,
             lambda _, text: self.notes.append(text),
+            self.submitted.append,
         )
 
     async def _sample(self) -> Sampled:
@@ -159,3 +162,51 @@ async def test_a_function_that_is_gone_is_forgotten(rig: Rig) -> None:
     assert rig.golden.counts() == []
     assert rig.golden.verdict(KEY) == (SampleVerdict.NONE, "")
     assert (await rig.golden.ask("r1"))["verdict"] == SampleVerdict.NONE
+
+
+async def test_the_machine_gets_what_idle_servers_answer(rig: Rig) -> None:
+    """A wrong answer once it is confirmed; nothing of an ask that showed nothing."""
+    await rig.check(RIGHT)
+    await rig.check(WRONG, WRONG)
+    await rig.check(ConnectionError("gone"))
+
+    assert rig.submitted == [
+        events.SampleAnswered("r1", SampleVerdict.RIGHT, "", in_silence=False),
+        events.SampleAnswered("r1", SampleVerdict.WRONG, "expected a, got b", in_silence=False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict", "reason"),
+    [
+        ([RIGHT], SampleVerdict.RIGHT, ""),
+        ([NO_ANSWER], SampleVerdict.NO_ANSWER, "expected an answer"),
+        ([WRONG, WRONG], SampleVerdict.WRONG, "expected a, got b"),
+        ([WRONG, RIGHT], SampleVerdict.RIGHT, ""),
+        ([ConnectionError("gone")], SampleVerdict.NONE, "gone"),
+        ([ValueError("a defect")], SampleVerdict.NONE, "it could not be asked"),
+    ],
+)
+async def test_a_silent_server_is_asked(
+    rig: Rig, answers: list[Sampled | Exception], verdict: SampleVerdict, reason: str
+) -> None:
+    """Twice if it answers wrong. The machine gets an answer whatever happens: it waits for one."""
+    rig.answers += answers
+    with capture_logs():
+        rig.golden.ask_silent("r1")
+        await rig.idle()
+
+    assert rig.submitted == [events.SampleAnswered("r1", verdict, reason, in_silence=True)]
+    assert rig.verdicts() == ({} if verdict is SampleVerdict.NONE else {verdict: 1})
+
+
+async def test_a_silent_server_that_is_gone_is_not_asked(rig: Rig) -> None:
+    """Nor one that has no golden sample."""
+    rig.pools.clear()
+    rig.golden.ask_silent("r1")
+    await rig.idle()
+
+    reason = "it has no golden sample"
+    assert rig.submitted == [
+        events.SampleAnswered("r1", SampleVerdict.NONE, reason, in_silence=True)
+    ]

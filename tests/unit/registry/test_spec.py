@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from registry.catalog import Deployed
-from registry.model.functions import ExchangeLimits, Limits
+from registry.model.functions import ExchangeLimits, Health, Limits
 from registry.model.profiles import Profile
 from registry.model.revisions import Batching, Revision
-from registry.model.servers import ModelApi, PathRules, ServerImage
+from registry.model.servers import ModelApi, PathRules, ServerImage, ServerSettings
 from registry.spec import (
+    STEP_S,
+    VLLM_COUNTER,
+    VLLM_STEP_S,
     candidate_of,
+    counter_of,
     golden_of,
     golden_plan,
     is_outdated,
@@ -22,6 +26,7 @@ from registry.spec import (
     replica_spec,
     server_spec,
     settings_equal,
+    step_s_of,
 )
 from runtime_image.contract.model import ImageForm, InputRule, ModelSpec
 from runtime_image.contract.precision import RULES, Optimisation
@@ -324,3 +329,47 @@ def test_a_marked_sample_keeps_the_profile() -> None:
     plain = server_revision(samples=(SampleRequest("/up"),))
 
     assert profile_engine(plain) == profile_engine(server_revision(samples=(MARKED,)))
+
+
+@pytest.mark.parametrize(
+    ("server", "counter", "step_s"),
+    [
+        (ServerSettings(("vllm", "serve", "m")), VLLM_COUNTER, VLLM_STEP_S),
+        (ServerSettings(("/opt/v/bin/vllm", "serve", "m")), VLLM_COUNTER, VLLM_STEP_S),
+        (
+            ServerSettings(("python3", "-m", "vllm.entrypoints.openai.api_server")),
+            VLLM_COUNTER,
+            VLLM_STEP_S,
+        ),
+        (
+            ServerSettings((), image=ServerImage("vllm/vllm-openai:v0.32.0")),
+            VLLM_COUNTER,
+            VLLM_STEP_S,
+        ),
+        (
+            ServerSettings((), image=ServerImage("h:5000/vllm-openai@sha256:12")),
+            VLLM_COUNTER,
+            VLLM_STEP_S,
+        ),
+        (
+            ServerSettings(("vllm", "serve", "--no-enable-chunked-prefill")),
+            VLLM_COUNTER,
+            STEP_S,
+        ),
+        (ServerSettings(("python3", "vllm-notes.py")), "", STEP_S),
+    ],
+)
+def test_vllm_has_a_counter_by_itself(server: ServerSettings, counter: str, step_s: float) -> None:
+    """By its command or image. Where prefills are whole, a step may take minutes."""
+    assert (counter_of(Health(), server), step_s_of(Health(), server)) == (counter, step_s)
+
+
+def test_what_the_manifest_gives_replaces_the_preset() -> None:
+    """An empty counter is none."""
+    server = ServerSettings(("vllm", "serve", "m"))
+    given = Health(counter="", metrics="/m", step_s=7.0)
+
+    assert (counter_of(given, server), step_s_of(given, server)) == ("", 7.0)
+    one = server_deployed()
+    spec = server_spec(replace(one, function=replace(one.function, health=given)))
+    assert (spec.counter, spec.metrics) == ("", "/m")

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from pool_manager.core import events
+from pool_manager.core.health.liveness import Reading
 from pool_manager.replicas import messages
 from registry.exchange import PoolEndpoints, encode
+from runtime_image.contract.health import Ready
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import Frame, LinkError
 
@@ -123,3 +125,50 @@ def test_what_is_no_object_ends_the_link(body: bytes) -> None:
     """A body that is not a JSON object ends the link, whatever its nesting."""
     with pytest.raises(LinkError, match="malformed LOADED"):
         messages.parse_frame(Frame(Kind.LOADED, 0, 0, 0, b"", body))
+
+
+HEALTH = {
+    "open": 2,
+    "moved": 2**40,
+    "given": 7,
+    "unread": True,
+    "counter": 3,
+    "cpu": 0.5,
+    "is_traced": False,
+    "probes": 1,
+    "ready": "failing",
+    "said": "503",
+}
+
+
+def test_a_reading_is_taken_as_it_is() -> None:
+    """Missing values are unknown."""
+    reading = Reading(2, 2**40, 7, True, 3.0, 0.5, False, 1, Ready.FAILING, "503")
+    assert messages.parse_health("r", HEALTH) == events.Observed("r", reading)
+
+    unknown = messages.parse_health(
+        "r", {**HEALTH, "counter": None, "cpu": None, "ready": ""}
+    ).reading
+    assert (unknown.counter, unknown.cpu, unknown.ready) == (None, None, None)
+    assert messages.parse_health("r", {**HEALTH, "counter": float("nan")}).reading.counter is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"open": -1},
+        {"open": True},
+        {"moved": 1.5},
+        {"moved": 2**64},
+        {"given": None},
+        {"cpu": float("nan")},
+        {"cpu": "1"},
+        {"probes": "1"},
+        {"ready": "well"},
+        {"ready": ["right"]},
+    ],
+)
+def test_a_reading_that_is_none_ends_the_link(changes: dict[str, Any]) -> None:
+    """Readings decide about replicas, so every number is checked."""
+    with pytest.raises(LinkError, match="malformed HEALTH"):
+        messages.parse_health("r", {**HEALTH, **changes})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pool_manager.core.sampling import AT_ONCE, Checked, Idle, SampleSchedule
+from pool_manager.core.health.sampling import AT_ONCE, Checked, Idle, SampleSchedule
 from runtime_image.contract.samples import SampleVerdict
 
 NONE, RIGHT = SampleVerdict.NONE, SampleVerdict.RIGHT

@@ -1,0 +1,1 @@
+"""Servers that are ready: whether they still work, and what happens if they do not."""

@@ -1,0 +1,87 @@
+"""Progress of a server's exchanges, read from the sidecar's own descriptors of their sockets.
+
+No byte passes through the sidecar. The kernel counts the bytes of each connection: those that the
+server has sent (`tcpi_bytes_received`) and those that it has taken (`tcpi_bytes_acked`), and says
+how many wait to be read (FIONREAD, ioctl_tty(2)). A Unix socket has no such counts: there only the
+end of an exchange is progress.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Iterable
+from typing import Final
+
+from runtime_image.server.slots import Key
+
+_INFO_SIZE: Final = 136
+"""Bytes of struct tcp_info up to and including `tcpi_bytes_received` (linux/tcp.h)."""
+_BYTES: Final = struct.Struct("<QQ")
+_BYTES_AT: Final = 120
+_INT: Final = struct.Struct("i")
+
+
+class Progress:
+    """Totals over all exchanges of one server."""
+
+    def __init__(self) -> None:
+        self.moved = 0
+        """Bytes in both directions, and exchanges that the server has ended."""
+        self.given = 0
+        """Bytes that the server has sent."""
+        self._seen: dict[Key, tuple[int, int]] = {}
+        """Bytes taken and sent on each connection, as read last."""
+
+    def read(self, sockets: Iterable[tuple[Key, socket.socket]]) -> bool:
+        """Read all open exchanges; return whether bytes of the server lie unread in any socket.
+
+        Takes some microseconds per exchange.
+        """
+        is_unread = False
+        for key, sock in sockets:
+            self._note(key, sock)
+            is_unread = is_unread or _unread(sock) > 0
+        return is_unread
+
+    def rename(self, old: Key, key: Key) -> None:
+        """Note that the connection `old` carries the exchange `key` from now on."""
+        if old in self._seen:
+            self._seen[key] = self._seen.pop(old)
+
+    def ended(self, key: Key, sock: socket.socket | None) -> None:
+        """Read an exchange for the last time; `sock` is None if there is no connection."""
+        if sock is not None and not self._note(key, sock):
+            self.moved += 1  # a Unix socket: what its end means is not known
+        self._seen.pop(key, None)
+
+    def kept(self) -> None:
+        """Note that an exchange ended with its whole answer: its connection is used again."""
+        self.moved += 1
+
+    def _note(self, key: Key, sock: socket.socket) -> bool:
+        """Count what was moved on a connection since it was read last; return whether the kernel
+        counts. A request that a new connection brought is no progress: the kernel takes it for a
+        server that does not read."""
+        try:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE)
+            taken, given = _BYTES.unpack_from(info, _BYTES_AT)
+        except (OSError, struct.error):
+            return False
+        if given <= 1:
+            given = 0  # the end of the connection counts as a byte, and no answer has only one
+        before_taken, before_given = self._seen.get(key, (taken, 0))
+        self._seen[key] = taken, given
+        self.given += given - before_given
+        self.moved += taken - before_taken + given - before_given
+        return True
+
+
+def _unread(sock: socket.socket) -> int:
+    """Return the number of bytes that wait in a socket; 0 if that is unknown."""
+    try:
+        return int(_INT.unpack(fcntl.ioctl(sock, termios.FIONREAD, bytes(_INT.size)))[0])
+    except OSError:
+        return 0

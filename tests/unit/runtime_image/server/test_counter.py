@@ -1,0 +1,42 @@
+"""Reading a server's own counter from its metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime_image.server.counter import read_counter
+
+VLLM = b"""HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n# HELP steps_total Steps.
+# TYPE steps_total counter
+steps_total{model="a} b",rank="0"} 17.0 1395066363000
+steps_total{model="c"} 3
+steps_total_created{model="a"} 1.7e9
+steps_total_sum 5
+steps
+"""
+
+
+def test_the_labels_of_a_metric_are_added_up() -> None:
+    """Longer names, comments, time stamps and braces in labels do not count."""
+    assert read_counter(VLLM, "steps_total") == 20.0
+    assert read_counter(VLLM, "steps_total_sum") == 5.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"steps",
+        b"steps_total",
+        b"steps_total ",
+        b"steps_total{",
+        b'steps_total{a="b"}',
+        b"steps_total x",
+        b"steps_total NaN\nsteps_total +Inf",
+        b"steps_total \xff\x00",
+        b"\x00" * 100,
+    ],
+)
+def test_what_is_no_number_is_no_value(answer: bytes) -> None:
+    """The server may answer anything."""
+    assert read_counter(answer, "steps_total") is None
