@@ -309,7 +309,7 @@ def test_other_words_go_to_whom_they_concern(
 
     assert said == [
         ("overview", "on_beat", "7", 4, []),
-        ("past", "arrivals", "default", "f", 3),
+        ("past", "arrived", "default", "f", 3),
         ("rates", answered),
         ("own", "count_cold_start", "default", "f", "r1", {"load": 1.0}, None),
         ("hub", "on_reached", "7", 9),

@@ -119,9 +119,8 @@ def test_a_worker_that_ended_stays_counted(rig: Rig) -> None:
 
 def test_open_exchanges_of_a_worker_end_with_it(rig: Rig) -> None:
     """Open exchanges are added up over workers, and those of a worker that ended are gone."""
-    labels = ("default", "f")
     for name in ("a", "b"):
-        rig.worker(name).exchanges.of(labels).opened()
+        rig.worker(name).exchange_numbers("default", "f").opened()
     assert rig.samples()["fngate_exchanges_open", "f", "default"] == 2
 
     rig.page.remove_worker("a")
