@@ -79,7 +79,8 @@ OF_GPUS = (
 KILLS_MAX = 5
 OF_MOMENTS = ("fngate_held", "fngate_in_flight")
 """Families that have series only for pools with held or running requests."""
-OF_GOLDEN_SAMPLES = ("fngate_golden_samples_total",)
+OF_SERVERS = ("fngate_golden_samples_total", "fngate_replicas_replaced_total")
+"""Families that have series only for servers with golden samples, and for replaced ones."""
 OF_OTHER_HOSTS = (
     "fngate_host_disk_free_bytes",
     "fngate_host_files_bytes",
@@ -226,7 +227,7 @@ def check_names(prometheus: Prometheus) -> None:
 
     # The metadata of a counter has the name of its family.
     assert {name for name in unseen if not {name, name.removesuffix("_total")} & told} == set()
-    assert unseen <= {*OF_GPUS, *OF_MOMENTS, *OF_GOLDEN_SAMPLES, *OF_OTHER_HOSTS}
+    assert unseen <= {*OF_GPUS, *OF_MOMENTS, *OF_SERVERS, *OF_OTHER_HOSTS}
     ours = {one.name for one in families()}
     assert {name for name in seen if name.startswith("fngate_")} <= {
         sample for one in families() for sample in one.samples
