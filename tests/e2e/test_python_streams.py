@@ -18,7 +18,7 @@ from tests.chaos.footprint import until
 from tests.support import faulty_server, stream_function
 from tests.support.doses import amount
 from tests.support.package_index import PackageIndex, package_index
-from tests.support.process_server import ServerProcess, server_process
+from tests.support.process_server import ServerProcess, server_process, wait_end
 from tests.support.raw_http import Got, ask, connected, request
 from tests.support.raw_websocket import handshake, masked, read
 from tests.support.stream_function import asked, call, events, told
@@ -285,9 +285,13 @@ async def test_a_killed_function_cuts_its_streams(
         return bool((await told(port, name))["now"] == 4)
 
     assert await until(are_open, ENDS_S)
-    for pid in stream_function.runner_pids(server):
-        os.kill(pid, signal.SIGKILL)
+    killed = [os.pidfd_open(pid) for pid in stream_function.runner_pids(server)]
+    for watched in killed:
+        signal.pidfd_send_signal(watched, signal.SIGKILL)
     found: list[Got] = await asyncio.gather(*streams)
+    # Until it has ended, the kernel takes connections for it: a POST on one may have been run.
+    for watched in killed:
+        wait_end(watched)
 
     assert [(one.status, one.end in ("cut", "reset")) for one in found] == [(200, True)] * 4
     assert (await told(port, name))["now"] == 0
