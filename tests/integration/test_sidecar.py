@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from runtime_image.contract.server import ServerSpec
 from runtime_image.server import namespaces, reaper
 from runtime_image.server.process_tree import Process, descendants
 from tests.support import foreign_servers
+from tests.support.own_engine import await_condition
 from tests.support.sidecar_process import PATIENCE_S, PATIENT_FOR_LESS, Sidecar, ask, sidecar, tiny
 
 HIDING = """
@@ -147,14 +149,14 @@ def test_the_server_sees_its_bundle_read_only_and_no_run_folder(web: Sidecar) ->
     assert seen["sid"] is True
     files = [file for file in seen["fds"] if not file.startswith("socket:")]
     assert set(files) <= {"/dev/null", str(web.log)}
+    ids = itertools.count(2)
+
+    def has_two_sockets() -> bool:
+        seen = json.loads(ask(web.gateway().open(next(ids)), "/look"))
+        return sum(file.startswith("socket:") for file in seen["fds"]) == 2
+
     # Its listener and this connection, and that of a probe, for a moment.
-    counts = set[int]()
-    for at in range(2, 50):
-        counts.add(sum(file.startswith("socket:") for file in seen["fds"]))
-        if 2 in counts:
-            break
-        seen = json.loads(ask(web.gateway().open(at), "/look"))
-    assert min(counts) == 2
+    await_condition(has_two_sockets, "it has more sockets than its own")
 
 
 def test_the_server_gets_a_small_environment() -> None:
