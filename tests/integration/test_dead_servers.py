@@ -115,6 +115,7 @@ def test_calls_of_a_server_that_stopped_listening(server: ServerProcess, tmp_pat
         answers[method] = call(server, method, "/fn/refuses/hang")
 
     assert call(server, "GET", "/fn/refuses/x")[0] == 200
+    await_condition(lambda: has_open(server, "refuses", 0), "a call is open")
     asking = [threading.Thread(target=ask, args=(one,)) for one in ("GET", "POST")]
     for one in asking:
         one.start()

@@ -11,8 +11,10 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,8 +141,20 @@ def test_nobody_outside_reaches_the_server(web: Sidecar) -> None:
 def test_the_server_sees_its_bundle_read_only_and_no_run_folder(web: Sidecar) -> None:
     """It can read neither the token nor a socket of a replica, and has no descriptor of the
     sidecar's."""
-    seen = json.loads(ask(web.gateway().open(1), "/look"))
+    gateway, ids = web.gateway(), itertools.count(1)
 
+    def look() -> dict[str, Any]:
+        id = next(ids)
+        with closing(gateway.open(id)) as connection:
+            found: dict[str, Any] = json.loads(ask(connection, "/look"))
+        gateway.end(id)
+        return found
+
+    def has_two_sockets() -> bool:
+        files: list[str] = look()["fds"]
+        return sum(file.startswith("socket:") for file in files) == 2
+
+    seen = look()
     assert seen["bundle"] == "Read-only file system"
     assert seen["cwd"] == str(web.model_dir)
     assert seen["run"] == ["server"]
@@ -149,13 +163,7 @@ def test_the_server_sees_its_bundle_read_only_and_no_run_folder(web: Sidecar) ->
     assert seen["sid"] is True
     files = [file for file in seen["fds"] if not file.startswith("socket:")]
     assert set(files) <= {"/dev/null", str(web.log)}
-    ids = itertools.count(2)
-
-    def has_two_sockets() -> bool:
-        seen = json.loads(ask(web.gateway().open(next(ids)), "/look"))
-        return sum(file.startswith("socket:") for file in seen["fds"]) == 2
-
-    # Its listener and this connection, and that of a probe, for a moment.
+    # Its listener and this connection; for a moment that of a probe, and of one before.
     await_condition(has_two_sockets, "it has more sockets than its own")
 
 
