@@ -7,10 +7,10 @@ of RUN, and its commit says why a file became slower.
 What fails is coarse, on purpose. A busy machine slows all files, so a file's time is divided by the
 slowness of all others. That moves, too: files that compute suffer more than files that wait. In
 five whole runs of one day (2026-11-29, 1,391 to 2,182 s) one unchanged test took between 6.7 and
-12.5 % of the run, another between 6.9 and 10.4 %. A limit of a fifth would fail every other run:
-growth by a fifth is printed, growth to twice the time and by 20 s fails. On a quicker machine a
-file is taken as it is, since one that waits is no quicker there: growth may then go unnoticed, and
-is never reported where there is none.
+12.5 % of the run, another between 6.9 and 10.4 %; when the machine stalled, files of 0.4 s took 42
+and 47 s. A limit of a fifth would fail every other run: growth by a fifth is printed, growth to
+twice the time and by 60 s fails. On a quicker machine a file is taken as it is, since one that
+waits is no quicker there: growth may then go unnoticed, and is never reported where there is none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEPT_S: Final = 0.5
 SHOWN: Final = 1.2
 SHOWN_FROM_S: Final = 10.0
 FAILING: Final = 2.0
-FAILING_BY_S: Final = 20.0
+FAILING_BY_S: Final = 60.0
 WHOLE: Final = 0.5
 """Part of the known seconds that a run must have in common with them; a smaller one is a part of
 the suite, whose machine cannot be compared."""
