@@ -24,6 +24,7 @@ _ENDS: Final = b"\r\n"
 _ONE_OBJECT: Final = re.compile(rb"(?:event:.*\n)?data: (\{).*")
 """An event that is an object on one line, maybe behind its type, without its end. Where each CR
 stands before an LF, these are the ends of lines; a class of characters takes ten times as long."""
+_PLAIN_DATA: Final = b"data: {"
 _PLAIN_END: Final = b"\n\n"
 _PLAIN_TEXT: Final = re.compile(rb"(?:data: [^ \t{\r\n]|:)[^\r\n]*")
 """An event of one line that is no object, such as the last one of OpenAI's API, or a comment."""
@@ -114,6 +115,19 @@ class EventBody:
 
     def feed(self, content: bytes) -> bytes:
         """Take bytes of the body; return those for the client."""
+        size = len(content)
+        if (
+            # 1. One event of one object, as most servers write each: a third of the time of 2.
+            self._is_clean
+            and not self.held
+            and content.startswith(_PLAIN_DATA)
+            and content.find(b"\n") == size - len(_PLAIN_END)
+            and content.endswith(_PLAIN_END)
+            and b"\r" not in content
+            and size <= HELD_MAX - _LINES_SIZE
+        ):
+            return self._edits.edit(content, len(_PLAIN_DATA) - 1)
+        # 2. Everything else.
         passed: list[bytes] = []
         if self._may_have_mark:
             content = self._behind_mark(content, passed)
