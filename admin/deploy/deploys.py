@@ -364,14 +364,7 @@ class Deploys:
         sample: dict[str, Any] = {}
         made_room = ""
         if staged is None:
-            verified = await self._verification.verify(
-                draft,
-                operation.id,
-                operation.party,
-                phase,
-                measure=request.measure,
-                evict=request.evict,
-            )
+            verified = await self._verified(draft, request, operation, phase)
             sample, made_room = verified.sample, verified.made_room
             if current is None:
                 return await self._first(with_wait(draft, verified.profile), verified, phase)
@@ -383,6 +376,19 @@ class Deploys:
         serving = replace(staged, function=function)
         told = {"made_room": made_room} if made_room else {}
         return self._result(serving, sample, how) | self._compiled(serving) | told
+
+    async def _verified(
+        self, draft: Plan, request: WireDeploy, operation: Operation, phase: Phase
+    ) -> Verified:
+        """Run the trial that a request asks for; return its result. Raises FnError."""
+        return await self._verification.verify(
+            draft,
+            operation.id,
+            operation.party,
+            phase,
+            measure=request.measure,
+            evict=request.evict,
+        )
 
     async def _measured(
         self, current: Deployed, request: WireDeploy, operation: Operation, phase: Phase
@@ -420,14 +426,7 @@ class Deploys:
                 "profile": profile_json(same.profile),
                 "switch": f"the same bundle and settings as {ref}",
             }
-        verified = await self._verification.verify(
-            draft,
-            operation.id,
-            operation.party,
-            phase,
-            measure=request.measure,
-            evict=request.evict,
-        )
+        verified = await self._verified(draft, request, operation, phase)
         await phase(SWITCH)
         added = await self._changes.add(draft, verified)
         current = f"{name}@{added.function.revision}"

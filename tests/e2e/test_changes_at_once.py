@@ -4,6 +4,7 @@ and with four gateway processes: over random orders of changes of keys, openness
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -70,7 +71,7 @@ def fn_key(call: Call) -> dict[str, str]:
     return {"Fn-Key": call.secret} if call.secret else {}
 
 
-class Way:
+class Way(ABC):
     """A way in, over a kept connection to a known gateway process."""
 
     names: Sequence[str] = SERVERS
@@ -85,9 +86,9 @@ class Way:
     def __str__(self) -> str:
         return type(self).__name__
 
+    @abstractmethod
     def send(self, call: Call) -> None:
         """Send a call."""
-        raise NotImplementedError
 
     def receive(self) -> int:
         """Return the mark that answers the call which was sent, or the status of its refusal."""
