@@ -81,7 +81,7 @@ class Golden:
     sample: GoldenSample
     """The request and its right answer."""
     plan: GoldenPlan
-    """What it was learnt from."""
+    """The plan of the trial that learnt it."""
     device: DeviceType
     """Type of the trial's device."""
 

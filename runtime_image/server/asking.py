@@ -57,7 +57,7 @@ def ask(request: SampleRequest, server: Server, folder: Path, limit_s: float) ->
         except (OSError, ValueError, http.client.HTTPException) as error:
             missing = repr(error)
     took_s = time.monotonic() - began
-    if took_s >= limit_s:  # what has no length ends when the connection is shut
+    if took_s >= limit_s:  # a body without a length ends when the connection is shut
         missing = f"no whole answer within {limit_s:.3g} s"
     if missing:
         raise SampleError(f"{name}: expected an answer, got {missing}")

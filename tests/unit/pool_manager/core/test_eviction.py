@@ -569,7 +569,7 @@ def test_a_start_that_is_waited_for_is_kept() -> None:
 
 
 def test_what_min_asks_for_starts_for_long() -> None:
-    """The only replica of a floor is nobody's victim."""
+    """The only replica of a floor is not evicted."""
     play = hanging(min=1)
 
     assert play.demand(100.0, b=1) == []
