@@ -84,9 +84,6 @@ class BodyFramer(Protocol):
         `into` collects the content without chunk framing. Raises Malformed.
         """
 
-    def eof(self) -> None:
-        """Handle the end of the connection. Raises Malformed if the body is truncated."""
-
 
 class LengthBody:
     """Body of a known length, 0 where there is none. `missing`: bytes still to come."""
@@ -106,11 +103,6 @@ class LengthBody:
             into.append(data if count == len(data) else data[:count])
         return count
 
-    def eof(self) -> None:
-        """Raise Malformed if bytes are missing."""
-        if self.missing:
-            raise Malformed(f"the body ended {self.missing} bytes too early")
-
 
 class UntilCloseBody:
     """Body of an answer that ends with the connection."""
@@ -125,10 +117,6 @@ class UntilCloseBody:
         if into is not None and data:
             into.append(data)
         return len(data)
-
-    def eof(self) -> None:
-        """Complete the body."""
-        self.is_complete = True
 
 
 class _Part(Enum):
@@ -171,11 +159,6 @@ class ChunkedBody:
             else:
                 at = self._read_trailers(data, at)
         return at
-
-    def eof(self) -> None:
-        """Raise Malformed unless the body is complete."""
-        if not self.is_complete:
-            raise Malformed("the body ended before its last chunk")
 
     def _read_size(self, data: Data, at: int) -> int:
         """Read a line with the size of a chunk, or keep the part of it that is there."""

@@ -142,8 +142,9 @@ def accepted_response(raw: bytes, method: bytes) -> tuple[ResponseHead, bytes, b
         head = parse_response_head(raw[:end], method)
         framer, content = make_framer(head.framing), list[Data]()
         taken = framer.feed(raw[end:], content)
-        framer.eof()
     except Malformed:
+        return None
+    if not (framer.is_complete or head.framing.kind is BodyKind.UNTIL_CLOSE):
         return None
     return head, raw[end : end + taken], b"".join(content)
 
