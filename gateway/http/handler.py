@@ -167,11 +167,6 @@ class ConnectionHandler(RequestHandler):
         return self._is_answered and not self.writing_paused
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the client has ended its sending, and waits for answers."""
-        return self._is_ended
-
-    @property
     def _is_answered(self) -> bool:
         return self._request_count == self._answered
 

@@ -299,7 +299,7 @@ def _has_ended(exchange: Exchange) -> bool:
     """Return whether the gateway has seen the end of its client's sending."""
     client = exchange._client
     if isinstance(client, RoutedClient):
-        return client._handler.has_ended
+        return client._handler._is_ended
     assert isinstance(client, ExchangeClient)
     return client._is_closed_by_client
 
