@@ -58,7 +58,7 @@ from registry.model.servers import HOST_OF_CLIENT, HOST_OF_LOOPBACK
 from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:
-    from gateway.admission.control import Entry, ServerEntry
+    from gateway.admission.control import Entry
     from gateway.admission.credentials import Credential
     from gateway.http.context import Invoker
     from gateway.http.head_memory import HeadMemory
@@ -210,7 +210,7 @@ class Exchanges:
         head: RequestHead,
         target: FunctionTarget,
         journal: ExchangeJournal,
-    ) -> tuple[ExchangePlan, ServerEntry] | Reply:
+    ) -> tuple[ExchangePlan, Entry] | Reply:
         """Return the plan, and who sends the request; or the answer to a preflight. Raises
         FnError."""
         header, method = header_of(head), head.method.decode()
@@ -286,11 +286,11 @@ class Exchanges:
         self,
         head: RequestHead,
         target: FunctionTarget,
-        entry: Entry | ServerEntry,
+        entry: Entry,
         journal: ExchangeJournal,
     ) -> ExchangePlan:
         """Apply the function's path rules and limits. Raises FnError."""
-        caller, deployed = entry[:2]
+        caller, deployed = entry.caller, entry.deployed
         invoker, function = self._invoker, deployed.function
         pool = deployed.revision.key
         limits = function.exchange or DEFAULT_LIMITS
