@@ -163,8 +163,7 @@ class AdmissionControl:
 
         Of who is let in without a key, whatever is sent as a key is no key of this server.
         """
-        self.access.hosts.check(asked.host)
-        self.origins.check(asked, MODELS)
+        self.access.check_source(asked, MODELS, self.origins.of_models())
         if len(credential.secrets) > 1 and not self.access.lets_in(credential):
             raise NoKey("expected one key, got different ones in different fields")
         return self.access.identify(credential, Realm.SERVERS)
