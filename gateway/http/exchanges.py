@@ -103,16 +103,13 @@ class Exchanges:
 
     def is_server(self, ref: str) -> bool:
         """Return whether `ref` names a deployed server function."""
-        found = self._invoker.catalog.find(ref)
-        return found is not None and found.revision.server is not None
+        return self._invoker.catalog.find_server(ref) is not None
 
     def has_document(self, ref: str) -> bool:
         """Return whether the server of `ref` has its own OpenAPI document, or none: of Python
         functions the gateway makes it."""
-        found = self._invoker.catalog.find(ref)
-        if found is None or found.revision.server is None:
-            return False
-        return not found.revision.is_python
+        found = self._invoker.catalog.find_server(ref)
+        return found is not None and not found.revision.is_python
 
     def forwarding(
         self,
