@@ -13,7 +13,6 @@ Field = tuple[bytes, bytes]
 
 TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 """RFC 9110 section 5.6.2."""
-LENGTH_DIGITS_MAX: Final = 18
 BARE_END: Final = "expected CRLF at the end of each line, got a bare CR or LF"
 # Possessive, so that a section is refused in linear time.
 _SECTION: Final = re.compile(rb"(?:" + TOKEN + rb"+:[\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n")
@@ -21,7 +20,6 @@ _NAME: Final = re.compile(TOKEN)
 _PADDED_NAME: Final = re.compile(TOKEN + rb"[ \t]+")
 _END: Final = b"\r\n\r\n"
 _BARE: Final = re.compile(rb"\r(?!\n|\Z)|(?<!\r)\n")
-_LENGTH: Final = re.compile(rb"0|[1-9][0-9]{0,%d}" % (LENGTH_DIGITS_MAX - 1))
 _PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
 
@@ -129,32 +127,6 @@ def _what_is_wrong(section: bytes) -> str:
         if not _SECTION.fullmatch(b"A:%b\r\n\r\n" % value):
             return "expected no control characters in field values"
     return "expected an empty line after the last field"
-
-
-def read_framing(fields: Fields, minor: int) -> tuple[int | None, bool]:
-    """Return what Content-Length says, None without it, and whether the body is chunked.
-
-    Raises Malformed if two recipients of an HTTP/1.`minor` message could disagree about the end of
-    its body (RFC 9112 section 6).
-    """
-    length, coding = fields.values.get(b"content-length"), fields.values.get(b"transfer-encoding")
-    if length is None and coding is None:
-        return None, False
-    if coding is None and length is not None:
-        if b"content-length" in fields.repeated:
-            raise Malformed("Content-Length: expected one field, got several")
-        if not _LENGTH.fullmatch(length):
-            raise Malformed(
-                f"Content-Length: expected a plain number of at most {LENGTH_DIGITS_MAX} digits"
-            )
-        return int(length), False
-    if length is not None:
-        raise Malformed("expected Content-Length or Transfer-Encoding, got both")
-    if minor == 0:
-        raise Malformed("Transfer-Encoding: expected HTTP/1.1, got HTTP/1.0")
-    if coding is None or coding.lower() != b"chunked":
-        raise Malformed("Transfer-Encoding: expected exactly chunked")
-    return None, True
 
 
 def read_connection(fields: Fields, minor: int) -> tuple[bool, frozenset[bytes]]:

@@ -14,6 +14,7 @@ from registry.field_classes import Direction, is_barred
 from registry.key_form import KEY_FORM
 
 Data = bytes | bytearray | memoryview
+LENGTH_DIGITS_MAX: Final = 18
 TRAILERS_MAX: Final = 16 * 1024
 TRAILER_FIELDS_MAX: Final = 100
 EXTENSIONS_MAX: Final = 256
@@ -24,6 +25,7 @@ ALL_EXTENSIONS_MAX: Final = 16 * 1024
 each chunk."""
 EXTENSION_SPARE: Final = 16
 LAST_CHUNK: Final = b"0\r\n\r\n"
+_LENGTH: Final = re.compile(rb"0|[1-9][0-9]{0,%d}" % (LENGTH_DIGITS_MAX - 1))
 _SIZE_LINE_MAX: Final = 16 + 15 + 1 + EXTENSIONS_MAX + 2
 _SIZE_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]{1,15})((?:;" + TOKEN + rb"+(?:=" + TOKEN + rb"+)?+)*+)\r\n"
@@ -71,6 +73,32 @@ class Framing(NamedTuple):
 NO_BODY: Final = Framing(BodyKind.NONE)
 CHUNKED: Final = Framing(BodyKind.CHUNKED)
 UNTIL_CLOSE: Final = Framing(BodyKind.UNTIL_CLOSE)
+
+
+def read_framing(fields: Fields, minor: int) -> Framing | None:
+    """Return how Content-Length or Transfer-Encoding frame the body, None if neither is there.
+
+    Raises Malformed if two recipients of an HTTP/1.`minor` message could disagree about the end of
+    its body (RFC 9112 section 6).
+    """
+    length, coding = fields.values.get(b"content-length"), fields.values.get(b"transfer-encoding")
+    if length is None and coding is None:
+        return None
+    if coding is None and length is not None:
+        if b"content-length" in fields.repeated:
+            raise Malformed("Content-Length: expected one field, got several")
+        if not _LENGTH.fullmatch(length):
+            raise Malformed(
+                f"Content-Length: expected a plain number of at most {LENGTH_DIGITS_MAX} digits"
+            )
+        return Framing(BodyKind.LENGTH, int(length))
+    if length is not None:
+        raise Malformed("expected Content-Length or Transfer-Encoding, got both")
+    if minor == 0:
+        raise Malformed("Transfer-Encoding: expected HTTP/1.1, got HTTP/1.0")
+    if coding is None or coding.lower() != b"chunked":
+        raise Malformed("Transfer-Encoding: expected exactly chunked")
+    return CHUNKED
 
 
 class BodyFramer(Protocol):

@@ -10,9 +10,9 @@ from typing import Any
 import httptools
 
 from gateway.proxy.answering import Answering, forward_answer
-from gateway.proxy.fields import Field, Malformed, find_head_end, parse_fields, read_framing
+from gateway.proxy.fields import Field, Malformed, find_head_end, parse_fields
 from gateway.proxy.forwarding import Forwarding, forward_request
-from gateway.proxy.framing import BodyKind, Data, make_framer
+from gateway.proxy.framing import BodyKind, Data, make_framer, read_framing
 from gateway.proxy.request_head import FIELDS_MAX, RequestHead, parse_request_head
 from gateway.proxy.response_head import ResponseHead, parse_response_head
 from gateway.proxy.targets import split_target

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from gateway.proxy.fields import Malformed
+from gateway.proxy.fields import Malformed, parse_fields
 from gateway.proxy.framing import (
     CHUNKED,
     EXTENSIONS_MAX,
@@ -23,6 +23,7 @@ from gateway.proxy.framing import (
     UntilCloseBody,
     encode_chunk,
     make_framer,
+    read_framing,
 )
 from registry.field_classes import Direction
 
@@ -379,3 +380,72 @@ def test_extensions_are_bounded_in_all() -> None:
         padded.feed(b"5       \r\nhello\r\n")
     with pytest.raises(Malformed, match="extensions"):
         ChunkedBody(Direction.ANSWER).feed((b"1;" + b"x" * 250 + b"\r\na\r\n") * 100)
+
+
+@pytest.mark.parametrize(
+    ("raw", "minor", "expected"),
+    [
+        (b"", 1, None),
+        (b"Content-Length: 0\r\n", 1, Framing(BodyKind.LENGTH, 0)),
+        (b"Content-Length: 10\r\n", 0, Framing(BodyKind.LENGTH, 10)),
+        (b"Content-Length: %b\r\n" % (b"9" * 18), 1, Framing(BodyKind.LENGTH, 10**18 - 1)),
+        (b"Transfer-Encoding: chunked\r\n", 1, CHUNKED),
+        (b"transfer-encoding: Chunked\r\n", 1, CHUNKED),
+    ],
+)
+def test_framing(raw: bytes, minor: int, expected: Framing | None) -> None:
+    """A plain length or exactly `chunked` frame a body."""
+    assert read_framing(parse_fields(raw + b"\r\n", 0, 9), minor) == expected
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"Content-Length: 5\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Content-Length: 5, 5\r\n",
+        b"Content-Length: 05\r\n",
+        b"Content-Length: 00\r\n",
+        b"Content-Length: +5\r\n",
+        b"Content-Length: -5\r\n",
+        b"Content-Length: 0x5\r\n",
+        b"Content-Length: 5 5\r\n",
+        b"Content-Length: \xb2\r\n",
+        b"Content-Length:\r\n",
+        b"Content-Length: %b\r\n" % (b"9" * 19),
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 5\r\nTransfer-Encoding: identity\r\n",
+        b"Content-Length: 5\r\nTransfer-Encoding:\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: chunked;a=b\r\n",
+        b"Transfer-Encoding: identity\r\n",
+        b"Transfer-Encoding:\r\n",
+    ],
+)
+def test_ambiguous_framing_is_refused(raw: bytes) -> None:
+    """Nothing is repaired."""
+    with pytest.raises(Malformed, match=r"Content-Length|Transfer-Encoding"):
+        read_framing(parse_fields(raw + b"\r\n", 0, 9), 1)
+
+
+@pytest.mark.parametrize(
+    ("raw", "word"),
+    [
+        (b"Content-Length: 5\r\nContent-Length: 5\r\n", "got several"),
+        (b"Content-Length: 5, 5\r\n", "plain number of at most 18 digits"),
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "got both"),
+        (b"Transfer-Encoding: gzip\r\n", "exactly chunked"),
+    ],
+)
+def test_the_refusal_of_framing_names_the_mistake(raw: bytes, word: str) -> None:
+    """The text says what was expected."""
+    with pytest.raises(Malformed, match=word):
+        read_framing(parse_fields(raw + b"\r\n", 0, 9), 1)
+
+
+def test_chunks_need_http_1_1() -> None:
+    """HTTP/1.0 has no Transfer-Encoding (RFC 9112 section 6.1)."""
+    with pytest.raises(Malformed, match=r"HTTP/1\.1"):
+        read_framing(parse_fields(b"Transfer-Encoding: chunked\r\n\r\n", 0, 9), 0)
