@@ -324,7 +324,7 @@ class ModelRequest:
         self._state = _State.SCANNING
         self._scanning = self._scan()
         if self._size > SMALL_MAX or self.continue_scan():
-            self._models.turns.add(self)
+            self._models.turns.add(self.continue_scan)
 
     def _scan(self) -> Generator[None, None, None]:
         """Scan the body and begin the exchange; yields where the loop should take a turn."""
