@@ -237,9 +237,6 @@ class Exchanges:
             answer(plan.head, client, journal.problem(error, None, 0))
             return None
         journal.admitted(known.deployed)
-        if not plan.is_free:
-            function = known.deployed.function
-            invoker.history.arrived(function.namespace, function.name)
         return self.exchange(plan, known.request(cut, journal.request_id), client, journal)
 
     def exchange(
@@ -248,6 +245,8 @@ class Exchanges:
         """Return a new exchange. `request`: the head for the server."""
         journal.began(plan.key_time)
         invoker = self._invoker
+        if not plan.is_free:
+            invoker.key_times.arrived(plan.key_time)
         if invoker.gate.headers:  # the process is shutting down
             plan = plan._replace(keeps=False, answers=None)
         return Exchange(
@@ -306,8 +305,6 @@ class Exchanges:
             path = target.path or b"/"
             raise Asleep(IGNORED if is_ignored else _asleep(deployed.revision, path))
         is_free = rule.is_free or not wakes
-        if not is_free:
-            invoker.history.arrived(function.namespace, function.name)
         header = header_of(head)
         settings = invoker.settings
         wait_s, journal.applied = requested_wait_s(
