@@ -40,6 +40,7 @@ from gateway.proxy.forwarding import (
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.own_keys import find_keys
 from gateway.proxy.plan import ExchangePlan
+from gateway.proxy.ports import answer_last
 from gateway.proxy.request_head import header_of
 from gateway.proxy.targets import (
     FunctionTarget,
@@ -50,7 +51,7 @@ from gateway.proxy.targets import (
 )
 from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
-from gateway.replies import CLOSE, Reply
+from gateway.replies import Reply
 from registry.errors import Asleep, ShuttingDown
 from registry.model.functions import ExchangeLimits
 from registry.model.revisions import Revision
@@ -343,11 +344,7 @@ def _host_for(revision: Revision) -> bytes:
 
 def answer(head: RequestHead, client: ClientSide, reply: Reply) -> None:
     """Answer a request that gets no exchange."""
-    keep = head.keep_alive and head.framing.is_empty and not reply.closes
-    if not keep and not reply.closes:
-        reply = reply._replace(headers=(*reply.headers, CLOSE))
-    client.answer(reply)
-    client.finish(keep=keep)
+    answer_last(client, reply, keeps=head.keep_alive and head.framing.is_empty)
 
 
 def _for_browsers(

@@ -23,10 +23,10 @@ from gateway.proxy.joining import JOINED_MAX, write_joined
 from gateway.proxy.kept_prefix import KeptPrefix, may_resend
 from gateway.proxy.known_answers import is_repeatable, make_template
 from gateway.proxy.plan import State
+from gateway.proxy.ports import answer_last
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
 from gateway.proxy.tunnel import Tunnel
 from gateway.proxy.websocket import GOING_AWAY, POLICY_VIOLATION, agreed_protocol, is_switched
-from gateway.replies import CLOSE
 from gateway.upstream import HostLost
 from registry.errors import FnError, NoKey, UpstreamFailed
 
@@ -673,11 +673,7 @@ class Exchange:
         """Answer with a problem document."""
         size, _ = self._close(call)
         reply = self._journal.problem(error, call, size)
-        keep = self._plan.keeps and self.is_request_whole and not reply.closes
-        if not keep and not reply.closes:
-            reply = reply._replace(headers=(*reply.headers, CLOSE))
-        self._client.answer(reply)
-        self._client.finish(keep=keep)
+        answer_last(self._client, reply, keeps=self._plan.keeps and self.is_request_whole)
 
     def _close(self, call: ExchangeCall | None) -> tuple[int, int]:
         """Enter OVER; return the bytes of both bodies. `call`: that of this exchange."""
