@@ -172,10 +172,6 @@ class Family(Collector, ABC, Generic[One]):
             self._of_function.setdefault(labelvalues[:2], []).append(labelvalues)
         return child
 
-    def known(self, *labelvalues: str) -> One | None:
-        """Return the numbers with these labels if there are any."""
-        return self._children.get(labelvalues)
-
     def remove(self, *function: str) -> None:
         """Remove the numbers of a function from the page; they must not be used any more."""
         for labelvalues in self._of_function.pop(function, ()):
