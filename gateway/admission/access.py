@@ -66,9 +66,10 @@ class Access:
         pages may ask there beside those of the settings."""
         self.hosts.check(asked.host)
         origin = asked.origin
-        is_listed = origin is not None and is_shared(path)
-        is_listed = is_listed and (self.lists(origin) or origin in models)
-        judge(asked, (origin or "",) if is_listed else ())
+        listed: tuple[str, ...] = ()
+        if origin is not None and is_shared(path) and (origin in models or self.lists(origin)):
+            listed = (origin,)
+        judge(asked, listed)
 
     @property
     def has_origins(self) -> bool:
