@@ -190,13 +190,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def close(self) -> None:
-        """Close the connection after the bytes written so far."""
-        if self._transport is None:
-            self._is_aborted = True
-        else:
-            self._transport.close()
-
     def acknowledge(self) -> None:
         """Acknowledge what was received now, not with the next bytes that are sent.
 
