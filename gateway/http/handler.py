@@ -179,7 +179,8 @@ class ConnectionHandler(RequestHandler):
             self._parse(data)
         at = 0
         while at < len(data):
-            if self._is_ahead():
+            # Bytes of a request after the one being answered.
+            if not self._is_answered and self._is_body_whole():
                 self._read_ahead(data[at:])
                 return
             end = self._safe_end(data, at)
@@ -372,10 +373,6 @@ class ConnectionHandler(RequestHandler):
 
     def _is_body_whole(self) -> bool:
         return self._last_body is None or self._last_body.is_eof()
-
-    def _is_ahead(self) -> bool:
-        """Return whether bytes received now belong to a request after the one being answered."""
-        return not self._is_answered and self._is_body_whole()
 
     def _read_ahead(self, data: bytes) -> None:
         if self._close or self._force_close or self._is_ended:

@@ -51,12 +51,11 @@ class Fields(NamedTuple):
     def items(self, name: bytes) -> list[bytes]:
         """Return the lower-case items of a comma-separated list, without empty ones."""
         value = self.values.get(name)
-        return [] if value is None else split_list(value)
-
-
-def split_list(value: bytes) -> list[bytes]:
-    """Return the lower-case items of a comma-separated list, without empty ones."""
-    return [item for part in value.lower().split(b",") if (item := part.strip(b" \t"))]
+        return (
+            []
+            if value is None
+            else [item for part in value.lower().split(b",") if (item := part.strip(b" \t"))]
+        )
 
 
 def find_head_end(data: bytes | bytearray, start: int = 0) -> int:
