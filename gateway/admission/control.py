@@ -13,7 +13,7 @@ from gateway.oip.names import find_served
 from gateway.pages.origins import Asked
 from gateway.v1.endpoints import PREFIX
 from gateway.v1.model_list import unknown_model
-from registry.errors import ForeignHost, ForeignOrigin, NoKey, Unknown
+from registry.errors import ForeignHost, NoKey, Unknown
 
 if TYPE_CHECKING:
     from gateway.admission.callers import Caller, Need
@@ -176,9 +176,7 @@ class AdmissionControl:
         """
         found = self._catalog.find_model(model)
         if found is not None and caller.may_invoke(found.function.name):
-            if not self.origins.may_call(asked.origin, asked.host, found):
-                origin = (asked.origin or "")[:100]
-                raise ForeignOrigin(f"a page of {origin!r} may not call this function")
+            self.origins.check_call(asked.origin, asked.host, found)
             return found
         raise unknown_model(self._catalog, model, lambda one: self.shows(caller, one, asked))
 

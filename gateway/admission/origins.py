@@ -19,6 +19,7 @@ from gateway.pages.origins import (
     judge,
     preflight_fields,
 )
+from registry.errors import ForeignOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +106,11 @@ class Origins:
             return True
         server = deployed.revision.server
         return server is not None and origin in server.origins
+
+    def check_call(self, origin: str | None, host: str, deployed: Deployed) -> None:
+        """Raise ForeignOrigin for a page that may not call a function."""
+        if not self.may_call(origin, host, deployed):
+            raise ForeignOrigin(f"a page of {(origin or '')[:100]!r} may not call this function")
 
     def _has_any(self, path: str) -> bool:
         return self._access.has_origins or (_is_model(path) and bool(self.of_models()))

@@ -33,7 +33,7 @@ class ModelRequest(msgspec.Struct):
 def check_load(body: bytes) -> None:
     """Raise BadRequest for a body that is invalid, or that gives the model another configuration or
     other files: a model is what was deployed."""
-    for name in read_request(body, ModelRequest).parameters:
+    for name in read_repository_request(body, ModelRequest).parameters:
         if name == "config" or name.startswith("file:"):
             raise BadRequest(
                 f"parameters.{name[:SHOWN_MAX]}: expected none, as models are loaded as they were"
@@ -45,12 +45,14 @@ def check_load(body: bytes) -> None:
 def check_unload(body: bytes) -> None:
     """Raise BadRequest for a body that is invalid. No model depends on another one, so
     `unload_dependents` may have either value."""
-    dependents = read_request(body, ModelRequest).parameters.get("unload_dependents", False)
+    dependents = read_repository_request(body, ModelRequest).parameters.get(
+        "unload_dependents", False
+    )
     if not isinstance(dependents, bool):
         shown = str(dependents)[:SHOWN_MAX]
         raise BadRequest(f"parameters.unload_dependents: expected true or false, got {shown!r}")
 
 
-def read_request(body: bytes, kind: type[T]) -> T:
+def read_repository_request(body: bytes, kind: type[T]) -> T:
     """Return the request of a body, which may be empty. Raises BadRequest."""
     return read_json(body.strip() or b"{}", kind, "the body")

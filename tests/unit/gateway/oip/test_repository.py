@@ -9,7 +9,7 @@ from gateway.oip.repository import (
     Settings,
     check_load,
     check_unload,
-    read_request,
+    read_repository_request,
 )
 from registry.errors import BadRequest
 
@@ -19,7 +19,7 @@ from registry.errors import BadRequest
 )
 def test_an_index_may_be_of_ready_models(body: bytes, ready: bool) -> None:
     """Clients send an empty body, too."""
-    assert read_request(body, IndexRequest).ready is ready
+    assert read_repository_request(body, IndexRequest).ready is ready
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters": {}}'])
@@ -66,5 +66,5 @@ def test_what_is_no_object_is_refused(body: bytes) -> None:
 
 def test_settings_are_any_object() -> None:
     """An empty body changes none."""
-    assert read_request(b"", Settings) == {}
-    assert read_request(b'{"log_info": null}', Settings) == {"log_info": None}
+    assert read_repository_request(b"", Settings) == {}
+    assert read_repository_request(b'{"log_info": null}', Settings) == {"log_info": None}
