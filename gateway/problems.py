@@ -8,7 +8,6 @@ import math
 from typing import Any, Protocol
 
 import msgspec
-import structlog
 from aiohttp import web
 
 from gateway.replies import CLOSE, GUARD, Reply
@@ -16,8 +15,6 @@ from registry import errors
 from runtime_image.contract import errors as codes
 from runtime_image.contract import problems
 from runtime_image.contract.errors import RequestError
-
-log = structlog.get_logger()
 
 STATUS: dict[type[errors.FnError], int] = {
     errors.FnError: 500,
@@ -139,17 +136,6 @@ def from_request_error(error: RequestError) -> errors.FnError:
     data = error.to_json()
     fields: dict[str, Any] = {key: data[key] for key in ("input", "expected", "got") if key in data}
     return FROM_REPLICA[error.code](error.message, detail=fields)
-
-
-def visible(error: BaseException, **where: str) -> errors.FnError:
-    """Return an error as one that the client may see: of a defect it learns nothing but that there
-    is one, and the log has it, with `where`."""
-    if isinstance(error, RequestError):
-        return from_request_error(error)
-    if isinstance(error, errors.FnError):
-        return error
-    log.error("a request failed", **where, exc_info=error)
-    return errors.FnError("see the server's log")
 
 
 def is_servers_fault(status: int) -> bool:

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import structlog
 from google.protobuf import json_format
 
-from gateway import problems
 from gateway.admission.callers import Need
 from gateway.grpc.call_admission import AnyKey, CallAdmission, CallClass
 from gateway.grpc.codes import abort, failure
@@ -20,7 +20,9 @@ from gateway.grpc.metadata import CallHead, read_metadata
 from gateway.http.context import Invoker
 from gateway.http.oip.served import ServedModels
 from gateway.oip import documents
-from registry.errors import BadRequest, NotServed, Unknown
+from registry.errors import BadRequest, FnError, NotServed, Unknown
+
+log = structlog.get_logger()
 
 Document = dict[str, Any]
 Serve = Callable[[Any, CallHead], Awaitable[Document]]
@@ -88,8 +90,11 @@ class Service:
                 with self._admission.admit(CallClass.CONTROL, caller, need, context) as admitted:
                     data = await admitted.read_one(described.input_type.name)
                     return admitted.answer(await answer(data, caller))
-            except Exception as error:  # noqa: BLE001 - error boundary: `visible` hides internals
-                found = problems.visible(error, method=method)
+            except FnError as error:
+                found = error
+            except Exception:  # error boundary: a defect must not expose internals
+                log.exception("a request failed", method=method)
+                found = FnError("see the server's log")
             is_admin = self._invoker.access.is_admin(caller.credential)
             return await abort(context, failure(found, for_admin=is_admin))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+import structlog
 from aiohttp import web
 
 from gateway import problems
@@ -16,6 +17,8 @@ from registry.errors import FnError
 if TYPE_CHECKING:
     from gateway.admission.access import Access
     from gateway.replies import Reply
+
+log = structlog.get_logger()
 
 Request = TypeVar("Request", bound=web.BaseRequest)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -33,8 +36,11 @@ async def answered(
     try:
         check_framing(request)
         response = await handler(request)
-    except Exception as error:  # noqa: BLE001 - error boundary: `visible` hides internals
-        response = problems.response_of(shape(problems.visible(error, path=request.path[:200])))
+    except FnError as error:
+        response = problems.response_of(shape(error))
+    except Exception:  # error boundary: a defect must not expose internals
+        log.exception("a request failed", path=request.path[:200])
+        response = problems.response_of(shape(FnError("see the server's log")))
     if is_awaiting_continue(request):
         response.force_close()
     return response

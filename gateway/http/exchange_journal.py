@@ -5,6 +5,8 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from gateway import problems
 from gateway.admission.calls import REQUEST_ID, Correlation
 from gateway.http.connected import closed_websocket
@@ -13,6 +15,7 @@ from gateway.observing import records
 from gateway.observing.records import CLIENT_LEFT, RequestEnd, RequestInfo, make_record
 from gateway.proxy.known_answers import VARYING
 from gateway.replies import NO_RUN, Receipt, Reply, exchange_timing, make_receipt
+from registry.errors import FnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +31,8 @@ if TYPE_CHECKING:
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
     from registry.catalog import Deployed
-    from registry.errors import FnError
+
+log = structlog.get_logger()
 
 NO_PHASES: Final[dict[str, float]] = {}
 MARK_S: Final = 0.01
@@ -137,7 +141,7 @@ class ExchangeJournal:
 
         `size`: bytes of the request's body.
         """
-        error = problems.visible(error, ref=self._ref, request_id=self.request_id)
+        error = self._known(error)
         invoker, now = self._invoker, monotonic()
         caller, shape = self.caller, self.shape
         for_admin = bool(error.admin_detail) and caller is not None and caller.is_admin
@@ -210,6 +214,13 @@ class ExchangeJournal:
             request = exemplar_of(self.request_id, self.traceparent)
             at_s = self._invoker.wall()
         numbers.answered(seconds, request, at_s)
+
+    def _known(self, error: BaseException) -> FnError:
+        if isinstance(error, FnError):
+            return error
+        id = self.request_id
+        log.error("a request failed", ref=self._ref, request_id=id, exc_info=error)
+        return FnError("see the server's log")
 
     def _end(
         self, outcome: str, call: ExchangeCall | None, sizes: tuple[int, int], now: float

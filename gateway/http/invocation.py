@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable
 from time import monotonic
 from typing import Final
 
+import structlog
+
 from gateway import problems
 from gateway.admission.calls import (
     NOT_CORRELATED,
@@ -40,7 +42,10 @@ from gateway.replies import Body, Receipt, Reply, make_receipt, make_reply, serv
 from gateway.shared_memory import BodySlot
 from registry.catalog import Deployed
 from registry.errors import BadRequest, FnError
+from runtime_image.contract.errors import RequestError
 from runtime_image.link.meta import RequestMeta
+
+log = structlog.get_logger()
 
 MARK_S: Final = 0.01
 """Seconds between two exemplars of untraced warm requests: making one takes as long as counting."""
@@ -232,7 +237,16 @@ class Invocation:
 
     def fail(self, error: BaseException, call: HeldCall | None = None) -> None:
         """Answer with an error. `call`: the call, if it was accepted."""
-        error = problems.visible(error, ref=self._head.ref, request_id=self.request_id)
+        if isinstance(error, RequestError):
+            error = problems.from_request_error(error)
+        if not isinstance(error, FnError):
+            log.error(
+                "a request failed",
+                ref=self._head.ref,
+                request_id=self.request_id,
+                exc_info=error,
+            )
+            error = FnError("see the server's log")
         has_more = bool(error.admin_detail)
         for_admin = has_more and self._invoker.access.is_admin(self._head.credential)
         if self._deployed is not None:
