@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.samples import Answer, SampleRequest
+from runtime_image.contract.samples import REASON_MAX, Answer, SampleRequest
 from runtime_image.server.connecting import Server, shut
 from runtime_image.server.golden.answers import BODY_MAX, read_answer
 
 BODY_SENT_MAX: Final = 64 * 2**20
 """Max bytes of a sample's body."""
+ANSWER_MAX: Final = 64 * 2**20
+"""Max bytes of an answer; a longer one is not read to its end, and counts as none."""
 
 
 class SampleError(LoadError):
@@ -51,11 +53,14 @@ def ask(request: SampleRequest, server: Server, folder: Path, limit_s: float) ->
             )
             answer = client.getresponse()
             content = answer.read(BODY_MAX)
-            while answer.read(BODY_MAX):
-                pass
+            length = len(content)
+            while part := answer.read(BODY_MAX):
+                length += len(part)
+                if length > ANSWER_MAX:
+                    raise ValueError(f"more than {ANSWER_MAX} bytes")
             missing = f"the end, {answer.length} bytes early" if answer.length else ""
         except (OSError, ValueError, http.client.HTTPException) as error:
-            missing = repr(error)
+            missing = repr(error)[:REASON_MAX]  # it may have a line of the server's
     took_s = time.monotonic() - began
     if took_s >= limit_s:  # a body without a length ends when the connection is shut
         missing = f"no whole answer within {limit_s:.3g} s"
