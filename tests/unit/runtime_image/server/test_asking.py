@@ -77,6 +77,9 @@ def serving(answer: list[bytes] | Iterator[bytes], *, is_slow: bool = False) -> 
                         if is_slow and has_left(peer):
                             break
                         peer.sendall(piece)
+                    peer.shutdown(socket.SHUT_WR)
+                    while peer.recv(65536):
+                        pass
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -149,7 +152,7 @@ TOP = b'{"choices": [{"text": "a", "logprobs": {"tokens": ["a"], "token_logprobs
 WRONG: dict[str, list[bytes]] = {
     "a redirect": whole(RIGHT, b"HTTP/1.1 302 Found\r\nLocation: /v1/completions\r\n"),
     "another type": whole(RIGHT, b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"),
-    "a type without an end": whole(RIGHT, b"HTTP/1.1 200 OK\r\nContent-Type: " + b"a" * 60_000 + b"\r\n"),
+    "a long type": whole(RIGHT, b"HTTP/1.1 200 OK\r\nContent-Type: " + b"a" * 60_000 + b"\r\n"),
     "compressed": whole(gzip.compress(RIGHT), JSON + b"Content-Encoding: gzip\r\n"),
     "a bomb": whole(gzip.compress(bytes(100 * MIB), 9), JSON + b"Content-Encoding: gzip\r\n"),
     "NaN": whole(TOP % b"NaN"),
@@ -191,7 +194,7 @@ def test_a_hostile_answer_is_wrong(name: str) -> None:
 def test_a_right_answer_after_a_hostile_one_is_right(name: str) -> None:
     """So one wrong answer ends no healthy server: a second one is asked for."""
     answers = iter([WRONG[name][0], *whole(RIGHT)])
-    with serving(iter_of(answers)) as server:
+    with serving(OneEach(answers)) as server:
         first, _, _ = ask(SAMPLE, server)
         second, reason, _ = ask(SAMPLE, server)
 
@@ -208,7 +211,7 @@ def test_the_reasons_of_a_trial_are_short() -> None:
     assert len(json.dumps(report)) < 10_000
 
 
-class iter_of:  # noqa: N801 - stands for a list
+class OneEach:
     """A list of which each client gets one piece."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
