@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from math import ceil
+from math import ceil, hypot, isfinite
 from typing import Any, Final, TypedDict
 
 GOLDEN_TRIAL_S: Final = 60.0
@@ -233,7 +233,7 @@ def _has_compared(rule: GoldenRule, answer: Answer) -> bool:
         case GoldenRule.TEXT:
             return bool(answer.text)
         case GoldenRule.EMBEDDING:
-            return bool(answer.vector)
+            return bool(answer.vector) and isfinite(hypot(*answer.vector))
         case GoldenRule.PICTURE:
             return answer.pixels is not None
         case GoldenRule.BYTES:

@@ -22,7 +22,9 @@ LIMIT_S: Final = 5.0
 SERIES_MAX: Final = 10_000
 """Max label sets of the metric that are added up, the first ones."""
 _READ: Final = 256 * 1024
-_LINE: Final = rb'(?m)^%b(?:\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\}[ \t]*+|[ \t]++)(\S++)'
+_LINE: Final = (
+    rb'(?m)^[ \t]*+%b(?:[ \t]*+\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\}[ \t]*+|[ \t]++)(\S++)'
+)
 """A line of a metric: name, labels with texts in quotes, value. Without backtracking."""
 
 
