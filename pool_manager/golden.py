@@ -161,11 +161,20 @@ class GoldenSamples:
         is_first = checked == (SampleVerdict.RIGHT, SampleVerdict.NONE)
         if checked.verdict is not checked.before and not is_first:
             self._note(replica.pool, texts[checked.verdict])
-        said = {"replica": replica.id, "pool": replica.pool, "reason": reason}
         if checked.verdict is SampleVerdict.WRONG:
-            log.warning("a golden sample is answered wrong", **said)
+            log.warning(
+                "a golden sample is answered wrong",
+                replica=replica.id,
+                pool=replica.pool,
+                reason=reason,
+            )
         elif checked.verdict is SampleVerdict.NO_ANSWER:
-            log.warning("a golden sample is not answered", **said)
+            log.warning(
+                "a golden sample is not answered",
+                replica=replica.id,
+                pool=replica.pool,
+                reason=reason,
+            )
 
     @staticmethod
     def _function(key: str) -> tuple[str, str]:
