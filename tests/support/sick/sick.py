@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -53,6 +54,8 @@ class Server:
             made = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
             self._engine, reading = made, asyncio.create_task(self._read_engine(made))
             reading.add_done_callback(lambda _: None)
+        if self._given.missing:
+            threading.Thread(target=_download, args=(self._given.missing,), daemon=True).start()
         self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._given.port)
         await asyncio.Event().wait()
 
@@ -113,8 +116,6 @@ class Server:
     async def _health(self, path: str) -> int:
         age_s = time.monotonic() - self._began_s
         if age_s < self._given.missing:
-            await asyncio.sleep(0)
-            _spin(0.05)  # it works on something: more than 2 % of a core
             return 404
         if age_s < self._given.loading:
             return 503
@@ -189,6 +190,16 @@ def _fill_memory() -> None:
             EATEN.append(bytes(PIECE))
 
 
+def _download(seconds: float) -> None:
+    """Write 256 KiB a second to a file."""
+    end_s = time.monotonic() + seconds
+    with tempfile.TemporaryFile() as file:
+        while time.monotonic() < end_s:
+            file.write(bytes(PIECE // 16))
+            file.flush()
+            time.sleep(0.25)
+
+
 def _spin(seconds: float) -> None:
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
@@ -209,7 +220,9 @@ def _options() -> argparse.Namespace:
     add("port", type=int)
     add("--born", default="", help="how it is sick from its first call on")
     add("--loading", type=float, default=0.0, help="seconds for which it answers 503")
-    add("--missing", type=float, default=0.0, help="seconds for which it answers 404, and works")
+    add(
+        "--missing", type=float, default=0.0, help="seconds for which it answers 404, and downloads"
+    )
     add("--engine", action="store_true", help="a process of its own answers /engine")
     add("--hangs-after", default="", help="a file: once it exists, every start of this hangs")
     return parser.parse_args()
