@@ -47,6 +47,7 @@ admin.cli.main.main()
 """A server with those limits, and a GPU that is always busy for one function."""
 REPLACED_S = 120.0
 """Max seconds until a sick server is replaced, on a loaded machine."""
+COUNTED_S = 30.0
 AGAIN_S = 0.5
 TIMEOUT_S = 180.0
 DEPLOYS = 4
@@ -394,6 +395,11 @@ async def _play(scene: Scene, kind: Kind, expected: Counter[str]) -> None:
     if not await scene.deploy(kind):
         return
     await kind.play(scene, case)
+
+    async def is_counted() -> bool:
+        return await scene.replaced(kind.name) == expected
+
+    await until(is_counted, COUNTED_S)  # the old one may end a moment after the new one answers
     got = await scene.replaced(kind.name)
     ledger.require(got == expected, f"{kind.name}: replaced {dict(got)}, not {dict(expected)}")
     why = await scene.why(case) if kind.told else ""
