@@ -460,13 +460,14 @@ class Deploys:
         text = self._models.summary(deployed)
         return {"compiled": text} if text else {}
 
-    @staticmethod
-    def _result(deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:
-        ref = deployed.revision.ref
+    def _result(self, deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:
+        ref, bundle = deployed.revision.ref, self._store.bundles[deployed.revision.bundle]
         media = media_values(deployed.revision.signature, deployed.revision.inputs)
         return {
             "revision": ref,
             "created": True,
+            "files": len(bundle.files),
+            "size": bundle.size,
             "sample": {**sample, "revision": ref} if sample else {},
             "profile": profile_json(deployed.profile),
             "batch_max": rows_of(deployed.revision, deployed.profile),
