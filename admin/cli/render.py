@@ -49,12 +49,14 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
 
     `now_s` in Unix seconds.
     """
-    parts = [f"{get(answer, 'state')}: {get(answer, 'reason')}"]
+    parts = [f"{get(answer, 'state').replace('_', ' ')}: {get(answer, 'reason')}"]
     blocked = get(answer, "blocked")
     if blocked and blocked != get(answer, "reason"):
         parts[0] += f"\nblocked: {blocked}"
     if kept := kept_text(answer):
         parts[0] += f"\n{kept}"
+    if operation := _render_operation(answer.get("operation") or {}, now_s):
+        parts[0] += f"\n{operation}"
     if batching := get(answer, "batching"):
         parts[0] += f"\nbatching: {batching}"
     if last := _render_last(answer, now_s):
@@ -72,6 +74,17 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
         shown = [waterfall(each, now_s) for each in cold_starts]
         parts.append("\n".join(["cold starts", *shown]))
     return "\n\n".join(parts)
+
+
+def _render_operation(operation: dict[str, Any], now_s: float) -> str:
+    """Render the operation of a function: "operation 5f3c9a1b: deploy, verify, started 2 min ago";
+    "" for none."""
+    if not operation:
+        return ""
+    state = get(operation, "state")
+    phase = one_line(get(operation, "phase")) if state == "running" else state
+    started = ago(float(operation.get("created_s") or 0), now_s)
+    return f"operation {get(operation, 'id')}: {get(operation, 'kind')}, {phase}, started {started}"
 
 
 def waterfall(cold_start: dict[str, Any], now_s: float) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.cli.completion import function_names, operation_ids
+from admin.cli.operations import OF_RUNNING, finish
 from admin.cli.options import Session, connected
 from admin.client.client import ApiError
 from admin.text import ago, command, duration, get, one_line, table
@@ -20,9 +21,6 @@ DETAIL_MAX: Final = 100
 """Max characters of a row's detail."""
 UNKNOWN: Final = "unknown"
 """Code of the server's error for an id that it does not have."""
-
-WAYS: Final = ("watch", "cancel")
-"""Verbs that are named for a running operation."""
 
 app = typer.Typer(
     help="List, watch and cancel deploys and rollbacks.",
@@ -65,7 +63,7 @@ def ls(
     now_s = datetime.now(UTC).timestamp()
     session.answer({"items": items}, lambda: render(items, now_s))
     if running := next((one for one in items if one.get("state") == "running"), None):
-        session.next(*(f"fnctl operation {verb} {get(running, 'id')}" for verb in WAYS))
+        session.next(*(f"fnctl operation {verb} {get(running, 'id')}" for verb in OF_RUNNING))
 
 
 @app.command("watch")
@@ -79,7 +77,6 @@ def watch(session: Session, operation: Id) -> None:
     Example:
       fnctl operation watch 5f3c9a1be0d24c77
     """
-    from admin.cli.operations import finish
     from admin.cli.render import render_ended
 
     with _ids_explained():
