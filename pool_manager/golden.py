@@ -109,7 +109,8 @@ class GoldenSamples:
         have all verdicts from 0 on: Prometheus sees no increase in a series that begins with 1."""
         counts = Counter(self._counts)
         for replica in self._machine.replicas():
-            if replica.role == "serve" and self._sample(replica) is not None:
+            is_there = replica.pool in self._machine.pools
+            if is_there and replica.role == "serve" and self._sample(replica) is not None:
                 for verdict in SampleVerdict:
                     counts.setdefault((*self._function(replica.pool), verdict), 0)
         return [SampleCount(*key, checks) for key, checks in sorted(counts.items())]

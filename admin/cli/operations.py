@@ -26,8 +26,6 @@ its operations."""
 
 Step = Callable[[str, float], None]
 """Receives a finished phase and its milliseconds."""
-OF_RUNNING: Final = ("watch", "cancel")
-"""Verbs of fnctl operation that are named for a running one."""
 CANCELLED: Final = {
     "code": "cancelled",
     "title": "Cancelled",

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.cli.completion import function_names, operation_ids
-from admin.cli.operations import OF_RUNNING, finish
 from admin.cli.options import Session, connected
-from admin.client.client import ApiError
 from admin.text import ago, command, duration, get, one_line, table
 
+OF_RUNNING: Final = ("watch", "cancel")
+"""Commands that are named for a running operation."""
 ENDED_MAX: Final = 20
 """Ended operations that are listed without --all."""
 DETAIL_MAX: Final = 100
@@ -77,6 +77,7 @@ def watch(session: Session, operation: Id) -> None:
     Example:
       fnctl operation watch 5f3c9a1be0d24c77
     """
+    from admin.cli.operations import finish
     from admin.cli.render import render_ended
 
     with _ids_explained():
@@ -171,6 +172,8 @@ def _seconds(operation: dict[str, Any], key: str) -> float:
 @contextmanager
 def _ids_explained() -> Iterator[None]:
     """Name the list of operations to whoever gives an id that the server does not have."""
+    from admin.client.client import ApiError
+
     try:
         yield
     except ApiError as error:

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.cli.completion import function_names
-from admin.cli.operations import OF_RUNNING
 from admin.cli.options import Session, connected
 from admin.cli.verbs.ls import ready_in
+from admin.cli.verbs.operation import OF_RUNNING
 from admin.text import NONE, command, duration, fields, get, number, one_line, size, table
 from gateway.openapi.input_fields import inputs_of
 

@@ -1,0 +1,23 @@
+import type { Operation } from "../api/types.ts";
+import { span } from "../design/format.ts";
+import { useSecond } from "../store/clock.ts";
+import { useSite } from "../store/hooks.ts";
+import { CancelButton } from "./CancelButton.tsx";
+import { detailOf, LOOKS, tookOf } from "./operations.ts";
+import "./operations.css";
+
+/** The operation of a function, on its page: what it does or why it failed, and a button that cancels it. */
+export function OperationNote({ operation }: { operation: Operation }) {
+  const { store } = useSite();
+  useSecond();
+  return (
+    <section className="panel operation-note" aria-label={`The ${operation.kind} of ${operation.name}`}>
+      <span className={`tag run-state ${LOOKS[operation.state]}`} role="status">
+        {operation.kind} {operation.state}
+      </span>
+      <span className="operation-detail">{detailOf(operation)}</span>
+      <span className="muted small">{span(tookOf(operation, store.serverNow_s()))}</span>
+      <CancelButton operation={operation} />
+    </section>
+  );
+}
