@@ -82,7 +82,8 @@ def _render_operation(operation: dict[str, Any], now_s: float) -> str:
     if not operation:
         return ""
     state = get(operation, "state")
-    phase = one_line(get(operation, "phase")) if state == "running" else state
+    # What the phase waits for stands in the function's reason.
+    phase = get(operation, "phase").partition(" ")[0] if state == "running" else state
     started = ago(float(operation.get("created_s") or 0), now_s)
     return f"operation {get(operation, 'id')}: {get(operation, 'kind')}, {phase}, started {started}"
 

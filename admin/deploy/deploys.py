@@ -303,7 +303,8 @@ class Deploys:
             result = await self._deployed_python(draft, request, operation, phase)
         else:
             result = await self._deployed(draft, request, operation, phase)
-        return result | self._warned(operation.name)
+        sent = {"files": len(request.files), "size": sum(file.size for file in request.files)}
+        return result | sent | self._warned(operation.name)
 
     async def _deployed_image(
         self,
@@ -460,14 +461,13 @@ class Deploys:
         text = self._models.summary(deployed)
         return {"compiled": text} if text else {}
 
-    def _result(self, deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:
-        ref, bundle = deployed.revision.ref, self._store.bundles[deployed.revision.bundle]
+    @staticmethod
+    def _result(deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:
+        ref = deployed.revision.ref
         media = media_values(deployed.revision.signature, deployed.revision.inputs)
         return {
             "revision": ref,
             "created": True,
-            "files": len(bundle.files),
-            "size": bundle.size,
             "sample": {**sample, "revision": ref} if sample else {},
             "profile": profile_json(deployed.profile),
             "batch_max": rows_of(deployed.revision, deployed.profile),

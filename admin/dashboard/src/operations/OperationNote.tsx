@@ -1,4 +1,5 @@
 import type { Operation } from "../api/types.ts";
+import { logOf } from "../deploy/refusal.ts";
 import { span } from "../design/format.ts";
 import { useSecond } from "../store/clock.ts";
 import { useSite } from "../store/hooks.ts";
@@ -10,6 +11,7 @@ import "./operations.css";
 export function OperationNote({ operation }: { operation: Operation }) {
   const { store } = useSite();
   useSecond();
+  const log = logOf(operation.error);
   return (
     <section className="panel operation-note" aria-label={`The ${operation.kind} of ${operation.name}`}>
       <span className={`tag run-state ${LOOKS[operation.state]}`} role="status">
@@ -18,6 +20,11 @@ export function OperationNote({ operation }: { operation: Operation }) {
       <span className="operation-detail">{detailOf(operation)}</span>
       <span className="muted small">{span(tookOf(operation, store.serverNow_s()))}</span>
       <CancelButton operation={operation} />
+      {log.length > 0 && (
+        <pre className="operation-log small" tabIndex={0} role="region" aria-label="The last lines that it printed">
+          {log.join("\n")}
+        </pre>
+      )}
     </section>
   );
 }

@@ -46,7 +46,8 @@ function OperationLine({ operation }: { operation: Operation }) {
       </span>
       <span className="operation-detail">{detailOf(operation)}</span>
       <span className="muted small operation-times">
-        {ago(now_s - operation.created_s)}, {operation.state === "running" ? "for" : "took"} {span(tookOf(operation, now_s))}
+        {`${ago(now_s - operation.created_s)},\n`}
+        {operation.state === "running" ? "for" : "took"} {span(tookOf(operation, now_s))}
       </span>
       <span className="operation-way">
         <CancelButton operation={operation} />

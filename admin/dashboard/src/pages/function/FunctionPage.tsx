@@ -83,6 +83,14 @@ function useOperation(name: string, why: Why | null): Operation | null {
   return operationOf(name, why?.operation ?? null, store.operations);
 }
 
+/** Of a function without a revision, by the state of its operation. */
+const NOT_YET = {
+  running: "It is not deployed yet: its first deploy is running.",
+  done: "Its deploy is done.",
+  failed: "It is not deployed: its deploy failed.",
+  cancelled: "It is not deployed: its deploy was cancelled.",
+} as const;
+
 interface NotThere {
   name: string;
   problem: string;
@@ -103,11 +111,11 @@ function Missing({ name, problem, why, operation }: NotThere) {
       </nav>
       <h1>{name}</h1>
       <p className="muted" role="status">
-        {why ? "It is not deployed: its first deploy has not succeeded." : isKnown ? problem || "There is no function with this name." : "…"}
+        {operation ? NOT_YET[operation.state] : isKnown ? problem || "There is no function with this name." : "…"}
       </p>
       {operation && <OperationNote operation={operation} />}
-      {why && <DecisionsPanel name={name} why={why} />}
-      {why && <LogPanel name={name} />}
+      {operation?.state === "running" && <LogPanel name={name} />}
+      {why && why.decisions.length > 0 && <DecisionsPanel name={name} why={why} />}
     </div>
   );
 }
