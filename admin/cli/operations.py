@@ -101,13 +101,14 @@ def finish(
     typer.Exit after Ctrl-C, Unreachable with a note that names the way back to it.
     """
     id, kind = str(operation["id"]), get(operation, "kind") or "operation"
-    way_out = f"fnctl operation cancel {id}" if is_watched else "Ctrl-C"
+    verb = f"fnctl operation cancel {id}"
+    way_out = f"{verb} cancels it" if is_watched else "Ctrl-C cancels it"
 
     def note(phase: str, is_long: bool) -> None:
         if (phase in LONG or " " in phase) and not is_long:
             session.remark(LONG.get(phase, f"  {phase}"))
         elif phase not in LONG and " " not in phase and is_long:
-            session.remark(f"  {phase:<8} takes long: fnctl top shows why, {way_out} cancels it …")
+            session.remark(f"  {phase:<8} takes long: fnctl top shows why, {way_out} …")
 
     if is_watched:
         note(get(operation, "phase"), False)
@@ -120,7 +121,7 @@ def finish(
     except KeyboardInterrupt:
         if not is_watched:
             return _cancelled(session, id)
-        session.remark(f"the {kind} goes on; to cancel it: {way_out}")
+        session.remark(f"the {kind} goes on; to cancel it: {verb}")
         raise typer.Exit(INTERRUPTED) from None
 
 
