@@ -396,7 +396,7 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "pool": replica.pool,
         "function": ref.partition("@")[0],
         "revision": ref,
-        "device": replica.device,
+        "device": replica.first_device,
         "host": replica.host,
         "role": replica.role,
         "state": str(replica.state),

@@ -127,7 +127,7 @@ class GoldenSamples:
 
     def _sample(self, replica: Replica) -> GoldenSample | None:
         binding = self._bindings.get(replica.pool)
-        device = self._machine.devices.get(replica.device)
+        device = self._machine.first_device(replica.devices)
         spec = binding.on(device).spec if binding is not None else None
         return spec.golden if isinstance(spec, ServerSpec) else None
 

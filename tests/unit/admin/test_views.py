@@ -72,7 +72,7 @@ def test_a_function_says_whether_it_is_a_server() -> None:
 
 def test_a_function_shows_its_pool_and_load() -> None:
     """A function shows ready and wanted replicas, held requests and requests in flight."""
-    endpoint = ReplicaEndpoint("r1", "/socket", 2, True, "cpu:0", {})
+    endpoint = ReplicaEndpoint("r1", "/socket", 2, True, ("cpu:0",), {})
     known = live(
         PoolEndpoints([endpoint], "warm", "busy"),
         wanted=2,
@@ -191,7 +191,7 @@ def test_who_is_connected_is_named_by_the_keys_label() -> None:
 
 def test_a_replica_shows_whose_it_is() -> None:
     """A replica is shown with its revision, state and the time of its last change."""
-    replica = Replica("r1", "default/digits@1", "cpu:0", "serve", since_s=100.0, why="idle")
+    replica = Replica("r1", "default/digits@1", ("cpu:0",), "serve", since_s=100.0, why="idle")
 
     shown = replica_json(replica, 1700.25)
 
@@ -203,7 +203,7 @@ def test_a_replica_shows_whose_it_is() -> None:
 
 def test_a_standby_is_no_functions() -> None:
     """A standby belongs to no function."""
-    shown = replica_json(Replica("r1", "standby/cpu", "", "standby", since_s=0.0), 5.0)
+    shown = replica_json(Replica("r1", "standby/cpu", (), "standby", since_s=0.0), 5.0)
 
     assert (shown["function"], shown["revision"]) == ("", "")
 

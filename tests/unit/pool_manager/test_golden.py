@@ -36,13 +36,13 @@ class Rig:
         self.now, self.is_busy = 100.0, False
         self.notes: list[str] = []
         self.submitted: list[events.Event] = []
-        self.replica = Replica("r1", KEY, "cpu0", "serve", 0.0, State.READY)
+        self.replica = Replica("r1", KEY, ("cpu0",), "serve", 0.0, State.READY)
         self.spec = PoolSpec(KEY, is_server=True, sample_every_s=10.0)
         self.pools = {KEY: SimpleNamespace(key=KEY, spec=self.spec, replicas={"r1": self.replica})}
         demand = SimpleNamespace(is_busy=lambda _: self.is_busy)
         self.machine: Any = SimpleNamespace(
             pools=self.pools,
-            devices={"cpu0": Device("cpu0", "cpu")},
+            first_device=lambda ids: Device(ids[0], "cpu"),
             cluster=SimpleNamespace(demand=demand),
             replicas=lambda: [self.replica] if self.pools else [],
             replica=lambda id: self.replica if id == "r1" and self.pools else None,

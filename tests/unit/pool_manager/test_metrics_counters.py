@@ -16,7 +16,7 @@ def test_counts_supply_and_waiting_starts_are_together() -> None:
     line = ["r1"]
     counters = Counters(Cluster([Device("cpu0", "cpu")]), line)
     before = counters.counts()
-    launch, loaded = Launch("r1", "a@1", "cpu0", "serve", {}), Loaded("r1", 1, True, 10.0, {})
+    launch, loaded = Launch("r1", "a@1", ("cpu0",), "serve", {}), Loaded("r1", 1, True, 10.0, {})
     for about in (Tick(), launch, loaded):
         counters.note(about)
     counters.failed("metering")

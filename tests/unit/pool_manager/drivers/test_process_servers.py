@@ -62,7 +62,7 @@ def record(id: str, **changes: Any) -> ReplicaRecord:
     return ReplicaRecord(
         **{
             **{"id": id, "token": "secret", "role": "serve", "namespace": "default"},
-            **{"bound": "default/web@1", "model_dir": "", "device": "cpu:0"},
+            **{"bound": "default/web@1", "model_dir": "", "devices": ("cpu:0",)},
             **{"device_kind": "cpu", "engine": ENGINE, "threads": 3, "orphan_s": 1.0},
             **{"memory_mib": 512, "launched_s": 0.0, "link": VERSION, **changes},
         }
