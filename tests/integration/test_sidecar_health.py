@@ -198,7 +198,8 @@ def test_a_malformed_word_of_what_was_learnt_ends_the_link() -> None:
     with watched() as (web, gateway):
         web.control.sock.sendall(b"".join(pack(Kind.LEARNT, flags=Flag.OPTIONAL, body=b"x")))
 
-        web.control = web.greet()
+        with web.control.sock:
+            web.control = web.greet()
 
         assert "learnt" not in web.hello["loaded"]
         call(gateway, 1, "/x")
