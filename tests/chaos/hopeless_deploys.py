@@ -13,8 +13,9 @@ from typing import Final
 
 import aiohttp
 
+from tests.chaos.calls import client
 from tests.chaos.chat_calls import FORMS, Ask, judge
-from tests.chaos.footprint import pause
+from tests.chaos.footprint import pause, until
 from tests.chaos.ledger import Ledger
 from tests.support import chat_server
 from tests.support.process_server import ServerProcess, server_process
@@ -96,7 +97,8 @@ def _hopeless(folder: Path) -> Path:
 async def _deploy(server: ServerProcess, bundle: Path, ledger: Ledger, wanted: str) -> float:
     """Deploy a hopeless server; it must fail and say `wanted`. Return the seconds that it took."""
     began_s = time.monotonic()
-    done = await asyncio.to_thread(server.fnctl, "deploy", str(bundle), "--trust")
+    words = ("deploy", str(bundle), "--trust")
+    done = await asyncio.to_thread(server.fnctl, *words, seconds=TIMEOUT_S)
     said = done.stdout + done.stderr
     ledger.require(done.returncode != 0 and wanted in said, f"the deploy said: {said}")
     return round(time.monotonic() - began_s, 1)
@@ -106,7 +108,7 @@ async def _play(calls: Calls, bundle: Path, dose: Dose) -> None:
     """Play the rounds. (1) Calls alone. (2) A trial waits for room: the device is in use. (3) A
     trial has taken the device of a function that was asleep, and its calls wait for it."""
     server, ledger = calls.server, calls.ledger
-    figures: dict[str, list[float]] = {}
+    figures: dict[str, list[float]] = calls.ledger.figures
 
     async def part(name: str, during: Callable[[], Awaitable[object]]) -> None:
         async with calls.beside():
@@ -120,14 +122,21 @@ async def _play(calls: Calls, bundle: Path, dose: Dose) -> None:
         await part("a trial waits", lambda: _deploy(server, bundle, ledger, NAME))  # (2)
         await asyncio.to_thread(server.fnctl, "sleep", NAME)  # (3)
         deploy = asyncio.ensure_future(_deploy(server, bundle, ledger, "404"))
-        await pause(dose.seconds / 2)
+        is_there = await until(lambda: _has_trial(server), TIMEOUT_S)
+        ledger.require(is_there, "the trial has not begun")
         calls.took_ms = []
         await calls.one(0)
         waited_s = calls.took_ms[0] / 1e3 if calls.took_ms else TIMEOUT_S
         ledger.require(waited_s <= HELD_S, f"a call waited {waited_s:.1f} s for a hopeless trial")
         figures.setdefault("first call behind a trial, s", []).append(round(waited_s, 1))
         figures.setdefault("that trial, s", []).append(await deploy)
-    ledger.figures |= figures
+
+
+async def _has_trial(server: ServerProcess) -> bool:
+    """Whether a trial has the device."""
+    async with client(server) as caller:
+        items = (await caller.admin("GET", "/replicas")).json()["items"]
+    return any(one["role"] == "trial" for one in items)
 
 
 async def run(data: Path, dose: Dose) -> Ledger:
