@@ -98,7 +98,7 @@ async def _deploy(server: ServerProcess, bundle: Path, ledger: Ledger, wanted: s
     """Deploy a hopeless server; it must fail and say `wanted`. Return the seconds that it took."""
     began_s = time.monotonic()
     words = ("deploy", str(bundle), "--trust")
-    done = await asyncio.to_thread(server.fnctl, *words, seconds=TIMEOUT_S)
+    done = await asyncio.to_thread(server.fnctl, *words, timeout_s=TIMEOUT_S)
     said = done.stdout + done.stderr
     ledger.require(done.returncode != 0 and wanted in said, f"the deploy said: {said}")
     return round(time.monotonic() - began_s, 1)
