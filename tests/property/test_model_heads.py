@@ -46,12 +46,13 @@ KEY_LINES = (
     *(b"Fn-Key: %b" % one.encode() for one in SECRETS),
     *(b"X-Other: %b" % SECRETS[1].encode(), b"Authorization: Basic eDp5", b"Cookie: a=b"),
 )
+TRACE = b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-%016x-01"
 LINES = (
     *(b"Accept-Encoding: gzip", b"User-Agent: x", b"X-Two: 1\r\nX-Two: 2", b"Via: 1.1 x"),
     *(b"Content-Type: application/json", b"Origin: https://a.example", b"TE: trailers"),
     *(b"Prefer: wait=3", b"Priority: u=1", b"Expect: 100-continue", b"Content-Encoding: gzip"),
     *(b"X-Request-Id: mine", b"X-Request-Id: not ok", b"traceparent: 01-x", b"X-Next: a\r\n b"),
-    b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    TRACE % 7,
 )
 TARGETS = (
     *[CHAT.encode()] * 6,
@@ -60,7 +61,8 @@ TARGETS = (
     *(b"/v1/audio/speech", b"/v1/nothing", b"/v1/models", b"/v1//completions"),
 )
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
-VARYING = ("x-request-id", "date")
+OWN_ID = "own-"
+"""Begins the ids of requests that the client has chosen."""
 _ID = re.compile(rb'"request_id":"[^"]*"')
 
 
@@ -74,7 +76,9 @@ class Recorder:
         """Serve one connection."""
         while True:
             asked = await read_request(reader)
-            fields = {name: value for name, value in asked.fields.items() if name not in VARYING}
+            fields = asked.fields
+            if not fields["x-request-id"].startswith(OWN_ID):
+                del fields["x-request-id"]  # the gateway's own
             said = {"model": asked.json["model"], "line": asked.line, "fields": fields}
             self.got.append((json.dumps(said).encode(), asked.body.decode()))
             if asked.json.get("stream") is not True:
@@ -113,7 +117,11 @@ def head_of(random: Random) -> list[bytes]:
 
 
 def request_of(lines: list[bytes], body: bytes, random: Random) -> Request:
-    """Return a request with these lines in its head, whose body may be chunked."""
+    """Return a request with these lines in its head and ids of its own, whose body may be
+    chunked."""
+    own = (f"X-Request-Id: {OWN_ID}%d".encode(), TRACE)
+    number = random.randrange(1, 1000)
+    lines = [*lines, *(one % number for one in own if random.random() < 0.3)]
     if random.random() < 0.8:
         framed = [*lines, b"Content-Length: %d" % len(body), b"", body]
     else:

@@ -86,6 +86,7 @@ _UNSENT: Final = OWN | {
     *(b"content-md5", b"digest", b"content-digest", b"repr-digest"),
 }
 """Fields of a request that its server does not get, or gets in another form."""
+_TRACE: Final = frozenset({b"traceparent"})
 _IDENTITY: Final = (b"Accept-Encoding", b"identity")
 _CONTENT_TYPE: Final = b"Content-Type"
 _NULL, _TRUE = msgspec.Raw(b"null"), msgspec.Raw(b"true")
@@ -149,7 +150,7 @@ class ModelRequests:
         if cut is not None:
             probe = self._exchanges.probe()
             find_keys(head.fields, probe)
-            self._heads.learn(peer, cut.key, decided, probe)
+            self._heads.learn(peer, cut.key, _without_trace(decided), probe)
         key = None if cut is None else cut.key
         return ModelRequest(self, decided, head.framing, client, peer, journal, key)
 
@@ -311,6 +312,13 @@ class ModelRequests:
             known = make_known_head(plan, deployed, learned, forwarding, cut)
             self._heads.learn(request.peer, key, known, probe)
         return plan, forward_request(head, forwarding)
+
+
+def _without_trace(decided: ModelHead) -> ModelHead:
+    """Return what was decided about a head, for all requests with it: each has a trace of its own,
+    which is cut out of the head, or none."""
+    fields = without(decided.head.fields, _TRACE, ())
+    return decided._replace(head=decided.head._replace(fields=fields))
 
 
 def _head_for_server(head: RequestHead, scanned: Scanned) -> RequestHead:
