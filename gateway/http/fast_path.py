@@ -353,6 +353,7 @@ class Connection(asyncio.Protocol):
 
     def discard_rest(self) -> None:
         """Discard what the client of an exchange still sends, for at most LINGER_S, and close."""
+        self._exchange = None  # it is over, and has no time limits any more
         transport = self._transport
         if transport is None or transport.is_closing():
             return
