@@ -138,7 +138,10 @@ class ModelRequests:
             journal.added = added = self._admission.origins.fields(PLACE, asked.origin)
             endpoint, query = self._endpoint(head)
             most = self._body_max(head)
-            decided = ModelHead(head, ref, method, endpoint, query, caller, asked, added, most)
+            as_of = self._invoker.catalog.version
+            decided = ModelHead(
+                head, ref, method, endpoint, query, caller, asked, added, most, as_of
+            )
             _check_size(head.framing, decided.body_max)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, journal.problem(error, None, 0))
@@ -268,7 +271,9 @@ class ModelRequests:
         self, request: ModelRequest, scanned: Scanned
     ) -> tuple[Hashable | None, KnownHead | None]:
         """Return the key under which a route is remembered, and the route. Each None for none."""
-        if request.key is None:
+        # The catalog may have changed while the body arrived. The route learned now would have the
+        # headers of answers that the head was given before.
+        if request.key is None or request.decided.as_of != self._invoker.catalog.version:
             return None, None
         # What the server gets depends on the first two, and the head of its answer on all.
         key = (request.key, scanned.model, scanned.is_stream, scanned.options is not None)
