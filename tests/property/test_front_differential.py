@@ -56,6 +56,19 @@ def test_generated_connections_on_asyncios_own_loop(tmp_path: Path) -> None:
     check(tally)
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("seed", ["35/uvloop/740"])
+def test_connections_that_the_comparison_took_for_different(
+    tmp_path: Path, seed: str, is_open: bool
+) -> None:
+    """aiohttp closes without an answer to complete requests that it has read together with a
+    malformed body."""
+    tally = Tally()
+    uvloop.run(play(tmp_path, tally, [seed], is_open=is_open))
+    assert tally.differences == []
+    assert tally.apart == 1
+
+
 def test_generated_connections_over_tcp(tmp_path: Path) -> None:
     """The comparison holds over TCP as over socket pairs."""
 

@@ -130,10 +130,12 @@ async def _is_same_apart(pair: Pair, stream: Stream, fast: Seen, plain: Seen) ->
 
     aiohttp discards complete requests that it read together with bytes that are not HTTP; sent a
     little earlier, the same requests are answered. The front answers what it parsed before handing
-    over the rest, as RFC 9112 9.3.2 requires. So where aiohttp ends with a refusal, its answers to
-    the same bytes sent apart count as well.
+    over the rest, as RFC 9112 9.3.2 requires. So where aiohttp ends with a refusal, or closes with
+    fewer answers since a body is malformed, its answers to the same bytes sent apart count as well.
     """
-    if not plain.answers or plain.answers[-1].start not in REFUSED:
+    is_refused = bool(plain.answers) and plain.answers[-1].start in REFUSED
+    is_shorter = plain.is_closed and len(plain.answers) < len(fast.answers)
+    if not is_refused and not is_shorter:
         return False
     ends: set[int] = set()
     for end in _ends(stream.data):
