@@ -63,6 +63,7 @@ def test_generated_connections_on_asyncios_own_loop(tmp_path: Path) -> None:
         pytest.param("35/uvloop/740", 1, id="whole requests before a malformed body"),
         pytest.param("36/uvloop/2208", 0, id="a client that leaves while nothing is read"),
         pytest.param("36/uvloop/2443", 0, id="a malformed head without an end"),
+        pytest.param("37/uvloop/4291", 0, id="a refused request without a body"),
     ],
 )
 def test_connections_that_once_differed(
