@@ -63,8 +63,14 @@ TARGETS = (
     *(b"/v1/audio/speech", b"/v1/nothing", b"/v1/models", b"/v1//completions"),
 )
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+ASKING = b'{"include_usage":true}'
 OWN_ID = b"own-%d"
 """Ids of requests that the client has chosen."""
+USUAL = tuple(
+    b'{"model": "web", "n": 0%b}' % more
+    for more in (b"", b', "stream": true', b', "stream": true, "stream_options": ' + ASKING)
+)
+"""Bodies to one model, of which the last two are one to its server."""
 ADDRESSES = ("127.0.0.1", "127.0.0.1", "127.0.0.2")
 _ID = re.compile(rb'"request_id":"[^"]*"')
 
@@ -120,11 +126,12 @@ def head_of(random: Random) -> list[bytes]:
 
 
 def usual_head(random: Random) -> list[bytes]:
-    """Return the lines of a head as most clients repeat it. It may have a second key where it does
-    not count."""
+    """Return the lines of a head as most clients repeat it. It may be that of a page, and have a
+    second key, also where it does not count."""
     line = b"POST %b HTTP/1.1" % CHAT.encode()
-    more = random.sample(KEY_LINES[: 2 * len(SECRETS)], random.choice((0, 1, 1, 1)))
+    more = random.sample(KEY_LINES[: 3 * len(SECRETS)], random.choice((0, 1, 1, 1, 2)))
     more += [random.choice(OTHER_KEYS)] if random.random() < 0.6 else []
+    more += [b"Origin: https://a.example"] if random.random() < 0.2 else []
     return [line, b"Host: localhost", *more, b"Connection: close"]
 
 
@@ -211,7 +218,7 @@ async def changed_world(folder: Path, random: Random) -> tuple[int, set[bytes]]:
     ):
         gates = one, fresh
         heads = [*(usual_head(random) for _ in range(4)), *(head_of(random) for _ in range(2))]
-        bodies = [body_of(random) for _ in range(6)]  # few, so that routes are known
+        bodies = [*USUAL, *(body_of(random) for _ in range(3))]  # few, so that routes are known
         for step in range(STEPS):
             if step and random.random() < 0.3:
                 seed = random.random()
@@ -219,7 +226,7 @@ async def changed_world(folder: Path, random: Random) -> tuple[int, set[bytes]]:
                     change_of(each, seed)()
             lines, address = random.choice(heads), random.choice(ADDRESSES)
             for _ in range(3):
-                fresh.gateway.parts.heads._forget()
+                fresh.gateway.parts.heads._known.clear()
                 request = request_of(lines, random.choice(bodies), random)
                 seed = random.random()
                 changes = (change_of(one, seed), change_of(fresh, seed))
