@@ -9,6 +9,7 @@ import pytest
 
 from registry.catalog import Deployed
 from registry.model.servers import ModelApi
+from registry.openness import Openness
 from tests.support import nouns
 from tests.support.modelled import (
     CHAT,
@@ -27,6 +28,8 @@ from tests.support.proxied import Gate
 
 RESPONSES = "/v1/responses"
 MIB = 1024 * 1024
+KEYS = {"fn_key-of-one": ("invoke",), "fn_key-of-another": ("invoke",)}
+KEY_LINES = ("Authorization: Bearer fn_key-of-one", "Fn-Key: fn_key-of-another")
 
 
 def add_model(one: Gate, body_mib: int) -> None:
@@ -132,4 +135,32 @@ async def test_usage_is_for_clients_that_ask_for_it(tmp_path: Path, is_fast: boo
         for body in (asking, asking, asking, plain, plain, asking):
             got = await asks(one, post(CHAT, body))
             assert dechunked(got.body) == (events if body is asking else first, True)
+        await one.settled()
+
+
+@pytest.mark.parametrize(
+    ("lines", "begins", "ends", "code"),
+    [
+        (KEY_LINES, Openness.OPEN, Openness.CLOSED, 401),
+        ((KEY_LINES[0], "Origin: https://a.example"), Openness.CLOSED, Openness.OPEN, 403),
+    ],
+    ids=["two keys", "a page of any origin"],
+)
+async def test_whom_an_open_server_lets_in_is_decided_anew(
+    tmp_path: Path,
+    is_fast: bool,
+    lines: tuple[str, ...],
+    begins: Openness,
+    ends: Openness,
+    code: int,
+) -> None:
+    """An open server takes no notice of a second key, and a closed one lets in the pages of any
+    origin with a key: neither holds when the operator decides otherwise."""
+    given: dict[str, Any] = {"keys": KEYS, "cors_origins": ("*",), "is_fast": is_fast}
+    async with models(tmp_path, ModelServer(document(ok=1)), **given) as one:
+        one.gateway.invoker.access.ring.decide(begins)
+        for _ in range(3):
+            assert (await asks(one, post(CHAT, {"model": "web"}, *lines))).status == 200
+        one.gateway.invoker.access.ring.decide(ends)
+        assert (await asks(one, post(CHAT, {"model": "web"}, *lines))).status == code
         await one.settled()
