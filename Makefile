@@ -27,11 +27,14 @@ run: $(RUN_READY)
 WORKERS ?= 4
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Without Node the dashboard's own tests are skipped; in CI (FN_CI) they fail.
+# Without Node the dashboard's own tests are skipped; in CI (FN_CI) they fail. Up to three failed tests
+# are run again alone, see tests/again.py.
+RAN := .pytest_cache/run
 test: $(READY)
 	@$(UI) --check $(if $(FN_CI),,--optional)
 	@$(MAKE) --no-print-directory decisions
-	$(BIN)/python $(PYTEST) $(DECISIONS:%=--ignore=tests/unit/%) $(if $(MEASURED),--junitxml=$(RUN))
+	$(BIN)/python $(PYTEST) -o cache_dir=$(RAN) --cache-clear $(DECISIONS:%=--ignore=tests/unit/%) \
+		$(if $(MEASURED),--junitxml=$(RUN)) || { [ $$? = 1 ] && $(BIN)/python -m tests.again $(RAN); }
 	$(if $(MEASURED),$(BIN)/python -m tests.durations $(RUN))
 
 # The decision modules are covered to 100 % by their own unit tests. Only these are measured here:

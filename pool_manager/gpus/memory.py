@@ -7,7 +7,7 @@ from typing import Final
 
 from pool_manager.core.state import Device
 from registry.errors import BadRequest
-from runtime_image.contract.gpus import Reading, Snapshot
+from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot
 
 ALL: Final = "all"
 NONE: Final = "none"
@@ -125,6 +125,11 @@ def taken_mib(
     return max(0.0, gpu.used_mib - before_mib)
 
 
+def listed(gpu: Reading, pids: Collection[int]) -> GpuProcess | None:
+    """Return the first of these processes that the driver lists on a GPU, None if it lists none."""
+    return next((process for process in gpu.processes or () if process.pid in pids), None)
+
+
 def still_taken(
     gpu: Reading, pids: Collection[int] | None, others_mib: float, foreign_mib: float
 ) -> str:
@@ -135,10 +140,10 @@ def still_taken(
     unknown or the driver lists no processes, memory alone decides. If the driver reports neither,
     the replica counts as gone.
     """
-    for process in gpu.processes or ():
-        if process.pid in (pids or ()):
-            held = "" if process.memory_mib is None else f"{process.memory_mib:,.0f} MiB of "
-            return f"{gpu.uuid} still shows {held}pid {process.pid}"
+    process = listed(gpu, pids or ())
+    if process is not None:
+        held = "" if process.memory_mib is None else f"{process.memory_mib:,.0f} MiB of "
+        return f"{gpu.uuid} still shows {held}pid {process.pid}"
     if gpu.used_mib is None:
         return ""
     expected = others_mib + foreign_mib

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
@@ -123,20 +123,32 @@ class GpuHealth:
         """Devices that are gone at present."""
         return frozenset(self._gone)
 
-    def judge(self, snapshot: Snapshot, xids: Sequence[XidEvent], *, renewed: bool) -> Verdict:
+    def judge(
+        self,
+        snapshot: Snapshot,
+        xids: Sequence[XidEvent],
+        released: Mapping[str, Collection[int]],
+        *,
+        renewed: bool,
+    ) -> Verdict:
         """Update the health from a snapshot and the errors reported since the last poll.
 
         A gone device counts as back only if the session was `renewed` just before: an old session
-        may answer from its cache for a GPU that is gone. A device that needs a reset stays out of
-        use for the lifetime of this process, because a reset cannot be detected.
+        may answer from its cache for a GPU that is gone. None of the pids of `released`, the
+        replicas released while it was gone, may be listed there any more: their memory would be
+        given away twice. A device that needs a reset stays out of use for the lifetime of this
+        process, because a reset cannot be detected.
         """
         verdict = Verdict()
         for event in xids:
             self._report(event, verdict)
         for uuid, gpu in self._gpus.items():
-            if snapshot.find(uuid) is None:
+            found = snapshot.find(uuid)
+            if found is None:
                 self._lose(uuid, _absence(gpu, snapshot), verdict)
-            elif uuid in self._gone and renewed and not xids:
+            elif uuid not in self._gone or not renewed or xids:
+                continue
+            elif memory.listed(found, released.get(uuid, ())) is None:
                 del self._gone[uuid]
                 if uuid not in self._worn:
                     verdict.events.append(DeviceBack(uuid))
@@ -236,6 +248,8 @@ class GpuMonitor:
         self._clock = clock
         self._polls = 0
         self._reported: list[XidEvent] = []
+        # Pids of replicas released from a GPU while it was gone, until it is back.
+        self._released: dict[str, set[int]] = {}
         self._tasks = Tasks("gpus")
         self.silence = ""
 
@@ -307,7 +321,9 @@ class GpuMonitor:
         xids, self._reported = self._reported, []
         for xid in xids:
             self._count(xid)
-        verdict = self._health.judge(snapshot, xids, renewed=renewed)
+        verdict = self._health.judge(snapshot, xids, self._released, renewed=renewed)
+        for uuid in self._released.keys() - self._health.gone:
+            del self._released[uuid]
         for note in verdict.notes:
             log.warning("a GPU reports an error", reported=note)
         for event in verdict.events:
@@ -353,8 +369,9 @@ class GpuMonitor:
     ) -> None:
         """Poll the driver until nothing of these processes is left, for PROOF_S at most.
 
-        On a GPU that is gone nothing is left: the replica counts as released, and the cordon keeps
-        other replicas off the device. Raises DriverError.
+        On a GPU that is gone nothing can be read: the replica counts as released, and the cordon
+        keeps other replicas off the device until it is back without these processes. Raises
+        DriverError.
         """
         if device not in self._seen:
             return
@@ -371,8 +388,11 @@ class GpuMonitor:
             gpu = await self._calls.run(self._nvml.read_one, device)
         except (Unanswered, NoDriver) as error:
             raise DriverError(f"cannot verify that {device} is free: {error}") from error
-        if gpu is None:
+        if gpu is None and device in self._health.gone:
+            self._released.setdefault(device, set()).update(pids or ())
             return ""
+        if gpu is None:
+            return f"{device} is not found by the driver"
         self._note([gpu])
         return still_taken(gpu, pids, others_mib, self._foreign_mib[device])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,41 @@ class Snapshot:
     def find(self, uuid: str) -> Reading | None:
         """Return the reading of a device, None if there is none."""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
+
+
+class Ancestor(IntEnum):
+    """Nearest part of a machine that two GPUs have in common, from near to far. Source: NVML,
+    nvmlGpuTopologyLevel_t; `nvidia-smi topo -m` prints PIX, PXB, PHB, NODE, SYS for the last
+    five."""
+
+    INTERNAL = 0
+    """One board."""
+    SINGLE = 10
+    """One PCIe switch."""
+    MULTIPLE = 20
+    """Several PCIe switches, without a host bridge."""
+    HOSTBRIDGE = 30
+    """One PCIe host bridge."""
+    NODE = 40
+    """One NUMA node, through several host bridges."""
+    SYSTEM = 50
+    """Several NUMA nodes, through the links of the CPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How two whole GPUs are connected. None: the driver does not report the value."""
+
+    first: str
+    """UUID of the GPU with the lower PCI address."""
+    second: str
+    """UUID of the other GPU."""
+    ancestor: Ancestor | None = None
+    """Nearest part of the machine that both have in common."""
+    has_nvlink: bool | None = None
+    """Whether they reach each other by NVLink."""
+    has_peer_access: bool | None = None
+    """Whether one reads the memory of the other without a copy in host memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ Every call blocks.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pynvml
 
 from runtime_image.contract.gpus import (
+    Ancestor,
     GpuProcess,
+    Link,
     NoDriver,
     Reading,
     Snapshot,
@@ -29,6 +32,9 @@ ABSENT: Final = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_N
 ALL_INSTANCES: Final = 0xFFFFFFFF
 CORRECTED: Final = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
 UNCORRECTED: Final = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+PEER_READ: Final = 0
+"""NVML_P2P_CAPS_INDEX_READ, which pynvml defines as a tuple by a comma too many."""
+ANCESTORS: Final = {level.value: level for level in Ancestor}
 COUNT_MAX: Final = 2**53
 """A driver may mark a value as missing by the largest number; real counters stay below this."""
 
@@ -111,6 +117,16 @@ class Nvml:
             return _reading(handle, known)
         except _Lost:
             return None
+
+    def links(self) -> tuple[Link, ...]:
+        """Return how each two of the whole GPUs of the last `read` are connected, in the order of
+        their PCI addresses. Slices are left out: they have no access to others' memory.
+
+        A connection never changes while a machine runs.
+        """
+        whole = [(at, one) for at, one in self._handles.values() if not one.parent]
+        whole.sort(key=lambda pair: (pair[1].pci_bus or "", pair[1].index))
+        return tuple(_link(*first, *second) for first, second in itertools.combinations(whole, 2))
 
     def xids(self) -> list[XidEvent]:
         """Return the errors reported since the last call, oldest first; empty if the driver does
@@ -218,6 +234,19 @@ def _reading(handle: Any, known: Reading) -> Reading:
         utilization=None if known.parent else _utilization(handle),
         telemetry=known.telemetry,
         pci_bus=known.pci_bus,
+    )
+
+
+def _link(handle: Any, gpu: Reading, other: Any, second: Reading) -> Link:
+    level = _ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, handle, other)
+    nvlink = _ask(pynvml.nvmlDeviceGetP2PStatus, handle, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    peer = _ask(pynvml.nvmlDeviceGetP2PStatus, handle, other, PEER_READ)
+    return Link(
+        gpu.uuid,
+        second.uuid,
+        ANCESTORS.get(level),
+        None if nvlink is None else nvlink == pynvml.NVML_P2P_STATUS_OK,
+        None if peer is None else peer == pynvml.NVML_P2P_STATUS_OK,
     )
 
 

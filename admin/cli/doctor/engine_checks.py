@@ -17,6 +17,7 @@ from admin.cli.doctor.machine import DISK_FULL, DISK_LOW, Check
 from admin.text import size
 from pool_manager.drivers.docker.spec import CDI_KIND, CONFIGURE, GENERATE
 from pool_manager.gpus.memory import ALL, NONE
+from runtime_image.contract.gpus import Ancestor, Link
 
 API_OLDEST: Final = (1, 41)
 """Docker 20.10, the oldest engine that is tested."""
@@ -30,12 +31,26 @@ CARDS: Final = "sys/bus/pci/devices"
 MODULE: Final = "proc/driver/nvidia"
 PROGRAMS: Final = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-ctk")
 TOOLKIT: Final = "sudo apt-get install nvidia-container-toolkit"
+CONNECTIONS: Final = {
+    Ancestor.INTERNAL: "one board",
+    Ancestor.SINGLE: "one PCIe switch",
+    Ancestor.MULTIPLE: "PCIe switches",
+    Ancestor.HOSTBRIDGE: "one PCIe host bridge",
+    Ancestor.NODE: "one NUMA node",
+    Ancestor.SYSTEM: "over NUMA nodes",
+}
 NO_CGROUPS: Final = re.compile(r"^\s*no-cgroups\s*=\s*true", re.MULTILINE)
 TOOLKIT_FILE: Final = Path("/etc/nvidia-container-runtime/config.toml")
 FILE_MAX: Final = 64 * 1024
 
+NO_PEER: Final = (
+    "see nvidia-smi topo -p2p r; disable the IOMMU and PCIe ACS if both GPUs support it"
+)
+
 Answer = dict[str, Any]
 """Answer of GET /info or GET /version."""
+Links = tuple[tuple[str, str, Link], ...]
+"""Connections of GPUs, each with the driver's numbers of both."""
 
 
 def api(version: Answer, newest: tuple[int, int]) -> Check:
@@ -133,12 +148,13 @@ def _api(number: tuple[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """NVIDIA driver of this machine: NVML's start error or "", version, number of GPUs, whether the
-    kernel module is loaded, whether the PCI bus has a GPU."""
+    """NVIDIA driver of this machine: NVML's start error or "", version, number of GPUs and their
+    connections, whether the kernel module is loaded, whether the PCI bus has a GPU."""
 
     error: str = ""
     version: str = ""
     gpus: int = 0
+    links: Links = ()
     is_loaded: bool = False
     has_card: bool = False
 
@@ -171,6 +187,28 @@ def driver(found: Driver, chosen: str) -> Check:
     library = found.error or f"driver {found.version}, no GPU"
     searched = f"libnvidia-ml.so.1: {library}; no /{MODULE}; no NVIDIA card in /{CARDS}"
     return Check("ok", name, f"no GPU: functions run on the CPU ({searched})")
+
+
+def links(found: Driver) -> list[Check]:
+    """Check how the GPUs of this machine reach each other's memory; none for fewer than two.
+
+    Programs on several GPUs, such as those of NCCL, work without peer access, through host memory.
+    """
+    if not found.links:
+        return []
+    name = "gpu links"
+    without = [f"{a} and {b}" for a, b, link in found.links if link.has_peer_access is False]
+    if without:
+        pairs = ", ".join(without)
+        text = f"no peer access between GPU {pairs}: programs on both copy through host memory"
+        return [Check("warn", name, text, NO_PEER)]
+    kinds: dict[str, list[str]] = {}
+    for first, second, link in found.links:
+        level = "unknown" if link.ancestor is None else CONNECTIONS[link.ancestor]
+        kinds.setdefault("NVLink" if link.has_nvlink else level, []).append(f"{first}-{second}")
+    if len(kinds) == 1:
+        return [Check("ok", name, f"all GPUs: {next(iter(kinds))}")]
+    return [Check("ok", name, "; ".join(f"{kind}: {', '.join(on)}" for kind, on in kinds.items()))]
 
 
 def ways(info: Answer, toolkit: Toolkit) -> list[str]:
@@ -233,19 +271,20 @@ def reload(info: Answer, toolkit: Toolkit) -> Check:
 
 
 def find_driver(
-    root: Path = Path("/"), start: Callable[[], tuple[str, int]] | None = None
+    root: Path = Path("/"), start: Callable[[], tuple[str, int, Links]] | None = None
 ) -> Driver:
     """Find the driver of this machine; `root` has proc and sys, `start` starts NVML."""
-    error, version, gpus = "", "", 0
+    error, version, gpus, links = "", "", 0, Links()
     try:
-        version, gpus = (start or _nvml)()
+        version, gpus, links = (start or _nvml)()
     except Exception as failure:  # noqa: BLE001 - pynvml raises errors of the driver's library
-        error = str(failure) or type(failure).__name__
+        error = str(failure.__cause__ or failure) or type(failure).__name__
     cards = (root / CARDS).glob("*/vendor")
     return Driver(
         error=error,
         version=version,
         gpus=gpus,
+        links=links,
         is_loaded=(root / MODULE).is_dir(),
         has_card=any(_text(path).strip() == VENDOR for path in cards),
     )
@@ -264,15 +303,22 @@ def find_toolkit(root: Path = Path("/")) -> Toolkit:
     return Toolkit(programs, tuple(specs), bool(NO_CGROUPS.search(config)))
 
 
-def _nvml() -> tuple[str, int]:
-    """Return the driver's version and number of GPUs. Raises pynvml.NVMLError."""
+def _nvml() -> tuple[str, int, Links]:
+    """Return the driver's version, its number of GPUs and their connections. Raises NoDriver or
+    pynvml.NVMLError."""
     import pynvml
 
-    pynvml.nvmlInit()
+    from runtime_image.gpus.nvml import Nvml
+
+    nvml = Nvml()
+    nvml.open()
     try:
-        return str(pynvml.nvmlSystemGetDriverVersion()), int(pynvml.nvmlDeviceGetCount())
+        snapshot = nvml.read()
+        indexes = {gpu.uuid: gpu.index for gpu in snapshot.gpus}
+        links = tuple((indexes[a.first], indexes[a.second], a) for a in nvml.links())
+        return snapshot.driver or "", int(pynvml.nvmlDeviceGetCount()), links
     finally:
-        pynvml.nvmlShutdown()
+        nvml.close()
 
 
 def _cdi_devices(info: Answer) -> list[Any]:

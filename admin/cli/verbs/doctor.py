@@ -123,10 +123,10 @@ def local_checks(data: Path) -> list[Check]:
 
 
 def nvidia_driver(found: engine_checks.Driver, driver: Driver) -> list[Check]:
-    """Return the check of GPUs, which needs none unless Docker's replicas shall have them."""
+    """Return the checks of GPUs, which need none unless Docker's replicas shall have them."""
     from admin.cli.doctor import engine_checks, machine
 
-    checks = [engine_checks.driver(found, settings().gpus)]
+    checks = [engine_checks.driver(found, settings().gpus), *engine_checks.links(found)]
     return checks if driver is Driver.DOCKER else machine.softened(checks)
 
 

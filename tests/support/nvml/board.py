@@ -82,6 +82,7 @@ class Board:
     gpus: dict[str, Gpu] = field(default_factory=dict)
     processes: dict[tuple[str, int], int] = field(default_factory=dict)
     xids: list[tuple[str, int, int]] = field(default_factory=list)
+    links: dict[tuple[str, str], tuple[int, int, int]] = field(default_factory=dict)
     answers: dict[str, int] = field(default_factory=dict)
     init: int = 0
     hangs: bool = False
@@ -137,6 +138,12 @@ class Board:
         self.gpus[uuid].senses |= values
         self.write()
 
+    def link(self, first: str, second: str, level: int, *, nvlink: int = 5, peer: int = 0) -> None:
+        """Connect two GPUs: NVML's topology level, and its statuses of NVLink and of peer access (0
+        OK, 1 not supported by the chipset, 5 not supported)."""
+        self.links[first, second] = (level, nvlink, peer)
+        self.write()
+
     def used_mib(self, uuid: str) -> int:
         """Return the memory in use on a GPU."""
         listed = [max(0, mib) for (at, _), mib in self.processes.items() if at == uuid]
@@ -162,6 +169,8 @@ class Board:
             lines.append(f"gpu {gpu.uuid} {sizes} {kind} {flags} {gpu.name}")
         lines += [f"proc {uuid} {pid} {mib}" for (uuid, pid), mib in self.processes.items()]
         lines += [f"xid {uuid} {xid} {instance}" for uuid, xid, instance in self.xids]
+        for pair, values in self.links.items():
+            lines.append(" ".join(map(str, ("link", *pair, *values))))
         for gpu in self.gpus.values():
             lines += [f"sense {gpu.uuid} {name} {value}" for name, value in gpu.senses.items()]
         return [*lines, "hang"] if self.hangs else lines

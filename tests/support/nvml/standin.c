@@ -9,6 +9,8 @@
  *     proc UUID pid mib           mib -1: not available
  *     xid UUID number instance    instance -1: the whole GPU
  *     sense UUID NAME value       a sensor or counter; without a line the call is not supported
+ *     link UUID UUID level nvlink peer    the nearest common ancestor of two GPUs, and the statuses of
+ *                                 NVLink and of peer access (0: OK); without a line not supported
  *
  * As with the real library, a GPU that was lost in a session stays lost until the next nvmlInit.
  */
@@ -24,6 +26,7 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, T
 #define PROCS 128
 #define XIDS 4096
 #define SENSES 512
+#define LINKS 512
 #define EXPORT __attribute__((visibility("default")))
 #define MIB 1048576ULL
 
@@ -32,9 +35,10 @@ typedef struct { char uuid[80], parent[80], name[96]; long total, reserved, othe
 typedef struct { char uuid[80]; unsigned pid; long mib; } Proc;
 typedef struct { char uuid[80]; unsigned long long xid; int instance; } Xid;
 typedef struct { char uuid[80], name[32]; unsigned long long value; } Sense;
-typedef struct { char driver[80]; int init, hang, answer, devices, procs, xids, senses;
+typedef struct { char uuid[80], other[80]; int level, nvlink, peer; } Link;
+typedef struct { char driver[80]; int init, hang, answer, devices, procs, xids, senses, links;
                  Device device[DEVICES]; Proc proc[PROCS]; Xid xid[XIDS];
-                 Sense sense[SENSES]; } State;
+                 Sense sense[SENSES]; Link link[LINKS]; } State;
 
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned long long total, free, used; } Memory;
@@ -66,7 +70,7 @@ static int *lost_flag(const char *uuid) { return &was_lost[((char *)handle(uuid)
 static void parse(char *line, const char *call)
 {
     Device d = {.instance = -1};
-    Proc p; Xid x; Sense s; char name[96]; int code;
+    Proc p; Xid x; Sense s; Link l; char name[96]; int code;
     if (sscanf(line, "driver %79s", state.driver) == 1) return;
     if (sscanf(line, "init %d", &state.init) == 1) return;
     if (!strncmp(line, "hang", 4)) state.hang = 1;
@@ -83,6 +87,9 @@ static void parse(char *line, const char *call)
         if (state.xids < XIDS) state.xid[state.xids++] = x;
     } else if (sscanf(line, "sense %79s %31s %llu", s.uuid, s.name, &s.value) == 3) {
         if (state.senses < SENSES) state.sense[state.senses++] = s;
+    } else if (sscanf(line, "link %79s %79s %d %d %d", l.uuid, l.other, &l.level, &l.nvlink,
+                      &l.peer) == 5) {
+        if (state.links < LINKS) state.link[state.links++] = l;
     }
 }
 
@@ -297,6 +304,33 @@ EXPORT int nvmlDeviceGetPciInfo_v3(const char *of, PciInfo *info)
     answer = sense(d, "pci_bus", &bus);
     if (!answer) snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02llX:00.0", bus);
     return end(answer);
+}
+
+static Link *connection(const char *a, const char *b)
+{
+    for (int i = 0; i < state.links; i++) {
+        Link *l = &state.link[i];
+        if ((!strcmp(l->uuid, a) && !strcmp(l->other, b)) || (!strcmp(l->uuid, b) && !strcmp(l->other, a)))
+            return l;
+    }
+    return NULL;
+}
+
+EXPORT int nvmlDeviceGetTopologyCommonAncestor(const char *of, const char *other, int *level)
+{
+    ON_DEVICE("nvmlDeviceGetTopologyCommonAncestor");
+    Link *l = connection(of, other);
+    if (l) *level = l->level;
+    return end(l ? OK : UNSUPPORTED);
+}
+
+/* Capabilities: 0 reads of the other's memory, 2 NVLink. */
+EXPORT int nvmlDeviceGetP2PStatus(const char *of, const char *other, int capability, int *status)
+{
+    ON_DEVICE("nvmlDeviceGetP2PStatus");
+    Link *l = connection(of, other);
+    if (l) *status = capability == 2 ? l->nvlink : l->peer;
+    return end(l ? OK : UNSUPPORTED);
 }
 
 EXPORT int nvmlDeviceGetFieldValues(const char *of, int count, FieldValue *values)

@@ -285,12 +285,33 @@ async def test_others_are_counted_as_they_are_then(
 
 
 async def test_nothing_is_left_on_a_gpu_that_is_gone(gpus: GpuMonitor, board: Board) -> None:
-    """Replicas on a lost GPU, and on other devices, are released without a proof."""
+    """Replicas on a lost GPU, and on other devices, are released without a proof. The GPU is back
+    only without their processes, and what was released earlier does not count again."""
     board.claim(A, 7, 4_000)
     board.lose(A)
+    await polled(gpus)
 
     await gpus.prove_free(A, frozenset({7}), lambda: 0.0)
     await gpus.prove_free("cpu:0", frozenset({7}), lambda: 0.0)
+    board.find(A)
+    assert await polled(gpus, 2 * POLLS_PER_RENEWAL) == []
+    board.end(7)
+    assert await polled(gpus, POLLS_PER_RENEWAL) == [DeviceBack(A)]
+    board.claim(A, 7, 4_000)
+    board.lose(A)
+    await polled(gpus)
+    board.find(A)
+    assert await polled(gpus, POLLS_PER_RENEWAL) == [DeviceBack(A)]
+
+
+async def test_a_gpu_that_is_not_found_proves_nothing(gpus: GpuMonitor, board: Board) -> None:
+    """Until a poll has found a GPU gone, one that the driver does not find may still hold the
+    replica's memory: the proof fails, and is tried again."""
+    board.claim(A, 7, 4_000)
+    board.lose(A)
+
+    with pytest.raises(DriverError, match=f"{A} is not found by the driver"):
+        await gpus.prove_free(A, frozenset({7}), lambda: 0.0)
 
 
 async def test_closing_waits_for_no_driver(make: Make, board: Board) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.gpus.monitor import GpuHealth, Verdict
-from runtime_image.contract.gpus import Reading, Snapshot, XidEvent
+from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot, XidEvent
 
 A = Reading("GPU-a", "0")
 M1 = Reading("MIG-1", "1:0", parent="GPU-b", instance=1)
@@ -24,7 +26,8 @@ def look(
 ) -> Verdict:
     """A look in an old session, or in one that is `renewed`."""
     renewed = bool(seen.pop("renewed", False))
-    return watch.judge(Snapshot("580", gpus, **seen), xids, renewed=renewed)  # type: ignore[arg-type]
+    snapshot = Snapshot("580", gpus, **seen)  # type: ignore[arg-type]
+    return watch.judge(snapshot, xids, {"GPU-a": {7}}, renewed=renewed)
 
 
 def test_nothing_happens_while_all_is_well(watch: GpuHealth) -> None:
@@ -61,6 +64,16 @@ def test_a_gpu_that_answers_again_is_back(watch: GpuHealth) -> None:
     assert look(watch, A, M1, M2) == Verdict()
     assert look(watch, A, M1, M2, renewed=True).events == [DeviceBack("GPU-a")]
     assert look(watch, A, M1, M2, renewed=True) == Verdict()
+
+
+def test_a_gpu_is_not_back_with_processes_of_released_replicas(watch: GpuHealth) -> None:
+    """A GPU that answers again is back once no replica released in the meantime is listed."""
+    look(watch, M1, M2)
+    stuck = replace(A, processes=(GpuProcess(7, 4_000.0),))
+    foreign = replace(A, processes=(GpuProcess(8, 4_000.0),))
+
+    assert look(watch, stuck, M1, M2, renewed=True) == Verdict()
+    assert look(watch, foreign, M1, M2, renewed=True).events == [DeviceBack("GPU-a")]
 
 
 def test_a_gpu_that_fell_off_the_bus_is_gone_at_once(watch: GpuHealth) -> None:

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from runtime_image.contract.gpus import (
+    Ancestor,
     GpuProcess,
+    Link,
     NoDriver,
     Reading,
     Snapshot,
@@ -53,6 +55,25 @@ def test_every_gpu_is_read(nvml: Nvml, board: Board) -> None:
     assert (second.name, second.capability, second.processes) == ("NVIDIA B", (8, 6), ())
     assert seen.find(B) == second
     assert seen.find("GPU-cccc") is None
+
+
+def test_connections_of_gpus_are_read(nvml: Nvml, board: Board) -> None:
+    """Each two whole GPUs, in the order of their PCI addresses, whatever the driver's numbers are;
+    what the driver does not report is None."""
+    board.add(Gpu("GPU-cccc"), Gpu("GPU-dddd"), Gpu("MIG-1", parent="GPU-dddd"))
+    for uuid, bus in ((A, 0x41), (B, 0x18), ("GPU-cccc", 0x9A)):
+        board.sense(uuid, pci_bus=bus)
+    board.link(A, B, 50, nvlink=0)
+    board.link(B, "GPU-cccc", 30, nvlink=5, peer=1)
+    nvml.read()
+
+    assert nvml.links() == (
+        Link(B, A, Ancestor.SYSTEM, has_nvlink=True, has_peer_access=True),
+        Link(B, "GPU-cccc", Ancestor.HOSTBRIDGE, has_nvlink=False, has_peer_access=False),
+        Link(A, "GPU-cccc"),
+    )
+    board.link(A, "GPU-cccc", 35)
+    assert nvml.links()[2].ancestor is None
 
 
 def test_many_processes_are_read(nvml: Nvml, board: Board) -> None:
