@@ -279,12 +279,13 @@ async def gate(
     host: str = HOST_OF_CLIENT,
     send_buffer: int = 0,
     interface: Interface | None = None,
+    cors_origins: tuple[str, ...] = (),
 ) -> AsyncIterator[Gate]:
     """Run a gateway with one server function, whose server runs `handler` per connection.
 
     With `api` it is a model, too, with ALIASES; with `interface` it is a Python function.
     `send_buffer`: bytes that the kernel holds for each client, half of it for their accounting; 0
-    for what it chooses.
+    for what it chooses. `cors_origins`: origins of the server's settings.
     """
     open_handlers: set[asyncio.Task[None]] = set()
 
@@ -317,7 +318,7 @@ async def gate(
         deployed = as_python(deployed, interface)
     catalog = Catalog([deployed, nouns.deployed("digits")])
     events: list[AccessEvent] = []
-    access = Access("127.0.0.1", ("gpu.example",), ring, SECRET)
+    access = Access("127.0.0.1", ("gpu.example",), ring, SECRET, cors_origins)
     tickets = Tickets(lambda: 0.0)
     entry = Entry(access, catalog, tickets, lambda: 0.0)
     invoker = assemble(
