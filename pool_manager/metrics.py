@@ -14,6 +14,7 @@ from pool_manager.core import commands, events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.events import Lost
 from pool_manager.core.eviction import EVICTED, GAVE_WAY, MAKES_ROOM
+from pool_manager.core.health.liveness import Cause
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import OVERDUE
 
@@ -243,8 +244,15 @@ class Counters:
         self.failed = self._tally.failed
 
     def counts(self) -> Counts:
-        """Return a snapshot of the counts."""
-        return self._tally.counts.copy()
+        """Return a snapshot of the counts. Functions whose servers may be replaced have all causes
+        from 0 on: Prometheus sees no increase in a series that begins with 1."""
+        counts = self._tally.counts.copy()
+        for pool in self._cluster.pools.values():
+            if pool.spec.is_server and pool.spec.role == "serve" and pool.spec.hang != "off":
+                function = pool.key.partition("@")[0]
+                for cause in Cause:
+                    counts.replaced.setdefault((function, cause), 0)
+        return counts
 
     def supplied(self) -> list[Supplied]:
         """Return every pool that has or wants replicas."""

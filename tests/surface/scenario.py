@@ -93,10 +93,14 @@ class Recorded:
         return [*self.server.answers.lines(), *rows]
 
     def operation_states(self) -> list[str]:
-        """List the values of operations, which pass through them in a fixed order."""
+        """List the values of operations, which pass through them in a fixed order. A phase is its
+        first word: a detail, such as what a start waits for, comes only on a slow machine."""
         events = self.server.received["events.operation"]
-        keys = ("phase", "state", "kind")
-        return [f"operation {key} {event[key]}" for event in events for key in keys]
+        phases = [event["phase"].partition(" ")[0] for event in events]
+        return [
+            *(f"operation phase {phase}" for phase in phases),
+            *(f"operation {key} {event[key]}" for event in events for key in ("state", "kind")),
+        ]
 
 
 async def run() -> Recorded:

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from admin.rates import NO_RESPONSES, ResponseRate
 from admin.views import (
     Live,
@@ -30,10 +32,10 @@ from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEnd
 from registry.model.keys import Key
 from registry.model.operations import Operation
 from registry.model.revisions import Batching
-from registry.model.servers import PathRules
+from registry.model.servers import ModelApi, PathRules, ServerSettings
 from registry.store.keys import TOKEN_NOTE, KeyRing
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
-from runtime_image.contract.samples import SampleVerdict
+from runtime_image.contract.samples import SampleRequest, SampleVerdict
 from tests.support.nouns import EMPTY, bundle, deployed, profile, server_deployed, server_profile
 
 
@@ -262,3 +264,23 @@ def test_a_model_has_nothing_of_a_server() -> None:
         *call_json(deployed()),
         *revision_json(deployed(), bundle()),
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "no sample has golden = true"),
+        ({"api": ModelApi(), "network": "egress"}, "its network is egress, and no sample has"),
+        ({"api": ModelApi(upstream_key="k")}, "it has an upstream_key, and no sample has"),
+        ({"api": ModelApi()}, "its trial learnt none: fnctl deploy --measure"),
+        ({"samples": (SampleRequest(golden=True),)}, "its trial learnt none"),
+    ],
+)
+def test_a_revision_says_why_it_has_no_golden_sample(settings: dict[str, Any], why: str) -> None:
+    """Of a server only: nothing is to be asked, or its trial has learnt none."""
+    one = deployed("web")
+    server = ServerSettings(("serve", "${PORT}"), **settings)
+    serving = replace(one, revision=replace(one.revision, server=server))
+
+    assert "why_not_golden" not in revision_json(one, EMPTY)
+    assert revision_json(serving, EMPTY)["why_not_golden"].startswith(why)

@@ -19,6 +19,7 @@ from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.server import ENGINE, MARKER
+from runtime_image.proc import read_stat
 
 ID = "aaaa0001"
 PATH = f"/opt/tools/bin:{os.defpath}"
@@ -79,11 +80,8 @@ def foreign_process(run_dir: Path) -> subprocess.Popen[bytes]:
 
 def is_running(pid: int) -> bool:
     """Whether a process runs; zombies do not count."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except FileNotFoundError:
-        return False
-    return not stat.rpartition(b") ")[2].startswith(b"Z")
+    stat = read_stat(f"/proc/{pid}")
+    return stat is not None and not stat.is_zombie
 
 
 @pytest.fixture
