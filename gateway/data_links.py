@@ -22,7 +22,7 @@ from gateway.dispatch.pool import LARGE_ANSWER
 from gateway.hosts.bodies import FramedBodies
 from gateway.hosts.connections import HostConnections
 from gateway.hosts.data_link import LinkEvents, RemoteDataLink
-from gateway.links import Peer, ReplicaLinks
+from gateway.links import Opening, Peer, ReplicaLinks
 from gateway.shared_memory import BodySlot, SharedLink, SlabPool
 from registry.errors import FnError
 from registry.tasks import Tasks
@@ -136,7 +136,7 @@ class DataLinks(ReplicaLinks[Bodies]):
     def _make_link(self, id: str, peer: Peer[Bodies]) -> Link:
         return Link(id, peer.pool, peer.endpoint.limit, peer.endpoint.marks_started)
 
-    async def _open_remote(self, id: str, peer: Peer[Bodies], hello: list[Piece]) -> None:
+    def _make_remote(self, id: str, peer: Peer[Bodies], hello: list[Piece]) -> Opening[Bodies]:
         host = peer.endpoint.host
         events = LinkEvents(
             partial(self._on_frame, id, peer),
@@ -152,12 +152,7 @@ class DataLinks(ReplicaLinks[Bodies]):
             events,
             self.body_max,
         )
-        peer.stream, peer.side = link, FramedBodies()
-        try:
-            await link.open()
-        except BaseException:
-            peer.stream = peer.side = None
-            raise
+        return link, FramedBodies(), link.open()
 
     def _on_remote_goaway(
         self, id: str, peer: Peer[Bodies], last_id: int, ids: Collection[int]
@@ -191,7 +186,7 @@ class DataLinks(ReplicaLinks[Bodies]):
             body = self._copy_answer(peer, frame)
         if json_length > len(body):
             raise LinkError("the JSON part is longer than the answer")
-        is_first, device, since_s = flags & _FIRST != 0, endpoint.device, peer.connected_s
+        is_first, device, since_s = flags & _FIRST != 0, endpoint.first_device, peer.connected_s
         phases, host = endpoint.phases, endpoint.host
         answer = (meta, json_length, body, is_first, id, device, since_s, phases, host)
         self._on_final(id, peer, request, _delivered(answer), now)

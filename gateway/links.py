@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import structlog
 
@@ -25,7 +25,7 @@ from gateway.hosts.connections import HostConnections
 from gateway.socket_channel import Side, Stream
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
-from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.link import Kind
 from runtime_image.link.descriptors import SIDE_CLOSED
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.stream import CLOSED, FrameStream, Greeting, connect
@@ -45,6 +45,10 @@ lists it, which knows when the host is gone."""
 
 
 S = TypeVar("S", bound=Side)
+
+
+Opening: TypeAlias = tuple[Stream, S, Coroutine[Any, Any, object]]
+"""A new link: its stream, its side, and what connects it and sends HELLO; raises OSError."""
 
 
 @dataclass(slots=True)
@@ -103,8 +107,8 @@ class ReplicaLinks(ABC, Generic[S]):
         """Create the side channel of a new link. Raises OSError."""
 
     @abstractmethod
-    async def _open_remote(self, id: str, peer: Peer[S], hello: list[Piece]) -> None:
-        """Connect once to a replica on another host and send HELLO. Raises OSError."""
+    def _make_remote(self, id: str, peer: Peer[S], hello: list[Piece]) -> Opening[S]:
+        """Create a link to a replica on another host."""
 
     @abstractmethod
     def _make_link(self, id: str, peer: Peer[S]) -> Link:
@@ -171,12 +175,25 @@ class ReplicaLinks(ABC, Generic[S]):
 
     async def _open(self, id: str, peer: Peer[S]) -> None:
         """Connect once and send HELLO. Raises OSError."""
-        hello = pack(Kind.HELLO, body=json.dumps({"worker": self._worker}).encode(), aux=VERSION)
+        body = json.dumps({"worker": self._worker}).encode()
+        hello = pack(Kind.HELLO, body=body, aux=peer.endpoint.link)
         if peer.endpoint.host:
             if not peer.endpoint.greeting:
                 raise ConnectionRefusedError("the manager has published no greeting")
-            await self._open_remote(id, peer, hello)
-            return
+            stream, side, opening = self._make_remote(id, peer, hello)
+        else:
+            stream, side, opening = self._make_local(id, peer, hello)
+        peer.stream, peer.side = stream, side
+        try:
+            await opening
+        except BaseException:
+            peer.stream = peer.side = None
+            side.close()
+            raise
+        side.hello_sent()
+
+    def _make_local(self, id: str, peer: Peer[S], hello: list[Piece]) -> Opening[S]:
+        """Create a link to a replica on this machine. Raises OSError."""
         stream = FrameStream(
             partial(self._on_frame, id, peer),
             lambda reason: self._on_stream_lost(id, reason),
@@ -184,18 +201,12 @@ class ReplicaLinks(ABC, Generic[S]):
             self.body_max,
         )
         side = self._make_side(id, peer, stream)
-        peer.stream, peer.side = stream, side
-        try:
-            await connect(stream, peer.endpoint.path, Greeting(hello, side.descriptors))
-        except BaseException:
-            peer.stream = peer.side = None
-            side.close()
-            raise
-        side.hello_sent()
+        greeting = Greeting(hello, side.descriptors)
+        return stream, side, connect(stream, peer.endpoint.path, greeting)
 
     def _on_hello(self, id: str, frame: Frame, now: float) -> None:
         peer = self._peers[id]
-        if frame.aux != VERSION or id in self._dispatcher.links:
+        if frame.aux != peer.endpoint.link or id in self._dispatcher.links:
             raise LinkError(f"unexpected HELLO of link version {frame.aux}")
         assert peer.side is not None
         peer.side.on_hello(frame.body)

@@ -189,15 +189,6 @@ def reply(error: errors.FnError, *, for_admin: bool = False) -> Reply:
     return Reply(STATUS[type(error)], tuple(headers), body)
 
 
-def answer(
-    error: errors.FnError, headers: dict[str, str] | None = None, *, for_admin: bool = False
-) -> web.Response:
-    """Return the problem document as an aiohttp response, with additional `headers`."""
-    made = reply(error, for_admin=for_admin)
-    fields = {**(headers or {}), **dict(made.headers)}
-    return web.Response(status=made.status, body=made.body, headers=fields)
-
-
 def response_of(reply: Reply) -> web.Response:
     """Return a reply as an aiohttp response, with the fields that `Writer` adds."""
     fields = {**dict(reply.fields), "Server": "fngate", **dict(GUARD)}

@@ -44,6 +44,10 @@ class Reply(NamedTuple):
         """Whether the connection closes after this answer."""
         return CLOSE in self.headers
 
+    def closing(self) -> Reply:
+        """Return the reply, after which the connection closes."""
+        return self if self.closes else self._replace(headers=(*self.headers, CLOSE))
+
     @property
     def fields(self) -> list[tuple[str, str]]:
         """All headers, those of `lines` too."""

@@ -20,7 +20,7 @@ from gateway.dispatch.exchanges import UNUSABLE
 from gateway.hosts.connections import HostConnections
 from gateway.hosts.greeting import DIAL_S, GreetedStream
 from gateway.hosts.upstream import RemoteServerSockets
-from gateway.links import Peer, ReplicaLinks
+from gateway.links import Opening, Peer, ReplicaLinks
 from gateway.server_sockets import ServerSockets
 from gateway.upstream import UpstreamConnection
 from registry.errors import FnError
@@ -181,7 +181,9 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
     def _make_link(self, id: str, peer: Peer[ServerSockets]) -> Link:
         return ServerLink(id, peer.pool, peer.endpoint.limit, marks_started=True)
 
-    async def _open_remote(self, id: str, peer: Peer[ServerSockets], hello: list[Piece]) -> None:
+    def _make_remote(
+        self, id: str, peer: Peer[ServerSockets], hello: list[Piece]
+    ) -> Opening[ServerSockets]:
         endpoint = peer.endpoint
         stream = GreetedStream(
             endpoint.greeting,
@@ -198,16 +200,14 @@ class ServerLinks(ReplicaLinks[ServerSockets]):
             partial(self._on_unusable, id),
         )
         sockets.dialer = lambda: self._hosts.route(endpoint.host).bodies
-        peer.stream, peer.side = stream, sockets
-        try:
+
+        async def opening() -> None:
             route = self._hosts.route(endpoint.host)
             await route.bodies.wait_up(DIAL_S)  # for the channels of exchanges
             await stream.open(route.calls, endpoint.path)
-        except BaseException:
-            peer.stream = peer.side = None
-            sockets.close()
-            raise
-        stream.send(hello)
+            stream.send(hello)
+
+        return stream, sockets, opening()
 
     def _on_remote_lost(
         self, id: str, peer: Peer[ServerSockets], stream: GreetedStream, reason: str

@@ -57,7 +57,7 @@ class UpstreamConnection(asyncio.Protocol):
     `handler` receives the events of the exchange; the proxy sets it when it gets the connection.
     Without a handler the connection is idle. `endpoint`: the replica. `connected_s`: when the link
     to it was established (monotonic seconds). `is_reused`: an earlier exchange used this
-    connection. `bytes_in`: bytes received in this exchange. `is_idle`: kept for the next exchange.
+    connection. `is_idle`: kept for the next exchange.
     `known_id`, `opened_s`, `idle_since_s` and `is_told` belong to `gateway.dispatch.keeping`.
     """
 
@@ -86,7 +86,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.known_id = id
         self.opened_s = self.idle_since_s = 0.0
         self.is_told = False
-        self.bytes_in = self._acknowledged = 0
+        self._acknowledged = 0
         self._step_max = 0
         self._unread = b""
         """Received bytes that the handler gets in later steps."""
@@ -190,13 +190,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def close(self) -> None:
-        """Close the connection after the bytes written so far."""
-        if self._transport is None:
-            self._is_aborted = True
-        else:
-            self._transport.close()
-
     def acknowledge(self) -> None:
         """Acknowledge what was received now, not with the next bytes that are sent.
 
@@ -216,7 +209,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.id = id
         self.is_idle = False
         self.is_reused = self._was_silent = is_reused
-        self.bytes_in = self._acknowledged = self._step_max = 0
+        self._acknowledged = self._step_max = 0
 
     def rest(self) -> None:
         """Become idle."""
@@ -257,7 +250,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._has_spoken = True
             self._owner.on_idle_ended(self)
             return
-        self.bytes_in += len(data)
         if self._step_max and (self._unread or len(data) > self._step_max):
             self._unread_more(data)
             return

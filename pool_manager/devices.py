@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pool_manager.core.state import Device
+from runtime_image.proc import parse_sizes, read_text
 
 CPU_BANK = "cpu"
 MEMINFO = Path("/proc/meminfo")
@@ -31,11 +32,10 @@ def host_memory_mib(meminfo: Path = MEMINFO, limits: tuple[Path, ...] = CGROUP_L
     Sources: proc_meminfo(5), the kernel's cgroup-v2 and cgroup-v1 memory documents.
     """
     sizes = [_limit_bytes(path) for path in limits]
-    try:
-        first = meminfo.read_text().split("\n", 1)[0]
-        sizes.append(int(first.removeprefix("MemTotal:").removesuffix("kB")) * 1024)
-    except (OSError, ValueError):
+    total_kib = parse_sizes(read_text(meminfo)).get("MemTotal", 0)
+    if not total_kib:
         return 0.0
+    sizes.append(total_kib * 1024)
     return min(size for size in sizes if size) / 2**20
 
 

@@ -96,7 +96,7 @@ class Journal:
                 round(kept.total_ms, 3),
                 kept.phases,
                 kept.outcome,
-                host_of(kept.device),
+                host_of(next(iter(kept.devices), "")),
                 kept.session,
             )
         )
@@ -140,7 +140,8 @@ def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
     """Return the occupancy of every device, in the machine's order."""
     there: dict[str, list[Replica]] = {}
     for replica in machine.replicas():
-        there.setdefault(replica.device, []).append(replica)
+        for id in replica.devices:
+            there.setdefault(id, []).append(replica)
     cordons = machine.cordons()
     return [
         _occupancy(

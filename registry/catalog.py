@@ -91,6 +91,11 @@ class Catalog:
         """Return like `resolve`, but None instead of an error."""
         return self._refs.get((namespace, ref))
 
+    def find_server(self, ref: str) -> Deployed | None:
+        """Return the server function that `ref` names, None for other functions and for none."""
+        found = self.find(ref)
+        return found if found is not None and found.revision.server is not None else None
+
     def find_model(self, model: str, namespace: str = NAMESPACE) -> Deployed | None:
         """Return what a request at /v1 means by `model`: a name, a reference or an alias of a
         function that answers there; None if there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final, NamedTuple
 
 from gateway.admission.callers import KEY_EXPECTED, Caller, Callers
@@ -60,13 +60,16 @@ class Access:
         self._is_local = listen in LOOPBACK
         self._origins: Final = frozenset(cors_origins)
 
-    def check_source(self, asked: Asked, path: str) -> None:
+    def check_source(self, asked: Asked, path: str, models: Container[str] = ()) -> None:
         """Raise ForeignHost unless a request names this server, and ForeignOrigin if it is a page's
-        that may not send it. `path`: where the request is for, undecoded."""
+        that may not send it. `path`: where the request is for, undecoded. `models`: origins whose
+        pages may ask there beside those of the settings."""
         self.hosts.check(asked.host)
         origin = asked.origin
-        is_listed = origin is not None and is_shared(path) and self.lists(origin)
-        judge(asked, (origin or "",) if is_listed else ())
+        listed: tuple[str, ...] = ()
+        if origin is not None and is_shared(path) and (origin in models or self.lists(origin)):
+            listed = (origin,)
+        judge(asked, listed)
 
     @property
     def has_origins(self) -> bool:

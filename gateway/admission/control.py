@@ -36,16 +36,9 @@ class Entry(NamedTuple):
 
     caller: Caller
     deployed: Deployed
-
-
-class ServerEntry(NamedTuple):
-    """Who sends a request to a function's server, and what it is for."""
-
-    caller: Caller
-    deployed: Deployed
-    by_cookie: bool
-    """Whether a cookie was the credential."""
-    renewed: str
+    by_cookie: bool = False
+    """Whether a cookie was the credential, which only functions' own hosts take."""
+    renewed: str = ""
     """Value of Set-Cookie that renews the cookie, "" if it is not yet time."""
 
 
@@ -93,7 +86,8 @@ class AdmissionControl:
 
         `key` identifies the head. Raises BadRequest; the head is then not cached.
         """
-        made = make_admission(head, *entry, self._catalog.version, self._maxima)
+        caller, deployed = entry.caller, entry.deployed
+        made = make_admission(head, caller, deployed, self._catalog.version, self._maxima)
         if len(self._known) >= KEPT_MAX:
             self._known.clear()
         if head.size <= HEAD_MAX:
@@ -144,7 +138,7 @@ class AdmissionControl:
 
     def enter_server(
         self, credential: Credential, target: FunctionTarget, method: str, now_s: float
-    ) -> ServerEntry:
+    ) -> Entry:
         """Return who sends a request to a function's server, and to which revision.
 
         `now_s`: Unix seconds. Raises FnError; Unknown if it is not a server function.
@@ -160,7 +154,7 @@ class AdmissionControl:
         if deployed.revision.server is None:
             path = (target.prefix + target.path).decode()
             raise Unknown(f"no route {method} {path[:200]}")
-        return ServerEntry(caller, deployed, by_cookie, renewed)
+        return Entry(caller, deployed, by_cookie, renewed)
 
     # Models of /v1, whose requests name them in their bodies
 
@@ -169,8 +163,7 @@ class AdmissionControl:
 
         Of who is let in without a key, whatever is sent as a key is no key of this server.
         """
-        self.access.hosts.check(asked.host)
-        self.origins.check(asked, MODELS)
+        self.access.check_source(asked, MODELS, self.origins.of_models())
         if len(credential.secrets) > 1 and not self.access.lets_in(credential):
             raise NoKey("expected one key, got different ones in different fields")
         return self.access.identify(credential, Realm.SERVERS)

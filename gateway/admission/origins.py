@@ -57,7 +57,7 @@ class Origins:
         function is known."""
         if not is_shared(path):
             return False
-        return self._access.lists(origin) or (_is_model(path) and origin in self._models())
+        return self._access.lists(origin) or (_is_model(path) and origin in self.of_models())
 
     def fields(self, path: str, origin: str | None) -> Fields:
         """Return the fields of an answer with which a page of `origin` can read it. () where no
@@ -80,12 +80,6 @@ class Origins:
         asked = Asked(method, "", origin, wanted=wanted, is_private=is_private)
         names = header("Access-Control-Request-Headers")
         return preflight_fields(asked, names, with_cookies=False)
-
-    def check(self, asked: Asked, path: str) -> None:
-        """Raise ForeignOrigin for a page that may not ask."""
-        origin = asked.origin
-        is_listed = origin is not None and self.may_ask(path, origin)
-        judge(asked, (origin or "",) if is_listed else ())
 
     def judge_server(
         self, asked: Asked, server: ServerSettings | None, *, is_own_host: bool
@@ -119,9 +113,9 @@ class Origins:
             raise ForeignOrigin(f"a page of {(origin or '')[:100]!r} may not call this function")
 
     def _has_any(self, path: str) -> bool:
-        return self._access.has_origins or (_is_model(path) and bool(self._models()))
+        return self._access.has_origins or (_is_model(path) and bool(self.of_models()))
 
-    def _models(self) -> frozenset[str]:
+    def of_models(self) -> frozenset[str]:
         """Return the origins of all models, found once per version of the catalog."""
         if self._as_of != self._catalog.version:
             self._as_of = self._catalog.version

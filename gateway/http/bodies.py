@@ -62,14 +62,10 @@ def check_framing(request: web.BaseRequest) -> None:
         raise ExpectationFailed(text)
 
 
-def is_expecting(request: web.BaseRequest) -> bool:
-    """Return whether the client sent `Expect: 100-continue`."""
-    return hdrs.EXPECT in request.headers and request.version >= HttpVersion11
-
-
 def is_awaiting_continue(request: web.BaseRequest) -> bool:
     """Return whether the client still waits for "100 Continue" before it sends its body."""
-    return is_expecting(request) and not request.content.is_eof()
+    is_expecting = hdrs.EXPECT in request.headers and request.version >= HttpVersion11
+    return is_expecting and not request.content.is_eof()
 
 
 async def send_continue(request: web.BaseRequest) -> None:

@@ -42,7 +42,7 @@ def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
                 if ref is None:
                     head = head_of(request, model, version or "")
                     return await invoke(invoker, writer, request, head)
-                if not is_server(invoker, ref):
+                if invoker.catalog.find_server(ref) is None:
                     return await invoke(invoker, writer, request, head_of(request, ref))
         if request.method == "OPTIONS" and not _is_for_server(invoker, request):
             path, header = request.rel_url.raw_path, request.headers.get
@@ -57,13 +57,7 @@ def route_calls(others: Handler, invoker: Invoker, writer: Writer) -> Handler:
 def _is_for_server(invoker: Invoker, request: web.BaseRequest) -> bool:
     """Return whether a request is for a server function, which has origins of its own."""
     found = _FUNCTION.match(request.rel_url.raw_path)
-    return found is not None and is_server(invoker, found[1])
-
-
-def is_server(invoker: Invoker, ref: str) -> bool:
-    """Return whether `ref` names a deployed server function."""
-    deployed = invoker.catalog.find(ref)
-    return deployed is not None and deployed.revision.server is not None
+    return found is not None and invoker.catalog.find_server(found[1]) is not None
 
 
 def head_of(request: web.BaseRequest, ref: str, version: str | None = None) -> Head:

@@ -100,7 +100,8 @@ def connections_of(
     prefix = pool_key(namespace, name, 0)[:-1]
     found = [_connected(one, epoch_s) for one in exchanges if one.facts[0].pool.startswith(prefix)]
     ended = [one for pool, one in closed if pool.startswith(prefix)]
-    return joined([Connections(found, *_counts(found), ended, last)])
+    counting = sum(item.counts for item in found)
+    return joined([Connections(found, counting, len(found) - counting, ended, last)])
 
 
 def joined(several: Iterable[Connections]) -> Connections:
@@ -114,11 +115,6 @@ def joined(several: Iterable[Connections]) -> Connections:
     last = [one.last for one in lists if one.last is not None]
     latest = max(last, key=lambda one: one.since_s, default=None)
     return Connections(shown, counting, free, closed, latest)
-
-
-def _counts(items: list[Connected]) -> tuple[int, int]:
-    counting = sum(item.counts for item in items)
-    return counting, len(items) - counting
 
 
 def _connected(exchange: Exchange, epoch_s: float) -> Connected:

@@ -11,11 +11,14 @@ import os
 import zlib
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.body_memory import GrowingBody
 from gateway.replies import Body
 from registry.errors import BadRequest, BodyTooLarge, UnsupportedEncoding
+
+if TYPE_CHECKING:
+    from gateway.http.compression import Deflater
 
 ACCEPTED: Final = ("gzip", "deflate")
 STEP: Final = 256 * 1024
@@ -97,15 +100,6 @@ class Inflater:
         return piece
 
 
-class Encoder(Protocol):
-    """Encoder of one body; see `gateway.http.compression`."""
-
-    is_done: bool
-
-    def step(self) -> bytes:
-        """Return the next bytes. May be called from any thread, by one caller at a time."""
-
-
 class Inflation:
     """Inflates bodies of requests, and deflates those of answers, in `executor`, which it owns."""
 
@@ -145,7 +139,7 @@ class Inflation:
         finally:
             inflated.clear()  # an error that is kept for a while references this frame
 
-    async def deflate(self, encoder: Encoder, *, in_loop: bool) -> bytes:
+    async def deflate(self, encoder: Deflater, *, in_loop: bool) -> bytes:
         """Return the encoded body; `in_loop`: it is short enough for the event loop."""
         pieces: list[bytes] = []
         if in_loop:

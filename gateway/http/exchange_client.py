@@ -22,7 +22,7 @@ from gateway.proxy.fields import Malformed, find_head_end
 from gateway.proxy.framing import BodyFramer, BodyKind, LengthBody, make_framer
 from gateway.proxy.request_head import HEAD_MAX, parse_request_head
 from gateway.proxy.targets import DOCUMENT, is_description, split_target
-from gateway.replies import CLOSE, Reply
+from gateway.replies import Reply
 from gateway.unsent import reset
 from gateway.v1.endpoints import is_model_request
 from registry.errors import BadRequest, BodyEvicted, FnError, HeadTimeout, HeadTooLarge, Unknown
@@ -410,9 +410,7 @@ class ExchangeClient:
         self._head = b""
         self._forget_ahead()
         reply = self._shared.models.refusal(bytes(line), error) or problems.reply(error)
-        if not reply.closes:
-            reply = reply._replace(headers=(*reply.headers, CLOSE))
-        self.answer(reply)
+        self.answer(reply.closing())
         self._owner.discard_rest()
 
     def _forget_ahead(self) -> None:

@@ -40,6 +40,7 @@ from gateway.proxy.forwarding import (
 from gateway.proxy.known_answers import KnownAnswers
 from gateway.proxy.own_keys import find_keys
 from gateway.proxy.plan import ExchangePlan
+from gateway.proxy.ports import answer_last
 from gateway.proxy.request_head import header_of
 from gateway.proxy.targets import (
     FunctionTarget,
@@ -50,7 +51,7 @@ from gateway.proxy.targets import (
 )
 from gateway.proxy.trusted import TrustedProxies
 from gateway.proxy.websocket import check_handshake, is_handshake
-from gateway.replies import CLOSE, Reply
+from gateway.replies import Reply
 from registry.errors import Asleep, ShuttingDown
 from registry.model.functions import ExchangeLimits
 from registry.model.revisions import Revision
@@ -58,7 +59,7 @@ from registry.model.servers import HOST_OF_CLIENT, HOST_OF_LOOPBACK
 from registry.path_rules import NEVER_WAKING, CompiledPaths
 
 if TYPE_CHECKING:
-    from gateway.admission.control import Entry, ServerEntry
+    from gateway.admission.control import Entry
     from gateway.admission.credentials import Credential
     from gateway.http.context import Invoker
     from gateway.http.head_memory import HeadMemory
@@ -103,16 +104,13 @@ class Exchanges:
 
     def is_server(self, ref: str) -> bool:
         """Return whether `ref` names a deployed server function."""
-        found = self._invoker.catalog.find(ref)
-        return found is not None and found.revision.server is not None
+        return self._invoker.catalog.find_server(ref) is not None
 
     def has_document(self, ref: str) -> bool:
         """Return whether the server of `ref` has its own OpenAPI document, or none: of Python
         functions the gateway makes it."""
-        found = self._invoker.catalog.find(ref)
-        if found is None or found.revision.server is None:
-            return False
-        return not found.revision.is_python
+        found = self._invoker.catalog.find_server(ref)
+        return found is not None and not found.revision.is_python
 
     def forwarding(
         self,
@@ -210,7 +208,7 @@ class Exchanges:
         head: RequestHead,
         target: FunctionTarget,
         journal: ExchangeJournal,
-    ) -> tuple[ExchangePlan, ServerEntry] | Reply:
+    ) -> tuple[ExchangePlan, Entry] | Reply:
         """Return the plan, and who sends the request; or the answer to a preflight. Raises
         FnError."""
         header, method = header_of(head), head.method.decode()
@@ -240,9 +238,6 @@ class Exchanges:
             answer(plan.head, client, journal.problem(error, None, 0))
             return None
         journal.admitted(known.deployed)
-        if not plan.is_free:
-            function = known.deployed.function
-            invoker.history.arrived(function.namespace, function.name)
         return self.exchange(plan, known.request(cut, journal.request_id), client, journal)
 
     def exchange(
@@ -251,6 +246,8 @@ class Exchanges:
         """Return a new exchange. `request`: the head for the server."""
         journal.began(plan.key_time)
         invoker = self._invoker
+        if not plan.is_free:
+            invoker.key_times.arrived(plan.key_time)
         if invoker.gate.headers:  # the process is shutting down
             plan = plan._replace(keeps=False, answers=None)
         return Exchange(
@@ -286,11 +283,11 @@ class Exchanges:
         self,
         head: RequestHead,
         target: FunctionTarget,
-        entry: Entry | ServerEntry,
+        entry: Entry,
         journal: ExchangeJournal,
     ) -> ExchangePlan:
         """Apply the function's path rules and limits. Raises FnError."""
-        caller, deployed = entry[:2]
+        caller, deployed = entry.caller, entry.deployed
         invoker, function = self._invoker, deployed.function
         pool = deployed.revision.key
         limits = function.exchange or DEFAULT_LIMITS
@@ -309,8 +306,6 @@ class Exchanges:
             path = target.path or b"/"
             raise Asleep(IGNORED if is_ignored else _asleep(deployed.revision, path))
         is_free = rule.is_free or not wakes
-        if not is_free:
-            invoker.history.arrived(function.namespace, function.name)
         header = header_of(head)
         settings = invoker.settings
         wait_s, journal.applied = requested_wait_s(
@@ -349,11 +344,7 @@ def _host_for(revision: Revision) -> bytes:
 
 def answer(head: RequestHead, client: ClientSide, reply: Reply) -> None:
     """Answer a request that gets no exchange."""
-    keep = head.keep_alive and head.framing.is_empty and not reply.closes
-    if not keep and not reply.closes:
-        reply = reply._replace(headers=(*reply.headers, CLOSE))
-    client.answer(reply)
-    client.finish(keep=keep)
+    answer_last(client, reply, keeps=head.keep_alive and head.framing.is_empty)
 
 
 def _for_browsers(

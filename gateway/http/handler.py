@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from time import monotonic
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
@@ -34,6 +34,9 @@ from registry.errors import (
     TooManyConnections,
 )
 
+if TYPE_CHECKING:
+    from gateway.http.exchange_route import RoutedClient
+
 FIELDS_MAX: Final = 128
 """Max fields of a request's head."""
 READS_MAX: Final = 64
@@ -46,25 +49,6 @@ _END: Final = b"\r\n\r\n"
 """End of a head, and of a body in chunks (RFC 9112, sections 2.1 and 7.1)."""
 READ_SIZE: Final = 64 * 1024
 """Bytes. aiohttp stops reading a body from the socket while twice as many are buffered."""
-
-
-class ExchangeOwner(Protocol):
-    """Owner of a connection's bytes during an exchange with a function's server."""
-
-    def paused(self) -> None:
-        """Stop the answer: the client does not read it."""
-
-    def resumed(self) -> None:
-        """Continue the answer."""
-
-    def received(self, data: bytes) -> bool:
-        """Return whether these bytes are the exchange's, which then has them."""
-
-    def ended(self) -> bool | None:
-        """Return whether the connection stays open although the client has ended its sending.
-
-        None: as for every other request.
-        """
 
 
 class HandlerFactory:
@@ -156,7 +140,7 @@ class ConnectionHandler(RequestHandler):
         self._head_size = 0
         self._head_age_s = 0
         self._begun = b""
-        self.exchange: ExchangeOwner | None = None
+        self.exchange: RoutedClient | None = None
         """Owner of the connection's bytes, if the current request is an exchange."""
         self.quiet_s = 0
         self.opened_s = monotonic()
@@ -165,11 +149,6 @@ class ConnectionHandler(RequestHandler):
     def is_idle(self) -> bool:
         """Whether every parsed request is answered, and the client takes the answers."""
         return self._is_answered and not self.writing_paused
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the client has ended its sending, and waits for answers."""
-        return self._is_ended
 
     @property
     def _is_answered(self) -> bool:
@@ -200,7 +179,8 @@ class ConnectionHandler(RequestHandler):
             self._parse(data)
         at = 0
         while at < len(data):
-            if self._is_ahead():
+            # Bytes of a request after the one being answered.
+            if not self._is_answered and self._is_body_whole():
                 self._read_ahead(data[at:])
                 return
             end = self._safe_end(data, at)
@@ -395,10 +375,6 @@ class ConnectionHandler(RequestHandler):
 
     def _is_body_whole(self) -> bool:
         return self._last_body is None or self._last_body.is_eof()
-
-    def _is_ahead(self) -> bool:
-        """Return whether bytes received now belong to a request after the one being answered."""
-        return not self._is_answered and self._is_body_whole()
 
     def _read_ahead(self, data: bytes) -> None:
         if self._close or self._force_close or self._is_ended:

@@ -98,10 +98,8 @@ class HeadMemory:
         plain = parse_plain_head(raw)
         if plain is None:
             return None
-        if plain.head.version is None:
-            found = self._catalog.find(plain.head.ref)
-            if found is not None and found.revision.server is not None:
-                return None
+        if plain.head.version is None and self._catalog.find_server(plain.head.ref) is not None:
+            return None
         self._make_room(1)
         self._plain[raw] = plain
         return plain

@@ -143,8 +143,7 @@ def function_of_request(request: web.BaseRequest, access: Access, catalog: Catal
     """Return the server function whose own host a request names. Raises ForeignHost."""
     hosts = request.headers.getall(hdrs.HOST, ())
     name = access.hosts.function_of(hosts[0]) if len(hosts) == 1 else None
-    found = None if name is None else catalog.find(name)
-    if name is None or found is None or found.revision.server is None:
+    if name is None or catalog.find_server(name) is None:
         raise ForeignHost(f"Host: expected one of a server function, got {request.host[:100]!r}")
     return name
 

@@ -135,7 +135,7 @@ class Counter:
 
     @property
     def all_places(self) -> Iterable[int]:
-        """Implement `Numbers.all_places`."""
+        """All places in the store."""
         return (self.place,)
 
     def inc(self, amount: float) -> None:
@@ -147,15 +147,7 @@ class Counter:
         return self._values[self.place]
 
 
-class Numbers(Protocol):
-    """The numbers of one combination of label values."""
-
-    @property
-    def all_places(self) -> Iterable[int]:
-        """Their places in the store."""
-
-
-One = TypeVar("One", bound=Numbers)
+One = TypeVar("One", bound="Counter | Histogram")
 
 
 class Family(Collector, ABC, Generic[One]):
@@ -179,10 +171,6 @@ class Family(Collector, ABC, Generic[One]):
             child = self._children[labelvalues] = self._make(labelvalues)
             self._of_function.setdefault(labelvalues[:2], []).append(labelvalues)
         return child
-
-    def known(self, *labelvalues: str) -> One | None:
-        """Return the numbers with these labels if there are any."""
-        return self._children.get(labelvalues)
 
     def remove(self, *function: str) -> None:
         """Remove the numbers of a function from the page; they must not be used any more."""
@@ -251,7 +239,7 @@ class Histogram:
 
     @property
     def all_places(self) -> Iterable[int]:
-        """Implement `Numbers.all_places`."""
+        """All places in the store."""
         return (*self._buckets, self._total)
 
     def observe(self, value: float, request: Labels | None = None, at_s: float = 0.0) -> None:

@@ -44,7 +44,7 @@ class KeyTimes:
         self._waiting: list[KeyTime] = []
 
     def arrived(self, time: KeyTime) -> None:
-        """Count a call whose body is complete."""
+        """Count a call; of a model one whose body is complete."""
         if not (time.calls or time.seconds):
             self._begin(time)
         time.calls += 1

@@ -167,7 +167,9 @@ class Metrics:
     ) -> None:
         """Count a reply: `outcome` is "ok", "refused" or "failed", `reason` the problem's code."""
         series = self._series.get((namespace, function)) or self._series_of(namespace, function)
-        self._requests.of(*series.labels, outcome, reason).inc(1.0)
+        # Without a star, which would cost 0.17 of 0.58 us here (timeit, 2026-11-29).
+        owner, name = series.labels
+        self._requests.of(owner, name, outcome, reason).inc(1.0)
         series.duration.observe(seconds)
 
     def count_answer(
@@ -225,7 +227,8 @@ class Metrics:
     ) -> None:
         """Count an exchange that a function's server answered; `outcome` includes its reason."""
         series = self._series.get(key) or self._series_of(*key)
-        self._requests.of(*series.labels, *outcome).inc(1.0)
+        owner, name = series.labels
+        self._requests.of(owner, name, outcome[0], outcome[1]).inc(1.0)
         series.duration.observe(seconds)
         series.queue.observe(receipt.queue_ms / 1e3)
         if receipt.phases:

@@ -13,6 +13,8 @@ from registry.bounded_text import read_json
 from registry.errors import BadRequest
 
 T = TypeVar("T")
+Settings = dict[str, Any]
+"""Settings that a request wants to change."""
 SHOWN_MAX: Final = 100
 
 
@@ -28,15 +30,10 @@ class ModelRequest(msgspec.Struct):
     parameters: dict[str, Any] = {}
 
 
-def read_index(body: bytes) -> IndexRequest:
-    """Return the request of a body, which may be empty. Raises BadRequest."""
-    return _read(body, IndexRequest)
-
-
 def check_load(body: bytes) -> None:
     """Raise BadRequest for a body that is invalid, or that gives the model another configuration or
     other files: a model is what was deployed."""
-    for name in _read(body, ModelRequest).parameters:
+    for name in read_repository_request(body, ModelRequest).parameters:
         if name == "config" or name.startswith("file:"):
             raise BadRequest(
                 f"parameters.{name[:SHOWN_MAX]}: expected none, as models are loaded as they were"
@@ -48,16 +45,14 @@ def check_load(body: bytes) -> None:
 def check_unload(body: bytes) -> None:
     """Raise BadRequest for a body that is invalid. No model depends on another one, so
     `unload_dependents` may have either value."""
-    dependents = _read(body, ModelRequest).parameters.get("unload_dependents", False)
+    dependents = read_repository_request(body, ModelRequest).parameters.get(
+        "unload_dependents", False
+    )
     if not isinstance(dependents, bool):
         shown = str(dependents)[:SHOWN_MAX]
         raise BadRequest(f"parameters.unload_dependents: expected true or false, got {shown!r}")
 
 
-def read_settings(body: bytes) -> dict[str, Any]:
-    """Return the settings that a body wants to change, {} for an empty one. Raises BadRequest."""
-    return _read(body, dict[str, Any])
-
-
-def _read(body: bytes, kind: type[T]) -> T:
+def read_repository_request(body: bytes, kind: type[T]) -> T:
+    """Return the request of a body, which may be empty. Raises BadRequest."""
     return read_json(body.strip() or b"{}", kind, "the body")

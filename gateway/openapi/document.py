@@ -72,7 +72,10 @@ def make_document(info: dict[str, Any], routes: Sequence[Route]) -> dict[str, An
         "components": {
             "schemas": components,
             "responses": problems,
-            "headers": {name: _header(name) for name in _HEADERS},
+            "headers": {
+                name: {"description": text, "schema": {"type": "string"}}
+                for name, text in _HEADERS.items()
+            },
             "securitySchemes": _SCHEMES,
         },
     }
@@ -191,10 +194,6 @@ def _problem(
         "headers": {"Retry-After": _header_ref("Retry-After")},
         "content": content,
     }
-
-
-def _header(name: str) -> dict[str, Any]:
-    return {"description": _HEADERS[name], "schema": {"type": "string"}}
 
 
 def _header_ref(name: str) -> dict[str, str]:

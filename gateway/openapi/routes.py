@@ -91,9 +91,9 @@ WORDS: Final = {
 }
 
 
-def json_of(type: Any, example: Any = None) -> tuple[Content, ...]:
+def json_of(type: Any) -> tuple[Content, ...]:
     """Return a JSON body of a type."""
-    return (Content(JSON, type, example),)
+    return (Content(JSON, type),)
 
 
 def answered(type: Any, *, status: int = OK, headers: tuple[str, ...] = ()) -> Answer:

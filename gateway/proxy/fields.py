@@ -13,15 +13,13 @@ Field = tuple[bytes, bytes]
 
 TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 """RFC 9110 section 5.6.2."""
-LENGTH_DIGITS_MAX: Final = 18
 BARE_END: Final = "expected CRLF at the end of each line, got a bare CR or LF"
 # Possessive, so that a section is refused in linear time.
 _SECTION: Final = re.compile(rb"(?:" + TOKEN + rb"+:[\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n")
 _NAME: Final = re.compile(TOKEN)
 _PADDED_NAME: Final = re.compile(TOKEN + rb"[ \t]+")
-_END: Final = b"\r\n\r\n"
+HEAD_END: Final = b"\r\n\r\n"
 _BARE: Final = re.compile(rb"\r(?!\n|\Z)|(?<!\r)\n")
-_LENGTH: Final = re.compile(rb"0|[1-9][0-9]{0,%d}" % (LENGTH_DIGITS_MAX - 1))
 _PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
 
@@ -53,12 +51,11 @@ class Fields(NamedTuple):
     def items(self, name: bytes) -> list[bytes]:
         """Return the lower-case items of a comma-separated list, without empty ones."""
         value = self.values.get(name)
-        return [] if value is None else split_list(value)
-
-
-def split_list(value: bytes) -> list[bytes]:
-    """Return the lower-case items of a comma-separated list, without empty ones."""
-    return [item for part in value.lower().split(b",") if (item := part.strip(b" \t"))]
+        return (
+            []
+            if value is None
+            else [item for part in value.lower().split(b",") if (item := part.strip(b" \t"))]
+        )
 
 
 def find_head_end(data: bytes | bytearray, start: int = 0) -> int:
@@ -69,9 +66,9 @@ def find_head_end(data: bytes | bytearray, start: int = 0) -> int:
     but two recipients that differ there see different messages. Its sender may be waiting for an
     answer, so the end of such a head is not awaited.
     """
-    found = data.find(_END, max(0, start - len(_END) + 1))
+    found = data.find(HEAD_END, max(0, start - len(HEAD_END) + 1))
     if found >= 0:
-        return found + len(_END)
+        return found + len(HEAD_END)
     if _BARE.search(data, max(0, start - 1)):
         raise Malformed(BARE_END)
     return -1
@@ -129,32 +126,6 @@ def _what_is_wrong(section: bytes) -> str:
         if not _SECTION.fullmatch(b"A:%b\r\n\r\n" % value):
             return "expected no control characters in field values"
     return "expected an empty line after the last field"
-
-
-def read_framing(fields: Fields, minor: int) -> tuple[int | None, bool]:
-    """Return what Content-Length says, None without it, and whether the body is chunked.
-
-    Raises Malformed if two recipients of an HTTP/1.`minor` message could disagree about the end of
-    its body (RFC 9112 section 6).
-    """
-    length, coding = fields.values.get(b"content-length"), fields.values.get(b"transfer-encoding")
-    if length is None and coding is None:
-        return None, False
-    if coding is None and length is not None:
-        if b"content-length" in fields.repeated:
-            raise Malformed("Content-Length: expected one field, got several")
-        if not _LENGTH.fullmatch(length):
-            raise Malformed(
-                f"Content-Length: expected a plain number of at most {LENGTH_DIGITS_MAX} digits"
-            )
-        return int(length), False
-    if length is not None:
-        raise Malformed("expected Content-Length or Transfer-Encoding, got both")
-    if minor == 0:
-        raise Malformed("Transfer-Encoding: expected HTTP/1.1, got HTTP/1.0")
-    if coding is None or coding.lower() != b"chunked":
-        raise Malformed("Transfer-Encoding: expected exactly chunked")
-    return None, True
 
 
 def read_connection(fields: Fields, minor: int) -> tuple[bool, frozenset[bytes]]:

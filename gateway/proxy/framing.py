@@ -14,6 +14,7 @@ from registry.field_classes import Direction, is_barred
 from registry.key_form import KEY_FORM
 
 Data = bytes | bytearray | memoryview
+LENGTH_DIGITS_MAX: Final = 18
 TRAILERS_MAX: Final = 16 * 1024
 TRAILER_FIELDS_MAX: Final = 100
 EXTENSIONS_MAX: Final = 256
@@ -24,6 +25,7 @@ ALL_EXTENSIONS_MAX: Final = 16 * 1024
 each chunk."""
 EXTENSION_SPARE: Final = 16
 LAST_CHUNK: Final = b"0\r\n\r\n"
+_LENGTH: Final = re.compile(rb"0|[1-9][0-9]{0,%d}" % (LENGTH_DIGITS_MAX - 1))
 _SIZE_LINE_MAX: Final = 16 + 15 + 1 + EXTENSIONS_MAX + 2
 _SIZE_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]{1,15})((?:;" + TOKEN + rb"+(?:=" + TOKEN + rb"+)?+)*+)\r\n"
@@ -73,6 +75,32 @@ CHUNKED: Final = Framing(BodyKind.CHUNKED)
 UNTIL_CLOSE: Final = Framing(BodyKind.UNTIL_CLOSE)
 
 
+def read_framing(fields: Fields, minor: int) -> Framing | None:
+    """Return how Content-Length or Transfer-Encoding frame the body, None if neither is there.
+
+    Raises Malformed if two recipients of an HTTP/1.`minor` message could disagree about the end of
+    its body (RFC 9112 section 6).
+    """
+    length, coding = fields.values.get(b"content-length"), fields.values.get(b"transfer-encoding")
+    if length is None and coding is None:
+        return None
+    if coding is None and length is not None:
+        if b"content-length" in fields.repeated:
+            raise Malformed("Content-Length: expected one field, got several")
+        if not _LENGTH.fullmatch(length):
+            raise Malformed(
+                f"Content-Length: expected a plain number of at most {LENGTH_DIGITS_MAX} digits"
+            )
+        return Framing(BodyKind.LENGTH, int(length))
+    if length is not None:
+        raise Malformed("expected Content-Length or Transfer-Encoding, got both")
+    if minor == 0:
+        raise Malformed("Transfer-Encoding: expected HTTP/1.1, got HTTP/1.0")
+    if coding is None or coding.lower() != b"chunked":
+        raise Malformed("Transfer-Encoding: expected exactly chunked")
+    return CHUNKED
+
+
 class BodyFramer(Protocol):
     """Finds the end of one body."""
 
@@ -83,9 +111,6 @@ class BodyFramer(Protocol):
 
         `into` collects the content without chunk framing. Raises Malformed.
         """
-
-    def eof(self) -> None:
-        """Handle the end of the connection. Raises Malformed if the body is truncated."""
 
 
 class LengthBody:
@@ -106,11 +131,6 @@ class LengthBody:
             into.append(data if count == len(data) else data[:count])
         return count
 
-    def eof(self) -> None:
-        """Raise Malformed if bytes are missing."""
-        if self.missing:
-            raise Malformed(f"the body ended {self.missing} bytes too early")
-
 
 class UntilCloseBody:
     """Body of an answer that ends with the connection."""
@@ -125,10 +145,6 @@ class UntilCloseBody:
         if into is not None and data:
             into.append(data)
         return len(data)
-
-    def eof(self) -> None:
-        """Complete the body."""
-        self.is_complete = True
 
 
 class _Part(Enum):
@@ -171,11 +187,6 @@ class ChunkedBody:
             else:
                 at = self._read_trailers(data, at)
         return at
-
-    def eof(self) -> None:
-        """Raise Malformed unless the body is complete."""
-        if not self.is_complete:
-            raise Malformed("the body ended before its last chunk")
 
     def _read_size(self, data: Data, at: int) -> int:
         """Read a line with the size of a chunk, or keep the part of it that is there."""

@@ -58,6 +58,13 @@ class ClientSide(Protocol):
         """Return whether the client is still there, as far as that can be known without reading."""
 
 
+def answer_last(client: ClientSide, reply: Reply, *, keeps: bool) -> None:
+    """Answer a request and end it. `keeps`: the connection may carry another request."""
+    keeps = keeps and not reply.closes
+    client.answer(reply if keeps else reply.closing())
+    client.finish(keep=keeps)
+
+
 class ClientExchange(Protocol):
     """An exchange as its client's connection sees it. Event loop thread only."""
 

@@ -15,9 +15,8 @@ from gateway.proxy.fields import (
     Malformed,
     parse_fields,
     read_connection,
-    read_framing,
 )
-from gateway.proxy.framing import CHUNKED, NO_BODY, BodyKind, Framing
+from gateway.proxy.framing import NO_BODY, Framing, read_framing
 from registry.errors import BadRequest, ExpectationFailed, HeadTooLarge
 
 HEAD_MAX: Final = 32 * 1024
@@ -88,16 +87,13 @@ def header_of(head: RequestHead) -> Callable[[str], str | None]:
 def _checked(line: re.Match[bytes], fields: Fields) -> RequestHead:
     """Return the head after the checks of fields. Raises Malformed and ExpectationFailed."""
     minor = int(line[3])
-    length, is_chunked = read_framing(fields, minor)
-    framing = CHUNKED if is_chunked else NO_BODY
-    if length is not None:
-        framing = Framing(BodyKind.LENGTH, length)
+    framing = read_framing(fields, minor) or NO_BODY
     _check_host(fields)
     if _LATER.isdisjoint(fields.values):
         return RequestHead(line[1], line[2], minor, fields, framing, minor == 1)
     keep_alive, options = read_connection(fields, minor)
     upgrade = tuple(fields.items(b"upgrade")) if minor and b"upgrade" in options else ()
-    expects = _is_expecting(fields) and minor == 1 and (is_chunked or bool(length))
+    expects = _is_expecting(fields) and minor == 1 and not framing.is_empty
     return RequestHead(
         line[1], line[2], minor, fields, framing, keep_alive, expects, options, upgrade
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from gateway.proxy.fields import Fields, Malformed, parse_fields, read_connection, read_framing
-from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, BodyKind, Framing
+from gateway.proxy.fields import Fields, Malformed, parse_fields, read_connection
+from gateway.proxy.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, Framing, read_framing
 
 HEAD_MAX: Final = 64 * 1024
 FIELDS_MAX: Final = 200
@@ -60,17 +60,14 @@ def parse_response_head(raw: bytes, method: bytes) -> ResponseHead:
     try:
         fields = parse_fields(raw, line.end(), FIELDS_MAX)
         keep_alive, options = read_connection(fields, minor)
-        length, is_chunked = read_framing(fields, minor)
+        framing = read_framing(fields, minor)
     except Malformed as error:
         raise UpstreamError(str(error)) from None
     if status < 200 or status in _BODILESS or method == b"HEAD":
         # Some servers send a body nevertheless: only bytes that nobody reads again may follow.
-        keep_alive = keep_alive and not (is_chunked or (status == NO_CONTENT and length))
+        length = 0 if framing is None else framing.length
+        keep_alive = keep_alive and framing != CHUNKED and not (status == NO_CONTENT and length)
         framing = NO_BODY
-    elif is_chunked:
-        framing = CHUNKED
-    elif length is not None:
-        framing = Framing(BodyKind.LENGTH, length)
-    else:
+    elif framing is None:
         framing, keep_alive = UNTIL_CLOSE, False
     return ResponseHead(minor, status, line[3] or b"", fields, framing, keep_alive, options)

@@ -37,13 +37,12 @@ class Fail(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Facts about an exchange whose connection was refused or lost.
+    """Facts about an exchange whose connection was lost.
 
-    `was_refused`: the connection was never made, so nothing was sent. `answer_bytes`: without
-    interim answers (1xx). `is_reused`: the connection had served another exchange. `died`: the
-    replica's process is gone. `is_body_kept`: every body byte that was sent can be sent again.
-    `sends`: times that the request was sent, this one included, without those that row 10 made
-    good. `is_late`: the time for another
+    `answer_bytes`: without interim answers (1xx). `is_reused`: the connection had served another
+    exchange. `died`: the replica's process is gone. `is_body_kept`: every body byte that was sent
+    can be sent again. `sends`: times that the request was sent, this one included, without those
+    that row 8 made good. `is_late`: the time for another
     try is over. `unsent`: number of connections of this exchange that had ended before the request
     was sent, this one included, none of which is counted in `sends`; 0 if the request was sent on
     this one. `deaths`: replicas that died before their answers, this one included, where that
@@ -51,7 +50,6 @@ class Loss(NamedTuple):
     """
 
     method: bytes
-    was_refused: bool = False
     answer_bytes: int = 0
     is_reused: bool = False
     died: bool = False
@@ -76,28 +74,25 @@ def _may_rerun(loss: Loss) -> bool:
 
 
 ROWS: Final = (
-    # 1, 2. Nothing was sent: any method, as long as there is time.
-    Row(lambda it: it.was_refused and not it.is_late, Resend.QUEUE),
-    Row(lambda it: it.was_refused, "the function's server accepts no connections"),
-    # 3, 4. Nothing was sent, but the server takes connections: a few tries more.
+    # 1, 2. Nothing was sent, and the server takes connections: any method, a few tries more.
     Row(lambda it: 0 < it.unsent <= UNSENT_MAX and not it.is_late, Resend.QUEUE),
     Row(lambda it: it.unsent > 0, "{lost} before the request was sent"),
-    # 5. The client may have a part of the answer.
+    # 3. The client may have a part of the answer.
     Row(lambda it: it.answer_bytes > 0, "{lost} in the middle of its answer"),
-    # 6. A part of the body is gone.
+    # 4. A part of the body is gone.
     Row(lambda it: not it.is_body_kept, "{lost} before its answer; the body was not kept"),
-    # 7. The function's settings forbid a second run. Its connections are not reused, so that
+    # 5. The function's settings forbid a second run. Its connections are not reused, so that
     # none is lost because it was idle.
     Row(lambda it: it.retry == "never", "{lost} before its answer; retry is never"),
-    # 8, 9. It was sent again already, or there is no time.
+    # 6, 7. It was sent again already, or there is no time.
     Row(lambda it: it.sends >= SENDS_MAX, "{lost} before its answer, twice"),
     Row(lambda it: it.is_late, "{lost} before its answer; the time to wait is over"),
-    # 10. An idle connection was closed while the request was on its way: any method.
+    # 8. An idle connection was closed while the request was on its way: any method.
     Row(lambda it: it.is_reused and not (it.died or it.is_broken), Resend.FRESH),
-    # 11, 12. The request may have been run, and may be run again.
+    # 9, 10. The request may have been run, and may be run again.
     Row(lambda it: _may_rerun(it) and (it.died or it.is_broken), Resend.QUEUE),
     Row(_may_rerun, Resend.FRESH),
-    # 13. The request may have been run, and must not be run twice.
+    # 11. The request may have been run, and must not be run twice.
     Row(lambda _: True, "{lost} before its answer; the request may have been run"),
 )
 

@@ -18,12 +18,14 @@ NUMBER_MAX: Final = 4096
 """Max bytes of a number."""
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _SPACE: Final = rb"[ \t\n\r]*+"
-_NAME: Final = re.compile(_SPACE + b"(" + _STRING + b")" + _SPACE + b":" + _SPACE, re.DOTALL)
+NAME: Final = re.compile(_SPACE + b"(" + _STRING + b")" + _SPACE + b":" + _SPACE, re.DOTALL)
+"""The name of a member and what stands before its value."""
 _PLAIN: Final = re.compile(_STRING + rb"|[-+.0-9A-Za-z]{1,%d}+" % NUMBER_MAX, re.DOTALL)
 """A value that is neither an object nor an array."""
 _SIGN: Final = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+([\[\]{}]?)", re.DOTALL)
 """The next bracket and what stands before it: none at the end, or before a text that is cut."""
-_NEXT: Final = re.compile(_SPACE + rb"([,}])")
+NEXT: Final = re.compile(_SPACE + rb"([,}])")
+"""The sign behind a value."""
 
 
 class Member(NamedTuple):
@@ -50,12 +52,12 @@ def members_of(text: bytes, at: int) -> Iterator[Member]:
     At most MEMBERS_MAX, and with BRACKETS_MAX objects and arrays.
     """
     left, first = BRACKETS_MAX, at + 1
-    name = _NAME.match(text, first) if text[at : at + 1] == b"{" else None
+    name = NAME.match(text, first) if text[at : at + 1] == b"{" else None
     for _ in range(MEMBERS_MAX):
         if name is None:
             return
         end, left = end_of_value(text, name.end(), left)
-        after = _NEXT.match(text, end) if end >= 0 else None
+        after = NEXT.match(text, end) if end >= 0 else None
         goes_on = after is not None and after[1] == b","
         behind = after.start(1) if after is not None and goes_on else end
         is_last = after is not None and not goes_on
@@ -63,7 +65,7 @@ def members_of(text: bytes, at: int) -> Iterator[Member]:
         if after is None or is_last:
             return
         first = after.end()
-        name = _NAME.match(text, first)
+        name = NAME.match(text, first)
 
 
 def find_members(text: bytes, at: int, wanted: tuple[bytes, ...]) -> dict[bytes, tuple[int, int]]:

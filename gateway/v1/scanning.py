@@ -20,6 +20,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
+from gateway.v1.answer_members import NAME, NEXT
 from gateway.v1.bounds import DEPTH, MEMBERS_MAX, SLICE, check_structure
 from registry.errors import BadRequest
 
@@ -29,11 +30,6 @@ VALUE_MAX: Final = 4096
 """Max bytes of a value that is decoded, as it stands in the body, and of a number."""
 MODEL_MAX: Final = 256
 """Max characters of a model's name."""
-_SPACE: Final = rb"[ \t\n\r]*+"
-_NAME: Final = re.compile(
-    _SPACE + rb'("[^"\\]*+(?:\\.[^"\\]*+)*+")' + _SPACE + b":" + _SPACE, re.DOTALL
-)
-_NEXT: Final = re.compile(_SPACE + rb"([,}])")
 _MARK: Final = b"\xef\xbb\xbf"
 """Byte order mark, which RFC 8259 section 8.1 lets parsers ignore."""
 _LENIENT: Final = (
@@ -204,10 +200,10 @@ def _placed(body: bytes, other: bytes, found: Mapping[str, msgspec.Raw]) -> dict
     """
     view, members = memoryview(body), dict[str, msgspec.Raw]()
     at = other.index(b"{") + 1
-    while (name := _NAME.match(other, at)) is not None:
+    while (name := NAME.match(other, at)) is not None:
         key, value = _text(body[slice(*name.span(1))]), found.get(_text(name[1]), _NONE)
         end = name.end() + len(value)
-        after = _NEXT.match(other, end)
+        after = NEXT.match(other, end)
         if key in members or after is None or not other.startswith(value, name.end()):
             raise BadRequest(f"the body: expected each member once, got {key[:40]!r} twice")
         members[key], at = msgspec.Raw(view[name.end() : end]), after.end()

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
 
-
-class Scan(Protocol):
-    """A scan that is done step by step."""
-
-    def continue_scan(self) -> bool:
-        """Do one step; return whether the scan goes on."""
+Scan = Callable[[], bool]
+"""Does one step of a scan; returns whether that goes on."""
 
 
 class ScanTurns:
@@ -35,7 +31,7 @@ class ScanTurns:
     def _turn(self) -> None:
         """Do a step of the first scan, which then waits behind the others."""
         scan = self._waiting[0]
-        goes_on = scan.continue_scan()
+        goes_on = scan()
         self._waiting.popleft()
         if goes_on:
             self._waiting.append(scan)

@@ -16,12 +16,12 @@ BuildOutcome = Literal["ended", "given_up", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Record and start a replica of `pool` on `device` of `host`. For a standby `pool` is "", and
-    `device` is "" unless it is a GPU."""
+    """Record and start a replica of `pool` on `devices` of `host`. For a standby `pool` is "", and
+    `devices` are none unless it has a GPU."""
 
     id: str
     pool: str
-    device: str
+    devices: tuple[str, ...]
     role: Role
     phases: dict[str, float]
     host: str = LOCAL_HOST
@@ -33,7 +33,7 @@ class Assign:
 
     id: str
     pool: str
-    device: str
+    devices: tuple[str, ...]
     role: Role
     phases: dict[str, float]
 
@@ -210,7 +210,7 @@ class RecordColdStart:
 
     key: str
     id: str
-    device: str
+    devices: tuple[str, ...]
     total_ms: float
     phases: dict[str, float]
     outcome: str

@@ -90,7 +90,7 @@ class Found:
 
     id: str
     pool: str
-    device: str
+    devices: tuple[str, ...]
     role: Role = "serve"
     host: str = LOCAL_HOST
 

@@ -125,6 +125,11 @@ class Machine:
         """Every device of every host."""
         return self.cluster.ledger.devices
 
+    def first_device(self, devices: Iterable[str]) -> Device | None:
+        """Return the first of these devices that is known, None if none is. All devices of a
+        replica are of one kind and type."""
+        return next((self.devices[one] for one in devices if one in self.devices), None)
+
     def cordons(self) -> dict[str, str]:
         """Return the reason of every cordon by device id."""
         return {id: cordon.reason for id, cordon in self.cluster.ledger.cordons.items()}

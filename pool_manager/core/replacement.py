@@ -143,13 +143,14 @@ class Replacements:
     def _follow(
         self, replica: Replica, judged: Judgement, now: float, commands: list[Command]
     ) -> None:
-        watch = replica.watch
-        assert watch is not None
-        is_probed = replica.condemned in (Cause.REFUSED, Cause.FAILING, Cause.UNREADY)
-        works = watch.is_right if is_probed else False
-        if replica.condemned not in (Cause.REFUSED, Cause.WRONG):
-            works = works or judged.verdict is Verdict.MOVED
-        if works:
+        """Take back a server that works again: exchanges move, or the probe that condemned it is
+        answered. Those of one that refuses connections or answers wrong move all the same. Else it
+        ends once enough others are ready."""
+        assert replica.watch is not None
+        cause = replica.condemned
+        moves = judged.verdict is Verdict.MOVED and cause not in (Cause.REFUSED, Cause.WRONG)
+        is_probed = cause in (Cause.REFUSED, Cause.FAILING, Cause.UNREADY)
+        if moves or (is_probed and replica.watch.is_right):
             # `ReplicaLifecycle.revoke_unclaimed` revokes the drain.
             replica.condemned, replica.trouble = None, ""
             return
@@ -173,14 +174,13 @@ class Replacements:
         is_known = bool(trouble) == bool(replica.trouble) and replica.reported is judged.cause
         if is_known:
             return set()
-        text = f"{replica.id} {NOT_ANSWERING}: {trouble}"
-        if not trouble:
-            how = "answers again" if works else "is waited for no more"
-            text = f"{replica.id} {how}"
-        else:
+        text = f"{NOT_ANSWERING}: {trouble}"
+        if trouble:
             commands.append(RecordSilence(replica.pool, replica.id, trouble))
+        else:
+            text = "answers again" if works else "is waited for no more"
         replica.trouble, replica.reported = trouble, judged.cause
-        commands.append(Note(replica.pool, text))
+        commands.append(Note(replica.pool, f"{replica.id} {text}"))
         self._cluster.changed.add(replica.pool)
         return {replica.pool}
 

@@ -210,10 +210,12 @@ class ReplicaLifecycle:
         self._cluster.pools[replica.pool].quiet_until_s = 0.0
         self._cluster.changed.add(replica.pool)
 
-    def assign(self, standby: Replica, pool: Pool, device: str, now: float) -> list[Command]:
+    def assign(
+        self, standby: Replica, pool: Pool, devices: tuple[str, ...], now: float
+    ) -> list[Command]:
         """Assign a standby to a pool; return the commands. A standby that is still STARTING gets
         its model after its HELLO."""
-        self._cluster.assign(standby, pool, device)
+        self._cluster.assign(standby, pool, devices)
         standby.since_s = standby.last_used_s = now
         standby.adopted = False
         if standby.state is State.STARTING:
@@ -247,7 +249,7 @@ class ReplicaLifecycle:
             host = replica.host
             touched |= {
                 self._cluster.standby_key("", host),
-                self._cluster.standby_key(replica.device, host),
+                *(self._cluster.standby_key(one, host) for one in replica.devices),
             }
         if before is State.DRAINING and replica.state is State.READY:
             # Pools that waited for its device must be placed elsewhere.
@@ -284,7 +286,7 @@ class ReplicaLifecycle:
         standby.batches = self._cluster.pools[standby.pool].spec.batches
         self.advance(standby, Step.BOUND, now)
         phases = dict(standby.phases)
-        return Assign(standby.id, standby.pool, standby.device, standby.role, phases)
+        return Assign(standby.id, standby.pool, standby.devices, standby.role, phases)
 
     def _loaded(
         self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
@@ -325,10 +327,10 @@ class ReplicaLifecycle:
     ) -> None:
         """Report the end of a trial or of a build that has done its work."""
         if replica.role == "build":
-            end = EndBuild(replica.pool, "ended", replica.device, dict(event.report))
+            end = EndBuild(replica.pool, "ended", replica.first_device, dict(event.report))
             self._end_build(replica, end, commands)
         else:
-            device = self._cluster.ledger.devices[replica.device]
+            device = self._cluster.ledger.devices[replica.first_device]
             pool = self._cluster.pools[replica.pool]
             placed = {"device_kind": device.kind, "device_type": device.type}
             made_room = {"made_room": pool.made_room} if pool.made_room else {}
@@ -354,7 +356,7 @@ class ReplicaLifecycle:
         replica.not_compiled = reason
         text = f"{replica.id} does not use the compiled model: {reason}"
         commands.append(Note(replica.pool, text))
-        commands.append(RecordNotCompiled(replica.pool, replica.device, reason))
+        commands.append(RecordNotCompiled(replica.pool, replica.first_device, reason))
 
     def _refuted(
         self,
@@ -479,7 +481,7 @@ class ReplicaLifecycle:
             RecordColdStart(
                 replica.pool,
                 replica.id,
-                replica.device,
+                replica.devices,
                 total_ms,
                 dict(replica.phases),
                 outcome,

@@ -276,7 +276,8 @@ class Replica:
 
     id: str
     pool: str
-    device: str
+    devices: tuple[str, ...]
+    """Ids of its devices on `host`; none of a standby for CPU slots."""
     role: Role
     since_s: float
     state: State = State.STARTING
@@ -316,6 +317,12 @@ class Replica:
     """Why it counts as not answering, "" if it answers."""
     is_kept_wrong: bool = False
     """Whether it answered its golden sample wrong, and it is noted why it is not replaced."""
+
+    @property
+    def first_device(self) -> str:
+        """Its first device, "" without one: the device of a standby or a build, which never have
+        several, and the one that stands for all where one is shown."""
+        return self.devices[0] if self.devices else ""
 
     def is_hung(self, now: float) -> bool:
         """Whether it is being replaced, and nothing has moved on it for QUIET_S."""

@@ -44,7 +44,7 @@ def health_settings(table: HealthTable, server: ServerSettings) -> Health:
     every_s, key = table.sample_every_s, "health.sample_every_s"
     if 0 < every_s < EVERY_LEAST_S:
         raise refused(key, f"0, or at least {EVERY_LEAST_S:g}", every_s)
-    if every_s and not server.wants_golden:
+    if every_s and server.why_not_golden:
         advice = "0 without a golden sample ([openai], or [[sample]] with golden = true)"
         raise refused(key, advice, every_s)
     if table.counter and not _METRIC.fullmatch(table.counter):

@@ -38,6 +38,7 @@ from tests.chaos import (
     restarts,
     rounds,
     row_graphs,
+    sick_servers,
     strangers,
     together,
     turns,
@@ -181,6 +182,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "killed-servers": lambda data, given: killed_servers.run(data, given.seed),
     "kept-streams": lambda data, _given: kept_streams.run(data),
     "python-streams": lambda data, given: python_streams.run(data, python_streams.Dose(given.seed)),
+    "sick-servers": lambda data, _given: sick_servers.run(data),
     "exact-servers": lambda data, _given: exact_servers.run(data),
     "chats": lambda data, given: chats.run(
         data, chats.Dose(given.seed, seconds=60 * given.minutes)

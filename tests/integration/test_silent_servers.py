@@ -105,7 +105,7 @@ def test_a_server_that_does_not_answer_its_sample_is_replaced(
     stream.end()
 
     last = stream.rest.rstrip().rpartition(b"data: ")[2]
-    assert json.loads(last)["error"]["code"] == "upstream_failed"
+    assert json.loads(last)["error"]["code"] == "replica_hung"
     replaced = 'fngate_replicas_replaced_total{function="hung",namespace="default",reason='
     assert f'{replaced}"hung_idle"}} 1.0' in metrics(server)
     assert CHECKS % ("hung", "no_answer") in metrics(server)

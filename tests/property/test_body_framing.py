@@ -74,10 +74,9 @@ def verdict(raw: bytes, sizes: list[int]) -> tuple[int, bytes] | None:
     framer = ChunkedBody()
     try:
         found = feed_pieces(framer, pieces(raw, sizes))
-        framer.eof()
     except Malformed:
         return None
-    return found
+    return found if framer.is_complete else None
 
 
 @given(seed=st.integers(), noise=st.binary(max_size=4), at=st.integers(0, 600), sizes=cuts)

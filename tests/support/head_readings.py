@@ -10,9 +10,9 @@ from typing import Any
 import httptools
 
 from gateway.proxy.answering import Answering, forward_answer
-from gateway.proxy.fields import Field, Malformed, find_head_end, parse_fields, read_framing
+from gateway.proxy.fields import Field, Malformed, find_head_end, parse_fields
 from gateway.proxy.forwarding import Forwarding, forward_request
-from gateway.proxy.framing import BodyKind, Data, make_framer
+from gateway.proxy.framing import BodyKind, Data, make_framer, read_framing
 from gateway.proxy.request_head import FIELDS_MAX, RequestHead, parse_request_head
 from gateway.proxy.response_head import ResponseHead, parse_response_head
 from gateway.proxy.targets import split_target
@@ -142,8 +142,9 @@ def accepted_response(raw: bytes, method: bytes) -> tuple[ResponseHead, bytes, b
         head = parse_response_head(raw[:end], method)
         framer, content = make_framer(head.framing), list[Data]()
         taken = framer.feed(raw[end:], content)
-        framer.eof()
     except Malformed:
+        return None
+    if not (framer.is_complete or head.framing.kind is BodyKind.UNTIL_CLOSE):
         return None
     return head, raw[end : end + taken], b"".join(content)
 

@@ -192,10 +192,10 @@ class Channel:
         """Send a well-formed RESPONSE."""
         self.send(Kind.RESPONSE, id, body, meta=ANSWER)
 
-    async def greet(self, body: bytes = b"") -> None:
-        """Receive HELLO and answer it."""
-        assert (await self.next(Kind.HELLO)).aux == VERSION
-        self.send(Kind.HELLO, body=body, aux=VERSION)
+    async def greet(self, body: bytes = b"", link: int = VERSION) -> None:
+        """Receive HELLO of a link version and answer it."""
+        assert (await self.next(Kind.HELLO)).aux == link
+        self.send(Kind.HELLO, body=body, aux=link)
 
 
 class RemotePeer:
@@ -248,7 +248,7 @@ class RemotePeer:
             "path": str(self.path),
             "limit": 4,
             "marks_started": True,
-            "device": "gpu2/cuda:0",
+            "devices": ("gpu2/cuda:0",),
             "phases": {"load": 5.0},
             "host": HOST,
             "greeting": GREETING,

@@ -127,7 +127,7 @@ class Sidecar:
             "path": str(self.path),
             "limit": 2,
             "marks_started": True,
-            "device": "cpu:0",
+            "devices": ("cpu:0",),
             "phases": {"load": 5.0},
             "is_server": True,
         }

@@ -15,7 +15,7 @@ from gateway.admission.calls import REQUEST_ID
 from gateway.proxy.fields import Malformed
 from gateway.proxy.framing import BodyKind, Framing, encode_chunk, make_framer
 from gateway.proxy.plan import State
-from gateway.replies import CLOSE, Reply
+from gateway.proxy.ports import answer_last
 from gateway.v1.bounds import SLICE
 from gateway.v1.waiting import WaitingStream
 from registry.errors import BadRequest, BodyTimeout, BodyTooLarge, FnError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.proxy.framing import BodyFramer, Data
     from gateway.proxy.ports import ClientSide
     from gateway.proxy.request_head import RequestHead
+    from gateway.replies import Reply
     from gateway.v1.endpoints import Endpoint
     from gateway.v1.multipart import FormRequest
     from gateway.v1.rewriting import ModelAnswer
@@ -326,7 +327,7 @@ class ModelRequest:
         self._state = _State.SCANNING
         self._scanning = self._scan()
         if self._size > SMALL_MAX or self.continue_scan():
-            self._models.turns.add(self)
+            self._models.turns.add(self.continue_scan)
 
     def _scan(self) -> Generator[None, None, None]:
         """Scan the body and begin the exchange; yields where the loop should take a turn."""
@@ -376,11 +377,8 @@ class ModelRequest:
             return
         self._leave()
         reply = self.journal.problem(error, None, self._size)
-        keep = self.decided.head.keep_alive and self.is_request_whole and not reply.closes
-        if not keep and not reply.closes:
-            reply = reply._replace(headers=(*reply.headers, CLOSE))
-        self._client.answer(reply)
-        self._client.finish(keep=keep)
+        keeps = self.decided.head.keep_alive and self.is_request_whole
+        answer_last(self._client, reply, keeps=keeps)
 
     def _leave(self) -> None:
         self._state = _State.OVER

@@ -286,9 +286,6 @@ class ModelRequests:
     ) -> tuple[ExchangePlan, bytes]:
         """Return what `_decide` returned for a request whose route is known."""
         journal.applied, journal.added = known.applied, known.added
-        if not known.plan.is_free:
-            function = known.deployed.function
-            self._invoker.history.arrived(function.namespace, function.name)
         cut = CutHead(b"", b"", size, Correlation("", journal.traceparent))
         return known.plan, known.request(cut, journal.request_id)
 

@@ -18,7 +18,7 @@ from gateway.http.call_route import credential_in, head_of, invoke
 from gateway.http.oip.served import ServedModels
 from gateway.oip import documents
 from gateway.oip.names import served_name
-from gateway.oip.repository import read_index, read_settings
+from gateway.oip.repository import IndexRequest, Settings, read_repository_request
 from gateway.problems import json_answer
 from registry.errors import (
     Asleep,
@@ -205,7 +205,7 @@ class OipRoutes:
 
     async def _index(self, request: web.Request) -> web.Response:
         self._identify(request)
-        asked = read_index(await self._body(request))
+        asked = read_repository_request(await self._body(request), IndexRequest)
         return json_answer(self.models.index(credential_in(request), only_ready=asked.ready))
 
     async def _load(self, request: web.Request) -> web.Response:
@@ -262,7 +262,7 @@ class OipRoutes:
 
     async def _refuse_changes(self, request: web.Request, text: str) -> None:
         """Raise BadRequest if a body wants to change settings; null is Triton's "as before"."""
-        asked = read_settings(await self._body(request))
+        asked = read_repository_request(await self._body(request), Settings)
         if any(value is not None for value in asked.values()):
             raise BadRequest(text)
 

@@ -67,6 +67,7 @@ class Verdict(StrEnum):
     REPORT = "report"
     """The silence is above its limit, and there is no proof that the server hangs."""
     REPLACE = "replace"
+    """It hangs, or answers wrong: another replica is to take its place."""
 
 
 class Cause(StrEnum):
@@ -134,6 +135,7 @@ class Facts(NamedTuple):
     """What is known about a server at one reading. Times in seconds."""
 
     is_traced: bool = False
+    """Whether a debugger traces one of its processes."""
     is_late: bool = False
     """Whether the reading came LATE_S late, or is the first one."""
     is_open: bool = True
@@ -151,6 +153,7 @@ class Facts(NamedTuple):
     bad_probes: int = 0
     """Number of probes in a row that went wrong, the last one included."""
     silent_s: float = 0.0
+    """How long nothing has moved."""
     limit_s: float = UNLEARNT_S
     """The limit of this silence."""
     is_due: bool = False
@@ -162,6 +165,7 @@ class Facts(NamedTuple):
     is_idle: bool = False
     """Whether its processes and its GPU were idle for IDLE_READINGS."""
     is_learnt: bool = False
+    """Whether enough silences of the revision are known for a limit of its own."""
     longest_s: float = 0.0
     """The longest silence that ended well."""
     step_s: float = 900.0
@@ -174,7 +178,9 @@ class Row(NamedTuple):
     applies: Callable[[Facts], bool]
     verdict: Verdict
     text: str = ""
+    """Reason of REPORT and REPLACE, with names of facts in braces, `said` and `shown`."""
     cause: Cause | None = None
+    """That of REPLACE."""
 
 
 def _went_wrong(it: Facts, ready: Ready) -> bool:

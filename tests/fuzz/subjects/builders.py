@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from admin.api.aliases import AliasRequest
@@ -25,7 +26,13 @@ from gateway.grpc.request import REQUEST, read
 from gateway.hosts.upstream import _key
 from gateway.http.decompression import Inflater
 from gateway.oip.parameters import requested_scheduling
-from gateway.oip.repository import check_load, check_unload, read_index, read_settings
+from gateway.oip.repository import (
+    IndexRequest,
+    Settings,
+    check_load,
+    check_unload,
+    read_repository_request,
+)
 from gateway.openapi.descriptions import EXAMPLE_CHARS_MAX, example
 from gateway.openapi.function_document import function_document
 from gateway.socket_channel import hello_member
@@ -319,7 +326,12 @@ BUILDERS = (
     Subject("admin", _any_of(*map(_small, KINDS)), tuple(KINDS.values()), 64 * KIB),
     Subject(
         "repository",
-        _any_of(read_index, check_unload, check_load, read_settings),
+        _any_of(
+            partial(read_repository_request, kind=IndexRequest),
+            check_unload,
+            check_load,
+            partial(read_repository_request, kind=Settings),
+        ),
         (b'{"ready":true}', b'{"parameters":{"unload_dependents":true}}'),
         64 * KIB,
     ),

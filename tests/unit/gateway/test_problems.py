@@ -35,10 +35,9 @@ def test_a_problem_has_the_members_of_rfc_9457() -> None:
 
 def test_the_answer_is_a_problem_document() -> None:
     """The answer has the problem's status and the content type of RFC 9457."""
-    response = problems.answer(errors.Conflict("busy"), {"X": "1"})
+    response = problems.response_of(problems.reply(errors.Conflict("busy")))
 
     assert (response.status, response.content_type) == (409, "application/problem+json")
-    assert response.headers["X"] == "1"
     assert body(response)["status"] == 409
 
 
@@ -47,27 +46,29 @@ def test_the_answer_is_a_problem_document() -> None:
 )
 def test_retry_after_is_in_whole_seconds_from_one(seconds: float, header: str, field: int) -> None:
     """The header is at least one second, rounded up."""
-    response = problems.answer(errors.QueueFull("full", retry_after_s=seconds))
+    response = problems.response_of(problems.reply(errors.QueueFull("full", retry_after_s=seconds)))
 
     assert (response.headers["Retry-After"], body(response)["retry_after_s"]) == (header, field)
 
 
 def test_without_an_estimate_there_is_no_retry_after() -> None:
     """An error that a later retry cannot cure has no Retry-After."""
-    assert "Retry-After" not in problems.answer(errors.BadRequest("bad")).headers
+    assert (
+        "Retry-After" not in problems.response_of(problems.reply(errors.BadRequest("bad"))).headers
+    )
 
 
 def test_admin_detail_is_shown_to_administrators_only() -> None:
     """Log lines appear only in the answer to an administrator."""
     error = errors.FunctionFailing("broken", admin_detail={"log_tail": ["Traceback"]})
 
-    assert "log_tail" not in body(problems.answer(error))
-    assert body(problems.answer(error, for_admin=True))["log_tail"] == ["Traceback"]
+    assert "log_tail" not in body(problems.reply(error))
+    assert body(problems.reply(error, for_admin=True))["log_tail"] == ["Traceback"]
 
 
 def test_a_missing_key_is_challenged() -> None:
     """A 401 carries WWW-Authenticate (RFC 9110, 11.6.1)."""
-    headers = problems.answer(errors.NoKey("none")).headers
+    headers = problems.response_of(problems.reply(errors.NoKey("none"))).headers
 
     assert headers["WWW-Authenticate"] == 'Bearer realm="fngate"'
 
@@ -76,12 +77,15 @@ def test_a_wrong_method_lists_the_allowed_ones() -> None:
     """A 405 carries Allow (RFC 9110, 15.5.6)."""
     error = errors.MethodNotAllowed("no", detail={"allow": ["GET", "HEAD"]})
 
-    assert problems.answer(error).headers["Allow"] == "GET, HEAD"
+    assert problems.response_of(problems.reply(error)).headers["Allow"] == "GET, HEAD"
 
 
 def test_a_stopping_server_closes_its_connections() -> None:
     """`Connection: close` keeps clients from sending another request on the connection."""
-    assert problems.answer(errors.ShuttingDown("bye")).headers["Connection"] == "close"
+    assert (
+        problems.response_of(problems.reply(errors.ShuttingDown("bye"))).headers["Connection"]
+        == "close"
+    )
 
 
 def test_every_replica_error_code_has_an_error_class() -> None:
@@ -122,7 +126,7 @@ def test_plain_data_is_answered_as_json() -> None:
 def test_a_detail_that_is_no_utf_8_can_be_sent() -> None:
     """A header that is not UTF-8 arrives as lone surrogates; quoting it in a problem does not
     fail."""
-    response = problems.answer(errors.UnsupportedType("got '\udcff\udcfe'"))
+    response = problems.response_of(problems.reply(errors.UnsupportedType("got '\udcff\udcfe'")))
 
     assert response.status == 415
     assert isinstance(response.body, bytes)

@@ -8,7 +8,7 @@ from gateway.admission.access import Access
 from gateway.admission.credentials import DIRECT, Credential, Realm
 from gateway.pages.cookies import make_value
 from gateway.pages.origins import Asked
-from registry.errors import FnError, ForeignOrigin, NoKey
+from registry.errors import FnError, ForeignHost, ForeignOrigin, NoKey
 from registry.model.keys import Key
 from registry.openness import Openness
 from registry.store.keys import KeyRing, fingerprint
@@ -80,6 +80,21 @@ def test_listed_pages_may_send_calls_alone() -> None:
     rules.check_source(asked, "/fn/web")
     with pytest.raises(ForeignOrigin):
         rules.check_source(asked, "/admin/v1/keys")
+
+
+def test_pages_of_models_may_send_calls_alone() -> None:
+    """An origin of a model counts where it is given, at the paths of calls, and for no other."""
+    asked, models = (
+        Asked("POST", HOST, "https://app.example", "cross-site"),
+        {"https://app.example"},
+    )
+
+    access().check_source(asked, "/v1", models)
+    for path, others in (("/v1", {"https://other.example"}), ("/admin/v1/keys", models)):
+        with pytest.raises(ForeignOrigin):
+            access().check_source(asked, path, others)
+    with pytest.raises(ForeignHost):
+        access().check_source(asked._replace(host="evil.example"), "/v1", models)
 
 
 @pytest.mark.parametrize(

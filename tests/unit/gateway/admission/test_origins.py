@@ -8,7 +8,7 @@ import pytest
 
 from gateway.admission.access import Access
 from gateway.admission.origins import Origins
-from gateway.pages.origins import EXPOSED, Asked
+from gateway.pages.origins import EXPOSED
 from registry.catalog import Catalog, Deployed
 from registry.errors import ForeignOrigin
 from registry.model.keys import Key
@@ -114,14 +114,3 @@ def test_preflights() -> None:
     assert "Access-Control-Allow-Private-Network" not in dict(
         rules.preflight("OPTIONS", "/fn/f", plain.get) or ()
     )
-
-
-def test_another_page_is_refused() -> None:
-    """A page of another origin gets 403, and one of the same host does not."""
-    rules = made(APP)
-    rules.check(Asked("POST", HOST, APP, "cross-site"), "/v1")
-    rules.check(Asked("POST", HOST, f"http://{HOST}"), "/v1")
-    with pytest.raises(ForeignOrigin):
-        rules.check(Asked("POST", HOST, EVIL), "/v1")
-    with pytest.raises(ForeignOrigin):
-        rules.check(Asked("POST", HOST, None, "cross-site"), "/v1")

@@ -10,7 +10,7 @@ from gateway.data_links import Delivered
 from gateway.delivery import Delivery
 from gateway.links import IDLE_FRAMES_MAX
 from registry.errors import ReplicaDied
-from runtime_image.contract.link import Flag, Kind
+from runtime_image.contract.link import SPOKEN, Flag, Kind
 from tests.support.peers import ANSWER, KEY, Client
 from tests.support.remote_peers import Channel, RemotePeer, UnixHosts, published_afar
 
@@ -64,6 +64,20 @@ async def test_bodies_have_a_channel_of_their_own(
     assert (bytes(first.body), second.body) == (b"1" * 100_000, b"2")
     assert first.host == second.host == "gpu2"
     assert (hosts.calls.dials, hosts.bodies.dials) == (1, 1)
+
+
+async def test_each_channel_is_greeted_in_the_replicas_link_version(
+    delivery: Delivery, peer: RemotePeer, client: Client
+) -> None:
+    """A replica that an earlier server started gets its own version on both channels."""
+    link = SPOKEN[0]
+    delivery.receive_endpoints(published_afar(peer.endpoint(link=link)))
+    small = await peer.channel(greets=False)
+    await small.greet(link=link)
+    large = await peer.channel(greets=False)
+    await large.greet(link=link)
+
+    await both_up(delivery, client, (small, large))
 
 
 async def test_a_link_is_up_without_its_channel_for_bodies(

@@ -25,7 +25,7 @@ async def length(request: web.Request) -> web.Response:
     try:
         body = await read_body(request, MOST, 0.5)
     except FnError as error:
-        return problems.answer(error)
+        return problems.response_of(problems.reply(error))
     return problems.json_answer({"length": len(body)})
 
 

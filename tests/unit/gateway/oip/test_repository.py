@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gateway.oip.repository import (
+    IndexRequest,
+    Settings,
     check_load,
     check_unload,
-    read_index,
-    read_settings,
+    read_repository_request,
 )
 from registry.errors import BadRequest
 
@@ -18,7 +19,7 @@ from registry.errors import BadRequest
 )
 def test_an_index_may_be_of_ready_models(body: bytes, ready: bool) -> None:
     """Clients send an empty body, too."""
-    assert read_index(body).ready is ready
+    assert read_repository_request(body, IndexRequest).ready is ready
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters": {}}'])
@@ -65,5 +66,5 @@ def test_what_is_no_object_is_refused(body: bytes) -> None:
 
 def test_settings_are_any_object() -> None:
     """An empty body changes none."""
-    assert read_settings(b"") == {}
-    assert read_settings(b'{"log_info": null}') == {"log_info": None}
+    assert read_repository_request(b"", Settings) == {}
+    assert read_repository_request(b'{"log_info": null}', Settings) == {"log_info": None}

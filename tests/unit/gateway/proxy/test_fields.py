@@ -9,7 +9,6 @@ from gateway.proxy.fields import (
     find_head_end,
     parse_fields,
     read_connection,
-    read_framing,
 )
 
 
@@ -165,75 +164,6 @@ def test_the_end_of_a_head_that_arrives_in_pieces(size: int) -> None:
 
     assert found == 14
     assert find_head_end(b"\r\n\r\nA: b", 9) == -1
-
-
-@pytest.mark.parametrize(
-    ("raw", "minor", "expected"),
-    [
-        (b"", 1, (None, False)),
-        (b"Content-Length: 0\r\n", 1, (0, False)),
-        (b"Content-Length: 10\r\n", 0, (10, False)),
-        (b"Content-Length: %b\r\n" % (b"9" * 18), 1, (10**18 - 1, False)),
-        (b"Transfer-Encoding: chunked\r\n", 1, (None, True)),
-        (b"transfer-encoding: Chunked\r\n", 1, (None, True)),
-    ],
-)
-def test_framing(raw: bytes, minor: int, expected: tuple[int | None, bool]) -> None:
-    """A plain length or exactly `chunked` frame a body."""
-    assert read_framing(parse_fields(raw + b"\r\n", 0, 9), minor) == expected
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"Content-Length: 5\r\nContent-Length: 5\r\n",
-        b"Content-Length: 5\r\nContent-Length: 6\r\n",
-        b"Content-Length: 5, 5\r\n",
-        b"Content-Length: 05\r\n",
-        b"Content-Length: 00\r\n",
-        b"Content-Length: +5\r\n",
-        b"Content-Length: -5\r\n",
-        b"Content-Length: 0x5\r\n",
-        b"Content-Length: 5 5\r\n",
-        b"Content-Length: \xb2\r\n",
-        b"Content-Length:\r\n",
-        b"Content-Length: %b\r\n" % (b"9" * 19),
-        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
-        b"Content-Length: 5\r\nTransfer-Encoding: identity\r\n",
-        b"Content-Length: 5\r\nTransfer-Encoding:\r\n",
-        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
-        b"Transfer-Encoding: gzip, chunked\r\n",
-        b"Transfer-Encoding: chunked, identity\r\n",
-        b"Transfer-Encoding: chunked;a=b\r\n",
-        b"Transfer-Encoding: identity\r\n",
-        b"Transfer-Encoding:\r\n",
-    ],
-)
-def test_ambiguous_framing_is_refused(raw: bytes) -> None:
-    """Nothing is repaired."""
-    with pytest.raises(Malformed, match=r"Content-Length|Transfer-Encoding"):
-        read_framing(parse_fields(raw + b"\r\n", 0, 9), 1)
-
-
-@pytest.mark.parametrize(
-    ("raw", "word"),
-    [
-        (b"Content-Length: 5\r\nContent-Length: 5\r\n", "got several"),
-        (b"Content-Length: 5, 5\r\n", "plain number of at most 18 digits"),
-        (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "got both"),
-        (b"Transfer-Encoding: gzip\r\n", "exactly chunked"),
-    ],
-)
-def test_the_refusal_of_framing_names_the_mistake(raw: bytes, word: str) -> None:
-    """The text says what was expected."""
-    with pytest.raises(Malformed, match=word):
-        read_framing(parse_fields(raw + b"\r\n", 0, 9), 1)
-
-
-def test_chunks_need_http_1_1() -> None:
-    """HTTP/1.0 has no Transfer-Encoding (RFC 9112 section 6.1)."""
-    with pytest.raises(Malformed, match=r"HTTP/1\.1"):
-        read_framing(parse_fields(b"Transfer-Encoding: chunked\r\n\r\n", 0, 9), 0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from gateway.proxy.fields import Malformed
+from gateway.proxy.fields import Malformed, parse_fields
 from gateway.proxy.framing import (
     CHUNKED,
     EXTENSIONS_MAX,
@@ -23,6 +23,7 @@ from gateway.proxy.framing import (
     UntilCloseBody,
     encode_chunk,
     make_framer,
+    read_framing,
 )
 from registry.field_classes import Direction
 
@@ -52,7 +53,6 @@ def test_no_body() -> None:
     assert framer.is_complete is True
     assert framer.feed(b"next", content) == 0
     assert content == []
-    framer.eof()
 
 
 def test_a_body_of_a_known_length() -> None:
@@ -65,7 +65,6 @@ def test_a_body_of_a_known_length() -> None:
     assert (framer.is_complete, framer.missing) == (True, 0)
     assert framer.feed(b"g", content) == 0
     assert content == [b"abc", b"de"]
-    framer.eof()
 
 
 def test_a_body_of_length_zero_is_complete() -> None:
@@ -76,25 +75,14 @@ def test_a_body_of_length_zero_is_complete() -> None:
     assert framer.feed(b"x") == 0
 
 
-def test_a_truncated_body_is_malformed() -> None:
-    """The end of the connection is not the end of the body."""
-    framer = LengthBody(5)
-    framer.feed(b"abc")
-
-    with pytest.raises(Malformed, match="2 bytes too early"):
-        framer.eof()
-
-
 def test_a_body_until_the_end_of_the_connection() -> None:
-    """Everything belongs to the body; the end of the connection completes it."""
+    """Everything belongs to the body, which is never complete by itself."""
     framer, content = UntilCloseBody(), list[Data]()
 
     assert framer.feed(b"abc", content) == 3
     assert framer.feed(b"", content) == 0
     assert framer.feed(b"x") == 1
     assert framer.is_complete is False
-    framer.eof()
-    assert framer.is_complete is True
     assert content == [b"abc"]
 
 
@@ -119,7 +107,6 @@ def test_chunks(raw: bytes, content: bytes, kind: type[Data], step: int) -> None
     assert b"".join(into) == content
     assert b"" not in into
     assert framer.feed(b"next", into) == 0
-    framer.eof()
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -137,14 +124,12 @@ def test_a_chunk_that_arrives_alone(kind: type[Data]) -> None:
 
 
 @pytest.mark.parametrize("end", range(len(TRAILED)))
-def test_truncated_chunks_are_malformed(end: int) -> None:
+def test_truncated_chunks_are_incomplete(end: int) -> None:
     """A body without its last line is not complete, and every byte so far belongs to it."""
     framer = ChunkedBody()
 
     assert framer.feed(TRAILED[:end]) == end
     assert framer.is_complete is False
-    with pytest.raises(Malformed, match="before its last chunk"):
-        framer.eof()
 
 
 @pytest.mark.parametrize(
@@ -395,3 +380,72 @@ def test_extensions_are_bounded_in_all() -> None:
         padded.feed(b"5       \r\nhello\r\n")
     with pytest.raises(Malformed, match="extensions"):
         ChunkedBody(Direction.ANSWER).feed((b"1;" + b"x" * 250 + b"\r\na\r\n") * 100)
+
+
+@pytest.mark.parametrize(
+    ("raw", "minor", "expected"),
+    [
+        (b"", 1, None),
+        (b"Content-Length: 0\r\n", 1, Framing(BodyKind.LENGTH, 0)),
+        (b"Content-Length: 10\r\n", 0, Framing(BodyKind.LENGTH, 10)),
+        (b"Content-Length: %b\r\n" % (b"9" * 18), 1, Framing(BodyKind.LENGTH, 10**18 - 1)),
+        (b"Transfer-Encoding: chunked\r\n", 1, CHUNKED),
+        (b"transfer-encoding: Chunked\r\n", 1, CHUNKED),
+    ],
+)
+def test_framing(raw: bytes, minor: int, expected: Framing | None) -> None:
+    """A plain length or exactly `chunked` frame a body."""
+    assert read_framing(parse_fields(raw + b"\r\n", 0, 9), minor) == expected
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"Content-Length: 5\r\nContent-Length: 5\r\n",
+        b"Content-Length: 5\r\nContent-Length: 6\r\n",
+        b"Content-Length: 5, 5\r\n",
+        b"Content-Length: 05\r\n",
+        b"Content-Length: 00\r\n",
+        b"Content-Length: +5\r\n",
+        b"Content-Length: -5\r\n",
+        b"Content-Length: 0x5\r\n",
+        b"Content-Length: 5 5\r\n",
+        b"Content-Length: \xb2\r\n",
+        b"Content-Length:\r\n",
+        b"Content-Length: %b\r\n" % (b"9" * 19),
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: 5\r\nTransfer-Encoding: identity\r\n",
+        b"Content-Length: 5\r\nTransfer-Encoding:\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: chunked;a=b\r\n",
+        b"Transfer-Encoding: identity\r\n",
+        b"Transfer-Encoding:\r\n",
+    ],
+)
+def test_ambiguous_framing_is_refused(raw: bytes) -> None:
+    """Nothing is repaired."""
+    with pytest.raises(Malformed, match=r"Content-Length|Transfer-Encoding"):
+        read_framing(parse_fields(raw + b"\r\n", 0, 9), 1)
+
+
+@pytest.mark.parametrize(
+    ("raw", "word"),
+    [
+        (b"Content-Length: 5\r\nContent-Length: 5\r\n", "got several"),
+        (b"Content-Length: 5, 5\r\n", "plain number of at most 18 digits"),
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "got both"),
+        (b"Transfer-Encoding: gzip\r\n", "exactly chunked"),
+    ],
+)
+def test_the_refusal_of_framing_names_the_mistake(raw: bytes, word: str) -> None:
+    """The text says what was expected."""
+    with pytest.raises(Malformed, match=word):
+        read_framing(parse_fields(raw + b"\r\n", 0, 9), 1)
+
+
+def test_chunks_need_http_1_1() -> None:
+    """HTTP/1.0 has no Transfer-Encoding (RFC 9112 section 6.1)."""
+    with pytest.raises(Malformed, match=r"HTTP/1\.1"):
+        read_framing(parse_fields(b"Transfer-Encoding: chunked\r\n\r\n", 0, 9), 0)

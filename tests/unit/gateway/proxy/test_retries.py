@@ -14,8 +14,6 @@ POST = Loss(b"POST")
 GET = Loss(b"GET")
 
 EXAMPLES = (
-    (POST._replace(was_refused=True, retry="never", is_body_kept=False, sends=9), Resend.QUEUE),
-    (GET._replace(was_refused=True, is_late=True), "accepts no connections"),
     (POST._replace(unsent=3, retry="never", is_body_kept=False, sends=9), Resend.QUEUE),
     (GET._replace(unsent=4, is_reused=True), "before the request was sent"),
     (GET._replace(answer_bytes=1, is_reused=True), "in the middle of its answer"),
@@ -114,9 +112,8 @@ def test_every_combination_of_facts() -> None:
     """The rules in other words hold for all facts."""
     flags = [False, True]
     retries: list[Literal["auto", "always", "never"]] = ["auto", "always", "never"]
-    for method, refused, count, reused, died, kept, retry, sends, late, unsent in itertools.product(
+    for method, count, reused, died, kept, retry, sends, late, unsent in itertools.product(
         (b"GET", b"POST"),
-        flags,
         (0, 1),
         flags,
         flags,
@@ -126,12 +123,12 @@ def test_every_combination_of_facts() -> None:
         flags,
         (0, 1, 3, 4),
     ):
-        loss = Loss(method, refused, count, reused, died, kept, retry, sends, late, unsent)
+        loss = Loss(method, count, reused, died, kept, retry, sends, late, unsent)
         outcome = decide(loss)
         again = isinstance(outcome, Resend)
         if late:
             assert not again
-        elif refused or unsent in (1, 3):
+        elif unsent in (1, 3):
             assert outcome is Resend.QUEUE
         elif unsent or count or not kept or retry == "never" or sends > 1:
             assert not again

@@ -15,7 +15,7 @@ class Scan:
         self._steps = steps
         self._into = into
 
-    def continue_scan(self) -> bool:
+    def __call__(self) -> bool:
         """Do one step."""
         self._into.append(self._name)
         self._steps -= 1
