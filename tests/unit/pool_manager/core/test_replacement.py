@@ -521,7 +521,7 @@ def test_a_sidecar_keeps_what_is_learnt() -> None:
 def test_an_adopted_server_has_the_limits_and_the_age_that_it_had() -> None:
     """The next manager judges it as the last one would have, from its first silence on."""
     play = Play(server(A), is_open=False)
-    play.on(events.Found("old1", A, "cpu0"))
+    play.on(events.Found("old1", A, ("cpu0",)))
     play.on(events.Greeted("old1", {}, True))
     learnt = Learnt(500, 1.0, 7.0)
     play.on(events.Loaded("old1", 8, True, 50.0, {}, ready_for_s=700.0, learnt=learnt))
@@ -538,7 +538,7 @@ def test_an_adopted_server_has_the_limits_and_the_age_that_it_had() -> None:
 def test_an_adopted_server_of_an_earlier_release_is_learnt_anew() -> None:
     """Its sidecar has kept nothing."""
     play = Play(server(A), is_open=False)
-    play.on(events.Found("old1", A, "cpu0"))
+    play.on(events.Found("old1", A, ("cpu0",)))
     play.on(events.Greeted("old1", {}, True))
 
     play.on(events.Loaded("old1", 8, True, 50.0, {}))
