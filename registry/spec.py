@@ -82,7 +82,7 @@ def counter_of(health: Health, server: ServerSettings) -> str:
 
 
 def step_s_of(health: Health, server: ServerSettings) -> float:
-    """Return the longest time in seconds in which a server that works may not move its counter.
+    """Return the longest time in seconds in which a server that computes may show no progress.
     vLLM's prefills come in parts, unless its command says otherwise."""
     if health.step_s is not None:
         return health.step_s

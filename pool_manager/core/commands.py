@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pool_manager.core.health.liveness import Cause
 from pool_manager.core.state import Role
 from registry.model.hosts import LOCAL_HOST
+from runtime_image.contract.health import Learnt
 
 WarmOutcome = Literal["ready", "no_room", "failed"]
 BuildOutcome = Literal["ended", "given_up", "failed"]
@@ -187,6 +188,14 @@ class AskSample:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepLearnt:
+    """Have a sidecar keep what was learnt of its server's silences, for the next manager."""
+
+    id: str
+    learnt: Learnt
+
+
+@dataclass(frozen=True, slots=True)
 class RecordSilence:
     """Log a ready server that does not work any more; `reason` says what it does."""
 
@@ -240,5 +249,6 @@ Command = (
     | RecordColdStart
     | RecordReplacement
     | AskSample
+    | KeepLearnt
     | RecordSilence
 )

@@ -33,7 +33,7 @@ Note. Changed endpoints are then published to gateways.
     FirstRun          the cold start is complete               RecordColdStart
     NotIdle           DRAINING -> READY
     Observed          READY -> DRAINING, if it must be replaced  Quiesce, RecordReplacement,
-                                                               AskSample
+                                                               AskSample, KeepLearnt
     SampleAnswered    as Observed, if an idle server is wrong  Quiesce
     Lost              any state -> RELEASING; back-off         Release, EndTrial, EndBuild,
                                                                RecordColdStart

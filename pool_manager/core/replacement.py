@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
-from pool_manager.core.commands import AskSample, Command, Note, RecordSilence
+from pool_manager.core.commands import AskSample, Command, KeepLearnt, Note, RecordSilence
 from pool_manager.core.health.guards import HUNG
 from pool_manager.core.health.liveness import Cause, Judgement, Verdict, Watch, judge_idle
 from pool_manager.core.pool import Pool
@@ -21,6 +21,8 @@ from runtime_image.contract.samples import SampleVerdict
 
 NOT_ANSWERING = "is not answering"
 """Begins the reason of a soft drain that replaces a server."""
+LEARNT_S = 60.0
+"""Min seconds between two KeepLearnt of one replica."""
 HOST_SILENT_S = 10.0
 """Silence of every other server of a host, from which on the host is the cause."""
 
@@ -36,7 +38,8 @@ class Replacements:
         """Apply a reading; return the pools to be settled, none unless something has changed.
 
         (1) Only servers that were ready are judged, and none that drains for anything else.
-        (2) At the limit of a silence the golden sample is asked: `sampled` follows.
+        (2) At the limit of a silence the golden sample is asked: `sampled` follows. Now and then
+            the sidecar is given what was learnt, which survives the manager there.
         (3) One that is being replaced, and works again, is to be taken back; else it ends once
             another one is ready.
         (4) A verdict REPLACE is held against the guards; what they hold back is reported.
@@ -55,6 +58,7 @@ class Replacements:
         )
         if judged.verdict is Verdict.ASK:  # (2)
             commands.append(AskSample(replica.id))
+        self._keep_learnt(replica, pool, now, commands)
         if replica.condemned is not None:  # (3)
             self._follow(replica, judged, now, commands)
             return {pool.key}
@@ -99,6 +103,17 @@ class Replacements:
             text = f"{replica.id} {_why(judged)}; it is not replaced: {obstacle}"
             commands.append(Note(replica.pool, text))
         return {pool.key}
+
+    def _keep_learnt(
+        self, replica: Replica, pool: Pool, now: float, commands: list[Command]
+    ) -> None:
+        if now < replica.learnt_due_s:
+            return
+        replica.learnt_due_s = now + LEARNT_S
+        learnt = pool.silences.learnt()
+        if learnt.known and learnt != replica.learnt:
+            replica.learnt = learnt
+            commands.append(KeepLearnt(replica.id, learnt))
 
     def _is_judged(self, replica: Replica) -> bool:
         spec = self._cluster.pools[replica.pool].spec

@@ -24,6 +24,7 @@ from pool_manager.core.commands import (
     StopBatching,
     Terminate,
 )
+from pool_manager.core.health.liveness import Watch
 from pool_manager.core.pool import Pool
 from pool_manager.core.starts import Probing, folded, hopeless_text, is_hopeless
 from pool_manager.core.state import (
@@ -313,14 +314,24 @@ class ReplicaLifecycle:
         self.advance(replica, Step.LOADED, now)
         how = " with its compiled model" if replica.session == "compiled" else ""
         commands.append(Note(replica.pool, f"{replica.id} is ready{how}"))
-        if replica.adopted and pool.spec.is_server and replica.is_reachable:
-            # The earlier manager may have drained it softly, for a pool that asks anew.
-            commands.append(Resume(replica.id))
+        if replica.adopted and pool.spec.is_server:
+            self._take_over(replica, event, now, commands)
         if event.refuted:
             self._refute(replica, event.refuted, commands)
         if event.not_compiled:
             self._note_not_compiled(replica, event.not_compiled, commands)
         self.stop_batching(pool, commands)
+
+    def _take_over(
+        self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
+    ) -> None:
+        """Go on with a server of an earlier manager: its age, and what that manager had learnt."""
+        replica.watch = Watch(now - event.ready_for_s)
+        if event.learnt is not None:
+            self._cluster.pools[replica.pool].silences.restore(event.learnt)
+        if replica.is_reachable:
+            # The earlier manager may have drained it softly, for a pool that asks anew.
+            commands.append(Resume(replica.id))
 
     def _report_end(
         self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]

@@ -69,6 +69,7 @@ from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract import model
+from runtime_image.contract.health import Learnt
 from runtime_image.contract.samples import GOLDEN_TRIAL_S
 from runtime_image.contract.server import QUIESCE_S
 
@@ -250,7 +251,7 @@ class PoolSpec:
     hang: Hang = "replace"
     """What happens to a server that does not work any more."""
     step_s: float = 900.0
-    """Longest time in seconds within which a healthy server moves its counter."""
+    """Longest time in seconds in which a server that computes may show no progress."""
     trial_wait_s: float = inf
     """Seconds that a trial waits for room before it ends, or takes that of its own function."""
     evicts: bool = False
@@ -317,6 +318,10 @@ class Replica:
     """Why it counts as not answering, "" if it answers."""
     is_kept_wrong: bool = False
     """Whether it answered its golden sample wrong, and it is noted why it is not replaced."""
+    learnt: Learnt | None = None
+    """What its sidecar keeps of the silences of its revision."""
+    learnt_due_s: float = 0.0
+    """When its sidecar may be sent that again."""
 
     @property
     def first_device(self) -> str:

@@ -31,6 +31,7 @@ class ReplicaActions:
             commands.Drain: self._to_control(lambda link, c: link.drain(c.if_idle_s)),
             commands.Quiesce: self._to_control(lambda link, _: link.quiesce()),
             commands.Resume: self._to_control(lambda link, _: link.resume()),
+            commands.KeepLearnt: self._to_control(lambda link, c: link.keep_learnt(c.learnt)),
             commands.StopBatching: self._to_control(lambda link, _: link.stop_batching()),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),

@@ -136,6 +136,10 @@ class Loaded(TypedDict):
     """Reason why the replica stopped joining requests, as found in a joined run; only in HELLO."""
     report: NotRequired[dict[str, Any]]
     """`Report` as JSON; only from a trial."""
+    ready_for_s: NotRequired[float]
+    """Seconds since a server was ready; only in HELLO."""
+    learnt: NotRequired[dict[str, float]]
+    """A `health.Learnt`, as the last manager sent it; only in HELLO of a sidecar that has one."""
 
 
 class BatchingOff(TypedDict):

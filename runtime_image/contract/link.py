@@ -95,6 +95,7 @@ class Kind(IntEnum):
     UNANSWERED = 38  # gateway -> sidecar: exchange `id` got no answer in time, or its connection
     # was closed without one; the sidecar probes the server
     HEALTH = 39  # sidecar -> manager: JSON body, a Health; only after a PING with the flag HEALTH
+    LEARNT = 40  # manager -> sidecar: for HELLO; aux = `known` of a Learnt, body = LEARNT_SECONDS
 
 
 class Flag(IntEnum):

@@ -180,7 +180,7 @@ class Channel:
 
     async def next(self, kind: Kind) -> Frame:
         """Return the next frame; assert its kind."""
-        frame = await asyncio.wait_for(self.frames.get(), 10)
+        frame = await asyncio.wait_for(self.frames.get(), 60)
         assert frame.kind is kind, frame
         return frame
 
@@ -232,7 +232,7 @@ class RemotePeer:
 
     async def channel(self, *, greets: bool = True) -> Channel:
         """Return the next channel; `greets`: its HELLO is answered."""
-        channel = await asyncio.wait_for(self.channels.get(), 10)
+        channel = await asyncio.wait_for(self.channels.get(), 60)
         if greets:
             await channel.greet()
         return channel
@@ -290,7 +290,7 @@ class RemoteSidecar(RemotePeer):
 
     async def joined(self, id: int) -> RawChannel:
         """Return the channel of exchange `id`, which has begun with CONNECT; raw bytes follow."""
-        channel = await asyncio.wait_for(self.channels.get(), 10)
+        channel = await asyncio.wait_for(self.channels.get(), 60)
         connect = await channel.next(Kind.CONNECT)
         assert (connect.id, bytes(connect.body)) == (id, SIDECAR_KEY.encode())
         return RawChannel(channel.stream)
@@ -319,12 +319,12 @@ class RawChannel(asyncio.Protocol):
 
     async def end(self) -> None:
         """Wait until the gateway has ended its stream."""
-        while await asyncio.wait_for(self.received.get(), 10):
+        while await asyncio.wait_for(self.received.get(), 60):
             pass
 
     async def read(self, count: int) -> bytes:
         """Return exactly `count` bytes."""
         data = b""
         while len(data) < count:
-            data += await asyncio.wait_for(self.received.get(), 10)
+            data += await asyncio.wait_for(self.received.get(), 60)
         return data

@@ -93,13 +93,14 @@ class Recorded:
         return [*self.server.answers.lines(), *rows]
 
     def operation_states(self) -> list[str]:
-        """List the values of operations, which pass through them in a fixed order. A phase is its
-        first word: a detail, such as what a start waits for, comes only on a slow machine."""
+        """List the values of operations, which pass through them in a fixed order.
+
+        A phase's first word: behind it stands what is awaited for long, on a busy machine.
+        """
         events = self.server.received["events.operation"]
-        phases = [event["phase"].partition(" ")[0] for event in events]
+        keys = ("phase", "state", "kind")
         return [
-            *(f"operation phase {phase}" for phase in phases),
-            *(f"operation {key} {event[key]}" for event in events for key in ("state", "kind")),
+            f"operation {key} {event[key].partition(' ')[0]}" for event in events for key in keys
         ]
 
 

@@ -201,7 +201,7 @@ async def test_a_flood_of_goaway_ends_the_link(
     for _ in range(IDLE_FRAMES_MAX + 1):
         bodies.send(Kind.GOAWAY, aux=2**32 - 1)
 
-    assert await asyncio.wait_for(calls.lost.get(), 10)
+    assert await asyncio.wait_for(calls.lost.get(), 60)
     await peer.pair()
 
 
@@ -225,8 +225,8 @@ async def test_an_answer_without_a_request_ends_the_link(
         bodies.answer(request.id)
     else:
         calls.answer(request.id + 1)
-    await asyncio.wait_for(calls.lost.get(), 10)
-    await asyncio.wait_for(bodies.lost.get(), 10)
+    await asyncio.wait_for(calls.lost.get(), 60)
+    await asyncio.wait_for(bodies.lost.get(), 60)
     again, _ = await peer.pair()
     request = await again.next(Kind.REQUEST)
     again.answer(request.id)
@@ -314,6 +314,6 @@ async def test_shutdown_closes_everything(
     await delivery.close()
 
     for channel in pair:
-        await asyncio.wait_for(channel.lost.get(), 10)
+        await asyncio.wait_for(channel.lost.get(), 60)
     assert all(each.is_closed for each in hosts.made)
     assert not any(each.channels for each in hosts.made)

@@ -163,7 +163,7 @@ async def test_a_malformed_body(tmp_path: Path, is_fast: bool) -> None:
         await until(lambda: any(each.state.value == "open" for each in one.exchanges.all()))
         wire.send(b"nonsense\r\n")
         assert code(await wire.rest()) == "bad_request"
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
         wire.close()
         await one.settled()
 
@@ -202,7 +202,7 @@ async def test_a_client_that_leaves_in_its_upload(tmp_path: Path, is_fast: bool)
         wire.send(POST + b"Content-Length: 100\r\n\r\nabc")
         await got.wait()
         wire.close()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
         await one.settled()
         assert one.delivery.balance().ended["cancelled"] == 1
 
@@ -413,7 +413,7 @@ async def test_shutdown_refuses_and_drains(tmp_path: Path, is_fast: bool) -> Non
         assert code(await one.ask(GET)) == "shutting_down"
         release.set()
         assert (await wire.rest()).endswith(b"ok")
-        await asyncio.wait_for(closing, 5)
+        await asyncio.wait_for(closing, 60)
         wire.close()
         await one.settled()
 

@@ -504,7 +504,7 @@ async def test_a_client_that_leaves(tmp_path: Path, is_fast: bool, ending: Any, 
             request.client_paused()
         wire.close()
         if ending == "abort":
-            await asyncio.wait_for(lost.wait(), 5)
+            await asyncio.wait_for(lost.wait(), 60)
             await one.settled()
             assert one.delivery.balance().ended["cancelled"] == 1
             return
@@ -513,7 +513,7 @@ async def test_a_client_that_leaves(tmp_path: Path, is_fast: bool, ending: Any, 
         assert one.delivery.loads()[KEY].in_flight == 1
         assert one.gateway.gate.active == 1
         release.set()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
         await one.settled()
         assert one.delivery.balance().ended["completed"] == 1
         assert request._routed.answer.usage == (1, 2)
