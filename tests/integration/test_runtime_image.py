@@ -159,7 +159,7 @@ def test_it_has_libraries_and_code_only(client: APIClient, image: str) -> None:
     assert {*top} & {"admin", "gateway", "pool_manager", "registry", "tests", "bin", "pip"} == set()
     assert {*own} - {"__pycache__", "__init__.py", "__main__.py"} == {
         *("agent", "codecs", "compilers", "contract", "engines", "gpus", "link", "replica"),
-        *("seccomp", "server", "verification"),
+        *("proc.py", "seccomp", "server", "verification"),
     }
 
 

@@ -108,11 +108,14 @@ def test_leaving_a_silent_sshd_takes_no_answer(
     """Closing the tunnel does not wait for a frozen sshd: its thread ends beside it."""
     monkeypatch.setattr("admin.client.tunnel.GRACE_S", 0.1)
 
+    before = {*threading.enumerate()}
+
     with tunnel(login):
-        (thread,) = (one for one in threading.enumerate() if one.name == "ssh-tunnel")
+        begun = {*threading.enumerate()} - before
+        (thread,) = (one for one in begun if one.name == "ssh-tunnel")
         far.freeze()
 
-    thread.join(30.0)  # `close` itself waits for a moment only, too short for a busy machine
+    thread.join(60.0)  # `close` itself waits for a moment only, too short for a busy machine
     assert not thread.is_alive()
 
 
