@@ -192,7 +192,7 @@ class Scene:
         async with self.session.get(f"{self.server.url}/metrics") as answer:
             text = await answer.text()
         wanted = rf'fngate_replicas_replaced_total{{function="{name}",.*reason="(\w+)"}} (\S+)'
-        return Counter({reason: int(float(n)) for reason, n in re.findall(wanted, text)})
+        return +Counter({reason: int(float(n)) for reason, n in re.findall(wanted, text)})
 
 
 def turns(way: str, path: str = "/work") -> Callable[[Scene, Case], Awaitable[None]]:

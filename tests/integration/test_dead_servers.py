@@ -97,7 +97,8 @@ def metric(server: ServerProcess, name: str, function: str) -> list[str]:
 
 def replaced(server: ServerProcess, function: str) -> str:
     """Return why servers of the function were replaced."""
-    return " ".join(metric(server, "fngate_replicas_replaced_total", function))
+    lines = metric(server, "fngate_replicas_replaced_total", function)
+    return " ".join(line for line in lines if not line.endswith(" 0.0"))
 
 
 def has_open(server: ServerProcess, function: str, count: int) -> bool:

@@ -28,6 +28,12 @@ def metrics(server: ServerProcess) -> str:
     return text.decode()
 
 
+def checked(server: ServerProcess, verdict: str) -> bool:
+    """Return whether a check of the function had this verdict."""
+    text, name = metrics(server), CHECKS % verdict
+    return f"{name} " in text and f"{name} 0.0" not in text
+
+
 def test_a_wrong_answer_is_shown_until_it_is_right_again(tmp_path: Path) -> None:
     """In `why`, in `ls`, in the metric and in the log, also by the next server, which adopts the
     replica. Checks are no calls."""
@@ -46,7 +52,7 @@ def test_a_wrong_answer_is_shown_until_it_is_right_again(tmp_path: Path) -> None
         told = "answers its golden sample wrong: expected log probabilities of the prompt within"
         why = server.fnctl("why", "chat").stdout
         assert why.count(told) == 3, "the state, and two decisions"
-        assert CHECKS % "wrong" in metrics(server)
+        assert checked(server, "wrong")
         assert any("a golden sample is answered wrong" in line for line in server.log)
 
         server.kill()
@@ -58,7 +64,7 @@ def test_a_wrong_answer_is_shown_until_it_is_right_again(tmp_path: Path) -> None
         assert "answers its golden sample right again" in why
         assert row(server)["reason"] != ""
         assert "wrong" not in row(server)["reason"]
-        assert CHECKS % "right" in metrics(server)
+        assert checked(server, "right")
         assert 'fngate_requests_total{function="chat"' not in metrics(server)
 
 
@@ -88,7 +94,7 @@ def test_checks_keep_no_function_awake(tmp_path: Path) -> None:
         more = "[health]\nsample_every_s = 1\n[scaling]\nidle_s = 2"
         chat_server.deploy(server, tmp_path, "chat", more=more)
         assert server.fnctl("warm", "chat").returncode == 0
-        await_condition(lambda: CHECKS % "right" in metrics(server), "it was never asked")
+        await_condition(lambda: checked(server, "right"), "it was never asked")
 
         await_condition(lambda: row(server)["state"] == "cold", "it did not fall asleep")
 
