@@ -10,15 +10,12 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.samples import REASON_MAX, Answer, SampleRequest
 from runtime_image.server.connecting import Server, shut
 from runtime_image.server.golden.answers import BODY_MAX, read_answer
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 BODY_SENT_MAX: Final = 64 * 2**20
 """Max bytes of a sample's body."""
@@ -94,7 +91,7 @@ class TimedSocket:
         self._wait_less()
         self._sock.sendall(data)
 
-    def recv_into(self, buffer: WriteableBuffer) -> int:
+    def recv_into(self, buffer: Any) -> int:
         """Receive some bytes; 0 at the end."""
         self._wait_less()
         return self._sock.recv_into(buffer)
@@ -120,7 +117,7 @@ class _Reads(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         return self._sock.recv_into(buffer)
 
 

@@ -296,6 +296,7 @@ import http.server, sys, threading, time
 class App(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
+        self.send_header("Content-Length", "0")
         self.end_headers()
         if self.path == "/refuse":
             threading.Thread(target=stop, daemon=True).start()
