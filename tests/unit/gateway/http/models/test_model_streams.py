@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.deaths import DeathCauses
 from gateway.proxy.answer_edit import FILTERED_MAX
 from gateway.proxy.framing import encode_chunk
 from gateway.v1.rewriting import ModelAnswer
@@ -297,9 +298,17 @@ async def test_interim_answers_of_a_server_stay_out(
 @pytest.mark.parametrize("is_chunked", [True, False])
 @pytest.mark.parametrize("api", [ModelApi(), ModelApi("served"), ModelApi(usage="as_sent")])
 async def test_a_server_that_dies_in_a_stream(
-    tmp_path: Path, is_fast: bool, path: str, begun: bytes, is_chunked: bool, api: ModelApi
+    tmp_path: Path,
+    is_fast: bool,
+    path: str,
+    begun: bytes,
+    is_chunked: bool,
+    api: ModelApi,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The client gets the whole events, an error event, and no clean end."""
+    # Nobody says here why it died, so the wait for that ends with its limit.
+    monkeypatch.setattr(DeathCauses.__init__, "__defaults__", (0.01,))
 
     async def serve(reader: Reader, writer: Writer) -> None:
         await read_request(reader)
