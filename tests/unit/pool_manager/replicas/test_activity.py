@@ -45,11 +45,14 @@ def test_pids_of_another_machine_are_not_read(tmp_path: Path) -> None:
 @pytest.fixture
 def sidecar() -> Iterator[int]:
     """The pid of a process whose command line is a sidecar's; it waits for its input."""
-    program = "import sys; sys.stdin.read()"
+    program = "import sys; print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", program, "-m", "runtime_image", "/run/a"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as started:
-        yield started.pid
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as started:
         assert started.stdin is not None
+        assert started.stdout is not None
+        started.stdout.readline()  # `Popen` may return before the command line can be read
+        yield started.pid
         started.stdin.close()
 
 
