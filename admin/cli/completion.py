@@ -4,7 +4,7 @@ operations."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -24,6 +24,15 @@ def function_names(context: typer.Context, incomplete: str) -> list[str]:
     Returns no names if the server refuses or does not answer in time, and with --ssh.
     """
     return _matching(context, incomplete, lambda client: client.function_names())
+
+
+OnlyFunction = Annotated[
+    str,
+    typer.Argument(
+        metavar="[FUNCTION]", help="Only of this function.", autocompletion=function_names
+    ),
+]
+"""Argument of a list that may be limited to one function; "" for all."""
 
 
 def host_names(context: typer.Context, incomplete: str) -> list[str]:

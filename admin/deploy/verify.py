@@ -78,9 +78,9 @@ memory and as a file, and what its making takes."""
 FILE_MAX = 16 * 2**20
 TEXT = "text/plain; charset=utf-8"
 ITEMS_MAX = 1_000_000
+"""Max numbers of one input; each takes 4 bytes as JSON and 8 as a Python list."""
 AGAIN: Final = "-again"
 """Ends the key of a trial that runs once more, because the first one was killed from outside."""
-"""Max numbers of one input; each takes 4 bytes as JSON and 8 as a Python list."""
 
 
 @dataclass(frozen=True, slots=True)

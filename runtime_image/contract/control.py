@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict, TypeGuard
 
 from runtime_image.contract.contention import ContentionState
 
@@ -71,9 +71,14 @@ def record_from(data: dict[str, Any]) -> ReplicaRecord:
         device = named.pop("device")
         named["devices"] = [device] if device else []
     devices = named.get("devices")
-    if not isinstance(devices, list) or not all(isinstance(one, str) for one in devices):
+    if not is_texts(devices):
         raise TypeError(f"expected texts as devices, got {str(devices)[:100]!r}")
     return ReplicaRecord(**{**named, "devices": tuple(devices)})
+
+
+def is_texts(value: Any) -> TypeGuard[list[str]]:
+    """Whether `value` is a list of strings."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 class Hello(TypedDict):

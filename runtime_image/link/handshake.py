@@ -15,12 +15,12 @@ from typing import Any, Final, TypeVar, cast
 
 from runtime_image.contract import model as models
 from runtime_image.contract import server as servers
-from runtime_image.contract.control import PHASES, BindRequest, Hello
+from runtime_image.contract.control import PHASES, BindRequest, Hello, is_texts
 from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
-from runtime_image.link.record import is_number, is_texts
+from runtime_image.link.record import is_number
 
 Spec = TypeVar("Spec", ModelSpec, ServerSpec)
 _ROLES: Final = ("serve", "trial", "build")

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from runtime_image.contract.control import RECORD_FILE, ReplicaRecord, Role, record_from
+from runtime_image.contract.control import RECORD_FILE, ReplicaRecord, Role, is_texts, record_from
 from runtime_image.contract.link import VERSION
 
 EXIT_OTHER_LINK: Final = 76
@@ -115,11 +115,6 @@ def _check_numbers(data: dict[str, Any]) -> None:
 def is_number(value: Any) -> bool:
     """Whether `value` is a finite number of 0 or more."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def is_texts(value: Any) -> bool:
-    """Whether `value` is a list of strings."""
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _short(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from admin.cli.completion import function_names
+from admin.cli.completion import OnlyFunction, function_names
 from admin.cli.options import Session, connected
 from admin.text import command, get, table
 
@@ -58,12 +58,7 @@ def rm(session: Session, alias: Alias) -> None:
 @connected
 def ls(
     session: Session,
-    function: Annotated[
-        str,
-        typer.Argument(
-            metavar="[FUNCTION]", help="Only of this function.", autocompletion=function_names
-        ),
-    ] = "",
+    function: OnlyFunction = "",
 ) -> None:
     """List the aliases of one function, or of all.
 

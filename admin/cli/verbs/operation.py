@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from admin.cli.completion import function_names, operation_ids
+from admin.cli.completion import OnlyFunction, operation_ids
 from admin.cli.options import Session, connected
 from admin.text import ago, command, duration, get, one_line, table
 
@@ -39,12 +39,7 @@ Id = Annotated[
 @connected
 def ls(
     session: Session,
-    function: Annotated[
-        str,
-        typer.Argument(
-            metavar="[FUNCTION]", help="Only of this function.", autocompletion=function_names
-        ),
-    ] = "",
+    function: OnlyFunction = "",
     every: Annotated[
         bool, typer.Option("--all", help="All that the server keeps, not only the latest.")
     ] = False,
@@ -58,7 +53,7 @@ def ls(
       fnctl operation ls
       fnctl operation ls digits --all
     """
-    found = [one for one in session.client.operations() if not function or _is_of(one, function)]
+    found = [one for one in session.client.operations() if function in ("", get(one, "name"))]
     items = found if every else latest(found)
     now_s = datetime.now(UTC).timestamp()
     session.answer({"items": items}, lambda: render(items, now_s))
@@ -161,17 +156,13 @@ def _detail(operation: dict[str, Any]) -> str:
     return text if len(text) <= DETAIL_MAX else text[: DETAIL_MAX - 1] + "…"
 
 
-def _is_of(operation: dict[str, Any], function: str) -> bool:
-    return get(operation, "name") == function
-
-
 def _seconds(operation: dict[str, Any], key: str) -> float:
     return float(operation.get(key) or 0.0)
 
 
 @contextmanager
 def _ids_explained() -> Iterator[None]:
-    """Name the list of operations to whoever gives an id that the server does not have."""
+    """Add the command that lists operations to the server's error for an unknown id."""
     from admin.client.client import ApiError
 
     try:

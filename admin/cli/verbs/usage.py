@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from admin.cli.completion import function_names
+from admin.cli.completion import OnlyFunction
 from admin.cli.options import Session, connected
 from admin.text import NONE, get, table
 
@@ -28,12 +28,6 @@ class By(StrEnum):
     KEY = "key"
 
 
-OnlyFunction = Annotated[
-    str,
-    typer.Argument(
-        metavar="[FUNCTION]", help="Only of this function.", autocompletion=function_names
-    ),
-]
 Grouping = Annotated[By, typer.Option(help="Grouping of the rows.")]
 Since = Annotated[
     str, typer.Option(help="Hours or days until now, or the first day (UTC): 24h, 7d, 2026-11-01.")

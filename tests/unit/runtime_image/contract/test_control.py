@@ -53,7 +53,7 @@ def test_a_record_has_devices(devices: dict[str, Any], expected: tuple[str, ...]
     "devices", [{}, {"device": 1}, {"devices": "g1"}, {"devices": [1]}, {"devices": None}]
 )
 def test_a_record_without_devices_is_refused(devices: dict[str, Any]) -> None:
-    """What is no list of texts gives an error with what came."""
+    """A value that is no list of texts is refused, and the error shows it."""
     with pytest.raises(TypeError, match="expected texts as devices, got"):
         record_from({**FIELDS, **devices})
 
