@@ -137,10 +137,13 @@ def charges(ledger: Ledger, device: str, id: str) -> Charges:
 
 
 def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
-    """Return the occupancy of every device, in the machine's order."""
+    """Return the occupancy of every device, in the machine's order. A replica that is kept without
+    a CPU slot is on none."""
     there: dict[str, list[Replica]] = {}
     for replica in machine.replicas():
-        there.setdefault(replica.device, []).append(replica)
+        is_kept = machine.cluster.is_on_cpu(replica) and replica.state is State.READY
+        if not is_kept or machine.cluster.ledger.has_slot(replica.id):
+            there.setdefault(replica.device, []).append(replica)
     cordons = machine.cordons()
     return [
         _occupancy(

@@ -78,6 +78,8 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
     is_server: bool = False
     host: str = ""
     greeting: str = ""
+    paused: bool = False
+    """Calls for it are held, and those in flight end: it has no CPU slot to run on."""
 
 
 class PoolEndpoints(msgspec.Struct, frozen=True):

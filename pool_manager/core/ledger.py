@@ -40,15 +40,20 @@ class Need:
     image: str = ""
     spread_from: tuple[str, ...] = ()
     device_type: DeviceType | None = None
+    host: str = ""
+    """The only host whose devices will do, "" for any."""
 
     def takes(self, device: Device) -> bool:
-        """Whether a device is of the kind and type."""
-        return self.kind in ("any", device.kind) and self.device_type in (None, device.type)
+        """Whether a device is of the kind and type, on the host."""
+        is_there = self.host in ("", device.host)
+        is_kind = self.kind in ("any", device.kind)
+        return is_there and is_kind and self.device_type in (None, device.type)
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Resources that one replica holds. `device` is "" for a standby, which takes only memory."""
+    """Resources that one replica holds. `device` is "" for a standby and for a replica that is kept
+    without a CPU slot: they take only memory."""
 
     device: str
     bank: str
@@ -98,8 +103,8 @@ class DeviceGroup:
     free_share: float = 1.0
 
 
-HostWish = tuple[str, DeviceType | None, tuple[tuple[str, str], ...], str, bool]
-"""Kind and type of device, labels and driver of a need, and whether closed hosts count."""
+HostWish = tuple[str, str, DeviceType | None, tuple[tuple[str, str], ...], str, bool]
+"""Host, kind and type of device, labels and driver of a need, and whether closed hosts count."""
 
 
 class Ledger:
@@ -230,6 +235,20 @@ class Ledger:
         self.release(id)
         self._put(id, Charge(was.device, was.bank, was.share, memory_mib))
 
+    def take_slot(self, id: str, device: str, share: float) -> None:
+        """Charge a kept replica a share of a CPU slot of its bank, beside its memory."""
+        was = self._charges[id]
+        self.release(id)
+        self._put(id, Charge(device, was.bank, share, was.memory_mib))
+
+    def leave_slot(self, id: str) -> None:
+        """Charge a replica only its memory: it is kept."""
+        self.take_slot(id, "", 0.0)
+
+    def has_slot(self, id: str) -> bool:
+        """Whether a replica is charged a device, and not only memory."""
+        return self._charges[id].device != ""
+
     def release(self, id: str) -> None:
         """Remove a replica's charge, if it has one."""
         charge = self._charges.pop(id, None)
@@ -315,7 +334,8 @@ class Ledger:
         whole device, only those with an empty one."""
         needs_whole_device = need.share >= 1.0 and not need.takes_rest
         for group in (self._with_empty if needs_whole_device else self._groups).values():
-            if need.kind in ("any", group.kind) and self.admits(group.host, need):
+            is_right = need.kind in ("any", group.kind) and need.host in ("", group.host)
+            if is_right and self.admits(group.host, need):
                 yield group
 
     def fullest(self, group: DeviceGroup) -> list[str]:
@@ -344,7 +364,7 @@ class Ledger:
     def refusing(self, need: Need) -> list[str]:
         """Return the hosts that do not admit the need although they have devices of the kind, or
         may have some, as their devices are not known yet; cached as `fleet` is."""
-        key = need.kind, need.device_type, need.labels, need.driver, False
+        key = need.host, need.kind, need.device_type, need.labels, need.driver, False
         if key not in self._refusing:
             there = [host for host, kind in self._groups if need.kind in ("any", kind)]
             known = {host for host, _ in self._groups}
@@ -365,7 +385,10 @@ class Ledger:
         """Return the devices that a need might have if all were empty: of its kind, not cordoned,
         on a host that admits it; with `is_closed_counted`, also on closed hosts that suit it.
         Cached until devices, cordons or hosts change."""
-        key = need.kind, need.device_type, need.labels, need.driver, is_closed_counted
+        key = (
+            *(need.host, need.kind, need.device_type),
+            *(need.labels, need.driver, is_closed_counted),
+        )
         if key not in self._fleets:
             sizes = [
                 device.memory_mib
@@ -437,7 +460,10 @@ class Ledger:
         return not size_mib or need.memory_mib <= size_mib - RESERVE_MIB
 
     def fits_memory(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
-        """Whether the memory bank of a device has enough free memory."""
+        """Whether the memory bank of a device has enough free memory; a need without memory takes
+        none, whatever is charged."""
+        if not need.memory_mib:
+            return True
         return need.memory_mib <= self.free_mib(self.devices[device].bank, need.pool, without)
 
     def free_mib(self, bank: str, pool: str, without: Collection[str] = ()) -> float:

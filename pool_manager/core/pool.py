@@ -212,8 +212,16 @@ class Pool:
 
     @property
     def is_making_room(self) -> bool:
-        """Whether a replica finishes its exchanges to make room for another pool."""
-        return any(one.is_quiesced and one.condemned is None for one in self.replicas.values())
+        """Whether a replica finishes its open calls to make room for another pool."""
+        return any(
+            (one.is_quiesced and one.condemned is None) or one.is_yielding
+            for one in self.replicas.values()
+        )
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether a replica is paused."""
+        return any(one.is_paused for one in self.replicas.values())
 
     @property
     def is_warm(self) -> bool:
