@@ -127,4 +127,5 @@ class Health:
 
 def _place(replica: Replica) -> str:
     """Return where a replica is; a standby that has not been bound has no device."""
-    return f"device {replica.device}" if replica.device else f"host {replica.host}"
+    devices = " and ".join(replica.devices)
+    return f"device {devices}" if devices else f"host {replica.host}"

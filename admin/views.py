@@ -224,7 +224,17 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
         "batching": summary(revision, deployed.profile),
         **({"predict": revision.interface.predict} if revision.interface else {}),
         **server_json(revision.server),
+        **({"why_not_golden": _why_not_golden(deployed)} if revision.server else {}),
     }
+
+
+def _why_not_golden(deployed: Deployed) -> str:
+    """Return why a server's revision has no golden sample, "" if it has one."""
+    server, profile = deployed.revision.server, deployed.profile
+    if server is None or (profile is not None and profile.golden is not None):
+        return ""
+    measured = profile.why_not_golden if profile is not None else ""
+    return server.why_not_golden or measured or "its trial learnt none: fnctl deploy --measure"
 
 
 def profile_json(profile: Profile | None) -> dict[str, Any] | None:
@@ -386,7 +396,7 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "pool": replica.pool,
         "function": ref.partition("@")[0],
         "revision": ref,
-        "device": replica.device,
+        "device": replica.first_device,
         "host": replica.host,
         "role": replica.role,
         "state": str(replica.state),

@@ -186,7 +186,7 @@ class DataLinks(ReplicaLinks[Bodies]):
             body = self._copy_answer(peer, frame)
         if json_length > len(body):
             raise LinkError("the JSON part is longer than the answer")
-        is_first, device, since_s = flags & _FIRST != 0, endpoint.device, peer.connected_s
+        is_first, device, since_s = flags & _FIRST != 0, endpoint.first_device, peer.connected_s
         phases, host = endpoint.phases, endpoint.host
         answer = (meta, json_length, body, is_first, id, device, since_s, phases, host)
         self._on_final(id, peer, request, _delivered(answer), now)

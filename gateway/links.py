@@ -25,7 +25,7 @@ from gateway.hosts.connections import HostConnections
 from gateway.socket_channel import Side, Stream
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
-from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.link import Kind
 from runtime_image.link.descriptors import SIDE_CLOSED
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.stream import CLOSED, FrameStream, Greeting, connect
@@ -175,7 +175,8 @@ class ReplicaLinks(ABC, Generic[S]):
 
     async def _open(self, id: str, peer: Peer[S]) -> None:
         """Connect once and send HELLO. Raises OSError."""
-        hello = pack(Kind.HELLO, body=json.dumps({"worker": self._worker}).encode(), aux=VERSION)
+        body = json.dumps({"worker": self._worker}).encode()
+        hello = pack(Kind.HELLO, body=body, aux=peer.endpoint.link)
         if peer.endpoint.host:
             if not peer.endpoint.greeting:
                 raise ConnectionRefusedError("the manager has published no greeting")
@@ -205,7 +206,7 @@ class ReplicaLinks(ABC, Generic[S]):
 
     def _on_hello(self, id: str, frame: Frame, now: float) -> None:
         peer = self._peers[id]
-        if frame.aux != VERSION or id in self._dispatcher.links:
+        if frame.aux != peer.endpoint.link or id in self._dispatcher.links:
             raise LinkError(f"unexpected HELLO of link version {frame.aux}")
         assert peer.side is not None
         peer.side.on_hello(frame.body)

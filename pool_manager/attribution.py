@@ -87,7 +87,8 @@ class Attribution(Generic[K]):
         """`offset_s` is the Unix time at monotonic 0; the owner may correct it later."""
         self.offset_s = offset_s
         self._devices: dict[str, _Held[K]] = {}
-        self._device_of: dict[str, str] = {}
+        self._devices_of: dict[str, tuple[str, ...]] = {}
+        """The attributed devices of each replica that holds any."""
         self._sums: dict[tuple[K | None, str, int], list[float]] = {}
 
     def set_devices(self, devices: Collection[str], now: float) -> None:
@@ -95,27 +96,29 @@ class Attribution(Generic[K]):
         for device in [one for one in self._devices if one not in devices]:
             self._settle(device, self._devices[device], now)
             for id in self._devices.pop(device).holders:
-                del self._device_of[id]
+                self._devices_of[id] = tuple(one for one in self._devices_of[id] if one != device)
         for device in devices:
             if device not in self._devices:
                 self._devices[device] = _Held(now)
 
-    def hold(self, id: str, device: str, holder: Holder[K], now: float) -> None:
-        """Set what a replica holds from `now` on, in place of what it held before. A device that is
-        not attributed is ignored."""
-        held = self._devices.get(device)
-        if held is not None and held.holders.get(id) == holder:
+    def hold(self, id: str, devices: Collection[str], holder: Holder[K], now: float) -> None:
+        """Set what a replica holds of each of its devices from `now` on, in place of what it held
+        before. A device that is not attributed is ignored."""
+        there = tuple(one for one in devices if one in self._devices)
+        is_known = there == self._devices_of.get(id)
+        if is_known and all(self._devices[one].holders[id] == holder for one in there):
             return
         self.release(id, now)
-        if held is not None:
+        for device in there:
+            held = self._devices[device]
             self._settle(device, held, now)
             held.holders[id] = holder
-            self._device_of[id] = device
+        if there:
+            self._devices_of[id] = there
 
     def release(self, id: str, now: float) -> None:
         """End what a replica holds."""
-        device = self._device_of.pop(id, None)
-        if device is not None:
+        for device in self._devices_of.pop(id, ()):
             held = self._devices[device]
             self._settle(device, held, now)
             del held.holders[id]

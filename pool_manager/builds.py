@@ -166,4 +166,4 @@ def _running(key: str, begun_s: float, pool: Pool | None) -> RunningBuild:
     if replica is None:
         waits_for = pool.blocked if pool is not None else ""
         return RunningBuild(key, begun_s, "", "", "", waits_for or "it is about to be placed")
-    return RunningBuild(key, begun_s, replica.id, replica.device, replica.host, "")
+    return RunningBuild(key, begun_s, replica.id, replica.first_device, replica.host, "")

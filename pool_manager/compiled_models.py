@@ -61,7 +61,7 @@ class CompiledModels:
         """Give the ready replicas of a pool on devices of the target's type a compiled model;
         return the outcome by replica id."""
         there = [one for one in self._machine.replicas() if one.pool == key]
-        ids = [one.id for one in there if self._type(one.device) == compiled.target.device]
+        ids = [one.id for one in there if self._type(one.devices) == compiled.target.device]
         return await self._upgrades.upgrade(ids, compiled)
 
     def suitable(self, key: str) -> list[Device]:
@@ -69,15 +69,15 @@ class CompiledModels:
         pool = self._machine.pools.get(key)
         return self._machine.cluster.suitable(pool) if pool is not None else []
 
-    def _type(self, device: str) -> DeviceType | None:
-        known = self._machine.devices.get(device)
+    def _type(self, devices: tuple[str, ...]) -> DeviceType | None:
+        known = self._machine.first_device(devices)
         return known.type if known is not None else None
 
     def execute(self, command: Any) -> None:
         """Carry out one of COMMANDS."""
         if isinstance(command, commands.EndBuild):
             self._builds.end(command)
-        elif (found := self._type(command.device)) is not None:
+        elif (found := self._type((command.device,))) is not None:
             self.not_compiled.notify(command.key, found, command.reason)
 
     def observe(self, event: events.Event) -> None:
@@ -86,7 +86,7 @@ class CompiledModels:
         if isinstance(event, events.Loaded):
             replica = self._machine.replica(event.id)
             binding = self._bindings.get(replica.pool) if replica is not None else None
-            found = self._type(replica.device) if replica is not None else None
+            found = self._type(replica.devices) if replica is not None else None
             if binding is not None and found is not None and found in binding.variants:
                 self._upgrades.on_loaded(replica, binding.variants[found])
 

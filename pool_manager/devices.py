@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from pool_manager.core.state import Device
+from runtime_image.proc import parse_sizes, read_text
 
 CPU_BANK = "cpu"
 OTHERS_MIB: Final = 512.0
@@ -41,11 +42,10 @@ def host_memory_mib(meminfo: Path = MEMINFO, limits: tuple[Path, ...] = CGROUP_L
     Sources: proc_meminfo(5), the kernel's cgroup-v2 and cgroup-v1 memory documents.
     """
     sizes = [_limit_bytes(path) for path in limits]
-    try:
-        first = meminfo.read_text().split("\n", 1)[0]
-        sizes.append(int(first.removeprefix("MemTotal:").removesuffix("kB")) * 1024)
-    except (OSError, ValueError):
+    total_kib = parse_sizes(read_text(meminfo)).get("MemTotal", 0)
+    if not total_kib:
         return 0.0
+    sizes.append(total_kib * 1024)
     return min(size for size in sizes if size) / 2**20
 
 

@@ -105,8 +105,15 @@ class GoldenSamples:
         return SampleVerdict.NONE, ""
 
     def counts(self) -> list[SampleCount]:
-        """Return the checks by function and verdict."""
-        return [SampleCount(*key, checks) for key, checks in sorted(self._counts.items())]
+        """Return the checks by function and verdict. Functions with a replica that has a sample
+        have all verdicts from 0 on: Prometheus sees no increase in a series that begins with 1."""
+        counts = Counter(self._counts)
+        for replica in self._machine.replicas():
+            is_there = replica.pool in self._machine.pools
+            if is_there and replica.role == "serve" and self._sample(replica) is not None:
+                for verdict in SampleVerdict:
+                    counts.setdefault((*self._function(replica.pool), verdict), 0)
+        return [SampleCount(*key, checks) for key, checks in sorted(counts.items())]
 
     def _idle(self, replica: Replica) -> Idle | None:
         pool = self._machine.pools.get(replica.pool)
@@ -120,7 +127,7 @@ class GoldenSamples:
 
     def _sample(self, replica: Replica) -> GoldenSample | None:
         binding = self._bindings.get(replica.pool)
-        device = self._machine.devices.get(replica.device)
+        device = self._machine.first_device(replica.devices)
         spec = binding.on(device).spec if binding is not None else None
         return spec.golden if isinstance(spec, ServerSpec) else None
 

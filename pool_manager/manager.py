@@ -516,13 +516,18 @@ class Manager:
                 self._actions[type(command)](command)
 
     def _gpu_use(self, id: str) -> float | None:
-        """Return the use of a replica's GPU, 0 to 1; 0 without one, None if unknown."""
-        replica = self._machine.replica(id)
-        device = self._machine.devices.get(replica.device) if replica is not None else None
-        if device is None or device.kind == "cpu":
-            return 0.0
-        view = self._gpus.view(device.id)
-        return view.utilization if view is not None else None
+        """Return the use of the busiest of a replica's GPUs, 0 to 1; 0 without one, None if that of
+        one is unknown."""
+        replica, known = self._machine.replica(id), self._machine.devices
+        devices = replica.devices if replica is not None else ()
+        uses: list[float] = []
+        for device in devices:
+            if device in known and known[device].kind != "cpu":
+                view = self._gpus.view(device)
+                if view is None or view.utilization is None:
+                    return None
+                uses.append(view.utilization)
+        return max(uses, default=0.0)
 
     def _sync_hosts(self, event: events.Event) -> None:
         if isinstance(event, events.HostUp):
@@ -560,6 +565,6 @@ class Manager:
 
     def _keep_cold_start(self, command: commands.RecordColdStart) -> None:
         binding = self._bindings.get(command.key)
-        device = self._machine.devices.get(command.device)
+        device = self._machine.first_device(command.devices)
         if binding is not None:
             self._journal.cold_start(command, binding, device.kind if device else "unknown")

@@ -14,6 +14,7 @@ from pool_manager.core import commands, events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.events import Lost
 from pool_manager.core.eviction import EVICTED, MAKES_ROOM
+from pool_manager.core.health.liveness import Cause
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import GAVE_WAY, OVERDUE
 
@@ -103,7 +104,7 @@ class _Counted:
     `failed`: its end was not requested. `is_leaving`: it drains. `is_over`: it is being
     released."""
 
-    device: str
+    devices: tuple[str, ...]
     starting: str = ""
     failed: bool = False
     is_leaving: bool = False
@@ -125,7 +126,7 @@ class ReplicaCounter:
         if isinstance(about, commands.Command):
             self._done(about)
         elif isinstance(about, events.Found):
-            self._replicas[about.id] = _Counted(about.device, pool=about.pool)
+            self._replicas[about.id] = _Counted(about.devices, pool=about.pool)
         elif life := self._replicas.get(getattr(about, "id", "")):
             self._happened(about, life)
 
@@ -155,10 +156,10 @@ class ReplicaCounter:
         match command:
             case commands.Launch():
                 kind = _KIND_OF.get(command.role, "process")
-                self._replicas[command.id] = _Counted(command.device, kind, pool=command.pool)
+                self._replicas[command.id] = _Counted(command.devices, kind, pool=command.pool)
             case commands.Assign():
                 kind = "trial" if command.role == "trial" else "standby"
-                self._replicas[command.id] = _Counted(command.device, kind, pool=command.pool)
+                self._replicas[command.id] = _Counted(command.devices, kind, pool=command.pool)
             case commands.Drain() | commands.Quiesce() if command.id in self._replicas:
                 self._replicas[command.id].is_leaving = True
             case commands.Release() if command.id in self._replicas:
@@ -199,9 +200,9 @@ class ReplicaCounter:
         """Count the measured memory of a released replica as freed."""
         del self._replicas[id]
         if life.memory_mib:
-            device = life.device
-            before_mib = self.counts.reclaimed_mib.get(device, 0.0)
-            self.counts.reclaimed_mib[device] = before_mib + life.memory_mib
+            reclaimed_mib = self.counts.reclaimed_mib
+            for device in life.devices:
+                reclaimed_mib[device] = reclaimed_mib.get(device, 0.0) + life.memory_mib
 
 
 class Supplied(NamedTuple):
@@ -243,8 +244,15 @@ class Counters:
         self.failed = self._tally.failed
 
     def counts(self) -> Counts:
-        """Return a snapshot of the counts."""
-        return self._tally.counts.copy()
+        """Return a snapshot of the counts. Functions whose servers may be replaced have all causes
+        from 0 on: Prometheus sees no increase in a series that begins with 1."""
+        counts = self._tally.counts.copy()
+        for pool in self._cluster.pools.values():
+            if pool.spec.is_server and pool.spec.role == "serve" and pool.spec.hang != "off":
+                function = pool.key.partition("@")[0]
+                for cause in Cause:
+                    counts.replaced.setdefault((function, cause), 0)
+        return counts
 
     def supplied(self) -> list[Supplied]:
         """Return every pool that has or wants replicas."""

@@ -96,7 +96,7 @@ class Journal:
                 round(kept.total_ms, 3),
                 kept.phases,
                 kept.outcome,
-                host_of(kept.device),
+                host_of(next(iter(kept.devices), "")),
                 kept.session,
             )
         )
@@ -142,8 +142,9 @@ def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
     there: dict[str, list[Replica]] = {}
     for replica in machine.replicas():
         is_kept = machine.cluster.is_on_cpu(replica) and replica.state is State.READY
-        if not is_kept or machine.cluster.ledger.has_slot(replica.id):
-            there.setdefault(replica.device, []).append(replica)
+        is_there = not is_kept or machine.cluster.ledger.has_slot(replica.id)
+        for id in replica.devices if is_there else ():
+            there.setdefault(id, []).append(replica)
     cordons = machine.cordons()
     return [
         _occupancy(

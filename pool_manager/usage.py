@@ -61,7 +61,7 @@ class _ReplicaUsage:
     time of its runs so far, `reported_ms` its last report, None before there is a base for it."""
 
     owner: Owner
-    device: str
+    devices: tuple[str, ...]
     stage: Stage
     settled_s: float
     reported_ms: int | None
@@ -84,15 +84,18 @@ class UsageMeter:
         self._replicas: dict[str, _ReplicaUsage] = {}
         self._sums: dict[tuple[Owner, str, int], list[float]] = {}
 
-    def set_stage(self, id: str, owner: Owner, device: str, stage: Stage, now: float) -> None:
-        """Set the stage of a replica from `now` on; the first call starts its usage."""
+    def set_stage(
+        self, id: str, owner: Owner, devices: tuple[str, ...], stage: Stage, now: float
+    ) -> None:
+        """Set the stage of a replica from `now` on; the first call starts its usage. Its seconds
+        count on each of its devices."""
         account = self._replicas.get(id)
         if account is None:
-            self._replicas[id] = _ReplicaUsage(owner, device, stage, now, 0)
+            self._replicas[id] = _ReplicaUsage(owner, devices, stage, now, 0)
             return
-        if (account.owner, account.device, account.stage) != (owner, device, stage):
+        if (account.owner, account.devices, account.stage) != (owner, devices, stage):
             self._settle(account, now, 0.0)
-            account.owner, account.device, account.stage = owner, device, stage
+            account.owner, account.devices, account.stage = owner, devices, stage
 
     def adopt(self, id: str) -> None:
         """Mark a replica as adopted: its first PONG is only the base for later ones."""
@@ -130,7 +133,7 @@ class UsageMeter:
     def busy(self, device: str) -> float | None:
         """Return the share of the last WINDOW_S in which a model ran on a device, 0 to 1; None
         before the first PONG of its replicas."""
-        up = [one for one in self._replicas.values() if one.device == device and one.stage == "up"]
+        up = [one for one in self._replicas.values() if one.stage == "up" and device in one.devices]
         shares = [_share(one.samples) for one in up if len(one.samples) > 1]
         return None if up and not shares else min(1.0, sum(shares, 0.0))
 
@@ -150,18 +153,18 @@ class UsageMeter:
         from_s, account.settled_s = account.settled_s, max(account.settled_s, now)
         account.busy_s += busy_s
         length_s = account.settled_s - from_s
-        if not length_s or not account.device:
+        if not length_s or not account.devices:
             return
         share = min(1.0, busy_s / length_s)
         start_s, end_s = from_s + self.offset_s, account.settled_s + self.offset_s
         for minute, seconds in by_minute(start_s, end_s):
-            key = account.owner, account.device, minute
-            took = self._sums.setdefault(key, [0.0, 0.0, 0.0])
-            if account.stage == "waking":
-                took[0] += seconds
-            else:
-                took[1] += seconds * (1 - share)
-                took[2] += seconds * share
+            for device in account.devices:
+                took = self._sums.setdefault((account.owner, device, minute), [0.0, 0.0, 0.0])
+                if account.stage == "waking":
+                    took[0] += seconds
+                else:
+                    took[1] += seconds * (1 - share)
+                    took[2] += seconds * share
 
 
 def _share(samples: deque[_BusySample]) -> float:
@@ -278,12 +281,12 @@ class UsageMonitor:
         if replica.role == "standby":
             stage = "waking" if replica.state is State.STARTING else "standby"
         is_new, owner = not self._meter.knows(id), self._owner(replica)
-        self._meter.set_stage(id, owner, replica.device, stage, now)
+        self._meter.set_stage(id, owner, replica.devices, stage, now)
         if is_new and replica.adopted:
             self._meter.adopt(id)
         share = self._machine.cluster.ledger.charge_of(id).share
         holder = Holder(None if owner == NOBODY else owner, share)
-        self._attribution.hold(id, replica.device, holder, now)
+        self._attribution.hold(id, replica.devices, holder, now)
 
     def on_pong(self, id: str, busy_ms: int) -> None:
         """Record a PONG: `busy_ms` is the model's total run time in milliseconds, modulo 2**32."""

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from runtime_image.contract.link import VERSION
+
 
 class Load(msgspec.Struct, array_like=True, frozen=True):
     """Load of one gateway worker on one revision."""
@@ -73,13 +75,21 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
     path: str
     limit: int
     marks_started: bool
-    device: str
+    devices: tuple[str, ...]
+    """Ids of its devices."""
     phases: dict[str, float]
     is_server: bool = False
     host: str = ""
     greeting: str = ""
+    link: int = VERSION
+    """Version of the link that it speaks: an earlier one if an earlier server started it."""
     paused: bool = False
     """Calls for it are held, and those in flight end: it has no CPU slot to run on."""
+
+    @property
+    def first_device(self) -> str:
+        """The first device, which stands for all in receipts and traces; "" without one."""
+        return self.devices[0] if self.devices else ""
 
 
 class PoolEndpoints(msgspec.Struct, frozen=True):

@@ -82,7 +82,7 @@ def counter_of(health: Health, server: ServerSettings) -> str:
 
 
 def step_s_of(health: Health, server: ServerSettings) -> float:
-    """Return the longest time in seconds in which a server that works may not move its counter.
+    """Return the longest time in seconds in which a server that computes may show no progress.
     vLLM's prefills come in parts, unless its command says otherwise."""
     if health.step_s is not None:
         return health.step_s
@@ -101,7 +101,7 @@ def _is_vllm(server: ServerSettings) -> bool:
 def golden_plan(revision: Revision) -> GoldenPlan | None:
     """Return what a trial of a revision is to learn a golden sample from, None for nothing."""
     server = revision.server
-    if server is None or not server.wants_golden:
+    if server is None or server.why_not_golden:
         return None
     marked = next((one for one in server.samples if one.golden), None)
     if marked is not None or server.api is None:

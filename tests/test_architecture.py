@@ -38,6 +38,7 @@ POLLING = {
     "tests/support/faulty/faulty.py": "it listens late if it is told to",
     "tests/support/faulty/lies.py": "it breaks off answers that have begun to arrive",
     "tests/support/faulty/lives.py": "log lines come at a bounded pace",
+    "tests/support/sick/sick.py": "standing still for a time is how it is sick",
     "tests/support/nvml/stand_ins/torch.py": "another process follows its files",
 }
 """Files of the suite that may sleep, and why."""

@@ -12,17 +12,25 @@ from aiohttp import web
 from admin.api.context import AskConnections
 from admin.deploy.changes import etag
 from admin.deploy.deploys import Deploys
-from admin.deploy.verify import Samples
+from admin.deploy.verify import Samples, trial_keys
 from admin.events.snapshot import FunctionRows
 from admin.history import ServerHistory
 from admin.store import Store
-from admin.views import call_json, connections_json, precision_json, revision_json
+from admin.views import (
+    call_json,
+    connections_json,
+    operation_json,
+    precision_json,
+    revision_json,
+)
 from gateway.openapi.descriptions import example
 from gateway.problems import OK, json_answer
+from pool_manager.core.starts import Awaited
 from pool_manager.manager import Manager
 from registry.batching import summary
 from registry.catalog import Deployed
 from registry.errors import BadRequest
+from registry.model.operations import Operation
 
 T = TypeVar("T")
 
@@ -139,14 +147,16 @@ class FunctionRoutes:
         return json_answer({"removed": name})
 
     async def why(self, request: web.Request) -> web.Response:
-        """Return state and reason, with the latest decisions, cold starts and state intervals."""
-        deployed = self._catalog.resolve(request.match_info["name"])
+        """Return state and reason, with the latest decisions, cold starts and state intervals, and
+        the operation that runs. Of a function whose first deploy runs or has failed: that one."""
+        ref = request.match_info["name"]
+        deployed = self._catalog.find(ref)
+        operation = await self._deploys.runner.undone(ref) if deployed is None else None
+        if operation is not None:
+            return json_answer(self._not_deployed(operation))
+        deployed = deployed or self._catalog.resolve(ref)
         name, key = deployed.function.name, deployed.revision.key
         row = self._rows.row(deployed, self._rows.gateways.loads())
-        decisions = [
-            {"at_s": decision.at_s, "text": decision.text}
-            for decision in self._manager.decisions(key)[-ITEMS:]
-        ]
         return json_answer(
             {
                 "state": row["state"],
@@ -156,14 +166,40 @@ class FunctionRoutes:
                 "batching": summary(deployed.revision, deployed.profile),
                 "since_s": row["since_s"],
                 "sleeps_at_s": row["sleeps_at_s"],
-                "decisions": decisions,
+                "decisions": _decisions(self._manager, key),
                 "cold_starts": [
                     asdict(r) for r in await self._stored_history.cold_starts(name, ITEMS)
                 ],
                 "intervals": [asdict(r) for r in await self._stored_history.intervals(name, ITEMS)],
+                "operation": self._operation(name),
                 **await self._connected(deployed),
             }
         )
+
+    def _operation(self, name: str) -> dict[str, Any] | None:
+        """Return the operation of a function that runs: of several, the one that began first."""
+        running = self._deploys.runner.running()
+        found = next((one for one in running if one.name == name and one.state == "running"), None)
+        return None if found is None else operation_json(found)
+
+    def _not_deployed(self, operation: Operation) -> dict[str, Any]:
+        """Return what `why` tells about a function without a revision: its trial, which runs or has
+        failed."""
+        keys = trial_keys(operation)
+        key = next((one for one in keys if self._manager.pool(one) is not None), keys[0])
+        return {
+            "state": "not_deployed",
+            "reason": _why_not_deployed(operation, self._manager.awaited(key)),
+            "blocked": self._manager.blocked(key),
+            "kept_by": self._manager.kept_by(key),
+            "batching": "",
+            "since_s": operation.ended_s or operation.created_s,
+            "sleeps_at_s": None,
+            "decisions": _decisions(self._manager, key),
+            "cold_starts": [],
+            "intervals": [],
+            "operation": operation_json(operation),
+        }
 
     async def _connected(self, deployed: Deployed) -> dict[str, Any]:
         """Return who is connected to a server function; {} for a model."""
@@ -184,3 +220,19 @@ class FunctionRoutes:
             revision_json(deployed, self._bundles[deployed.revision.bundle])
             for deployed in self._catalog.revisions(name)
         ]
+
+
+def _decisions(manager: Manager, key: str) -> list[dict[str, Any]]:
+    """Return the latest decisions about a pool, oldest first."""
+    found = manager.decisions(key)[-ITEMS:]
+    return [{"at_s": decision.at_s, "text": decision.text} for decision in found]
+
+
+def _why_not_deployed(operation: Operation, awaited: Awaited | None) -> str:
+    """Return what a function's first operation does, with what its trial waits for, or how it has
+    ended."""
+    if operation.state == "running":
+        return f"its {operation.kind} is running: {awaited or operation.phase}"
+    if operation.state == "cancelled":
+        return f"its {operation.kind} was cancelled"
+    return f"its {operation.kind} failed: {operation.error.get('detail', 'no reason given')}"

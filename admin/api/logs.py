@@ -66,12 +66,9 @@ class LogRoutes:
     async def _name(self, ref: str) -> str:
         """Return the name of a function, also of one whose first deploy runs or has failed. Raises
         UnknownFunction."""
-        if self._catalog.find(ref) is None:
-            operations = await self._operations.newest()
-            last = next((one for one in operations if one.name == ref), None)
-            if last is not None and last.state != "done":
-                return last.name
-        return self._catalog.resolve(ref).function.name
+        is_known = self._catalog.find(ref) is not None
+        last = None if is_known else await self._operations.undone(ref)
+        return last.name if last is not None else self._catalog.resolve(ref).function.name
 
     def _is_gone(self, name: str) -> bool:
         if self._catalog.find(name) is not None:

@@ -1,4 +1,5 @@
-"""Shell completion of the names of functions, hosts and environments."""
+"""Shell completion of the names of functions and hosts, and of the ids of environments and
+operations."""
 
 from __future__ import annotations
 
@@ -34,6 +35,13 @@ def environment_ids(context: typer.Context, incomplete: str) -> list[str]:
     """Complete an environment's id, as `function_names`."""
     return _matching(
         context, incomplete, lambda client: [get(one, "id") for one in client.environments()]
+    )
+
+
+def operation_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete an operation's id, as `function_names`."""
+    return _matching(
+        context, incomplete, lambda client: [get(one, "id") for one in client.operations()]
     )
 
 

@@ -26,6 +26,12 @@ its operations."""
 
 Step = Callable[[str, float], None]
 """Receives a finished phase and its milliseconds."""
+CANCELLED: Final = {
+    "code": "cancelled",
+    "title": "Cancelled",
+    "detail": "another command or a page has cancelled it; nothing changed",
+}
+"""Problem of an operation that was cancelled elsewhere than here."""
 LONG: Final = {"drain": "  open exchanges of the old revision end first (--now cuts them) …"}
 """Remarks at the beginning of phases that may take minutes."""
 
@@ -61,6 +67,8 @@ def follow(
 
     Raises ApiError, or Unreachable if the server stays unreachable.
     """
+    if operation.get("state") != "running":
+        return operation
     since_s = clock()
     poll_s = LINGER_S
     while True:
@@ -83,36 +91,67 @@ def follow(
         operation = latest
 
 
-def finish(session: Session, operation: dict[str, Any]) -> dict[str, Any]:
-    """Return the operation once it is done; Ctrl-C cancels it.
+def finish(
+    session: Session, operation: dict[str, Any], *, is_watched: bool = False
+) -> dict[str, Any]:
+    """Return the operation once it is done. Ctrl-C cancels one that this command has started; one
+    that it only watches (`is_watched`) goes on.
 
-    Raises ApiError with the reason of a failure, typer.Exit after a cancellation.
+    Raises ApiError with the reason of a failure, or if another command has cancelled it,
+    typer.Exit after Ctrl-C, Unreachable with a note that names the way back to it.
     """
+    id, kind = str(operation["id"]), get(operation, "kind") or "operation"
+    verb = f"fnctl operation cancel {id}"
+    way_out = f"{verb} cancels it" if is_watched else "Ctrl-C cancels it"
 
     def note(phase: str, is_long: bool) -> None:
         if (phase in LONG or " " in phase) and not is_long:
             session.remark(LONG.get(phase, f"  {phase}"))
         elif phase not in LONG and " " not in phase and is_long:
-            session.remark(f"  {phase:<8} takes long: fnctl top shows why, Ctrl-C cancels it …")
+            session.remark(f"  {phase:<8} takes long: fnctl top shows why, {way_out} …")
 
+    if is_watched:
+        note(get(operation, "phase"), False)
+    step = steps(session.remark, is_joined=is_watched)
     try:
-        ended = follow(session.client, operation, steps(session.remark), note=note)
+        return _done(follow(session.client, operation, step, note=note))
+    except Unreachable as error:
+        error.add_note(f"the {kind} goes on with the server: fnctl operation watch {id}")
+        raise
     except KeyboardInterrupt:
-        session.remark("cancelling …")
-        ended = session.client.cancel(str(operation["id"]))
-    if ended.get("state") == "failed":
-        kind = get(ended, "kind") or "operation"
-        problem = ended.get("error") or {"title": f"The {kind} failed", "detail": "no reason given"}
-        raise ApiError(int(problem.get("status", 0)), problem)
-    if ended.get("state") != "done":
-        session.answer(ended, lambda: f"{ended.get('state')}: nothing changed")
-        raise typer.Exit(INTERRUPTED)
-    return ended
+        if not is_watched:
+            return _cancelled(session, id)
+        session.remark(f"the {kind} goes on; to cancel it: {verb}")
+        raise typer.Exit(INTERRUPTED) from None
 
 
-def steps(write: Callable[[str], None]) -> Step:
-    """Return a Step that writes one line per phase."""
-    return lambda phase, ms: write(f"  {phase:<8} {duration(ms)}")
+def _done(ended: dict[str, Any]) -> dict[str, Any]:
+    """Return an operation that is done. Raises ApiError with what another one ended with."""
+    state = ended.get("state")
+    if state == "done":
+        return ended
+    problem = CANCELLED if state == "cancelled" else ended.get("error")
+    kind = get(ended, "kind") or "operation"
+    problem = problem or {"title": f"The {kind} failed", "detail": "no reason given"}
+    raise ApiError(int(problem.get("status", 0)), problem)
+
+
+def _cancelled(session: Session, id: str) -> dict[str, Any]:
+    """Cancel the operation; return it if it was done before. Raises typer.Exit once it is
+    cancelled, ApiError if it has failed."""
+    session.remark("cancelling …")
+    ended = session.client.cancel(id)
+    if ended.get("state") in ("done", "failed"):
+        return _done(ended)
+    session.answer(ended, lambda: f"{ended.get('state')}: nothing changed")
+    raise typer.Exit(INTERRUPTED)
+
+
+def steps(write: Callable[[str], None], *, is_joined: bool = False) -> Step:
+    """Return a Step that writes one line per phase. `is_joined`: the first phase has begun before,
+    at a time that is not known."""
+    hints = iter(["  after this command began"] if is_joined else [])
+    return lambda phase, ms: write(f"  {phase:<8} {duration(ms)}{next(hints, '')}")
 
 
 @contextmanager

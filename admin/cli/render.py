@@ -49,12 +49,14 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
 
     `now_s` in Unix seconds.
     """
-    parts = [f"{get(answer, 'state')}: {get(answer, 'reason')}"]
+    parts = [f"{get(answer, 'state').replace('_', ' ')}: {get(answer, 'reason')}"]
     blocked = get(answer, "blocked")
     if blocked and blocked != get(answer, "reason"):
         parts[0] += f"\nblocked: {blocked}"
     if kept := kept_text(answer):
         parts[0] += f"\n{kept}"
+    if operation := _render_operation(answer.get("operation") or {}, now_s):
+        parts[0] += f"\n{operation}"
     if batching := get(answer, "batching"):
         parts[0] += f"\nbatching: {batching}"
     if last := _render_last(answer, now_s):
@@ -72,6 +74,18 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
         shown = [waterfall(each, now_s) for each in cold_starts]
         parts.append("\n".join(["cold starts", *shown]))
     return "\n\n".join(parts)
+
+
+def _render_operation(operation: dict[str, Any], now_s: float) -> str:
+    """Render the operation of a function: "operation 5f3c9a1b: deploy, verify, started 2 min ago";
+    "" for none."""
+    if not operation:
+        return ""
+    state = get(operation, "state")
+    # What the phase waits for stands in the function's reason.
+    phase = get(operation, "phase").partition(" ")[0] if state == "running" else state
+    started = ago(float(operation.get("created_s") or 0), now_s)
+    return f"operation {get(operation, 'id')}: {get(operation, 'kind')}, {phase}, started {started}"
 
 
 def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
@@ -212,7 +226,15 @@ def render_rollback(result: dict[str, Any]) -> str:
     return f"{head}\n{fields([('switch', get(result, 'switch'))])}"
 
 
-def render_summary(result: dict[str, Any], collected: Collected) -> str:
+def render_ended(operation: dict[str, Any]) -> str:
+    """Render the end of an operation that is done, as the command that started it does."""
+    result = operation.get("result") or {}
+    return (
+        render_rollback(result) if get(operation, "kind") == "rollback" else render_summary(result)
+    )
+
+
+def render_summary(result: dict[str, Any]) -> str:
     """Render the summary of a deploy's `result`."""
     revision = get(result, "revision")
     if not result.get("created", True):
@@ -230,12 +252,11 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
         return f"same bundle and settings as {revision}: nothing changed"
     profile = result.get("profile") or {}
     sample = result.get("sample") or {}
-    count = len(collected.bundle.files)
-    files = f"{count} file{'s' if count != 1 else ''}, {size(collected.bundle.size)}"
-    if image := (result.get("server") or {}).get("image"):
-        files = get(image, "reference")
-    if collected.is_server:
-        return f"{revision} deployed ({files})\n{fields(_server_pairs(result, profile, sample))}"
+    head = f"{revision} deployed"
+    if files := _files(result):
+        head += f" ({files})"
+    if result.get("server"):
+        return f"{head}\n{fields(_server_pairs(result, profile, sample))}"
     pairs = [
         ("sample", first_line(sample) if sample else ""),
         ("load", duration(float(profile["load_ms"])) if "load_ms" in profile else ""),
@@ -249,7 +270,18 @@ def render_summary(result: dict[str, Any], collected: Collected) -> str:
         ("room", get(result, "made_room")),
         ("switch", get(result, "switch")),
     ]
-    return f"{revision} deployed ({files})\n{fields(pairs)}"
+    return f"{head}\n{fields(pairs)}"
+
+
+def _files(result: dict[str, Any]) -> str:
+    """Return what was deployed: the image, or the number of files and their bytes; "" in results of
+    earlier releases."""
+    if image := (result.get("server") or {}).get("image"):
+        return get(image, "reference")
+    if "files" not in result:
+        return ""
+    count = int(result["files"])
+    return f"{count} file{'s' if count != 1 else ''}, {size(int(result.get('size') or 0))}"
 
 
 def _server_pairs(

@@ -29,6 +29,9 @@ SYNONYMS: Final = {
     "log": "logs",
     "dashboard": "ui",
     "up": "serve",
+    "op": "operation",
+    "operations": "operation",
+    "cancel": "operation",
 }
 """Verbs of docker, kubectl, Triton and others, and those of `fnctl` that do the same."""
 

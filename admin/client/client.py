@@ -235,6 +235,10 @@ class Client:
         path = f"/admin/v1/functions/{_part(name)}/revisions"
         return _operation(self._json("POST", path, request))
 
+    def operations(self) -> list[dict[str, Any]]:
+        """Return the operations that run and the latest that have ended, newest first."""
+        return self._items("/admin/v1/operations")
+
     def operation(self, id: str, wait_s: int = 0, phase: str = "") -> dict[str, Any]:
         """Return an operation; with `wait_s`, once its state or its `phase` has changed."""
         query = urlencode({"wait": wait_s, "phase": phase}) if wait_s else ""

@@ -303,7 +303,8 @@ class Deploys:
             result = await self._deployed_python(draft, request, operation, phase)
         else:
             result = await self._deployed(draft, request, operation, phase)
-        return result | self._warned(operation.name)
+        sent = {"files": len(request.files), "size": sum(file.size for file in request.files)}
+        return result | sent | self._warned(operation.name)
 
     async def _deployed_image(
         self,

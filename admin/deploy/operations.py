@@ -128,6 +128,12 @@ class OperationRunner:
         stored = await self._operations.list()
         return [self._running[one.id][0] if one.id in self._running else one for one in stored]
 
+    async def undone(self, name: str) -> Operation | None:
+        """Return the latest operation of a name if it runs or has not been done; else None. It
+        tells about a function whose first deploy runs or has failed."""
+        last = next((one for one in await self.newest() if one.name == name), None)
+        return last if last is not None and last.state != "done" else None
+
     async def get(self, id: str) -> Operation:
         """Return the current state of an operation. Raises Unknown."""
         running = self._running.get(id)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -46,6 +46,7 @@ from registry.errors import (
 from registry.files import unavailable
 from registry.model.bundles import Bundle, BundleFile
 from registry.model.hosts import LOCAL_HOST
+from registry.model.operations import Operation
 from registry.model.profiles import Profile
 from registry.model.revisions import Revision
 from registry.model.servers import HOST_OF_CLIENT, HOST_OF_LOOPBACK
@@ -77,6 +78,8 @@ memory and as a file, and what its making takes."""
 FILE_MAX = 16 * 2**20
 TEXT = "text/plain; charset=utf-8"
 ITEMS_MAX = 1_000_000
+AGAIN: Final = "-again"
+"""Ends the key of a trial that runs once more, because the first one was killed from outside."""
 """Max numbers of one input; each takes 4 bytes as JSON and 8 as a Python list."""
 
 
@@ -250,7 +253,7 @@ class Verification:
     ) -> dict[str, Any]:
         """Run the trial once more. Raises TrialKilled with advice for the operator."""
         try:
-            return await self._report(draft, f"{trial}-again", phase, evict=evict)
+            return await self._report(draft, f"{trial}{AGAIN}", phase, evict=evict)
         except TrialKilled as error:
             raise TrialKilled(
                 "the trial was killed from outside, and so was the second one"
@@ -265,7 +268,7 @@ class Verification:
     ) -> dict[str, Any]:
         """Return the report of a trial replica. Raises ModelRefused, ServerRefused,
         NoRoom or TrialKilled."""
-        key = f"{draft.function.namespace}/{draft.function.name}@trial-{trial}"
+        key = trial_key(draft.function.namespace, draft.function.name, trial)
         kind = draft.revision.device.kind
         size = draft.bundle.size
         is_optimising = wanted_precision(draft.revision) is not None
@@ -339,6 +342,18 @@ class Verification:
         if kind != "any":
             return kind
         return "cuda" if any(one.kind == "cuda" for one in self._manager.devices()) else "cpu"
+
+
+def trial_key(namespace: str, name: str, trial: str) -> str:
+    """Return the key of a trial's pool."""
+    return f"{namespace}/{name}@trial-{trial}"
+
+
+def trial_keys(operation: Operation) -> tuple[str, str]:
+    """Return the keys of the pools that a deploy's trial may have: of the first one, and of the one
+    after a kill."""
+    space, name, id = operation.namespace, operation.name, operation.id
+    return trial_key(space, name, id), trial_key(space, name, f"{id}{AGAIN}")
 
 
 def _reader() -> onnx_files.OnnxReader:

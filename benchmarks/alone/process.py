@@ -36,7 +36,7 @@ class ReplicaProcess:
             namespace="default",
             bound=BOUND,
             model_dir=str(model_dir),
-            device="cpu:0",
+            devices=("cpu:0",),
             device_kind="cpu",
             engine="onnx",
             threads=threads,

@@ -129,7 +129,7 @@ def container(client: docker.APIClient, image: str, one: Task, folder: Path) -> 
 def _record() -> ReplicaRecord:
     # A standby, because it has the limits of a replica that loads.
     return ReplicaRecord(
-        *("bench", "", "standby", "", "", "/model", "", "cpu", "onnx"),
+        *("bench", "", "standby", "", "", "/model", (), "cpu", "onnx"),
         threads=1,
         orphan_s=1.0,
         memory_mib=0,

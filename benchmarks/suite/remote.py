@@ -155,7 +155,7 @@ def _open(
             host, greeting = f"gpu{number}", GREETING
             hosts[host] = HostRoute(server.target, server.host_key, str(server.identity), epoch=1)
         one = ReplicaEndpoint(
-            f"r{number}", path, 8, True, "cpu:0", {}, host=host, greeting=greeting
+            f"r{number}", path, 8, True, ("cpu:0",), {}, host=host, greeting=greeting
         )
         pools[f"default/way{number}@1"] = PoolEndpoints([one], "warm", "benchmark")
     runner.run(_publish(delivery, Endpoints(1, True, pools, hosts)))

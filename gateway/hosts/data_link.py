@@ -18,7 +18,7 @@ import structlog
 from gateway.hosts.greeting import Connection, GreetedStream
 from registry.exchange import ReplicaEndpoint
 from registry.tasks import Tasks
-from runtime_image.contract.link import HEADER, VERSION, Kind
+from runtime_image.contract.link import HEADER, Kind
 from runtime_image.link.frames import Frame, LinkError, Piece
 
 log = structlog.get_logger()
@@ -160,8 +160,9 @@ class RemoteDataLink:
         self._events.on_frame(frame)
 
     def _on_hello(self, stream: GreetedStream, frame: Frame) -> None:
-        if frame.kind is not Kind.HELLO or frame.aux != VERSION:
-            raise LinkError(f"expected HELLO of link version {VERSION}, got {frame.kind.name}")
+        link = self._endpoint.link
+        if frame.kind is not Kind.HELLO or frame.aux != link:
+            raise LinkError(f"expected HELLO of link version {link}, got {frame.kind.name}")
         self._opening.discard(stream)
         if stream.is_large:
             self._large = stream

@@ -123,7 +123,7 @@ class ExchangeJournal:
             (
                 call.pool.partition("/")[2],
                 endpoint.id,
-                endpoint.device,
+                endpoint.first_device,
                 (self.sent_s - call.arrived_s) * 1e3,
                 endpoint.phases if is_cold else NO_PHASES,
                 False,

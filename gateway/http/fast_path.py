@@ -244,8 +244,8 @@ class Connection(asyncio.Protocol):
         self._refuse(BodyTimeout(f"the body did not arrive within {seconds:g} s"))
 
     def tick(self) -> None:
-        """Count one second; close the connection if it has been quiet for too long, or is
-        half-closed and its client does not read either."""
+        """Count one second; close the connection if it has been quiet for too long, or nothing is
+        read from it and its client does not read either."""
         self.quiet_s += 1
         head_read_s = self._fast_path.invoker.settings.head_read_s
         if self._exchange is not None:
@@ -253,7 +253,9 @@ class Connection(asyncio.Protocol):
             return
         quiet_max = head_read_s if self._state is State.NEW else QUIET_MAX
         is_quiet = self.quiet_s > quiet_max and self._state not in _ASKING
-        if is_quiet or (self._is_ended and self._transport and is_gone(self._transport)):
+        transport = self._transport
+        is_deaf = transport is not None and (self._is_ended or not transport.is_reading())
+        if is_quiet or (transport is not None and is_deaf and is_gone(transport)):
             self.abort()
 
     def close(self) -> None:
@@ -353,6 +355,7 @@ class Connection(asyncio.Protocol):
 
     def discard_rest(self) -> None:
         """Discard what the client of an exchange still sends, for at most LINGER_S, and close."""
+        self._exchange = None  # it is over, and has no time limits any more
         transport = self._transport
         if transport is None or transport.is_closing():
             return

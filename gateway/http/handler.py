@@ -42,7 +42,7 @@ FIELDS_MAX: Final = 128
 READS_MAX: Final = 64
 AHEAD_MAX: Final = 1024 * 1024
 """Max reads, and max bytes, of later requests. At either limit reading stops until the current
-answer is sent; meanwhile a client that disconnects is not detected."""
+answer is sent; meanwhile only `tick` detects a client that disconnects, if by a reset."""
 _UPGRADE: Final = re.compile(rb"\n[Uu][Pp][Gg][Rr][Aa][Dd][Ee]")
 _UPGRADE_BYTES: Final = 8
 _END: Final = b"\r\n\r\n"
@@ -345,8 +345,10 @@ class ConnectionHandler(RequestHandler):
         """Count one second; refuse a head or close a connection that takes too long."""
         self.quiet_s += 1
         most_s = self._shared.head_read_s
-        if self._is_ended and self.transport is not None and is_gone(self.transport):
-            self.transport.abort()
+        transport = self.transport
+        is_deaf = transport is not None and (self._is_ended or not transport.is_reading())
+        if transport is not None and is_deaf and is_gone(transport):
+            transport.abort()
         elif self._head_size:
             self._head_age_s += 1
             if self._head_age_s > most_s:

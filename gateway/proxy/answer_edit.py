@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.proxy.framing import CHUNKED, LAST_CHUNK, BodyKind, encode_chunk
 from gateway.proxy.ports import FilterMode
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from gateway.proxy.ports import AnswerFilter
     from gateway.proxy.response_head import ResponseHead
     from registry.errors import FnError
+
+FILTERED_MAX: Final = 16 * 1024
+"""Max bytes of an answer that a filter changes in one step: 10 ms for the worst of events."""
 
 
 class AnswerEdit:

@@ -2,22 +2,23 @@
 
 States: HELD (waits for a connection) -> OPEN (the request is sent) -> ANSWERING (the answer's head
 was sent to the client), or TUNNEL (a WebSocket) -> OVER. A lost connection may lead from OPEN back
-to HELD; FAILING waits for the cause of a replica's death. Both bodies are passed on as they arrive;
-a side that does not read stops the other one.
+to HELD; FAILING waits for the cause of a replica's death, before an answer or within it. Both
+bodies are passed on as they arrive; a side that does not read stops the other one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from gateway.proxy import retries
-from gateway.proxy.answer_edit import AnswerEdit, begin_edit
+from gateway.proxy.answer_edit import FILTERED_MAX, AnswerEdit, begin_edit
 from gateway.proxy.answer_reader import CONTINUE, AnswerReader, not_http
 from gateway.proxy.answering import forward_interim
 from gateway.proxy.deadlines import Deadlines
-from gateway.proxy.fields import Malformed
+from gateway.proxy.fields import HEAD_END, Malformed
 from gateway.proxy.forwarding import addressed
 from gateway.proxy.joining import JOINED_MAX, write_joined
 from gateway.proxy.kept_prefix import KeptPrefix, may_resend
@@ -25,10 +26,10 @@ from gateway.proxy.known_answers import is_repeatable, make_template
 from gateway.proxy.plan import State
 from gateway.proxy.ports import answer_last
 from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
-from gateway.proxy.tunnel import Tunnel
+from gateway.proxy.tunnel import ASLEEP, STOPPED, Tunnel
 from gateway.proxy.websocket import GOING_AWAY, POLICY_VIOLATION, agreed_protocol, is_switched
 from gateway.upstream import HostLost
-from registry.errors import FnError, NoKey, UpstreamFailed
+from registry.errors import FnError, NoKey, ReplicaDied, UpstreamFailed
 
 if TYPE_CHECKING:
     from gateway.delivery import Delivery
@@ -41,15 +42,8 @@ if TYPE_CHECKING:
     from gateway.server_links import ExchangeCall
     from gateway.upstream import UpstreamConnection
 
-HEAD_END: Final = b"\r\n\r\n"
 DEATH_S: Final = 0.05
 """Seconds within which a gateway notices that a replica died."""
-FILTERED_MAX: Final = 16 * 1024
-"""Max bytes of an answer that a filter changes in one step: 10 ms for the worst of events."""
-ASLEEP: Final = "the function went to sleep: no data had passed here"
-"""Why a quiet WebSocket was closed."""
-STOPPED: Final = "the function's replica was stopped"
-"""Why another one was."""
 
 
 class Exchange:
@@ -234,10 +228,10 @@ class Exchange:
             self.fail(not_http("bytes before the request"))
 
     def _on_refused(self, error: FnError) -> None:
-        """Answer with the error: the call got no connection."""
+        """End with the error: the call got no connection, or it is known why its replica died."""
         call, self._call = self._call, None
         if call is not None and not self.is_over:
-            self._problem(error, call)
+            self._end_failed(error, call)
 
     # Events of the upstream connection
 
@@ -527,14 +521,14 @@ class Exchange:
         if self.state is State.OPEN:
             self._on_unanswered(is_broken=isinstance(exc, HostLost))
             return
-        reader, is_answering = self._reader, self.state is State.ANSWERING
-        if exc is None and is_answering and reader is not None and reader.ends_with_connection:
-            # A process that died ends its connections like one that has said everything.
-            self._leave_upstream()
-            asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
+        if isinstance(exc, HostLost) or self.state is not State.ANSWERING:
+            lost = exc if isinstance(exc, HostLost) else "the server closed the connection"
+            self.fail(UpstreamFailed(f"{lost} within its answer"))
             return
-        lost = exc if isinstance(exc, HostLost) else "the server closed the connection"
-        self.fail(UpstreamFailed(f"{lost} within its answer"))
+        # A process that died ends its connections like one that has said everything, or breaks off.
+        is_end = exc is None and self._reader is not None and self._reader.ends_with_connection
+        self._leave_upstream()
+        asyncio.get_running_loop().call_later(DEATH_S, self._on_settled, is_end)
 
     def _on_unanswered(self, *, is_broken: bool) -> None:
         """Decide about a request whose connection was lost before the answer's head.
@@ -556,24 +550,25 @@ class Exchange:
         else:
             asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
 
-    def _on_settled(self) -> None:
+    def _on_settled(self, is_end: bool = False) -> None:
         """Ask whether the server still listens: a replica of two containers keeps its link when
-        only the server has ended."""
-        call = self._call
-        if call is not None and self._upstream is None:
-            self._delivery.ask_server(call, self._on_asked)
+        only the server has ended. `is_end`: the lost connection may be the end of the answer."""
+        if self._call is not None and self._upstream is None:
+            self._delivery.ask_server(self._call, partial(self._on_asked, is_end))
 
-    def _on_asked(self, listens: bool) -> None:
+    def _on_asked(self, is_end: bool, listens: bool) -> None:
         """Decide about a lost connection, knowing whether the server still listens."""
         call, state = self._call, self.state
         if call is None or self._upstream is not None:
             return
-        if state is State.ANSWERING and listens:
+        if state is State.ANSWERING and not listens:
+            self.fail(ReplicaDied("the replica died within its answer"))
+        elif state is State.ANSWERING and is_end:
             if self._edit is not None and (last := self._edit.end()):
                 self._client.write(last)
             self._complete()
         elif state is State.ANSWERING:
-            self.fail(UpstreamFailed("the replica died within its answer"))
+            self.fail(UpstreamFailed("the server closed the connection within its answer"))
         elif state is State.OPEN:
             if not listens:
                 call.note_death()
@@ -643,22 +638,27 @@ class Exchange:
         """End the exchange with an error: a problem document, or an incomplete answer."""
         if self.is_over:
             return
-        answer, call, is_open = self._answer, self._call, self.state is not State.HELD
+        call, has_begun = self._call, self._answer is not None
         self._leave_upstream()
-        if answer is None and call is not None and is_open:
+        waits = isinstance(error, ReplicaDied) if has_begun else self.state is not State.HELD
+        if call is not None and waits:
             # It calls `_on_refused`, at once or when it is known why the replica died.
             self.state = State.FAILING
             self._delivery.fail_exchange(call, error)
             return
         self._call = None
+        if call is not None and has_begun:
+            self._delivery.end_exchange(call, kept=False, outcome="failed")
+        elif call is not None:
+            self._delivery.cancel(call)
+        self._end_failed(error, call)
+
+    def _end_failed(self, error: FnError, call: ExchangeCall | None) -> None:
+        """Answer with a problem document; an answer that has begun ends incomplete."""
+        answer, reader, edit = self._answer, self._reader, self._edit
         if answer is None:
-            if call is not None:
-                self._delivery.cancel(call)
             self._problem(error, call)
             return
-        if call is not None:
-            self._delivery.end_exchange(call, kept=False, outcome="failed")
-        reader, edit = self._reader, self._edit
         if edit is not None and (last := edit.failed(error)):
             self._client.write(last)
         resets = reader is not None and (reader.ends_with_connection or reader.unchunks)

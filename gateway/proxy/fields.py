@@ -18,7 +18,7 @@ BARE_END: Final = "expected CRLF at the end of each line, got a bare CR or LF"
 _SECTION: Final = re.compile(rb"(?:" + TOKEN + rb"+:[\t\x20-\x7e\x80-\xff]*+\r\n)*+\r\n")
 _NAME: Final = re.compile(TOKEN)
 _PADDED_NAME: Final = re.compile(TOKEN + rb"[ \t]+")
-_END: Final = b"\r\n\r\n"
+HEAD_END: Final = b"\r\n\r\n"
 _BARE: Final = re.compile(rb"\r(?!\n|\Z)|(?<!\r)\n")
 _PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
@@ -66,9 +66,9 @@ def find_head_end(data: bytes | bytearray, start: int = 0) -> int:
     but two recipients that differ there see different messages. Its sender may be waiting for an
     answer, so the end of such a head is not awaited.
     """
-    found = data.find(_END, max(0, start - len(_END) + 1))
+    found = data.find(HEAD_END, max(0, start - len(HEAD_END) + 1))
     if found >= 0:
-        return found + len(_END)
+        return found + len(HEAD_END)
     if _BARE.search(data, max(0, start - 1)):
         raise Malformed(BARE_END)
     return -1

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.proxy.websocket import FrameFollower, close_frame
+
+ASLEEP: Final = "the function went to sleep: no data had passed here"
+"""Why a quiet WebSocket was closed."""
+STOPPED: Final = "the function's replica was stopped"
+"""Why another one was."""
 
 
 class Tunnel:

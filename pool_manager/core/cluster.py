@@ -34,6 +34,11 @@ class StandbyPlace(NamedTuple):
     host: str
     device: str
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of its standbys: the GPU, or none."""
+        return (self.device,) if self.device else ()
+
 
 class IdleShape(NamedTuple):
     """Part of the eviction costs of an idle pool that does not depend on time: how many it can
@@ -190,41 +195,41 @@ class Cluster:
             yield from self.pools[key].replicas.values()
 
     def add(self, replica: Replica) -> None:
-        """Record a replica and charge its device and memory."""
+        """Record a replica and charge its devices and memory."""
         pool = self.pools[replica.pool]
         pool.replicas[replica.id] = replica
         pool.quiet_until_s = 0.0
         self._pool_of[replica.id] = pool.key
         self._on_host.setdefault(replica.host, {})[replica.id] = None
         self.live[pool.key] = None
-        device = replica.device
         if replica.role == "standby":
-            self.ledger.charge_bank(replica.id, *self.standby_charge(device, replica.host))
+            charge = self.standby_charge(replica.first_device, replica.host)
+            self.ledger.charge_bank(replica.id, *charge)
             return
-        share = pool.spec.share
-        if replica.role == "trial" and device in self.ledger.devices:
-            share = max(0.0, self.ledger.free_share(device))
+        share, known = pool.spec.share, self.ledger.devices.keys() & replica.devices
+        if replica.role == "trial" and known:
+            share = max(0.0, min(map(self.ledger.free_share, known)))
         elif replica.role == "build":
             share = 1.0
-        self.ledger.charge(replica.id, device, share, pool.memory_mib)
+        self.ledger.charge(replica.id, replica.devices, share, pool.memory_mib)
         # The devices of a host that has not answered yet are not known.
-        if replica.role == "serve" and self._kind(device) != "cuda":
+        if replica.role == "serve" and self._kind(replica.first_device) != "cuda":
             self.on_slots[pool.key] = None
 
     def may_have_slot(self, replica: Replica) -> bool:
         """Whether a replica has a CPU slot, or a device that is not known (yet)."""
-        return self.ledger.has_slot(replica.id) and self._kind(replica.device) != "cuda"
+        return self.ledger.has_slot(replica.id) and self._kind(replica.first_device) != "cuda"
 
     def is_on_cpu(self, replica: Replica) -> bool:
         """Whether a replica is on a CPU slot of its host, or was when it ran last."""
-        return self._kind(replica.device) == "cpu"
+        return self._kind(replica.first_device) == "cpu"
 
-    def assign(self, replica: Replica, pool: Pool, device: str) -> None:
-        """Move a standby to `pool`, as a replica on `device`."""
+    def assign(self, replica: Replica, pool: Pool, devices: tuple[str, ...]) -> None:
+        """Move a standby to `pool`, as a replica on `devices`."""
         self.changed.add(replica.pool)
         self.changed.add(pool.key)
         del self.pools[replica.pool].replicas[replica.id]
-        replica.pool, replica.device, replica.role = pool.key, device, pool.spec.role
+        replica.pool, replica.devices, replica.role = pool.key, devices, pool.spec.role
         self.add(replica)
 
     def remove(self, replica: Replica) -> None:
@@ -247,7 +252,7 @@ class Cluster:
         if replica.extra_mib is not None:
             return "another upgrade of it is in progress"
         charge = self.ledger.charge_of(id)
-        free_mib = self.ledger.free_mib(charge.bank, replica.pool)
+        free_mib = min(self.ledger.free_mib(bank, replica.pool) for bank in charge.banks)
         if charge.memory_mib > free_mib:
             return (
                 f"both sessions at once need {charge.memory_mib:.0f} MiB more,"
@@ -355,17 +360,17 @@ class Cluster:
         standbys = self.pools.get(self.standby_key(device))
         there = [self.find(id) for id in self.ledger.on(device)]
         waiting = standbys.replicas.values() if standbys else ()
-        return [one for one in (*there, *waiting) if one is not None and one.device == device]
+        return [one for one in (*there, *waiting) if one is not None and device in one.devices]
 
     def is_awaited(self, replica: Replica) -> bool:
-        """Whether calls of a function without a replica wait, which could have one on the device of
+        """Whether calls of a function without a replica wait, which could have one on a device of
         this replica."""
-        is_known = replica.device in self.ledger.devices
-        for key in self.blocked if is_known else ():
+        known = self.ledger.devices.keys() & replica.devices
+        for key in self.blocked if known else ():
             pool = self.pools[key]
             if pool.spec.role == "serve" and pool.unserved_since_s is not None:
                 need = self.need(pool)
-                if self.ledger.fits_kind(replica.device, need):
+                if any(self.ledger.fits_kind(device, need) for device in known):
                     return True
         return False
 
@@ -394,7 +399,7 @@ class Cluster:
                 "",
                 r.limit,
                 r.marks_started,
-                r.device,
+                r.devices,
                 _waited_phases(r),
                 pool.spec.is_server,
                 "" if r.host == LOCAL_HOST else r.host,
@@ -440,8 +445,7 @@ class Cluster:
             other = self.pools[key]
             if other is not pool and 0 < other.staying() <= other.spec.min:
                 for id, one in other.replicas.items():
-                    if other.counts(one):
-                        bank = self.ledger.charge_of(id).bank
+                    for bank in self.ledger.charge_of(id).banks if other.counts(one) else ():
                         found.setdefault(bank, {})[id] = key.partition("@")[0]
         return found
 
@@ -462,12 +466,12 @@ class Cluster:
         is_first = is_only and not pool.replicas
         if is_first or self.ledger.has_one_host or not pool.spec.spread:
             return ()
-        devices = self.ledger.devices
+        known = self.ledger.devices.keys()
         return tuple(
-            devices[one.device].host
+            one.host
             for other in (pool, *self.siblings(pool))
             for one in other.replicas.values()
-            if one.device in devices and (one.is_coming or one.can_serve)
+            if not known.isdisjoint(one.devices) and (one.is_coming or one.can_serve)
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pool_manager.core.health.liveness import Cause
 from pool_manager.core.state import Role
 from registry.model.hosts import LOCAL_HOST
+from runtime_image.contract.health import Learnt
 
 WarmOutcome = Literal["ready", "no_room", "failed"]
 BuildOutcome = Literal["ended", "given_up", "failed"]
@@ -16,12 +17,12 @@ BuildOutcome = Literal["ended", "given_up", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Record and start a replica of `pool` on `device` of `host`. For a standby `pool` is "", and
-    `device` is "" unless it is a GPU."""
+    """Record and start a replica of `pool` on `devices` of `host`. For a standby `pool` is "", and
+    `devices` are none unless it has a GPU."""
 
     id: str
     pool: str
-    device: str
+    devices: tuple[str, ...]
     role: Role
     phases: dict[str, float]
     host: str = LOCAL_HOST
@@ -33,7 +34,7 @@ class Assign:
 
     id: str
     pool: str
-    device: str
+    devices: tuple[str, ...]
     role: Role
     phases: dict[str, float]
 
@@ -187,6 +188,14 @@ class AskSample:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepLearnt:
+    """Have a sidecar keep what was learnt of its server's silences, for the next manager."""
+
+    id: str
+    learnt: Learnt
+
+
+@dataclass(frozen=True, slots=True)
 class RecordSilence:
     """Log a ready server that does not work any more; `reason` says what it does."""
 
@@ -210,7 +219,7 @@ class RecordColdStart:
 
     key: str
     id: str
-    device: str
+    devices: tuple[str, ...]
     total_ms: float
     phases: dict[str, float]
     outcome: str
@@ -240,5 +249,6 @@ Command = (
     | RecordColdStart
     | RecordReplacement
     | AskSample
+    | KeepLearnt
     | RecordSilence
 )

@@ -60,7 +60,9 @@ class Contacts:
         """Adopt a replica of an earlier manager; return the pool that it touches. A replica of an
         unknown pool is drained. A replica on a device that its host does not have is released, and
         so is a trial, whose deploy is gone, and a build."""
-        key = event.pool or self._cluster.standby_key(event.device, event.host)
+        # A standby has one device at most.
+        standby_device = next(iter(event.devices), "")
+        key = event.pool or self._cluster.standby_key(standby_device, event.host)
         is_cpu_standby = not event.pool and key == self._cluster.standby_key("", event.host)
         if key not in self._cluster.pools:
             self._cluster.define(PoolSpec(key, role=event.role)).removed = True
@@ -68,7 +70,7 @@ class Contacts:
         replica = Replica(
             event.id,
             key,
-            "" if is_cpu_standby else event.device,
+            () if is_cpu_standby else event.devices,
             event.role,
             now,
             adopted=True,
@@ -89,14 +91,14 @@ class Contacts:
         return {key}
 
     def release_displaced(self, replica: Replica, now: float, commands: list[Command]) -> None:
-        """Release a replica on a device that its host does not have (any more). A standby for CPU
+        """Release a replica with a device that its host does not have (any more). A standby for CPU
         slots has no device."""
-        is_here = replica.device in self._cluster.ledger.devices
-        is_cpu_standby = replica.role == "standby" and not replica.device
-        if is_here or is_cpu_standby or replica.state is State.RELEASING:
+        missing = [one for one in replica.devices if one not in self._cluster.ledger.devices]
+        is_here = not missing and (replica.devices or replica.role == "standby")
+        if is_here or replica.state is State.RELEASING:
             return
         host = "this host" if replica.host == LOCAL_HOST else replica.host
-        why = f"{host} has no device {replica.device or 'without a name'}"
+        why = f"{host} has no device {' and '.join(missing) or 'without a name'}"
         commands.append(Note(replica.pool, f"{replica.id} is stopped: {why}"))
         self._replicas.release(replica, why, now, commands)
 

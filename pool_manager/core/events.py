@@ -10,6 +10,7 @@ from pool_manager.core.starts import Activity
 from pool_manager.core.state import Device, PoolSpec, Role
 from registry.exchange import Demand
 from registry.model.hosts import LOCAL_HOST
+from runtime_image.contract.health import Learnt
 from runtime_image.contract.samples import SampleVerdict
 
 
@@ -90,7 +91,7 @@ class Found:
 
     id: str
     pool: str
-    device: str
+    devices: tuple[str, ...]
     role: Role = "serve"
     host: str = LOCAL_HOST
 
@@ -146,6 +147,10 @@ class Loaded:
     """Name of the session in the contract, "" if it said none."""
     not_compiled: str = ""
     """Why the compiled model that it was given is not used."""
+    ready_for_s: float = 0.0
+    """Seconds since it was ready, of a server that is adopted."""
+    learnt: Learnt | None = None
+    """What the earlier manager had learnt of such a server's silences, None if nothing."""
 
 
 @dataclass(frozen=True, slots=True)

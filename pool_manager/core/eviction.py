@@ -312,9 +312,8 @@ class Evictor:
         if not ids:
             return None
         victim = min(ids, key=lambda id: (there[id].cost, id))
-        device = self._cluster.ledger.charge_of(victim).device
-        is_fit = device != "" and self._cluster.ledger.fits_kind(device, need)
-        return EvictionPlan(device if is_fit else "", (victim,))
+        devices = self._cluster.ledger.charge_of(victim).devices
+        return EvictionPlan(self._fitting(devices, need), (victim,))
 
     def plan_preemption(
         self, pool: Pool, need: Need, among: list[Replica] | None, now: float
@@ -352,9 +351,9 @@ class Evictor:
             return False
         victim = condemned[0]
         if victim.is_hung(now):
-            device = victim.device if self._cluster.ledger.fits_kind(victim.device, need) else ""
+            devices = self._fitting(victim.devices, need)
             self._cluster.unreserve(pool)
-            pool.reservation = Reservation(need, device, (victim.id,), now)
+            pool.reservation = Reservation(need, devices, (victim.id,), now)
             self._cluster.ledger.reserve(pool.reservation)
             self._replicas.end_condemned(victim, now, commands)
         self.block(pool, f"waits for the place of {victim.id}, which {victim.why}", commands)
@@ -364,8 +363,13 @@ class Evictor:
         """Reserve the device whose replicas will be past their residency first."""
         plan = self.plan(pool, need, self.candidates.eventual, None, now)
         if plan is not None:
-            pool.reservation = Reservation(need, plan.device, plan.victims, now)
+            pool.reservation = Reservation(need, plan.devices, plan.victims, now)
             self._cluster.ledger.reserve(pool.reservation)
+
+    def _fitting(self, devices: tuple[str, ...], need: Need) -> tuple[str, ...]:
+        """Return these devices if the need may have each of them, else none."""
+        ledger = self._cluster.ledger
+        return devices if all(ledger.fits_kind(one, need) for one in devices) else ()
 
     def execute(
         self,
@@ -376,10 +380,11 @@ class Evictor:
         now: float,
         commands: list[Command],
     ) -> None:
-        """Carry out a plan: reserve its device, drain its victims, and pause those that only have
+        """Carry out a plan: reserve its devices, drain its victims, and pause those that only have
         to yield a CPU slot. With `if_idle_s` they may refuse. Otherwise busy servers are drained
         softly."""
-        pool.reservation = Reservation(need, plan.device, (*plan.victims, *plan.paused), now)
+        victims = (*plan.victims, *plan.paused)
+        pool.reservation = Reservation(need, plan.devices, victims, now)
         self._cluster.ledger.reserve(pool.reservation)
         names, softly_s = set(), 0.0
         for victim in self._found(plan.victims):
@@ -394,7 +399,7 @@ class Evictor:
         for one in self._found(plan.paused):
             names.add(one.pool)
             self._replicas.pause(one, pool.key, now, commands)
-        where = f" on {plan.device}" if plan.device else ""
+        where = f" on {' and '.join(plan.devices)}" if plan.devices else ""
         text = f"waits for {' and '.join(sorted(names))} to make room{where}"
         if softly_s:
             text += f": open streams may take up to {softly_s:.0f} s to end"

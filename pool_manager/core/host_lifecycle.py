@@ -149,7 +149,7 @@ class HostLifecycle:
             self._contacts.find_again(replica, now, commands, is_running=is_running)
             self._contacts.release_displaced(replica, now, commands)
             if replica.role == "standby":
-                charge = self._cluster.standby_charge(replica.device, replica.host)
+                charge = self._cluster.standby_charge(replica.first_device, replica.host)
                 self._cluster.ledger.charge_bank(replica.id, *charge)
         if not record.is_removed:
             self.keep_standbys(record.name)

@@ -52,24 +52,32 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Resources that one replica holds. `device` is "" for a standby and for a replica that is kept
-    without a CPU slot: they take only memory."""
+    """Resources that one replica holds."""
 
-    device: str
-    bank: str
+    devices: tuple[str, ...]
+    """Ids of its devices; none for a standby and for a replica that is kept without a CPU slot,
+    which take only memory."""
+    banks: tuple[str, ...]
+    """The memory bank of each device, in their order, "" of one that is not known; without devices,
+    the bank that it takes memory of."""
     share: float
+    """Share of each device."""
     memory_mib: float
+    """MiB for each of the banks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A device kept for a need while `victims` leave: no other pool gets the device or the memory
-    that they free. `device` is "" if only the function's `max` was in the way."""
+    """Devices kept for a need while `victims` leave: no other pool gets one of them, or the memory
+    that they free."""
 
     need: Need
-    device: str
+    devices: tuple[str, ...]
+    """Ids of the devices; none if only the function's `max` was in the way."""
     victims: tuple[str, ...]
+    """Ids of the replicas that leave."""
     since_s: float
+    """When the devices were reserved."""
 
 
 class Cordon(NamedTuple):
@@ -149,9 +157,12 @@ class Ledger:
             self._recount_share(device.id)
         self._recount_devices()
         for id, charge in list(self._charges.items()):
-            known = self.devices.get(charge.device)
-            if known and (id not in self._on[known.id] or charge.bank != known.bank):
-                self.charge(id, charge.device, charge.share, charge.memory_mib)
+            # A standby has a bank without a device.
+            for held, bank in zip(charge.devices, charge.banks, strict=False):
+                known = self.devices.get(held)
+                if known and (id not in self._on[held] or bank != known.bank):
+                    self.charge(id, charge.devices, charge.share, charge.memory_mib)
+                    break
 
     def remove_devices(self, ids: Iterable[str]) -> None:
         """Remove devices and their cordons. They must not be reserved. Charges of replicas that are
@@ -204,8 +215,13 @@ class Ledger:
                 del self._with_empty[key]
 
     def reserved_on(self, host: str) -> list[Reservation]:
-        """Return the reservations of the devices of a host."""
-        return [one for id, one in self.reservations.items() if self.devices[id].host == host]
+        """Return the reservations of the devices of a host, each once."""
+        there = {
+            one.need.pool: one
+            for id, one in self.reservations.items()
+            if self.devices[id].host == host
+        }
+        return list(there.values())
 
     def close_host(self, host: str, reason: str) -> None:
         """Place nothing on a host until `open_host`. None of its devices may be reserved."""
@@ -218,81 +234,90 @@ class Ledger:
         self.closed.pop(host, None)
         self.forget_fleets()
 
-    def charge(self, id: str, device: str, share: float, memory_mib: float) -> None:
-        """Charge replica `id` on `device`; replaces an earlier charge."""
+    def charge(self, id: str, devices: tuple[str, ...], share: float, memory_mib: float) -> None:
+        """Charge replica `id` with a share and MiB of each of its devices; replaces an earlier
+        charge."""
         self.release(id)
-        known = self.devices.get(device)
-        self._put(id, Charge(device, known.bank if known else "", share, memory_mib))
+        self._put(id, Charge(devices, self._banks_of(devices), share, memory_mib))
 
     def charge_bank(self, id: str, bank: str, memory_mib: float) -> None:
         """Charge a replica that takes memory and no device."""
         self.release(id)
-        self._put(id, Charge("", bank, 0.0, memory_mib))
+        self._put(id, Charge((), (bank,), 0.0, memory_mib))
 
     def recharge(self, id: str, memory_mib: float) -> None:
         """Replace the memory of a replica's charge by the measured value."""
         was = self._charges[id]
         self.release(id)
-        self._put(id, Charge(was.device, was.bank, was.share, memory_mib))
+        self._put(id, Charge(was.devices, was.banks, was.share, memory_mib))
 
     def take_slot(self, id: str, device: str, share: float) -> None:
         """Charge a kept replica a share of a CPU slot of its bank, beside its memory."""
-        was = self._charges[id]
-        self.release(id)
-        self._put(id, Charge(device, was.bank, share, was.memory_mib))
+        self._put_on(id, (device,), share)
 
     def leave_slot(self, id: str) -> None:
         """Charge a replica only its memory: it is kept."""
-        self.take_slot(id, "", 0.0)
+        self._put_on(id, (), 0.0)
 
     def has_slot(self, id: str) -> bool:
         """Whether a replica is charged a device, and not only memory."""
-        return self._charges[id].device != ""
+        return bool(self._charges[id].devices)
+
+    def _put_on(self, id: str, devices: tuple[str, ...], share: float) -> None:
+        was = self._charges[id]
+        self.release(id)
+        self._put(id, Charge(devices, was.banks, share, was.memory_mib))
 
     def release(self, id: str) -> None:
         """Remove a replica's charge, if it has one."""
         charge = self._charges.pop(id, None)
         if charge is None:
             return
-        others = self._in[charge.bank]
-        del others[id]
-        # An empty bank must be exactly 0, without rounding errors of earlier sums.
-        self._used[charge.bank] = self._used[charge.bank] - charge.memory_mib if others else 0.0
-        if charge.device in self._on:
-            self._on[charge.device].pop(id, None)
-            self._recount_share(charge.device)
+        for bank in charge.banks:
+            others = self._in[bank]
+            others.pop(id, None)
+            # An empty bank must be exactly 0, without rounding errors of earlier sums.
+            self._used[bank] = self._used[bank] - charge.memory_mib if others else 0.0
+        for device in charge.devices:
+            if device in self._on:
+                self._on[device].pop(id, None)
+                self._recount_share(device)
 
     def _put(self, id: str, charge: Charge) -> None:
         self._charges[id] = charge
-        self._in.setdefault(charge.bank, {})[id] = charge
-        self._used[charge.bank] = self._used.get(charge.bank, 0.0) + charge.memory_mib
-        # An adopted replica may be on a device that this host no longer has.
-        if charge.device in self._on:
-            self._on[charge.device][id] = charge
-            self._recount_share(charge.device)
+        for bank in charge.banks:
+            self._in.setdefault(bank, {})[id] = charge
+            self._used[bank] = self._used.get(bank, 0.0) + charge.memory_mib
+        for device in charge.devices:
+            # An adopted replica may be on a device that this host no longer has.
+            if device in self._on:
+                self._on[device][id] = charge
+                self._recount_share(device)
+
+    def _banks_of(self, devices: tuple[str, ...]) -> tuple[str, ...]:
+        known = map(self.devices.get, devices)
+        return tuple([one.bank if one is not None else "" for one in known])
 
     def reserve(self, reservation: Reservation) -> None:
-        """Keep a device for a pool. The device must not be reserved yet."""
-        assert reservation.device not in self.reservations
-        if reservation.device:
-            if reservation.device in self._given_up:
-                self._given_up.remove(reservation.device)
+        """Keep devices for a pool. None of them may be reserved yet."""
+        for device in reservation.devices:
+            assert device not in self.reservations
+            if device in self._given_up:
+                self._given_up.remove(device)
             else:
-                self._claimed.add(reservation.device)
-            self.reservations[reservation.device] = reservation
-            self._reserved.setdefault(self.devices[reservation.device].bank, {})[
-                reservation.device
-            ] = reservation
+                self._claimed.add(device)
+            self.reservations[device] = reservation
+            self._reserved.setdefault(self.devices[device].bank, {})[device] = reservation
 
     def unreserve(self, reservation: Reservation) -> None:
         """End a reservation."""
-        if reservation.device:
-            if reservation.device in self._claimed:
-                self._claimed.remove(reservation.device)
+        for device in reservation.devices:
+            if device in self._claimed:
+                self._claimed.remove(device)
             else:
-                self._given_up.add(reservation.device)
-            del self.reservations[reservation.device]
-            del self._reserved[self.devices[reservation.device].bank][reservation.device]
+                self._given_up.add(device)
+            del self.reservations[device]
+            del self._reserved[self.devices[device].bank][device]
 
     def take_given_up(self) -> bool:
         """Whether a device that was reserved at the last call of this method is not reserved any
@@ -476,7 +501,7 @@ class Ledger:
 
     def _held_mib(self, bank: str, ids: Collection[str]) -> float:
         charges = [self._charges[id] for id in ids if id in self._charges]
-        return sum(charge.memory_mib for charge in charges if charge.bank == bank)
+        return sum(charge.memory_mib * charge.banks.count(bank) for charge in charges)
 
     def _reserved_mib(self, bank: str, pool: str, without: Collection[str]) -> float:
         """Return the MiB reserved for other pools, beyond the memory that their victims still

@@ -33,7 +33,7 @@ Note. Changed endpoints are then published to gateways.
     FirstRun          the cold start is complete               RecordColdStart
     NotIdle           DRAINING -> READY
     Observed          READY -> DRAINING, if it must be replaced  Quiesce, RecordReplacement,
-                                                               AskSample
+                                                               AskSample, KeepLearnt
     SampleAnswered    as Observed, if an idle server is wrong  Quiesce
     Lost              any state -> RELEASING; back-off         Release, EndTrial, EndBuild,
                                                                RecordColdStart
@@ -124,6 +124,11 @@ class Machine:
     def devices(self) -> dict[str, Device]:
         """Every device of every host."""
         return self.cluster.ledger.devices
+
+    def first_device(self, devices: Iterable[str]) -> Device | None:
+        """Return the first of these devices that is known, None if none is. All devices of a
+        replica are of one kind and type."""
+        return next((self.devices[one] for one in devices if one in self.devices), None)
 
     def cordons(self) -> dict[str, str]:
         """Return the reason of every cordon by device id."""

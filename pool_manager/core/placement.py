@@ -42,28 +42,35 @@ class Shipment(Protocol):
 
 
 class EvictionPlan(NamedTuple):
-    """The replicas to stop, and the device that then has room; "" if only `max` was in the way.
-    Those in `paused` only yield their CPU slot."""
+    """What makes room for a replica."""
 
-    device: str
+    devices: tuple[str, ...]
+    """The devices that then have room; none if only `max` was in the way."""
     victims: tuple[str, ...]
+    """The replicas to stop."""
     paused: tuple[str, ...] = ()
+    """The replicas that only yield their CPU slots."""
 
 
 class _Choice(NamedTuple):
-    """Victims on a device: their `total` cost with the price of the start; `bound` is the least
-    that any set in the memory bank could cost."""
+    """Victims on devices."""
 
     total: float
+    """Their cost with the price of the start."""
     bound: float
-    device: str
+    """The least that any set in the memory bank could cost."""
+    devices: tuple[str, ...]
+    """The devices that have room without them."""
     victims: tuple[str, ...]
+    """Ids of the replicas to stop."""
 
     def is_before(self, floor: float, first: str) -> bool:
         """Whether no bank from this floor on can have a better choice. `first` is its first
         device."""
         is_tie = floor == self.total
-        return floor > self.total or (is_tie and (self.bound < self.total or first > self.device))
+        return floor > self.total or (
+            is_tie and (self.bound < self.total or (first,) > self.devices)
+        )
 
 
 def start_price_s(record: HostRecord, shipment: Shipment) -> float:
@@ -171,14 +178,14 @@ def plan_eviction(
         bound = floor + prices[host]  # (2)
         is_open = best is None or bound <= best.total
         for device in ledger.devices_of(bank) if is_open else ():
-            if best is not None and (bound, bound, device) >= best:
+            if best is not None and (bound, bound, (device,)) >= best:
                 break
             victims = victims_on(device, need, ledger, candidates, without)  # (3)
             if victims is not None:
                 total = sum(candidates[id].cost for id in victims) + prices[host]
-                choice = _Choice(total, bound, device, victims)
+                choice = _Choice(total, bound, (device,), victims)
                 best = choice if best is None else min(best, choice)
-    return EvictionPlan(best.device, best.victims) if best is not None else None
+    return EvictionPlan(best.devices, best.victims) if best is not None else None
 
 
 def placement_obstacle(need: Need, ledger: Ledger, kept: int = 0) -> str:

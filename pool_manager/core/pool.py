@@ -344,7 +344,7 @@ def forecast(pool: Pool, busy: int, now: float) -> PoolForecast:
     flight."""
     if not (pool.replicas or busy):
         return AT_REST
-    devices = {one.device: None for one in pool.replicas.values() if one.device}
+    devices = {device: None for one in pool.replicas.values() for device in one.devices}
     phase, sleeps_in_s = _phase(pool, busy), _sleeps_in_s(pool, busy, now)
     return PoolForecast(phase, sleeps_in_s, tuple(devices), pool.awaited(now))
 

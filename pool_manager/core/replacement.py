@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
-from pool_manager.core.commands import AskSample, Command, Note, RecordSilence
+from pool_manager.core.commands import AskSample, Command, KeepLearnt, Note, RecordSilence
 from pool_manager.core.health.guards import HUNG
 from pool_manager.core.health.liveness import Cause, Judgement, Verdict, Watch, judge_idle
 from pool_manager.core.pool import Pool
@@ -21,6 +21,8 @@ from runtime_image.contract.samples import SampleVerdict
 
 NOT_ANSWERING = "is not answering"
 """Begins the reason of a soft drain that replaces a server."""
+LEARNT_S = 60.0
+"""Min seconds between two KeepLearnt of one replica."""
 HOST_SILENT_S = 10.0
 """Silence of every other server of a host, from which on the host is the cause."""
 
@@ -36,7 +38,8 @@ class Replacements:
         """Apply a reading; return the pools to be settled, none unless something has changed.
 
         (1) Only servers that were ready are judged, and none that drains for anything else.
-        (2) At the limit of a silence the golden sample is asked: `sampled` follows.
+        (2) At the limit of a silence the golden sample is asked: `sampled` follows. Now and then
+            the sidecar is given what was learnt, which survives the manager there.
         (3) One that is being replaced, and works again, is to be taken back; else it ends once
             another one is ready.
         (4) A verdict REPLACE is held against the guards; what they hold back is reported.
@@ -55,6 +58,7 @@ class Replacements:
         )
         if judged.verdict is Verdict.ASK:  # (2)
             commands.append(AskSample(replica.id))
+        self._keep_learnt(replica, pool, now, commands)
         if replica.condemned is not None:  # (3)
             self._follow(replica, judged, now, commands)
             return {pool.key}
@@ -100,6 +104,17 @@ class Replacements:
             commands.append(Note(replica.pool, text))
         return {pool.key}
 
+    def _keep_learnt(
+        self, replica: Replica, pool: Pool, now: float, commands: list[Command]
+    ) -> None:
+        if now < replica.learnt_due_s:
+            return
+        replica.learnt_due_s = now + LEARNT_S
+        learnt = pool.silences.learnt()
+        if learnt.known and learnt != replica.learnt:
+            replica.learnt = learnt
+            commands.append(KeepLearnt(replica.id, learnt))
+
     def _is_judged(self, replica: Replica) -> bool:
         spec = self._cluster.pools[replica.pool].spec
         if not spec.is_server or replica.role != "serve" or spec.hang == "off":
@@ -143,13 +158,14 @@ class Replacements:
     def _follow(
         self, replica: Replica, judged: Judgement, now: float, commands: list[Command]
     ) -> None:
-        watch = replica.watch
-        assert watch is not None
-        is_probed = replica.condemned in (Cause.REFUSED, Cause.FAILING, Cause.UNREADY)
-        works = watch.is_right if is_probed else False
-        if replica.condemned not in (Cause.REFUSED, Cause.WRONG):
-            works = works or judged.verdict is Verdict.MOVED
-        if works:
+        """Take back a server that works again: exchanges move, or the probe that condemned it is
+        answered. Those of one that refuses connections or answers wrong move all the same. Else it
+        ends once enough others are ready."""
+        assert replica.watch is not None
+        cause = replica.condemned
+        moves = judged.verdict is Verdict.MOVED and cause not in (Cause.REFUSED, Cause.WRONG)
+        is_probed = cause in (Cause.REFUSED, Cause.FAILING, Cause.UNREADY)
+        if moves or (is_probed and replica.watch.is_right):
             # `ReplicaLifecycle.revoke_unclaimed` revokes the drain.
             replica.condemned, replica.trouble = None, ""
             return
@@ -173,14 +189,13 @@ class Replacements:
         is_known = bool(trouble) == bool(replica.trouble) and replica.reported is judged.cause
         if is_known:
             return set()
-        text = f"{replica.id} {NOT_ANSWERING}: {trouble}"
-        if not trouble:
-            how = "answers again" if works else "is waited for no more"
-            text = f"{replica.id} {how}"
-        else:
+        text = f"{NOT_ANSWERING}: {trouble}"
+        if trouble:
             commands.append(RecordSilence(replica.pool, replica.id, trouble))
+        else:
+            text = "answers again" if works else "is waited for no more"
         replica.trouble, replica.reported = trouble, judged.cause
-        commands.append(Note(replica.pool, text))
+        commands.append(Note(replica.pool, f"{replica.id} {text}"))
         self._cluster.changed.add(replica.pool)
         return {replica.pool}
 

@@ -25,6 +25,7 @@ from pool_manager.core.commands import (
     StopBatching,
     Terminate,
 )
+from pool_manager.core.health.liveness import Watch
 from pool_manager.core.pool import Pool
 from pool_manager.core.starts import Probing, folded, hopeless_text, is_hopeless
 from pool_manager.core.state import (
@@ -233,10 +234,12 @@ class ReplicaLifecycle:
         self._cluster.pools[replica.pool].quiet_until_s = 0.0
         self._cluster.changed.add(replica.pool)
 
-    def assign(self, standby: Replica, pool: Pool, device: str, now: float) -> list[Command]:
+    def assign(
+        self, standby: Replica, pool: Pool, devices: tuple[str, ...], now: float
+    ) -> list[Command]:
         """Assign a standby to a pool; return the commands. A standby that is still STARTING gets
         its model after its HELLO."""
-        self._cluster.assign(standby, pool, device)
+        self._cluster.assign(standby, pool, devices)
         standby.since_s = standby.last_used_s = now
         standby.adopted = False
         if standby.state is State.STARTING:
@@ -270,7 +273,7 @@ class ReplicaLifecycle:
             host = replica.host
             touched |= {
                 self._cluster.standby_key("", host),
-                self._cluster.standby_key(replica.device, host),
+                *(self._cluster.standby_key(one, host) for one in replica.devices),
             }
         if before is State.DRAINING and replica.state is State.READY:
             # Pools that waited for its device must be placed elsewhere.
@@ -307,7 +310,7 @@ class ReplicaLifecycle:
         standby.batches = self._cluster.pools[standby.pool].spec.batches
         self.advance(standby, Step.BOUND, now)
         phases = dict(standby.phases)
-        return Assign(standby.id, standby.pool, standby.device, standby.role, phases)
+        return Assign(standby.id, standby.pool, standby.devices, standby.role, phases)
 
     def _loaded(
         self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
@@ -334,24 +337,34 @@ class ReplicaLifecycle:
         self.advance(replica, Step.LOADED, now)
         how = " with its compiled model" if replica.session == "compiled" else ""
         commands.append(Note(replica.pool, f"{replica.id} is ready{how}"))
-        if replica.adopted and pool.spec.is_server and replica.is_reachable:
-            # The earlier manager may have drained it softly, for a pool that asks anew.
-            commands.append(Resume(replica.id))
+        if replica.adopted and pool.spec.is_server:
+            self._take_over(replica, event, now, commands)
         if event.refuted:
             self._refute(replica, event.refuted, commands)
         if event.not_compiled:
             self._note_not_compiled(replica, event.not_compiled, commands)
         self.stop_batching(pool, commands)
 
+    def _take_over(
+        self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
+    ) -> None:
+        """Go on with a server of an earlier manager: its age, and what that manager had learnt."""
+        replica.watch = Watch(now - event.ready_for_s)
+        if event.learnt is not None:
+            self._cluster.pools[replica.pool].silences.restore(event.learnt)
+        if replica.is_reachable:
+            # The earlier manager may have drained it softly, for a pool that asks anew.
+            commands.append(Resume(replica.id))
+
     def _report_end(
         self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
     ) -> None:
         """Report the end of a trial or of a build that has done its work."""
         if replica.role == "build":
-            end = EndBuild(replica.pool, "ended", replica.device, dict(event.report))
+            end = EndBuild(replica.pool, "ended", replica.first_device, dict(event.report))
             self._end_build(replica, end, commands)
         else:
-            device = self._cluster.ledger.devices[replica.device]
+            device = self._cluster.ledger.devices[replica.first_device]
             pool = self._cluster.pools[replica.pool]
             placed = {"device_kind": device.kind, "device_type": device.type}
             made_room = {"made_room": pool.made_room} if pool.made_room else {}
@@ -377,7 +390,7 @@ class ReplicaLifecycle:
         replica.not_compiled = reason
         text = f"{replica.id} does not use the compiled model: {reason}"
         commands.append(Note(replica.pool, text))
-        commands.append(RecordNotCompiled(replica.pool, replica.device, reason))
+        commands.append(RecordNotCompiled(replica.pool, replica.first_device, reason))
 
     def _refuted(
         self,
@@ -502,7 +515,7 @@ class ReplicaLifecycle:
             RecordColdStart(
                 replica.pool,
                 replica.id,
-                replica.device,
+                replica.devices,
                 total_ms,
                 dict(replica.phases),
                 outcome,

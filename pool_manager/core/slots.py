@@ -115,7 +115,7 @@ class Slots:
             if replica.is_paused and not self._is_claimed(replica):  # (1)
                 self._replicas.unpause(replica)
             return
-        need, device = self._cluster.slot_need(pool, replica), replica.device
+        need, device = self._cluster.slot_need(pool, replica), replica.first_device
         if replica.host not in ledger.closed:
             found = device if ledger.fits(device, need) else find_device(need, ledger)
             if found is None:  # (3)
@@ -126,8 +126,8 @@ class Slots:
                 return
             ledger.take_slot(replica.id, found, pool.spec.share)  # (2)
             self._cluster.on_slots[pool.key] = None
-            replica.device, replica.slot_s = found, now
-        if replica.is_paused or replica.device != device:
+            replica.devices, replica.slot_s = (found,), now
+        if replica.is_paused or replica.first_device != device:
             self._replicas.unpause(replica)
 
     def _is_claimed(self, replica: Replica) -> bool:
@@ -160,7 +160,7 @@ class Slots:
                 victims = victims_on(device, only_memory, ledger, there, standbys)
                 if victims is not None:
                     rest = tuple(id for id in paused if id not in victims)
-                    return EvictionPlan(device, victims, rest)
+                    return EvictionPlan((device,), victims, rest)
         return None
 
     def _over(
@@ -193,7 +193,7 @@ class Slots:
         ledger, standbys = self._cluster.ledger, self._evictor.reusable_standbys(pool)
         for device in self._turns() if need.kind != "cuda" else ():
             if ledger.fits_kind(device, need) and ledger.fits_memory(device, need, standbys):
-                pool.reservation = Reservation(need, device, (), now)
+                pool.reservation = Reservation(need, (device,), (), now)
                 ledger.reserve(pool.reservation)
                 return
 

@@ -7,7 +7,7 @@ apart by what else happens in the meantime; what cannot be read ends nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 NO_PROGRESS_S: Final = 60.0
@@ -76,20 +76,18 @@ def folded(known: Probing | None, report: Probing, now: float) -> Probing:
     (3) The server has done something since the last one: the same.
     (4) It has done nothing: idle as long as before.
     """
-    path, status, answer, since_s = report.path, report.status, report.answer, report.since_s
-    last = known.activity if known is not None else None
     if report.activity is None:  # (1)
         if known is None:
             return report
-        kept = known.activity, known.read_s, known.idle_since_s
-        return Probing(path, status, answer, since_s, *kept)
+        kept = known.activity
+        return replace(report, activity=kept, read_s=known.read_s, idle_since_s=known.idle_since_s)
     idle_since_s: float | None = now
-    if known is not None and last is not None:
+    if known is not None and known.activity is not None:
         passed_s = now - known.read_s
         is_late = passed_s > READ_LATE_S  # (2)
-        if not is_late and not has_moved(last, report.activity, passed_s):  # (4), else (3)
-            idle_since_s = known.idle_since_s
-    return Probing(path, status, answer, since_s, report.activity, now, idle_since_s)
+        if not is_late and not has_moved(known.activity, report.activity, passed_s):  # (4)
+            idle_since_s = known.idle_since_s  # else (3)
+    return replace(report, read_s=now, idle_since_s=idle_since_s)
 
 
 def has_moved(before: Activity, after: Activity, passed_s: float) -> bool:

@@ -70,6 +70,7 @@ from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract import model
+from runtime_image.contract.health import Learnt
 from runtime_image.contract.samples import GOLDEN_TRIAL_S
 from runtime_image.contract.server import QUIESCE_S
 
@@ -251,7 +252,7 @@ class PoolSpec:
     hang: Hang = "replace"
     """What happens to a server that does not work any more."""
     step_s: float = 900.0
-    """Longest time in seconds within which a healthy server moves its counter."""
+    """Longest time in seconds in which a server that computes may show no progress."""
     trial_wait_s: float = inf
     """Seconds that a trial waits for room before it ends, or takes that of its own function."""
     evicts: bool = False
@@ -278,7 +279,8 @@ class Replica:
 
     id: str
     pool: str
-    device: str
+    devices: tuple[str, ...]
+    """Ids of its devices on `host`; none of a standby for CPU slots."""
     role: Role
     since_s: float
     state: State = State.STARTING
@@ -323,6 +325,16 @@ class Replica:
     host, or it gives its slot to the pool `claimant`."""
     slot_s: float = 0.0
     """When it got its CPU slot, the last one if it has none; 0 if it never had one while READY."""
+    learnt: Learnt | None = None
+    """What its sidecar keeps of the silences of its revision."""
+    learnt_due_s: float = 0.0
+    """When its sidecar may be sent that again."""
+
+    @property
+    def first_device(self) -> str:
+        """Its first device, "" without one: the device of a standby or a build, which never have
+        several, and the one that stands for all where one is shown."""
+        return self.devices[0] if self.devices else ""
 
     def is_hung(self, now: float) -> bool:
         """Whether it is being replaced, and nothing has moved on it for QUIET_S."""

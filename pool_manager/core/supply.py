@@ -71,9 +71,9 @@ class Builds:
             return
         self._evictor.unblock(pool)
         host = self._cluster.ledger.devices[device].host
-        replica = Replica(self._new_id(), pool.key, device, "build", now, host=host)
+        replica = Replica(self._new_id(), pool.key, (device,), "build", now, host=host)
         self._replicas.add(replica, now)
-        commands.append(Launch(replica.id, pool.key, device, "build", {}, host))
+        commands.append(Launch(replica.id, pool.key, replica.devices, "build", {}, host))
         commands.append(Note(pool.key, f"starts {replica.id} on {device}: {pool.wanted_reason}"))
 
     def _find(self, need: Need) -> tuple[str, str]:
@@ -167,10 +167,10 @@ class Standbys:
             return
         if has_waited or not self._is_cold_start_going_on():
             id = self._new_id()
-            host, device = place
-            replica = Replica(id, pool.key, device, "standby", now, is_bound=False, host=host)
+            devices, host = place.devices, place.host
+            replica = Replica(id, pool.key, devices, "standby", now, is_bound=False, host=host)
             self._replicas.add(replica, now)
-            commands.append(Launch(replica.id, "", device, "standby", {}, host))
+            commands.append(Launch(replica.id, "", devices, "standby", {}, host))
             commands.append(Note(pool.key, f"starts {replica.id} for the next cold start"))
 
     def _is_open(self, place: StandbyPlace) -> bool:
@@ -409,14 +409,14 @@ class Supply:
         if replica is not None:
             how = "wakes standby"
             replica.phases = dict(phases)
-            commands += self._replicas.assign(replica, pool, device, now)
+            commands += self._replicas.assign(replica, pool, (device,), now)
         else:
             how = "starts"
             id, role = self._new_id(), pool.spec.role
             host = self._cluster.ledger.devices[device].host
-            replica = Replica(id, pool.key, device, role, now, phases=phases, host=host)
+            replica = Replica(id, pool.key, (device,), role, now, phases=phases, host=host)
             self._replicas.add(replica, now)
-            commands.append(Launch(id, pool.key, device, role, phases, host))
+            commands.append(Launch(id, pool.key, replica.devices, role, phases, host))
         replica.waiting_since_s = pool.waiting_since_s
         replica.last_used_s = now
         text = f"{how} {replica.id} on {device}: {pool.wanted_reason}"

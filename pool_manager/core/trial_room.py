@@ -76,8 +76,8 @@ def trials(cluster: Cluster, need: Need) -> int:
     """Return how many of the devices that a need might have are in use by trials."""
     ledger = cluster.ledger
     # The device may be that of a host which was removed.
-    there = (one for one in cluster.replicas() if one.device in ledger.devices)
-    return sum(one.role == "trial" and ledger.fits_kind(one.device, need) for one in there)
+    taken = {id for one in cluster.replicas() if one.role == "trial" for id in one.devices}
+    return sum(ledger.fits_kind(device, need) for device in taken & ledger.devices.keys())
 
 
 def no_room_text(cluster: Cluster, trial: Pool, need: Need, now: float) -> str:

@@ -238,8 +238,8 @@ def _environment(record: ReplicaRecord, run_dir: Path, server_path: str) -> dict
     else:
         environment["ORT_DISABLE_TELEMETRY"] = "1"
     if record.device_kind == "cuda":
-        # CUDA accepts UUIDs of GPUs and of MIG slices: the replica sees only this device.
-        environment["CUDA_VISIBLE_DEVICES"] = record.device
+        # CUDA accepts UUIDs of GPUs and of MIG slices: the replica sees only these devices.
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(record.devices)
     return environment
 
 

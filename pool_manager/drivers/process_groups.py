@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from registry.files import is_exhausted
+from runtime_image.proc import parse_stat
 
 PIDFD_SIGNAL_PROCESS_GROUP: Final = 4
 """Flag of pidfd_send_signal(2) since Linux 6.9 (linux/pidfd.h); Python has no constant for it."""
@@ -124,9 +125,9 @@ def below(root: int) -> frozenset[int]:
     """Return the pids of all processes below a process, by their parents. Raises OSError."""
     children: dict[int, list[int]] = {}
     for pid in pids():
-        fields = _stat(pid)
-        if len(fields) > 1:
-            children.setdefault(int(fields[1]), []).append(pid)
+        stat = parse_stat(read(pid, "stat"))
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(pid)
     found: list[int] = []
     parents = [root]
     while parents:
@@ -192,18 +193,13 @@ def is_of(pid: int, uid: int) -> bool:
 def _is_leader(pid: int) -> bool:
     """Whether a process leads its group and session. Its children have the same command line until
     they exec."""
-    fields = _stat(pid)
-    return fields[2:4] == [b"%d" % pid] * 2
+    stat = parse_stat(read(pid, "stat"))
+    return stat is not None and stat.group == stat.session == pid
 
 
 def _is_member(pid: int, group: int) -> bool:
-    fields = _stat(pid)
-    return len(fields) > 2 and int(fields[2]) == group and fields[0] not in (b"Z", b"X")
-
-
-def _stat(pid: int) -> list[bytes]:
-    """Return state, parent, group, session and more (proc_pid_stat(5)); empty if it is gone."""
-    return read(pid, "stat").rpartition(b")")[2].split()
+    stat = parse_stat(read(pid, "stat"))
+    return stat is not None and stat.group == group and not stat.is_zombie
 
 
 def read(pid: int, name: str) -> bytes:

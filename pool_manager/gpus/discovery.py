@@ -118,6 +118,8 @@ async def _tenants(
     """Return the pids of running replicas by device and replica id."""
     found: dict[str, dict[str, frozenset[int] | None]] = {}
     for id in await driver.list():
-        if (record := records.get(id)) and record.device:
-            found.setdefault(record.device, {})[id] = await driver.pids(id)
+        if (record := records.get(id)) and record.devices:
+            pids = await driver.pids(id)
+            for device in record.devices:
+                found.setdefault(device, {})[id] = pids
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from pool_manager.core.events import Loaded
 from pool_manager.driver import Driver
@@ -17,7 +18,7 @@ def _no_charges(_device: str, _id: str) -> Charges:
 
 
 class GpuOccupancy:
-    """The GPU and the processes of each replica, until its release is proved.
+    """The GPUs and the processes of each replica, until its release is proved.
 
     `charges(device, id)` returns the ledger's charges. Only replicas on GPUs are covered.
     """
@@ -31,62 +32,71 @@ class GpuOccupancy:
         self._driver = driver
         self._gpus = gpus or NoGpus()
         self._charges = charges
-        self._devices: dict[str, str] = {}
-        self._before_mib: dict[str, float | None] = {}
+        self._devices: dict[str, tuple[str, ...]] = {}
+        self._before_mib: dict[str, dict[str, float]] = {}
+        """MiB in use before each replica, by its devices; those that were unknown are missing."""
         self._pids: dict[str, frozenset[int]] = {}
 
     def covers(self, id: str) -> bool:
         """Whether a replica is on a GPU."""
         return id in self._devices
 
-    def begin(self, id: str, device: str) -> None:
-        """Register a replica before its launch on a device, or before it gets its model there. The
+    def begin(self, id: str, devices: tuple[str, ...]) -> None:
+        """Register a replica before its launch on devices, or before it gets its model there. The
         memory that it took as a standby counts as its own."""
-        if self._gpus.view(device) is not None:
-            self._devices[id] = device
-            used = [self._gpus.used_mib(device), self._before_mib.get(id)]
-            self._before_mib[id] = min((mib for mib in used if mib is not None), default=None)
+        self.adopt(id, devices)
+        for device in self._devices.get(id, ()):
+            known_mib = self._before_mib.setdefault(id, {})
+            used_mib = self._gpus.used_mib(device)
+            if used_mib is not None:
+                known_mib[device] = min(used_mib, known_mib.get(device, used_mib))
 
-    def adopt(self, id: str, device: str) -> None:
-        """Register a replica of an earlier manager on a device."""
-        if self._gpus.view(device) is not None:
-            self._devices[id] = device
+    def adopt(self, id: str, devices: tuple[str, ...]) -> None:
+        """Register a replica of an earlier manager on devices."""
+        gpus = tuple(one for one in devices if self._gpus.view(one) is not None)
+        if gpus:
+            self._devices[id] = gpus
 
     def used_mib(self, id: str) -> float | None:
-        """Return the MiB in use on a replica's GPU as last polled, None without one."""
-        device = self._devices.get(id)
-        return self._gpus.used_mib(device) if device is not None else None
+        """Return the MiB in use on a replica's GPUs as last polled, None if that is not known."""
+        used = [self._gpus.used_mib(device) for device in self._devices.get(id, ())]
+        known = [mib for mib in used if mib is not None]
+        return sum(known) if known else None
 
     async def measure(self, event: Loaded, emit: Callable[[Loaded], None]) -> None:
         """Emit the event with the replica's GPU memory in place of its host memory, which is not
-        accounted. If the GPU memory is unknown, the charged memory is used."""
-        device = self._devices[event.id]
-        charges = self._charges(device, event.id)
-        taken_mib = await self._gpus.taken_mib(
-            device,
-            await self._known_pids(event.id),
-            self._before_mib.get(event.id),
-            is_alone=not charges.others,
-        )
-        memory_mib = charges.own_mib if taken_mib is None else taken_mib
+        accounted: the most that it takes of one of its GPUs, as each is charged the same. Where
+        that is unknown, the charged memory is used."""
+        pids, memory_mib = await self._known_pids(event.id), 0.0
+        for device in self._devices[event.id]:
+            charges = self._charges(device, event.id)
+            before_mib = self._before_mib.get(event.id, {}).get(device)
+            taken_mib = await self._gpus.taken_mib(
+                device, pids, before_mib, is_alone=not charges.others
+            )
+            memory_mib = max(memory_mib, charges.own_mib if taken_mib is None else taken_mib)
         report = event.report
         if report:
             report = {**report, "memory_mib": memory_mib}
         emit(replace(event, memory_mib=memory_mib, report=report))
 
     async def release(self, id: str) -> None:
-        """End a replica; return once its GPU shows that it is gone. Raises DriverError.
+        """End a replica; return once each of its GPUs shows that it is gone. Raises DriverError.
 
         Its processes are listed first: after its end they cannot be distinguished from others, not
         even when the release is retried.
         """
-        device = self._devices.get(id)
-        pids = await self._known_pids(id) if device else None
+        devices = self._devices.get(id, ())
+        pids = await self._known_pids(id) if devices else None
         await self._driver.release(id)
-        if device:
-            await self._gpus.prove_free(device, pids, lambda: self._charges(device, id).others_mib)
+        for device in devices:
+            others_mib = partial(self._others_mib, device, id)
+            await self._gpus.prove_free(device, pids, others_mib)
         for known in (self._devices, self._before_mib, self._pids):
             known.pop(id, None)
+
+    def _others_mib(self, device: str, id: str) -> float:
+        return self._charges(device, id).others_mib
 
     async def _known_pids(self, id: str) -> frozenset[int] | None:
         """Return all pids with which a replica was ever listed; None if it never was."""

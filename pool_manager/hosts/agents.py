@@ -23,7 +23,7 @@ from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
 from registry.tasks import Tasks
 from runtime_image.contract.agent import ENGINE
-from runtime_image.contract.control import CONTROL_SOCKET, ReplicaRecord
+from runtime_image.contract.control import CONTROL_SOCKET, ReplicaRecord, record_from
 from runtime_image.contract.link import VERSION
 
 log = structlog.get_logger()
@@ -192,7 +192,7 @@ class AgentKeeper:
         """Return the agent's record if it can be adopted. Blocking."""
         try:
             with self._file.open("rb") as file:
-                record = ReplicaRecord(**json.loads(file.read(RECORD_MAX)))
+                record = record_from(json.loads(file.read(RECORD_MAX)))
         except (OSError, ValueError, TypeError):
             return None
         return record if record.link == VERSION and record.host == self._host else None
@@ -214,7 +214,7 @@ def agent_record(host: str, pool: PoolSettings, *, has_gpus: bool) -> ReplicaRec
         namespace="",
         bound="",
         model_dir="",
-        device=f"{host}/{ALL_GPUS}" if has_gpus else "",
+        devices=(f"{host}/{ALL_GPUS}",) if has_gpus else (),
         device_kind="cuda" if has_gpus else "cpu",
         engine=ENGINE,
         threads=1,

@@ -57,7 +57,8 @@ class HostDevices:
         if self._host in self._gpus:
             gpus = [of_host(one, self._host) for one in self._gpus[self._host].devices()]
         else:
-            used = {one.device for one in records if one.device_kind != "cpu" and one.device}
+            on_gpus = (one for one in records if one.device_kind != "cpu")
+            used = {device for one in on_gpus for device in one.devices}
             gpus = [Device(id, "cuda", host=self._host) for id in sorted(used)]
         return [*gpus, *slots_of(self._host, slots, memory_mib)]
 
@@ -145,8 +146,9 @@ class HostDevices:
         for id in running:
             record = records.get(id)
             if record is not None and record.device_kind != "cpu":
-                uuid = record.device.removeprefix(f"{self._host}/")
-                found.setdefault(uuid, {})[id] = await driver.pids(id)
+                pids = await driver.pids(id)
+                for device in record.devices:
+                    found.setdefault(device.removeprefix(f"{self._host}/"), {})[id] = pids
         return found
 
     async def close(self) -> None:

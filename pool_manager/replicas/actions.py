@@ -31,6 +31,7 @@ class ReplicaActions:
             commands.Drain: self._to_control(lambda link, c: link.drain(c.if_idle_s)),
             commands.Quiesce: self._to_control(lambda link, _: link.quiesce()),
             commands.Resume: self._to_control(lambda link, _: link.resume()),
+            commands.KeepLearnt: self._to_control(lambda link, c: link.keep_learnt(c.learnt)),
             commands.StopBatching: self._to_control(lambda link, _: link.stop_batching()),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
             commands.Release: lambda c: self._launcher.release(c.id),
@@ -38,18 +39,19 @@ class ReplicaActions:
         }
 
     def _launch(self, command: commands.Launch) -> None:
-        device = self._machine.devices.get(command.device)
+        device = self._machine.first_device(command.devices)
         binding = self._bindings[command.pool].on(device) if command.role != "standby" else None
         kind = device.kind if device is not None else "cpu"
         self._launcher.launch(command, binding, kind)
 
     def _assign(self, command: commands.Assign) -> None:
-        device = self._machine.devices[command.device]
+        device = self._machine.first_device(command.devices)
+        assert device is not None, "a standby is given a model on known devices"
         self._launcher.assign(command, self._bindings[command.pool].on(device), device.kind)
 
     def _bind(self, command: commands.Bind) -> None:
         replica = self._machine.replica(command.id)
-        device = self._machine.devices.get(replica.device) if replica is not None else None
+        device = self._machine.first_device(replica.devices) if replica is not None else None
         self._launcher.bind(command, self._bindings[command.pool].on(device))
 
     def _to_control(self, send: Callable[[Control, Any], None]) -> Callable[[Any], None]:

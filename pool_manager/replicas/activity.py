@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,13 +20,13 @@ from pool_manager.replicas.logs import PIECE, read_log
 from pool_manager.replicas.output import TAIL_LINES, ReplicaOutput
 from pool_manager.replicas.run_folders import tail_lines
 from registry.errors import DriverError
+from runtime_image.proc import read_stat
 
 PIDS_MAX: Final = 10_000
 """Max processes that are looked at; of a server with more, nothing is known."""
 _SIDECAR: Final = b"\0-m\0runtime_image\0"
 """In the command line of a sidecar and of its reaper (`drivers/process.py`, `docker/spec.py`)."""
 _PATH_PART: Final = r"[\w/.~%-]"
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -106,13 +105,13 @@ def _read(pids: Iterable[int], log: Path | None, known: _Log, probed: str) -> Ac
 
 
 def used(pids: Iterable[int], root: Path = Path("/proc")) -> tuple[float, int | None] | None:
-    """Return the CPU seconds of these processes but sidecars (proc_pid_stat(5)), and the bytes that
-    they have read and written (proc_pid_io(5)), None if this user may not read these.
+    """Return the CPU seconds of these processes but sidecars, and the bytes that they
+    have read and written (proc_pid_io(5)), None if this user may not read these.
 
     Returns None without a sidecar among them: the engine runs in another machine, whose pids are
     those of strangers here.
     """
-    ticks, io_bytes = 0, 0
+    cpu_s, io_bytes = 0.0, 0
     is_readable, has_sidecar = True, False
     for pid in pids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, IndexError, ValueError):
@@ -120,14 +119,14 @@ def used(pids: Iterable[int], root: Path = Path("/proc")) -> tuple[float, int | 
             if _SIDECAR in (folder / "cmdline").read_bytes():
                 has_sidecar = True
                 continue
-            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
+            stat = read_stat(str(folder))
+            cpu_s += stat.cpu_s if stat is not None else 0.0
             try:
                 rows = (folder / "io").read_text().split()
                 io_bytes += int(rows[1]) + int(rows[3])
             except PermissionError:
                 is_readable = False
-    return (ticks / _TICKS, io_bytes if is_readable else None) if has_sidecar else None
+    return (cpu_s, io_bytes if is_readable else None) if has_sidecar else None
 
 
 def count_lines(log: Path, place: int, probed: str) -> tuple[int, int]:

@@ -34,6 +34,7 @@ from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, from_json
 from runtime_image.contract.compiled import CompiledModel, UpgradeRequest, UpgradeResult
 from runtime_image.contract.control import PROBED_S, BindRequest, Hello
+from runtime_image.contract.health import LEARNT_SECONDS, Learnt
 from runtime_image.contract.link import CONTROL_MAX, Flag, Kind
 from runtime_image.contract.samples import Sampled
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
@@ -370,6 +371,12 @@ class Control:
         """Revoke `quiesce`; the sidecar answers NOT_IDLE."""
         self._drains += 1
         self._send(pack(Kind.RESUME))
+
+    def keep_learnt(self, learnt: Learnt) -> None:
+        """Have a sidecar keep `learnt` for the next manager. An older sidecar skips the frame."""
+        seconds = LEARNT_SECONDS.pack(learnt.usual_s, learnt.longest_s)
+        frame = pack(Kind.LEARNT, flags=Flag.OPTIONAL, aux=learnt.known, body=seconds)
+        self._send(frame)
 
     def _send(self, frame: list[Piece]) -> None:
         if self._stream is not None:

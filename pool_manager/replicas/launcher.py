@@ -43,6 +43,7 @@ from registry.model.bundles import BundleFile
 from registry.model.hosts import LOCAL_HOST
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ENGINE, ServerSpec
 
@@ -62,12 +63,12 @@ def without(text: str, secrets: Iterable[str]) -> str:
 
 
 class Located(NamedTuple):
-    """Where gateways reach a replica: the path of its data socket, its host ("" for this machine),
-    and its greeting."""
+    """How gateways reach a replica; fields as in `ReplicaEndpoint`."""
 
     path: str
     host: str = ""
     greeting: str = ""
+    link: int = VERSION
 
 
 class Launcher:
@@ -173,7 +174,7 @@ class Launcher:
         with self._lost_on_error(id, "a replica could not be started"):
             begun_s = self._clock()
             self._emit(events.Begun(id))
-            self._occupancy.begin(id, command.device)
+            self._occupancy.begin(id, command.devices)
             await self._check_container(binding)
             model_dir = self.folders.model_dir(id)
             if binding is None:
@@ -215,7 +216,7 @@ class Launcher:
                 return
             begun_s = self._clock()
             self._emit(events.Begun(id))
-            self._occupancy.begin(id, command.device)
+            self._occupancy.begin(id, command.devices)
             waited = records.waited(command, begun_s - asked_s)
             log.debug("a replica has its files", replica=id, took_s=round(placed_s - asked_s, 3))
             record = replace(record, launched_s=begun_s, phases=waited.phases)
@@ -293,7 +294,7 @@ class Launcher:
             self._emit(events.Lost(id, "the standby hangs", is_its_fault=False))
             return
         standby = self._standby(id)
-        self._occupancy.begin(id, command.device)
+        self._occupancy.begin(id, command.devices)
         if host == LOCAL_HOST:
             await self._materialise(command, binding)
         waited = records.waited(command, begun_s - assigned_s)
@@ -404,7 +405,7 @@ class Launcher:
         elif not record.bound:
             self.folders.empty_models(id)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
-        self._occupancy.adopt(id, record.device)
+        self._occupancy.adopt(id, record.devices)
         self._open_control(record, log_file, data_listener=False)
         if record.bound:
             # The earlier manager may have ended before it set the replica's limits.
@@ -420,14 +421,16 @@ class Launcher:
         """Measure the replicas of a host on its GPUs, which are known now."""
         for record in self._relay.records.values():
             if record.host == host:
-                self._occupancy.adopt(record.id, record.device)
+                self._occupancy.adopt(record.id, record.devices)
 
     def located(self, id: str) -> Located:
         """Return how gateways reach a replica."""
         record = self._relay.records.get(id)
-        if record is None or record.host == LOCAL_HOST:
+        if record is None:
             return Located(str(self.folders.data_socket(id)))
-        return Located(self._hosts.data_socket(id), record.host, record.greeting)
+        if record.host == LOCAL_HOST:
+            return Located(str(self.folders.data_socket(id)), link=record.link)
+        return Located(self._hosts.data_socket(id), record.host, record.greeting, record.link)
 
     def _open_control(self, record: ReplicaRecord, log_file: Path, *, data_listener: bool) -> None:
         id = record.id

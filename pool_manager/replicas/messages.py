@@ -12,7 +12,7 @@ from typing import Any, Final, cast, get_args
 from pool_manager.core import events
 from pool_manager.core.health.liveness import Reading
 from runtime_image.contract.control import PHASES, SessionName
-from runtime_image.contract.health import SAID_MAX, Ready
+from runtime_image.contract.health import SAID_MAX, Learnt, Ready
 from runtime_image.contract.link import REFUTATION_MAX
 from runtime_image.contract.samples import REASON_MAX as SAMPLE_REASON_MAX
 from runtime_image.contract.samples import Sampled, SampleVerdict
@@ -48,6 +48,10 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         raise LinkError(f"malformed LOADED: limit {limit!r}")
     if not isinstance(memory, int | float) or not is_number(memory):
         raise LinkError(f"malformed LOADED: memory_mib {memory!r}")
+    try:
+        ready_for_s, learnt = number(data.get("ready_for_s", 0.0)), _learnt(data.get("learnt"))
+    except ValueError as error:
+        raise LinkError(f"malformed LOADED: {error}") from error
     return events.Loaded(
         id,
         limit,
@@ -58,7 +62,19 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         text(data.get("batching_off", ""), REFUTATION_MAX),
         _session(data.get("session")),
         text(data.get("not_compiled", ""), REASON_MAX),
+        ready_for_s,
+        learnt,
     )
+
+
+def _learnt(value: Any) -> Learnt | None:
+    """Return a `Learnt` from HELLO, None for none. Raises ValueError."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object, got {str(value)[:80]!r}")
+    seconds = (number(value.get("usual_s")), number(value.get("longest_s")))
+    return Learnt(count(value.get("known")), *seconds)
 
 
 def parse_probed(id: str, data: dict[str, Any]) -> events.Probed:

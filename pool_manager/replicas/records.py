@@ -70,7 +70,7 @@ def unbound(
         namespace="",
         bound="",
         model_dir=model_path,
-        device=command.device,
+        devices=command.devices,
         device_kind=device_kind,
         engine="onnx",
         threads=settings.threads_per_slot,
@@ -140,7 +140,7 @@ def bound(
         role=command.role,
         namespace=binding.namespace,
         bound=command.pool,
-        device=command.device,
+        devices=command.devices,
         device_kind=device_kind,
         engine=_engine(binding.spec),
         memory_mib=memory_mib,
@@ -235,6 +235,8 @@ def within_cap(
     return replace(event, memory_mib=min(event.memory_mib, cap), report=report)
 
 
+DEVICES_SINCE: Final = 10
+"""Link version since which BIND has several devices."""
 SECRETS_MAX: Final = 384 * 1024
 """Max bytes of the secrets of one server as JSON: a frame of the control link has a limit."""
 
@@ -264,13 +266,15 @@ def bind_request(
         "bound": record.bound,
         "namespace": record.namespace,
         "role": record.role,
-        "device": record.device,
+        "devices": list(record.devices),
         "device_kind": record.device_kind,
         "threads": record.threads,
         "memory_mib": record.memory_mib,
         "phases": record.phases,
         "assigned_s": assigned_s,
     }
+    if record.link < DEVICES_SINCE:
+        request["device"] = next(iter(record.devices), "")
     if secrets:
         request["secrets"] = dict(secrets)
     return request

@@ -21,6 +21,7 @@ from runtime_image.contract.control import (
     DATA_SOCKET,
     RECORD_FILE,
     ReplicaRecord,
+    record_from,
 )
 
 TAIL_BYTES = 256 * 1024
@@ -99,7 +100,7 @@ class RunFolders:
                 continue
             try:
                 data = json.loads((run_dir / RECORD_FILE).read_text())
-                records[run_dir.name] = ReplicaRecord(**data)
+                records[run_dir.name] = record_from(data)
             except (OSError, ValueError, TypeError) as error:
                 if is_exhausted(error):
                     raise  # otherwise the replica would be released for its missing record

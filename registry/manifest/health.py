@@ -32,8 +32,8 @@ class HealthTable(Section):
     metrics: Annotated[str, StringConstraints(max_length=512)] = _DEFAULTS.metrics
     """Path at which the server shows this metric, in Prometheus' text format."""
     step_s: float | None = Field(default=None, ge=1, le=86_400)
-    """Longest time in seconds in which a server that works may not move its counter. 900 by
-    default, 120 for vLLM with prefills in parts."""
+    """Longest time in seconds in which a server that computes may show no progress: no byte, no end
+    of a request, no move of its counter. 900 by default, 120 for vLLM with prefills in parts."""
     sample_every_s: float = Field(default=0.0, ge=0, le=86_400)
     """Seconds between two asks of the [golden sample](../guides/servers.md#golden-samples) of an
     idle replica, at least 1; 0 for none. They keep no replica awake."""
@@ -44,7 +44,7 @@ def health_settings(table: HealthTable, server: ServerSettings) -> Health:
     every_s, key = table.sample_every_s, "health.sample_every_s"
     if 0 < every_s < EVERY_LEAST_S:
         raise refused(key, f"0, or at least {EVERY_LEAST_S:g}", every_s)
-    if every_s and not server.wants_golden:
+    if every_s and server.why_not_golden:
         advice = "0 without a golden sample ([openai], or [[sample]] with golden = true)"
         raise refused(key, advice, every_s)
     if table.counter and not _METRIC.fullmatch(table.counter):

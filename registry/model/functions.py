@@ -80,7 +80,7 @@ class Health:
     metrics: str = "/metrics"
     """Path of the server's metrics."""
     step_s: float | None = None
-    """Longest time in seconds in which a server that works may not move its counter, None for that
+    """Longest time in seconds in which a server that computes may show no progress, None for that
     of the program."""
     sample_every_s: float = 0.0
     """Seconds between two asks of an idle replica's golden sample, 0 for none."""

@@ -161,14 +161,19 @@ class ServerSettings:
     """Its Python packages; None if it has none of its own."""
 
     @property
-    def wants_golden(self) -> bool:
-        """Whether a trial is to learn a golden sample: from the sample that the manifest marks, or
-        from the API at /v1. A server that reaches other machines may pass requests on, to somebody
-        who counts them, so its API is not asked."""
+    def why_not_golden(self) -> str:
+        """Why a trial is to learn no golden sample, "" if it is: from the sample that the manifest
+        marks, or from the API at /v1. A server that reaches other machines may pass requests on, to
+        somebody who counts them, so its API is not asked."""
         if any(one.golden for one in self.samples):
-            return True
-        api = self.api
-        return api is not None and not api.upstream_key and self.network == "none"
+            return ""
+        if self.api is None:
+            return "no sample has golden = true"
+        if self.api.upstream_key:
+            return "it has an upstream_key, and no sample has golden = true"
+        if self.network != "none":
+            return f"its network is {self.network}, and no sample has golden = true"
+        return ""
 
     @property
     def seen_host(self) -> str:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from runtime_image.contract.agent import PROCESSES_MAX, TEXT_MAX, XIDS_MAX
 from runtime_image.contract.gpus import NoDriver, Snapshot, XidEvent
+from runtime_image.proc import parse_sizes
 
 MIB: Final = 2**20
 READINGS_PER_RENEWAL: Final = 5
@@ -127,9 +128,8 @@ def read_memory(text: str | None = None) -> Memory:
     """Return the memory of this host, by the text of /proc/meminfo (proc_meminfo(5))."""
     if text is None:
         text = Path("/proc/meminfo").read_text()
-    words = [line.split() for line in text.splitlines()]
-    kib = {word[0].rstrip(":"): float(word[1]) for word in words if len(word) > 1}
-    return Memory(kib.get("MemTotal", 0.0) / 1024, kib.get("MemAvailable", 0.0) / 1024)
+    kib = parse_sizes(text)
+    return Memory(kib.get("MemTotal", 0) / 1024, kib.get("MemAvailable", 0) / 1024)
 
 
 def read_disk(folder: Path) -> Memory:

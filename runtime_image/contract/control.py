@@ -27,7 +27,7 @@ class ReplicaRecord:
 
     `device_kind` is "cpu" or "cuda"; `threads` is the replica's share of the CPU. `bound` is the
     key of the pool the replica was started for, `engine` the library to import before the model
-    arrives. `bound`, `namespace` and `device` of a standby are empty until the standby gets a
+    arrives. `bound`, `namespace` and `devices` of a standby are empty until the standby gets a
     model; the record then contains them.
     """
 
@@ -37,7 +37,8 @@ class ReplicaRecord:
     namespace: str
     bound: str
     model_dir: str
-    device: str
+    devices: tuple[str, ...]
+    """Ids of its devices: one, or several GPUs of its host."""
     device_kind: str
     engine: str
     threads: int
@@ -60,6 +61,19 @@ class ReplicaRecord:
     """Path at which the replica binds its data listener; "" if WELCOME brings the listener."""
     greeting: str = ""
     """Text with which the replica begins every data link; "" for none."""
+
+
+def record_from(data: dict[str, Any]) -> ReplicaRecord:
+    """Return the record with these fields, as JSON has them, of this link version or the one
+    before. Raises TypeError for other fields."""
+    named = dict(data)
+    if "device" in named:  # until version 9, "" for none
+        device = named.pop("device")
+        named["devices"] = [device] if device else []
+    devices = named.get("devices")
+    if not isinstance(devices, list) or not all(isinstance(one, str) for one in devices):
+        raise TypeError(f"expected texts as devices, got {str(devices)[:100]!r}")
+    return ReplicaRecord(**{**named, "devices": tuple(devices)})
 
 
 class Hello(TypedDict):
@@ -89,7 +103,10 @@ class BindRequest(TypedDict):
     bound: str
     namespace: str
     role: Literal["serve", "trial", "build"]
-    device: str
+    devices: list[str]
+    """Ids of its devices."""
+    device: NotRequired[str]
+    """The only device, for a replica of link version 9."""
     device_kind: str
     threads: int
     memory_mib: int
@@ -119,6 +136,10 @@ class Loaded(TypedDict):
     """Reason why the replica stopped joining requests, as found in a joined run; only in HELLO."""
     report: NotRequired[dict[str, Any]]
     """`Report` as JSON; only from a trial."""
+    ready_for_s: NotRequired[float]
+    """Seconds since a server was ready; only in HELLO."""
+    learnt: NotRequired[dict[str, float]]
+    """A `health.Learnt`, as the last manager sent it; only in HELLO of a sidecar that has one."""
 
 
 class BatchingOff(TypedDict):

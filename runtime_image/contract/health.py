@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, TypedDict
+from struct import Struct
+from typing import Final, NamedTuple, TypedDict
 
 READ_S: Final = 1.0
 """Seconds between two readings of a server with open exchanges."""
@@ -22,6 +23,22 @@ class Ready(StrEnum):
     """A status of 500 or more, or the connection was closed without an answer."""
     SILENT = "silent"
     """Nothing within the time of a probe."""
+
+
+class Learnt(NamedTuple):
+    """What a manager has learnt from the silences of a server's revision. Its sidecars keep it for
+    the next manager: `LEARNT` brings it, HELLO returns it."""
+
+    known: int
+    """Number of silences that it was learnt from."""
+    usual_s: float
+    """Their 99.9th percentile, seconds."""
+    longest_s: float
+    """The longest silence of all, seconds."""
+
+
+LEARNT_SECONDS: Final = Struct("<2d")
+"""Body of a LEARNT frame: `usual_s` and `longest_s` of a `Learnt`."""
 
 
 class Health(TypedDict):

@@ -1,4 +1,4 @@
-"""Constants of the link, version 9: frame layout, kinds, flags, limits.
+"""Constants of the link, version 10: frame layout, kinds, flags, limits.
 
 Every frame is a 16-byte little-endian header, `meta_len` bytes of meta, `body_len` bytes of body:
 
@@ -11,7 +11,10 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 9
+VERSION: Final = 10
+SPOKEN: Final = range(9, VERSION + 1)
+"""Versions that a server speaks: replicas which an earlier server started keep theirs, which HELLO
+has. In version 9, record and BIND have one `device` in place of `devices`; all else is the same."""
 HEADER: Final = Struct("<IIBBHI")
 BODY_MAX: Final = 320 * 1024 * 1024
 """Bytes; above the largest answer (256 MiB) and the largest request body that can be configured."""
@@ -92,6 +95,7 @@ class Kind(IntEnum):
     UNANSWERED = 38  # gateway -> sidecar: exchange `id` got no answer in time, or its connection
     # was closed without one; the sidecar probes the server
     HEALTH = 39  # sidecar -> manager: JSON body, a Health; only after a PING with the flag HEALTH
+    LEARNT = 40  # manager -> sidecar: for HELLO; aux = `known` of a Learnt, body = LEARNT_SECONDS
 
 
 class Flag(IntEnum):

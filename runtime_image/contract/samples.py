@@ -6,10 +6,11 @@ asks it again, and the verdict says whether the server still answers right. Plai
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from math import ceil, hypot, isfinite
 from typing import Any, Final, TypedDict
 
 GOLDEN_TRIAL_S: Final = 60.0
@@ -31,13 +32,18 @@ TEXT_MAX: Final = 4096
 """Max characters of a text that are compared, the first ones."""
 VECTOR_MAX: Final = 8192
 """Max numbers of an embedding; a longer one is no embedding."""
-PICTURE_MAX: Final = 64 * 1024
-"""Max bytes of a PNG file whose pixels are compared."""
+SIDE_MAX: Final = 2**13
+"""Max pixels of a picture's row, and max rows."""
+PIXELS_MAX: Final = 2**14
+"""Max pixels of a picture that are compared, at even distances."""
 STATUS_MAX: Final = 400
 """Without a status of its own, a sample expects one below."""
 CONTENT_TYPE_MAX: Final = 100
 REASON_MAX: Final = 500
 """Max characters of what differs in an answer."""
+TOLERANCE_MAX: Final = 10.0
+"""Largest tolerance of a mean difference, and the difference that a missing number counts as."""
+FLOAT_MAX: Final = sys.float_info.max
 DIGEST_SIZE: Final = 64
 """Characters of a sha256 in hex."""
 
@@ -106,6 +112,18 @@ class GoldenPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture's pixels that are compared."""
+
+    width: int
+    height: int
+    channels: int
+    """1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha."""
+    samples: str
+    """A byte for each channel of each of these pixels, by channels, in base64."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What an answer says that a rule may compare. A stranger wrote it; `golden.answers` reads it.
     Members that it does not have are empty."""
@@ -124,8 +142,8 @@ class Answer:
     """Generated text."""
     vector: tuple[float, ...] = ()
     """Embedding of the first input."""
-    picture: str = ""
-    """PNG file in base64."""
+    pixels: Picture | None = None
+    """The first picture."""
     alternatives: tuple[Mapping[str, float], ...] = ()
     """The likeliest tokens at the place of each generated one. They are not kept."""
 
@@ -177,29 +195,59 @@ def golden_from_json(data: Mapping[str, Any]) -> GoldenSample:
     """Rebuild a golden sample from `golden_to_json`. Raises KeyError, TypeError or ValueError on
     anything else, and for whatever is above the bounds of this module: a trial's report has it from
     a stranger."""
-    answer = data["answer"]
+    answer, rule = data["answer"], GoldenRule(data["rule"])
     request = SampleRequest(**data["request"])
     for name, value in asdict(request).items():
         if type(value) is not type(getattr(SampleRequest(), name)):
             raise TypeError(f"request.{name}: got {type(value).__name__}")
+    if not all(isinstance(value, str) for value in request.headers.values()):
+        raise TypeError("request.headers: expected texts")
+    right = Answer(
+        status=_whole(answer["status"], 999),
+        content_type=_text(answer["content_type"], CONTENT_TYPE_MAX),
+        digest=_text(answer["digest"], DIGEST_SIZE),
+        prompt=_numbers(answer["prompt"], PROMPT_MAX),
+        tokens=tuple(_text(one, TOKEN_MAX) for one in _bounded(answer["tokens"], TOKENS_MAX)),
+        token_logprobs=_numbers(answer["token_logprobs"], TOKENS_MAX),
+        text=_text(answer["text"], TEXT_MAX),
+        vector=_numbers(answer["vector"], VECTOR_MAX),
+        pixels=_picture(answer["pixels"]),
+    )
+    if len(right.tokens) != len(right.token_logprobs) or not _has_compared(rule, right):
+        raise ValueError(f"answer: expected what is compared by {rule}")
     return GoldenSample(
         request=request,
-        rule=GoldenRule(data["rule"]),
-        answer=Answer(
-            status=int(answer["status"]),
-            content_type=_text(answer["content_type"], CONTENT_TYPE_MAX),
-            digest=_text(answer["digest"], DIGEST_SIZE),
-            prompt=_numbers(answer["prompt"], PROMPT_MAX),
-            tokens=tuple(_text(one, TOKEN_MAX) for one in _bounded(answer["tokens"], TOKENS_MAX)),
-            token_logprobs=_numbers(answer["token_logprobs"], TOKENS_MAX),
-            text=_text(answer["text"], TEXT_MAX),
-            vector=_numbers(answer["vector"], VECTOR_MAX),
-            picture=_text(answer["picture"], 2 * PICTURE_MAX),
-        ),
-        usual_ms=_number(data["usual_ms"]),
-        prompt_tolerance=_number(data["prompt_tolerance"]),
-        token_tolerance=_number(data["token_tolerance"]),
+        rule=rule,
+        answer=right,
+        usual_ms=_number(data["usual_ms"], 1e3 * GOLDEN_TRIAL_S),
+        prompt_tolerance=_number(data["prompt_tolerance"], TOLERANCE_MAX),
+        token_tolerance=_number(data["token_tolerance"], TOLERANCE_MAX),
     )
+
+
+def _has_compared(rule: GoldenRule, answer: Answer) -> bool:
+    """Whether an answer has what its rule compares: without, every later one would be wrong."""
+    match rule:
+        case GoldenRule.LOGPROBS:
+            return bool(answer.prompt or answer.token_logprobs)
+        case GoldenRule.TEXT:
+            return bool(answer.text)
+        case GoldenRule.EMBEDDING:
+            return bool(answer.vector) and isfinite(hypot(*answer.vector))
+        case GoldenRule.PICTURE:
+            return answer.pixels is not None
+        case GoldenRule.BYTES:
+            return bool(answer.digest)
+        case GoldenRule.STATUS:
+            return True
+
+
+def _picture(data: Mapping[str, Any] | None) -> Picture | None:
+    if data is None:
+        return None
+    width, height = _whole(data["width"], SIDE_MAX), _whole(data["height"], SIDE_MAX)
+    samples = _text(data["samples"], 4 * ceil(4 * PIXELS_MAX / 3))
+    return Picture(width, height, _whole(data["channels"], 4), samples)
 
 
 def _bounded(values: Any, most: int) -> list[Any] | tuple[Any, ...]:
@@ -209,13 +257,26 @@ def _bounded(values: Any, most: int) -> list[Any] | tuple[Any, ...]:
 
 
 def _numbers(values: Any, most: int) -> tuple[float, ...]:
-    return tuple(map(_number, _bounded(values, most)))
+    return tuple(finite(one) for one in _bounded(values, most))
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+def finite(value: Any) -> float:
+    """Return a finite number. Raises ValueError for anything else."""
+    if type(value) not in (int, float) or not abs(value) <= FLOAT_MAX:
         raise ValueError(f"expected a finite number, got {str(value)[:40]!r}")
     return float(value)
+
+
+def _number(value: Any, most: float) -> float:
+    if not 0 <= (found := finite(value)) <= most:
+        raise ValueError(f"expected a number from 0 to {most:g}, got {found:g}")
+    return found
+
+
+def _whole(value: Any, most: int) -> int:
+    if type(value) is not int or not 0 < value <= most:
+        raise ValueError(f"expected a whole number from 1 to {most}, got {str(value)[:40]!r}")
+    return value
 
 
 def _text(value: Any, most: int) -> str:

@@ -12,6 +12,7 @@ from typing import Final, Protocol, Self
 
 from runtime_image.contract.control import SessionName
 from runtime_image.contract.errors import LoadError
+from runtime_image.proc import parse_sizes
 
 MIB: Final = 2**20
 STATUS: Final = Path("/proc/self/status")
@@ -34,7 +35,7 @@ REASON_MAX: Final = 1950
 
 def resident_mib() -> float:
     """Return the resident memory of this process in MiB (proc(5), VmRSS)."""
-    return _sizes_mib(STATUS.read_text()).get("VmRSS", 0.0)
+    return parse_sizes(STATUS.read_text()).get("VmRSS", 0) / 1024
 
 
 def free_mib(cap_mib: int) -> float:
@@ -54,23 +55,13 @@ def room_mib(status: str, host: str, cap_mib: int, data_mib: float | None) -> fl
     `data_mib` is RLIMIT_DATA. The cap of a container counts resident memory; RLIMIT_DATA counts
     every private writable mapping, resident or not.
     """
-    process, machine = _sizes_mib(status), _sizes_mib(host)
-    rooms = [machine.get("MemAvailable", 0.0)]
+    process, machine = parse_sizes(status), parse_sizes(host)
+    rooms = [machine.get("MemAvailable", 0) / 1024]
     if cap_mib:
-        rooms.append(cap_mib - process.get("VmRSS", cap_mib))
+        rooms.append(cap_mib - process.get("VmRSS", 1024 * cap_mib) / 1024)
     if data_mib is not None:
-        rooms.append(data_mib - process.get("VmData", data_mib))
+        rooms.append(data_mib - process.get("VmData", 1024 * data_mib) / 1024)
     return max(0.0, min(rooms))
-
-
-def _sizes_mib(text: str) -> dict[str, float]:
-    """Return sizes in MiB by name, from lines such as "VmRSS:  123 kB"."""
-    words = [line.split() for line in text.splitlines()]
-    return {
-        word[0].rstrip(":"): int(word[1]) / 1024
-        for word in words
-        if len(word) == 3 and word[2] == "kB"
-    }
 
 
 class Upgradable(Protocol):

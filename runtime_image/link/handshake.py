@@ -20,11 +20,11 @@ from runtime_image.contract.link import Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
-from runtime_image.link.record import is_number
+from runtime_image.link.record import is_number, is_texts
 
 Spec = TypeVar("Spec", ModelSpec, ServerSpec)
 _ROLES: Final = ("serve", "trial", "build")
-_TEXTS: Final = ("bound", "namespace", "role", "device", "device_kind")
+_TEXTS: Final = ("bound", "namespace", "role", "device_kind")
 _COUNTS: Final = ("threads", "memory_mib")
 
 
@@ -119,6 +119,8 @@ def _check_words(data: dict[str, Any]) -> None:
     for name in _TEXTS:
         if not isinstance(data.get(name), str):
             raise _malformed(f"expected a string as {name}", data.get(name))
+    if not is_texts(data.get("devices")):
+        raise _malformed("expected strings as devices", data.get("devices"))
     if not data["bound"]:
         raise _malformed("expected a pool's key as bound", data["bound"])
     if data["role"] not in _ROLES:

@@ -12,7 +12,7 @@ import socket
 from typing import Any, cast
 
 from runtime_image.contract.control import Hello
-from runtime_image.contract.link import VERSION, Kind
+from runtime_image.contract.link import SPOKEN, Kind
 from runtime_image.link.frames import Frame, FrameReader, LinkError, pack
 
 DIAL_MAX = 2**53
@@ -54,8 +54,8 @@ def _checked(frame: Frame) -> Hello:
             raise TypeError("loaded")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LinkError(f"malformed HELLO: {error!r}") from error
-    if version != VERSION:
-        raise LinkError(f"link version {version} is not {VERSION}")
+    if version not in SPOKEN:
+        raise LinkError(f"link version {str(version)[:20]} is not {SPOKEN[0]} to {SPOKEN[-1]}")
     return cast("Hello", data)
 
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from runtime_image.contract.control import RECORD_FILE, ReplicaRecord, Role
+from runtime_image.contract.control import RECORD_FILE, ReplicaRecord, Role, record_from
 from runtime_image.contract.link import VERSION
 
 EXIT_OTHER_LINK: Final = 76
@@ -25,7 +25,6 @@ _TEXTS: Final = (
     "namespace",
     "bound",
     "model_dir",
-    "device",
     "device_kind",
     "engine",
     "host",
@@ -60,7 +59,7 @@ def read_record(run_dir: Path) -> ReplicaRecord:
             EXIT_OTHER_LINK,
         )
     _check_fields(data)
-    return ReplicaRecord(**data)
+    return record_from(data)
 
 
 def engine_of(run_dir: Path) -> str:
@@ -97,6 +96,8 @@ def _check_words(data: dict[str, Any]) -> None:
     for name in _TEXTS:
         if not isinstance(data[name], str):
             raise _bad(f"expected a string as {name}, got {_short(data[name])}")
+    if not is_texts(data["devices"]):
+        raise _bad(f"expected strings as devices, got {_short(data['devices'])}")
     role = data["role"]
     if role not in get_args(Role):
         raise _bad(f"expected one of {', '.join(get_args(Role))} as role, got {_short(role)}")
@@ -114,6 +115,11 @@ def _check_numbers(data: dict[str, Any]) -> None:
 def is_number(value: Any) -> bool:
     """Whether `value` is a finite number of 0 or more."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def is_texts(value: Any) -> bool:
+    """Whether `value` is a list of strings."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def _short(value: Any) -> str:

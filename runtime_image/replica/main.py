@@ -199,7 +199,7 @@ class Replica:
             role=request["role"],
             namespace=request["namespace"],
             bound=request["bound"],
-            device=request["device"],
+            devices=tuple(request["devices"]),
             device_kind=request["device_kind"],
             threads=request["threads"],
             memory_mib=request["memory_mib"],

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import select
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from runtime_image.contract.errors import LoadError
-from runtime_image.contract.samples import Answer, SampleRequest
+from runtime_image.contract.samples import REASON_MAX, Answer, SampleRequest
 from runtime_image.server.connecting import Server, shut
 from runtime_image.server.golden.answers import BODY_MAX, read_answer
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 BODY_SENT_MAX: Final = 64 * 2**20
 """Max bytes of a sample's body."""
+ANSWER_MAX: Final = 64 * 2**20
+"""Max bytes of an answer; a longer one is not read to its end, and counts as none."""
 
 
 class SampleError(LoadError):
@@ -42,26 +47,25 @@ def ask(request: SampleRequest, server: Server, folder: Path, limit_s: float) ->
     """
     name, body = f"{request.method} {request.path}", body_of(request, folder)
     began = time.monotonic()
-    with connection(server, limit_s, name) as sock:
-        client = http.client.HTTPConnection(server.name)
-        client.sock = sock
+    with connection(server, limit_s, name) as client:
         try:
-            client.request(
-                request.method, request.path, body, {"Host": server.name, **request.headers}
-            )
+            headers = {"Host": server.name, **request.headers}
+            client.request(request.method, request.path, body, headers)
             answer = client.getresponse()
             content = answer.read(BODY_MAX)
-            while answer.read(BODY_MAX):
-                pass
+            length = len(content)
+            while part := answer.read(BODY_MAX):
+                length += len(part)
+                if length > ANSWER_MAX:
+                    raise ValueError(f"more than {ANSWER_MAX} bytes")
             missing = f"the end, {answer.length} bytes early" if answer.length else ""
+        except TimeoutError:
+            missing = f"no whole answer within {limit_s:.3g} s"
         except (OSError, ValueError, http.client.HTTPException) as error:
-            missing = repr(error)
-    took_s = time.monotonic() - began
-    if took_s >= limit_s:  # a body without a length ends when the connection is shut
-        missing = f"no whole answer within {limit_s:.3g} s"
+            missing = repr(error)[:REASON_MAX]  # it may have a line of the server's
     if missing:
         raise SampleError(f"{name}: expected an answer, got {missing}")
-    kind = answer.headers.get("Content-Type", "")
+    took_s, kind = time.monotonic() - began, answer.headers.get("Content-Type", "")
     return Asked(read_answer(answer.status, kind, content), took_s * 1e3)
 
 
@@ -76,23 +80,62 @@ def body_of(request: SampleRequest, folder: Path) -> bytes:
         return file.read(BODY_SENT_MAX)
 
 
+class TimedSocket:
+    """What an HTTPConnection uses of a connected socket. All reads and writes end at `until`, in
+    monotonic seconds, with TimeoutError: a timeout of the socket's own begins anew with each byte,
+    and a socket that was shut down is still read while the server sends."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock = sock
+        self.until = until
+
+    def sendall(self, data: bytes) -> None:
+        """Send all bytes."""
+        self._wait_less()
+        self._sock.sendall(data)
+
+    def recv_into(self, buffer: WriteableBuffer) -> int:
+        """Receive some bytes; 0 at the end."""
+        self._wait_less()
+        return self._sock.recv_into(buffer)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a reader of the socket."""
+        return io.BufferedReader(_Reads(self))
+
+    def close(self) -> None:
+        """Do nothing: the connection is shut by who made it."""
+
+    def _wait_less(self) -> None:
+        left_s = self.until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left_s)
+
+
+class _Reads(io.RawIOBase):
+    def __init__(self, sock: TimedSocket) -> None:
+        self._sock = sock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        return self._sock.recv_into(buffer)
+
+
 @contextlib.contextmanager
-def connection(server: Server, max_s: float, name: str) -> Iterator[socket.socket]:
-    """Connect; the connection is shut after `max_s`, however slowly bytes arrive."""
+def connection(server: Server, max_s: float, name: str) -> Iterator[http.client.HTTPConnection]:
+    """Connect; what takes longer than `max_s` raises TimeoutError, however bytes arrive. The
+    connection is shut in the end."""
+    until = time.monotonic() + max_s
     sock = _connect(server, max_s, name)
-    over = threading.Timer(max_s, _shut_down, (sock,))
-    over.daemon = True
-    over.start()
+    client = http.client.HTTPConnection(server.name)
+    client.sock = TimedSocket(sock, until)
     try:
-        yield sock
+        yield client
     finally:
-        over.cancel()
         shut(sock)
-
-
-def _shut_down(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _connect(server: Server, max_s: float, name: str) -> socket.socket:
@@ -110,5 +153,4 @@ def _connect(server: Server, max_s: float, name: str) -> socket.socket:
     if reason:
         sock.close()
         raise SampleError(f"{name}: cannot connect: {reason}")
-    sock.settimeout(max_s)
     return sock

@@ -6,8 +6,10 @@ https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 from __future__ import annotations
 
 import math
+import re
 import socket
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from runtime_image.replica.loop import Loop
@@ -17,7 +19,13 @@ BODY_MAX: Final = 4 * 1024 * 1024
 """Max bytes of an answer that are read; one that is longer counts as none."""
 LIMIT_S: Final = 5.0
 """Seconds after which the metrics count as not answered."""
+SERIES_MAX: Final = 10_000
+"""Max label sets of the metric that are added up, the first ones."""
 _READ: Final = 256 * 1024
+_LINE: Final = (
+    rb'(?m)^[ \t]*+%b(?:[ \t]*+\{(?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+\}[ \t]*+|[ \t]++)(\S++)'
+)
+"""A line of a metric: name, labels with texts in quotes, value. Without backtracking."""
 
 
 def read_counter(answer: bytes, name: str) -> float | None:
@@ -25,23 +33,20 @@ def read_counter(answer: bytes, name: str) -> float | None:
 
     Lines of other metrics, and values that are no finite number, are skipped. Pure.
     """
-    wanted, total = name.encode(), None
-    for line in answer.split(b"\n"):
-        if not line.startswith(wanted):
-            continue
-        rest = line[len(wanted) :]
-        if rest[:1] == b"{":
-            rest = rest.rpartition(b"}")[2]
-        elif rest[:1] not in (b" ", b"\t"):
-            continue  # a longer name
-        words = rest.split(None, 1)
-        try:
-            value = float(words[0]) if words else math.nan
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            total = value if total is None else total + value
-    return total
+    values = [
+        value
+        for line in islice(re.finditer(_LINE % re.escape(name.encode()), answer), SERIES_MAX)
+        if math.isfinite(value := _number(line[1]))
+    ]
+    total = sum(values)
+    return total if values and math.isfinite(total) else None
+
+
+def _number(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 class CounterProbe:

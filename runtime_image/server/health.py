@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from runtime_image.contract.health import READ_S, SAID_MAX, Health, Ready
+from runtime_image.contract.control import Loaded
+from runtime_image.contract.health import LEARNT_SECONDS, READ_S, SAID_MAX, Health, Learnt, Ready
 from runtime_image.contract.server import ServerSpec
+from runtime_image.link.frames import Frame, LinkError
 from runtime_image.replica.loop import Loop
 from runtime_image.server.connecting import Server
 from runtime_image.server.counter import CounterProbe, read_counter
@@ -81,6 +83,8 @@ class HealthMonitor:
         """Total CPU seconds of the last reading, and its time."""
         self._was_open = self._was_waiting = False
         self._is_closed = False
+        self._ready_s = loop.clock()
+        self._learnt: Learnt | None = None
         loop.after(READ_S, self._tick)
 
     def close(self) -> None:
@@ -90,6 +94,23 @@ class HealthMonitor:
             self._probe.close()
         if self._counting is not None:
             self._counting.close()
+
+    # For the next manager
+
+    def keep_learnt(self, frame: Frame) -> None:
+        """Keep what the manager has learnt of the server's silences. Raises LinkError."""
+        if len(frame.body) != LEARNT_SECONDS.size:
+            raise LinkError(f"malformed LEARNT: a body of {len(frame.body)} bytes")
+        self._learnt = Learnt(frame.aux, *LEARNT_SECONDS.unpack(frame.body))
+
+    def recalled(self, loaded: Loaded) -> Loaded:
+        """Return what LOADED said, with the server's age and what was learnt: for HELLO."""
+        recalled: Loaded = {**loaded, "ready_for_s": self._loop.clock() - self._ready_s}
+        if self._learnt is not None:
+            recalled["learnt"] = self._learnt._asdict()
+        return recalled
+
+    # Probes
 
     def suspect(self) -> None:
         """Probe the server, unless that is being done: an exchange went wrong."""

@@ -129,7 +129,10 @@ class Sidecar:
 
     def _hello(self, dial: int) -> Hello:
         self._dial = dial
-        return hello_of(self._record, self._phases, self._loaded, dial)
+        loaded = self._loaded
+        if loaded is not None and self._health is not None:
+            loaded = self._health.recalled(loaded)
+        return hello_of(self._record, self._phases, loaded, dial)
 
     # The manager
 
@@ -144,6 +147,8 @@ class Sidecar:
             self._drain(frame)
         elif frame.kind is Kind.SAMPLE:
             self._sample()
+        elif frame.kind is Kind.LEARNT and self._health is not None:
+            self._health.keep_learnt(frame)
         elif frame.kind not in (Kind.WELCOME, Kind.BATCHING_OFF):
             raise LinkError(f"unexpected {frame.kind.name} on the control link")
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from runtime_image.proc import parse_sizes, read_stat, read_text
+
 TREE_MAX: Final = 100_000
 """Max processes that are looked at in one go."""
 THREADS_MAX: Final = 1000
 """Max threads whose states are looked at in one go."""
+_TRACED: Final = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
 
 
 class Process(NamedTuple):
@@ -24,7 +28,6 @@ class Process(NamedTuple):
 
     pid: int
     started: int
-    is_zombie: bool
 
 
 def descendants(root: int) -> list[Process]:
@@ -33,11 +36,11 @@ def descendants(root: int) -> list[Process]:
     parents = [root]
     while parents and len(found) < TREE_MAX:
         for pid in _children(parents.pop()):
-            process = _read(pid)
-            if process is not None:
+            stat = read_stat(f"/proc/{pid}")
+            if stat is not None:
                 parents.append(pid)
-                if not process.is_zombie:
-                    found.append(process)
+                if not stat.is_zombie:
+                    found.append(Process(pid, stat.started))
     return found
 
 
@@ -51,16 +54,6 @@ def _children(pid: int) -> Iterator[int]:
                 yield from map(int, Path(f"{folder}/{thread}/children").read_bytes().split())
 
 
-def _read(pid: int) -> Process | None:
-    """Return a process from its stat file (proc_pid_stat(5)), None if it is gone."""
-    try:
-        data = Path(f"/proc/{pid}/stat").read_bytes()
-        fields = data.rpartition(b")")[2].split()
-        return Process(pid, int(fields[19]), fields[0] in (b"Z", b"X"))
-    except (OSError, IndexError, ValueError):
-        return None
-
-
 def kill(process: Process) -> None:
     """Kill a process, unless another one has its pid by now."""
     try:
@@ -68,7 +61,7 @@ def kill(process: Process) -> None:
     except OSError:
         return
     try:
-        now = _read(process.pid)
+        now = read_stat(f"/proc/{process.pid}")
         if now is not None and now.started == process.started:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -79,18 +72,27 @@ def kill(process: Process) -> None:
 def resident_mib(processes: list[Process], *, is_peak: bool = False) -> float:
     """Return the sum of the processes' resident memory, or of their peaks. Pages that several share
     count several times."""
-    field = "VmHWM:" if is_peak else "VmRSS:"
-    return sum(_kib(f"/proc/{process.pid}/status", (field,)) for process in processes) / 1024
+    field = "VmHWM" if is_peak else "VmRSS"
+    return _total_mib(processes, "status", (field,))
+
+
+def private_mib(processes: list[Process]) -> float:
+    """Return the sum of the processes' memory without mapped files; shared pages count once.
+
+    Costs about a millisecond per GiB.
+    """
+    return _total_mib(processes, "smaps_rollup", ("Pss_Anon", "Pss_Shmem"))
+
+
+def _total_mib(processes: list[Process], file: str, fields: tuple[str, ...]) -> float:
+    sizes = [parse_sizes(read_text(f"/proc/{process.pid}/{file}")) for process in processes]
+    return sum(one.get(field, 0) for one in sizes for field in fields) / 1024
 
 
 def cpu_s(processes: list[Process]) -> float:
-    """Return the sum of the processes' CPU time in seconds (proc_pid_stat(5))."""
-    ticks = 0
-    for process in processes:
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            data = Path(f"/proc/{process.pid}/stat").read_bytes()
-            ticks += sum(map(int, data.rpartition(b")")[2].split()[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """Return the sum of the processes' CPU time in seconds."""
+    stats = (read_stat(f"/proc/{process.pid}") for process in processes)
+    return sum(stat.cpu_s for stat in stats if stat is not None)
 
 
 class Activity(NamedTuple):
@@ -109,28 +111,12 @@ def activity(processes: list[Process]) -> Activity:
     left = THREADS_MAX
     is_waiting = is_traced = False
     for process in processes:
-        is_traced = is_traced or _kib(f"/proc/{process.pid}/status", ("TracerPid:",)) > 0
-        with contextlib.suppress(OSError, IndexError):
-            for thread in os.listdir(f"/proc/{process.pid}/task")[: max(0, left)]:
+        folder = f"/proc/{process.pid}"
+        status = read_text(f"{folder}/status")
+        is_traced = is_traced or _TRACED.search(status) is not None
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"{folder}/task")[: max(0, left)]:
                 left -= 1
-                data = Path(f"/proc/{process.pid}/task/{thread}/stat").read_bytes()
-                is_waiting = is_waiting or data.rpartition(b")")[2].split()[0] in (b"R", b"D")
+                stat = read_stat(f"{folder}/task/{thread}")
+                is_waiting = is_waiting or (stat is not None and stat.state in (b"R", b"D"))
     return Activity(cpu_s(processes), is_waiting, is_traced)
-
-
-def private_mib(processes: list[Process]) -> float:
-    """Return the sum of the processes' memory without mapped files; shared pages count once.
-
-    Costs about a millisecond per GiB.
-    """
-    fields = ("Pss_Anon:", "Pss_Shmem:")
-    return sum(_kib(f"/proc/{process.pid}/smaps_rollup", fields) for process in processes) / 1024
-
-
-def _kib(path: str, fields: tuple[str, ...]) -> int:
-    try:
-        text = Path(path).read_text()
-    except OSError:
-        return 0
-    lines = (line.split() for line in text.splitlines())
-    return sum(int(words[1]) for words in lines if words and words[0] in fields)

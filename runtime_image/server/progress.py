@@ -64,7 +64,8 @@ class Progress:
     def _note(self, key: Key, sock: socket.socket) -> bool:
         """Count what was moved on a connection since it was read last; return whether the kernel
         counts. A request that a new connection brought is no progress: the kernel takes it for a
-        server that does not read."""
+        server that does not read. That holds, too, where the connection was read before it had sent
+        anything: its opening alone counts as one byte taken."""
         try:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE)
             taken, given = _BYTES.unpack_from(info, _BYTES_AT)
@@ -72,7 +73,9 @@ class Progress:
             return False
         if given <= 1:
             given = 0  # the end of the connection counts as a byte, and no answer has only one
-        before_taken, before_given = self._seen.get(key, (taken, 0))
+        before_taken, before_given = self._seen.get(key, (0, 0))
+        if before_taken <= 1:
+            before_taken = taken
         self._seen[key] = taken, given
         self.given += given - before_given
         self.moved += taken - before_taken + given - before_given

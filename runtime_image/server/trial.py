@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
-import socket
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from runtime_image.contract.samples import (
     CONTENT_TYPE_MAX,
@@ -18,7 +18,14 @@ from runtime_image.contract.samples import (
     golden_to_json,
 )
 from runtime_image.contract.server import BODY_SHOWN_MAX, DESCRIPTION_MAX, ServerSpec
-from runtime_image.server.asking import Asked, SampleError, ask, body_of, connection
+from runtime_image.server.asking import (
+    Asked,
+    SampleError,
+    TimedSocket,
+    ask,
+    body_of,
+    connection,
+)
 from runtime_image.server.connecting import Server
 from runtime_image.server.golden.requests import NO_ENDPOINT, Candidate, candidates
 from runtime_image.server.golden.rules import ASKS, NotLearnt, learn, rule_of
@@ -59,9 +66,7 @@ def checks_host(spec: ServerSpec, server: Server) -> bool:
 
 
 def _status(server: Server, path: str, host: str) -> int:
-    with connection(server, HOST_S, f"GET {path}") as sock:
-        client = http.client.HTTPConnection(server.name)
-        client.sock = sock
+    with connection(server, HOST_S, f"GET {path}") as client:
         client.request("GET", path, headers={"Host": host})
         return client.getresponse().status
 
@@ -73,9 +78,7 @@ def describe_calls(spec: ServerSpec, server: Server) -> dict[str, str]:
         return {}
     name = f"GET {spec.description}"
     try:
-        with connection(server, DESCRIPTION_S, name) as sock:
-            client = http.client.HTTPConnection(server.name)
-            client.sock = sock
+        with connection(server, DESCRIPTION_S, name) as client:
             client.request("GET", spec.description, headers={"Host": server.name})
             answer = client.getresponse()
             body = answer.read(DESCRIPTION_MAX + 1)
@@ -157,9 +160,8 @@ def _run(sample: SampleRequest, server: Server, folder: Path, max_s: float) -> d
     body = body_of(sample, folder)
     name = f"{sample.method} {sample.path}"
     began = time.monotonic()
-    with connection(server, max_s, name) as sock:
-        client = http.client.HTTPConnection(server.name)
-        client.sock = sock
+    with connection(server, max_s, name) as client:
+        sock = cast("TimedSocket", client.sock)
         try:
             headers = {"Host": server.name, **sample.headers}
             client.request(sample.method, sample.path, body, headers)
@@ -188,17 +190,11 @@ def _expected(sample: SampleRequest) -> str:
     return f"status {sample.status}" if sample.status else f"a status below {STATUS_MAX}"
 
 
-def _beginning(answer: http.client.HTTPResponse, sock: socket.socket) -> bytes:
+def _beginning(answer: http.client.HTTPResponse, sock: TimedSocket) -> bytes:
     """Return the first bytes of the body, as far as they come within BODY_S."""
-    until = time.monotonic() + BODY_S
+    sock.until = min(sock.until, time.monotonic() + BODY_S)
     body = b""
-    while len(body) < BODY_SHOWN_MAX and (left_s := until - time.monotonic()) > 0:
-        sock.settimeout(left_s)
-        try:
-            part = answer.read1(BODY_SHOWN_MAX - len(body))
-        except TimeoutError:
-            break
-        if not part:
-            break
-        body += part
+    with contextlib.suppress(TimeoutError):
+        while part := answer.read1(BODY_SHOWN_MAX - len(body)):
+            body += part
     return body

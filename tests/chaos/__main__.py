@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tests.chaos import (
     bounded_steps,
+    busy_host,
     chats,
     cold_clients,
     exact_servers,
@@ -28,6 +29,7 @@ from tests.chaos import (
     fronts,
     frozen,
     fuzzed_servers,
+    hopeless_deploys,
     kept_streams,
     killed_servers,
     late_run,
@@ -38,6 +40,7 @@ from tests.chaos import (
     restarts,
     rounds,
     row_graphs,
+    sick_servers,
     strangers,
     together,
     turns,
@@ -75,6 +78,9 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--graphs", type=int, default=row_graphs.GRAPHS, help="row-graphs: number")
     parser.add_argument("--calls", type=int, default=strangers.Dose.calls, help="strangers: number")
+    parser.add_argument(
+        "--exchanges", type=int, default=busy_host.Dose.exchanges, help="busy-host: number"
+    )
     parser.add_argument("--minutes", type=float, default=10.0, help="chats: duration")
     parser.add_argument(
         "--attack",
@@ -181,9 +187,16 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "killed-servers": lambda data, given: killed_servers.run(data, given.seed),
     "kept-streams": lambda data, _given: kept_streams.run(data),
     "python-streams": lambda data, given: python_streams.run(data, python_streams.Dose(given.seed)),
+    "sick-servers": lambda data, _given: sick_servers.run(data),
     "exact-servers": lambda data, _given: exact_servers.run(data),
     "chats": lambda data, given: chats.run(
         data, chats.Dose(given.seed, seconds=60 * given.minutes)
+    ),
+    "busy-host": lambda data, given: busy_host.run(
+        data, busy_host.Dose(given.seed, exchanges=given.exchanges)
+    ),
+    "hopeless-deploys": lambda data, given: hopeless_deploys.run(
+        data, hopeless_deploys.Dose(given.rounds)
     ),
     "oip-models": lambda data, given: oip_models.run(data, oip_models.Dose(given.seed)),
     "cold-clients": lambda data, _given: cold_clients.run(data, cold_clients.Dose()),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from runtime_image.proc import read_stat
 from tests.support.caller import Caller
 
 PROBE = {"PYTHONPATH": str(Path(__file__).parent / "probe")}
@@ -131,15 +132,8 @@ def descriptors(pid: int) -> dict[str, int]:
 
 def children(pid: int) -> list[int]:
     """Return the pids of child processes, zombies included."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
+    stats = {folder.name: read_stat(str(folder)) for folder in Path("/proc").glob("[0-9]*")}
+    return [int(name) for name, stat in stats.items() if stat is not None and stat.parent == pid]
 
 
 def memory_kib(pid: int, name: str) -> int:

@@ -52,10 +52,16 @@ class Shipped:
 
 
 class Restarts:
-    """One server that is killed and restarted. `_up` is set while it accepts calls."""
+    """One server that is killed and restarted. `_up` is set while it accepts calls.
 
-    def __init__(self, server: ServerProcess, seed: int, folder: Path, ledger: Ledger) -> None:
+    `orphan_s`: seconds after which replicas without a server end themselves.
+    """
+
+    def __init__(
+        self, server: ServerProcess, seed: int, folder: Path, ledger: Ledger, orphan_s: float
+    ) -> None:
         self._server = server
+        self._orphan_s = orphan_s
         self._chance = random.Random(seed)
         self._folder = folder
         self._ledger = ledger
@@ -87,6 +93,7 @@ class Restarts:
                 ready = await self._ready(caller)
                 self._up.clear()
                 deploying.set()
+                killed_s = time.monotonic()
                 await asyncio.to_thread(self._server.kill)
         self.counts["kills"] += 1
         alive = ready & self._server.replica_processes().keys()
@@ -95,6 +102,9 @@ class Restarts:
         began = time.monotonic()
         await asyncio.to_thread(self._server.start)
         self.counts["restart ms in all"] += round((time.monotonic() - began) * 1e3)
+        if time.monotonic() - killed_s >= self._orphan_s:
+            self.counts["restarts too late to adopt"] += 1
+            alive = set()
         async with client(self._server) as caller:
             await self._look(caller, alive)
             self._up.set()
@@ -186,8 +196,9 @@ async def run(data: Path, seed: int, kills: int = 50, orphan_s: float = ORPHAN_S
     every operation and answer right. After the last kill no process may be left."""
     ledger = Ledger("a server that is killed", {"orphan_s": orphan_s})
     async with served(data, cpu_slots=8, orphan_s=orphan_s) as (server, _):
-        restarts = Restarts(server, seed, data, ledger)
+        restarts = Restarts(server, seed, data, ledger, orphan_s)
         await restarts.run(kills)
+        ledger.require(restarts.counts["adopted"] > 0, "no replica was adopted")
         left = server.replica_pids()
         watches = [os.pidfd_open(pid) for pid in left]
         server.kill()

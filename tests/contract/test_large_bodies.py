@@ -51,7 +51,7 @@ BODY, ANSWER = npy(NUMBERS), npy(NUMBERS + np.float32(1))
 def listed(stage: Stage, id: str) -> bytes:
     """Return the endpoints message for a ready replica."""
     path = str(stage.launcher.folders.data_socket(id))
-    return published(ReplicaEndpoint(id, path, 2, True, "cpu:0", {}))
+    return published(ReplicaEndpoint(id, path, 2, True, ("cpu:0",), {}))
 
 
 async def answer(delivery: Delivery, act: Callable[[], Any], body: bytes = BODY) -> bytes | None:

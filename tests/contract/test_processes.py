@@ -12,6 +12,7 @@ from admin.cli.doctor.machine import Check
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
+from runtime_image.proc import read_stat
 from tests.support.scenes import JSON_RULES, Engine, Scenes, a_record
 
 pytestmark = pytest.mark.slow
@@ -78,11 +79,8 @@ def status(pid: int) -> set[str]:
 
 def runs(pid: int) -> bool:
     """Return whether a process runs and is not a zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
+    stat = read_stat(f"/proc/{pid}")
+    return stat is not None and not stat.is_zombie
 
 
 async def test_the_pids_of_a_replica(processes: Scenes) -> None:

@@ -13,6 +13,7 @@ from tests.chaos import (
     kept_streams,
     killed_servers,
     python_streams,
+    sick_servers,
 )
 from tests.support.doses import amount
 
@@ -58,6 +59,17 @@ async def test_streams_of_python_functions_are_never_cut(tmp_path: Path) -> None
 async def test_a_server_never_sees_more_than_its_limit(tmp_path: Path) -> None:
     """With four gateway workers and 200 clients, the server sees exactly its limit at once."""
     ledger = await exact_servers.run(tmp_path, calls=amount(3, 20))
+
+    assert ledger.violations == []
+
+
+async def test_sick_servers_are_replaced_and_odd_ones_are_not(tmp_path: Path) -> None:
+    """Each sick one is replaced for the documented reason, or reported; none of the odd ones is,
+    and each call gets a right answer or a documented error."""
+    every = sick_servers.SICK + sick_servers.ODD
+    small = tuple(kind for kind in every if kind.name in sick_servers.SMALL)
+
+    ledger = await sick_servers.run(tmp_path, amount(small, every))
 
     assert ledger.violations == []
 

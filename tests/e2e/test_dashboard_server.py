@@ -159,7 +159,7 @@ async def test_a_stream_can_be_aborted(browser: Browser) -> None:
         await page.locator(".outcome .tag", has_text="aborted").wait_for()
         assert await view.count(".play-events li") == 1
         assert await page.get_by_role("button", name="Send").is_enabled()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await routes.ended.acquire()
 
 
@@ -378,7 +378,7 @@ async def test_an_upload_is_cancelled(browser: Browser, running: ServerProcess) 
         await page.route("**/blobs/*", hold)
         await drop(view, ".deploy-page", "held.onnx", b"held")
         await page.get_by_role("button", name="Deploy").click()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await begun.wait()
         await page.locator(".run-step", has_text="Upload").wait_for()
         await page.get_by_role("button", name="Cancel").click()

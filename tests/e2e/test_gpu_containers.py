@@ -105,7 +105,7 @@ async def test_each_container_sees_its_one_gpu(
             await deploy(server, name)
         body = {"inputs": {"x": 1}}
         answers = await asyncio.gather(*(server.call(name, body) for name in names))
-        placed = {one.pool.partition("/")[2][0]: one.device for one in server.bound()}
+        placed = {one.pool.partition("/")[2][0]: one.first_device for one in server.bound()}
         with connected(gpu_engine.url) as client:
             how = {name: asked(client, name) for name in names}
 

@@ -18,6 +18,7 @@ from aiohttp import ClientSession
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.datasets import load_digits
 
+from runtime_image.proc import read_stat
 from tests.support.caller import Caller
 from tests.support.process_server import ServerProcess, server_process
 
@@ -196,8 +197,9 @@ def children(server: ServerProcess) -> dict[int, int]:
         with suppress(OSError):
             command = (entry / "cmdline").read_bytes() if entry.name.isdecimal() else b""
             if b"verification.precision" in command and root in command:
-                status = (entry / "stat").read_text().rpartition(")")[2].split()
-                found[int(entry.name)] = int(status[1])
+                stat = read_stat(str(entry))
+                if stat is not None:
+                    found[int(entry.name)] = stat.parent
     return found
 
 

@@ -93,7 +93,7 @@ def web() -> Iterator[Sidecar]:
 async def gateways(web: Sidecar) -> AsyncIterator[list[Delivery]]:
     """Three gateways with links to the sidecar."""
     path = str(web.run_dir / DATA_SOCKET)
-    endpoint = ReplicaEndpoint(ID, path, LIMIT, True, "cpu:0", {}, is_server=True)
+    endpoint = ReplicaEndpoint(ID, path, LIMIT, True, ("cpu:0",), {}, is_server=True)
     async with AsyncExitStack() as stack:
         several = []
         for _ in range(3):

@@ -333,8 +333,8 @@ class Storm:
         """Check shares and memory by the replicas on each GPU, not by the ledger."""
         there: dict[str, list[str]] = {uuid: [] for uuid in self.board.gpus}
         for replica in server.server.manager.replicas():
-            if replica.device in there:
-                there[replica.device].append(replica.pool)
+            for uuid in there.keys() & replica.devices:
+                there[uuid].append(replica.pool)
         for uuid, pools in there.items():
             names = [function_of(pool) for pool in pools]
             assert sum(FUNCTIONS[name][0] for name in names) <= 1.0, (uuid, pools)

@@ -369,7 +369,7 @@ async def test_a_function_runs_on_a_gpu_of_another_host(machine: Machine, place:
             warmed = await one.manager.warm(key)
             assert warmed.outcome == "ready", one.manager.decisions(key)
             [replica] = [each for each in one.manager.replicas() if each.pool == key]
-            assert replica.device == device
+            assert replica.devices == (device,)
             outcome = await one.call(key, b'{"inputs": {"x": "!"}}')
             assert isinstance(outcome, Delivered), outcome
             assert GPU.uuid.encode() + b"!" in bytes(outcome.body)

@@ -17,10 +17,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from pool_manager.core.health.liveness import Cause
 from tests.support import chat_server, models, promql
 from tests.support.doses import amount
 from tests.support.families import families
 from tests.support.freezing import frozen
+from tests.support.own_engine import await_condition
 from tests.support.process_server import ServerProcess, server_process
 from tests.support.prometheus import Prometheus, program, scraping
 from tests.support.worker_server import lines, worker_pids
@@ -79,8 +81,8 @@ OF_GPUS = (
 KILLS_MAX = 5
 OF_MOMENTS = ("fngate_held", "fngate_in_flight")
 """Families that have series only for pools with held or running requests."""
-OF_SERVERS = ("fngate_golden_samples_total", "fngate_replicas_replaced_total")
-"""Families that have series only for servers with golden samples, and for replaced ones."""
+OF_SERVERS = ("fngate_golden_samples_total",)
+"""Families that have series only for servers with golden samples."""
 OF_OTHER_HOSTS = (
     "fngate_host_disk_free_bytes",
     "fngate_host_files_bytes",
@@ -286,6 +288,68 @@ def test_prometheus_sees_a_balanced_ledger_under_faults(tmp_path: Path, workers:
     assert (ended["aborted"] > 0) == (workers > 1)
     # With several workers only the connections of `kill_worker` may have been cut off.
     assert workers > 1 or load.cut_off == 0
+
+
+DEAD = """
+import http.server, sys, threading, time
+
+class App(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        if self.path == "/refuse":
+            threading.Thread(target=stop, daemon=True).start()
+
+def stop():
+    server.shutdown()
+    server.socket.close()
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), App)
+server.serve_forever()
+time.sleep(600)
+"""
+"""A server that stops listening when it is asked to."""
+REPLACED = "fngate_replicas_replaced_total"
+
+
+def test_the_first_replacement_of_a_server_is_an_increase(tmp_path: Path) -> None:
+    """Its series begins with 0, before there is any replacement; so the alert fires."""
+    program("prometheus")
+    folder = tmp_path / "dead"
+    folder.mkdir()
+    (folder / "app.py").write_text(DEAD)
+    (folder / "function.toml").write_text("""schema = 1
+name = "dead"
+[server]
+command = "python3 app.py ${PORT}"
+ready = "/up"
+""")
+    with server_process(tmp_path / "data") as server:
+        server.fnctl_json("deploy", str(folder), "--trust")
+        with scraping(tmp_path / "prometheus", server.url) as prometheus:
+            ask(server, "/fn/dead/")
+            wait_scrapes(prometheus, 2)
+            before = prometheus.series(REPLACED)
+            ask(server, "/fn/dead/refuse")
+            # One call meets the refused connection, which is the reason to probe.
+            with contextlib.closing(connected(server)) as connection:
+                connection.request("GET", "/fn/dead/")
+                connection.getresponse().read()
+            await_condition(lambda: is_firing(prometheus, "FngateServersReplaced"), "no alert")
+            after = prometheus.series(REPLACED)
+
+    causes = {("dead", "default", str(one)) for one in Cause}
+    assert before.keys() == causes
+    assert {value for one in before.values() for value in one.values()} == {0}
+    assert max(after["dead", "default", "refused"].values()) == 1
+
+
+def is_firing(prometheus: Prometheus, alert: str) -> bool:
+    """Return whether an alert fires."""
+    return any(
+        one["labels"]["alertname"] == alert and one["state"] == "firing"
+        for one in prometheus.get("alerts")["alerts"]
+    )
 
 
 def test_the_page_and_the_rules_are_as_prometheus_wants_them(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ async def test_exchanges_survive_the_end_of_their_connection(far: Far) -> None:
 
     await far.kill_sessions()
 
-    assert await asyncio.wait_for(Exchange(far.delivery).result, 10) == b"hello"
+    assert await asyncio.wait_for(Exchange(far.delivery).result, 60) == b"hello"
 
 
 async def test_streams_pass_both_ways_to_their_ends(far: Far) -> None:

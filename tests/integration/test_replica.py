@@ -391,7 +391,9 @@ async def test_a_new_manager_ends_an_assignment(stage: Stage, bundle: Path) -> N
     record = folders.read_records()[ID]
     assert record is not None
     await stage.launcher._bundles.materialise(NO_BUNDLE, folders.model_dir(ID))
-    folders.rewrite(replace(record, bound=KEY, role="serve", namespace="default", device="cpu:0"))
+    folders.rewrite(
+        replace(record, bound=KEY, role="serve", namespace="default", devices=("cpu:0",))
+    )
     stage.expect(ID, binding(ModelSpec("digits@1", model="add_one.onnx")))
 
     replace_manager(stage)

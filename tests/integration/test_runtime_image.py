@@ -30,7 +30,7 @@ from tests.support.greetings import bind_request
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(300)]
 
 RECORD = ReplicaRecord(
-    *("aaaa0001", "secret", "serve", "default", "default/digits@1", "/run/fn", "cpu:0", "cpu"),
+    *("aaaa0001", "secret", "serve", "default", "default/digits@1", "/run/fn", ("cpu:0",), "cpu"),
     *("onnx", 1, 0.0, 0, 0.0),
     link=VERSION,
 )

@@ -18,6 +18,7 @@ from pool_manager.core import events
 from pool_manager.drivers.marked import await_ends
 from pool_manager.drivers.process import ProcessDriver
 from runtime_image.contract.server import Network, ServerSpec
+from runtime_image.proc import read_stat
 from runtime_image.server import reaper
 from tests.support.peers import ListeningManager, delivering, published
 from tests.support.replicas import Stage, binding, pool_settings
@@ -58,14 +59,8 @@ def name(pid: int) -> str:
 
 def running(those: frozenset[int]) -> list[int]:
     """Return those of the processes that run; zombies do not count."""
-    states = {}
-    for pid in those:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except FileNotFoundError:
-            continue
-        states[pid] = stat.rpartition(") ")[2][0]
-    return [pid for pid, state in states.items() if state not in "ZX"]
+    stats = {pid: read_stat(f"/proc/{pid}") for pid in those}
+    return [pid for pid, stat in stats.items() if stat is not None and not stat.is_zombie]
 
 
 async def test_a_server_is_reached_drained_and_gone(stage: Stage) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime_image.contract.health import Ready
+from runtime_image.contract.health import LEARNT_SECONDS, Ready
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.link.frames import pack
 from runtime_image.server.process_tree import descendants
-from tests.support.sidecar_process import Gateway, Sidecar, ask, sidecar, tiny
+from tests.support.sidecar_process import PATIENCE_S, Gateway, Sidecar, ask, sidecar, tiny
 
 pytestmark = pytest.mark.slow
 QUICK = "import runtime_image.server.health as it\nit.ANSWER_S, it.AGAIN_S = 0.5, 0.1\n"
@@ -173,3 +173,33 @@ def test_a_manager_of_an_earlier_release_gets_no_readings() -> None:
             web.control.sock.sendall(b"".join(pack(Kind.PING)))
             web.expect(Kind.PONG)
         sock.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_next_manager_hears_what_was_learnt() -> None:
+    """Before anything was, only for how long the server is ready; then the last that was sent."""
+    with watched() as (web, _gateway):
+        web.restart_manager()
+        assert "learnt" not in web.hello["loaded"]
+        for known in (3, 60):
+            body = LEARNT_SECONDS.pack(1.5, 7.0)
+            frame = pack(Kind.LEARNT, flags=Flag.OPTIONAL, aux=known, body=body)
+            web.control.sock.sendall(b"".join(frame))
+        web.watch()
+
+        web.restart_manager()
+
+        said = web.hello["loaded"]
+        assert said["learnt"] == {"known": 60, "usual_s": 1.5, "longest_s": 7.0}
+        assert 0.0 < said["ready_for_s"] < PATIENCE_S
+
+
+def test_a_malformed_word_of_what_was_learnt_ends_the_link() -> None:
+    """The sidecar greets anew, and serves on."""
+    with watched() as (web, gateway):
+        web.control.sock.sendall(b"".join(pack(Kind.LEARNT, flags=Flag.OPTIONAL, body=b"x")))
+
+        with web.control.sock:
+            web.control = web.greet()
+
+        assert "learnt" not in web.hello["loaded"]
+        call(gateway, 1, "/x")

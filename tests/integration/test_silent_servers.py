@@ -29,6 +29,15 @@ import admin.cli.main
 admin.cli.main.main()
 """
 """A server that suspects a silence of 2 s."""
+LEARNT = """
+import pool_manager.core.health.liveness as it
+import pool_manager.core.replacement as other
+it.LIMIT_MIN_S, it.UNLEARNT_S, it.KNOWN_MIN, other.LEARNT_S = 2.0, 1e4, 3, 0.5
+it.NEW_S = 3.0
+import admin.cli.main
+admin.cli.main.main()
+"""
+"""A server that suspects a silence of 2 s once it has learnt from three, else one of hours."""
 CHECKS = 'fngate_golden_samples_total{function="%s",namespace="default",verdict="%s"}'
 
 
@@ -47,15 +56,25 @@ def metrics(server: ServerProcess) -> str:
     return text
 
 
+def stop_processes(server: ServerProcess, mark: str) -> None:
+    """Stop the processes of a server whose command has the word `mark`."""
+    for sidecar in server.replica_processes().values():
+        for one in descendants(sidecar):
+            if mark.encode() in Path(f"/proc/{one.pid}/cmdline").read_bytes().split(b"\0"):
+                os.kill(one.pid, signal.SIGSTOP)
+
+
 class Stream:
     """A stream at /v1 that stands still after two tokens."""
 
-    def __init__(self, server: ServerProcess, model: str) -> None:
+    def __init__(
+        self, server: ServerProcess, model: str, orders: str = "[hang=2] [tokens=8]"
+    ) -> None:
         self._connection = HTTPConnection(urlsplit(server.url).netloc, timeout=120)
         asked = {
             "model": model,
             "stream": True,
-            "messages": [{"role": "user", "content": "[hang=2] [tokens=8]"}],
+            "messages": [{"role": "user", "content": orders}],
         }
         headers = {"Content-Type": "application/json", **server.headers}
         self._connection.request("POST", "/v1/chat/completions", json.dumps(asked), headers)
@@ -97,18 +116,37 @@ def test_a_server_that_does_not_answer_its_sample_is_replaced(
     mark = str(tmp_path / "counts")
     chat_server.deploy(server, tmp_path, "hung", "--counts", mark)
     stream = Stream(server, "hung")
-    for sidecar in server.replica_processes().values():
-        for one in descendants(sidecar):
-            if mark.encode() in Path(f"/proc/{one.pid}/cmdline").read_bytes().split(b"\0"):
-                os.kill(one.pid, signal.SIGSTOP)
+    stop_processes(server, mark)
 
     stream.end()
 
     last = stream.rest.rstrip().rpartition(b"data: ")[2]
-    assert json.loads(last)["error"]["code"] == "upstream_failed"
+    assert json.loads(last)["error"]["code"] == "replica_hung"
     replaced = 'fngate_replicas_replaced_total{function="hung",namespace="default",reason='
     assert f'{replaced}"hung_idle"}} 1.0' in metrics(server)
     assert CHECKS % ("hung", "no_answer") in metrics(server)
     why = server.fnctl("why", "hung").stdout
     assert "its golden sample is not answered" in why
     assert "no counter" not in why
+
+
+def test_limits_are_learnt_once(tmp_path: Path) -> None:
+    """A manager that is killed has learnt from the moves of a stream. The next one adopts the
+    server, and replaces it at the limit of the first one when it hangs."""
+    patient = {"FN_STANDBYS": "0", "FN_ORPHAN_S": "600"}
+    program = (sys.executable, "-c", LEARNT)
+    with server_process(tmp_path / "data", environment=patient, program=program) as server:
+        mark = str(tmp_path / "counts")
+        chat_server.deploy(server, tmp_path, "kept", "--counts", mark)
+        Stream(server, "kept", "[tokens=12] [rate=1.5]").end()
+        replicas = server.replica_processes()
+        server.kill()
+        server.start()
+        stream = Stream(server, "kept")
+        assert server.replica_processes() == replicas
+
+        stop_processes(server, mark)
+
+        stream.end()
+        replaced = 'fngate_replicas_replaced_total{function="kept",namespace="default",reason='
+        assert f'{replaced}"hung_idle"}} 1.0' in metrics(server)

@@ -38,7 +38,7 @@ class Watched(World):
 
     def _handle(self, event: events.Event) -> None:
         super()._handle(event)
-        taken = [r.device for r in self.machine.replicas() if r.device]
+        taken = [device for r in self.machine.replicas() for device in r.devices]
         assert len(taken) == len(set(taken)), "two replicas on one exclusive device"
         if not isinstance(event, events.DemandReported):
             return

@@ -47,7 +47,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 def listed(stage: Stage, *ids: str) -> bytes:
     """Encode the manager's message about ready replicas."""
     paths = {id: str(stage.launcher.folders.data_socket(id)) for id in ids}
-    return published(*[ReplicaEndpoint(id, p, 8, True, "cpu:0", {}) for id, p in paths.items()])
+    return published(*[ReplicaEndpoint(id, p, 8, True, ("cpu:0",), {}) for id, p in paths.items()])
 
 
 def npy(numbers: np.ndarray) -> bytes:

@@ -132,8 +132,9 @@ class Play:
         cluster, ledger = self.machine.cluster, self.machine.cluster.ledger
         running = [one for one in self.builds if one.state is not State.RELEASING]
         for one in running:
-            assert ledger.on(one.device) == [one.id], "a build shares its device"
-            assert one.device not in ledger.reservations, "a build is in a reserved place"
+            (device,) = one.devices
+            assert ledger.on(device) == [one.id], "a build shares its device"
+            assert device not in ledger.reservations, "a build is in a reserved place"
         for key in cluster.blocked - cluster.build_pools.keys():
             self.check_waiter(self.machine.pools[key], running)
         keys = [one.key for one in self.ended]
@@ -143,7 +144,7 @@ class Play:
         """A build does not begin on a device that a pool waits for, whatever the reason for the
         wait: calls, trials and floors without a replica. It leaves the memory of missing
         standbys."""
-        device = next(one for one in self.devices if one.id == build.device)
+        (device,) = (one for one in self.devices if one.id in build.devices)
         for pool in self.machine.pools.values():
             key, role = pool.key, pool.spec.role
             is_waited_for = key in self.trials or pool.spec.min or self.queued.get(key)

@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import re
 from asyncio import StreamReader, StreamWriter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import uvloop
 from gateway.pages.cookies import make_value
 from registry.model.servers import PathRules
 from tests.support.doses import amount
-from tests.support.proxied import SECRET, Gate, gate
+from tests.support.proxied import SECRET, Gate, gate, quiet
 
 pytestmark = pytest.mark.slow
 
@@ -228,11 +229,25 @@ class Seen(NamedTuple):
     got: tuple[tuple[bytes, str], ...]
 
 
-async def ask(one: Gate, server: Server, request: Request) -> Seen:
-    """Send a request in pieces; return what came back, and what the server got."""
+async def ask(
+    one: Gate,
+    server: Server,
+    request: Request,
+    address: str = "127.0.0.1",
+    between: Callable[[], None] | None = None,
+) -> Seen:
+    """Send a request in pieces; return what came back, and what the server got.
+
+    `address`: of the client. `between`: called when the gateway has read the first of several
+    pieces.
+    """
     server.got.clear()
-    wire = await one.connect()
-    for piece in request.pieces:
+    wire = await one.connect(address)
+    for number, piece in enumerate(request.pieces):
+        if number and between is not None:
+            await quiet(lambda: 0, 20)
+            between()
+            between = None
         wire.send(piece)
         await asyncio.sleep(0)
     try:

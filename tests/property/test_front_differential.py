@@ -56,6 +56,26 @@ def test_generated_connections_on_asyncios_own_loop(tmp_path: Path) -> None:
     check(tally)
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(
+    ("seed", "apart"),
+    [
+        pytest.param("35/uvloop/740", 1, id="whole requests before a malformed body"),
+        pytest.param("36/uvloop/2208", 0, id="a client that leaves while nothing is read"),
+        pytest.param("36/uvloop/2443", 0, id="a malformed head without an end"),
+        pytest.param("37/uvloop/4291", 0, id="a refused request without a body"),
+    ],
+)
+def test_connections_that_once_differed(
+    tmp_path: Path, seed: str, apart: int, is_open: bool
+) -> None:
+    """Rare connections of `make chaos`."""
+    tally = Tally()
+    uvloop.run(play(tmp_path, tally, [seed], is_open=is_open))
+    assert tally.differences == []
+    assert tally.apart == apart
+
+
 def test_generated_connections_over_tcp(tmp_path: Path) -> None:
     """The comparison holds over TCP as over socket pairs."""
 

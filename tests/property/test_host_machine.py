@@ -94,8 +94,8 @@ class Hosts(Promises):
     def find_old(self, key: str) -> None:
         one = Process("old", key, "far", "serving", heard_s=self.now)
         self.world.all[one.id] = one
-        self.book.place(one.id, self.specs[key], "far/cpu0")
-        self.feed(events.Found(one.id, key, "far/cpu0", "serve", "far"))
+        self.book.place(one.id, self.specs[key], ("far/cpu0",))
+        self.feed(events.Found(one.id, key, ("far/cpu0",), "serve", "far"))
         self.world.links["far"].generation += 1
         self.world.join("far")
 

@@ -119,15 +119,15 @@ class World(Promises):
         """The driver lists a replica of an earlier manager; its device may be gone."""
         id, host = f"old{next(self.olds)}", host_of(device)
         if role == "standby":
-            where = "" if "cpu" in device else device
+            where = () if "cpu" in device else (device,)
             self.book.stand_by(id, where, host)
             self.feed(events.Found(id, "", where, role, host))
             return
         if self.book.shares(device):
             return
         self.known.add(key)
-        self.book.place(id, self.specs.get(key, PoolSpec(key, role=role)), device)
-        self.feed(events.Found(id, key, device, role, host))
+        self.book.place(id, self.specs.get(key, PoolSpec(key, role=role)), (device,))
+        self.feed(events.Found(id, key, (device,), role, host))
 
     # Events
 
@@ -353,7 +353,7 @@ class World(Promises):
     def lose_device_under(self, pick: int, states: list[State], is_gone: bool) -> None:
         """A device fails while a replica is on it."""
         for id in self.some(pick, *states):
-            self.feed(events.DeviceLost(self.replica(id).device, "XID 48", is_gone))
+            self.feed(events.DeviceLost(self.replica(id).first_device, "XID 48", is_gone))
 
     @precondition(lambda self: self.cordoned)
     @rule(pick=picks)

@@ -7,6 +7,7 @@ import json
 import re
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -37,7 +38,7 @@ from tests.support.proxied import Gate, server_function
 
 SECRETS = tuple(f"fn_{letter * 43}" for letter in "ab")
 SCOPES = (("invoke",), ("invoke:web",), ("invoke:digits",), ("admin",))
-NAMES = ("web", "web@1", "web/chat", "nobody", "digits")
+NAMES = (*("web",) * 4, "web@1", "web/chat", "nobody", "digits")
 APIS = (ModelApi(), ModelApi("served"), ModelApi("served", usage="as_sent"), ModelApi("web"))
 STEPS, SEEDS = 80, amount(6, 60)
 KEY_LINES = (
@@ -46,12 +47,14 @@ KEY_LINES = (
     *(b"Fn-Key: %b" % one.encode() for one in SECRETS),
     *(b"X-Other: %b" % SECRETS[1].encode(), b"Authorization: Basic eDp5", b"Cookie: a=b"),
 )
+OTHER_KEYS = tuple(b"X-Other: a %b b" % one.encode() for one in SECRETS)
+TRACE = b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-%016x-01"
 LINES = (
     *(b"Accept-Encoding: gzip", b"User-Agent: x", b"X-Two: 1\r\nX-Two: 2", b"Via: 1.1 x"),
     *(b"Content-Type: application/json", b"Origin: https://a.example", b"TE: trailers"),
     *(b"Prefer: wait=3", b"Priority: u=1", b"Expect: 100-continue", b"Content-Encoding: gzip"),
     *(b"X-Request-Id: mine", b"X-Request-Id: not ok", b"traceparent: 01-x", b"X-Next: a\r\n b"),
-    b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    TRACE % 7,
 )
 TARGETS = (
     *[CHAT.encode()] * 6,
@@ -60,7 +63,15 @@ TARGETS = (
     *(b"/v1/audio/speech", b"/v1/nothing", b"/v1/models", b"/v1//completions"),
 )
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
-VARYING = ("x-request-id", "date")
+ASKING = b'{"include_usage":true}'
+OWN_ID = b"own-%d"
+"""Ids of requests that the client has chosen."""
+USUAL = tuple(
+    b'{"model": "web", "n": 0%b}' % more
+    for more in (b"", b', "stream": true', b', "stream": true, "stream_options": ' + ASKING)
+)
+"""Bodies to one model, of which the last two are one to its server."""
+ADDRESSES = ("127.0.0.1", "127.0.0.1", "127.0.0.2")
 _ID = re.compile(rb'"request_id":"[^"]*"')
 
 
@@ -74,7 +85,9 @@ class Recorder:
         """Serve one connection."""
         while True:
             asked = await read_request(reader)
-            fields = {name: value for name, value in asked.fields.items() if name not in VARYING}
+            fields = asked.fields
+            if not fields["x-request-id"].startswith("own-"):
+                del fields["x-request-id"]  # the gateway's own
             said = {"model": asked.json["model"], "line": asked.line, "fields": fields}
             self.got.append((json.dumps(said).encode(), asked.body.decode()))
             if asked.json.get("stream") is not True:
@@ -112,8 +125,22 @@ def head_of(random: Random) -> list[bytes]:
     return [line, host, *more, b"Connection: close"]
 
 
+def usual_head(random: Random) -> list[bytes]:
+    """Return the lines of a head as most clients repeat it. It may be that of a page, and have a
+    second key, also where it does not count."""
+    line = b"POST %b HTTP/1.1" % CHAT.encode()
+    more = random.sample(KEY_LINES[: 3 * len(SECRETS)], random.choice((0, 1, 1, 1, 2)))
+    more += [random.choice(OTHER_KEYS)] if random.random() < 0.6 else []
+    more += [b"Origin: https://a.example"] if random.random() < 0.2 else []
+    return [line, b"Host: localhost", *more, b"Connection: close"]
+
+
 def request_of(lines: list[bytes], body: bytes, random: Random) -> Request:
-    """Return a request with these lines in its head, whose body may be chunked."""
+    """Return a request with these lines in its head and ids of its own, whose body may be
+    chunked."""
+    own = (*(b"X-Request-Id:%b%b" % (space, OWN_ID) for space in (b" ", b"  ")), TRACE)
+    number = random.randrange(1, 5)
+    lines = [*lines, *(one % number for one in own if random.random() < 0.15)]
     if random.random() < 0.8:
         framed = [*lines, b"Content-Length: %d" % len(body), b"", body]
     else:
@@ -154,15 +181,31 @@ def change(random: Random, ring: KeyRing, catalog: Catalog) -> None:
 
 
 Gates = tuple[Gate, Gate]
+Changes = tuple[Callable[[], None], Callable[[], None]] | tuple[None, None]
 
 
-async def both_do(gates: Gates, servers: tuple[Recorder, Recorder], request: Request) -> Seen:
-    """Check that two gateways do the same with a request; return what."""
-    pairs = zip(gates, servers, strict=True)
-    seen = [await ask(one, cast("Server", server), request) for one, server in pairs]
+async def both_do(
+    gates: Gates,
+    servers: tuple[Recorder, Recorder],
+    request: Request,
+    address: str = ADDRESSES[0],
+    changes: Changes = (None, None),
+) -> Seen:
+    """Check that two gateways do the same with a request; return what. `changes`: of each gateway,
+    between the pieces of the request."""
+    seen = [
+        await ask(one, cast("Server", server), request, address, changed)
+        for one, server, changed in zip(gates, servers, changes, strict=True)
+    ]
     left, right = (one._replace(body=_ID.sub(b"", one.body)) for one in seen)
     assert left == right, f"{request.data[:2000]!r}\n{left}\n{right}"
     return left
+
+
+def change_of(one: Gate, seed: float) -> Callable[[], None]:
+    """Return a change of a gateway, the same for the same seed."""
+    invoker = one.gateway.invoker
+    return lambda: change(Random(seed), invoker.access.ring, invoker.catalog)
 
 
 async def changed_world(folder: Path, random: Random) -> tuple[int, set[bytes]]:
@@ -173,22 +216,27 @@ async def changed_world(folder: Path, random: Random) -> tuple[int, set[bytes]]:
         models(folder / "a", servers[0], is_fast=True) as one,
         models(folder / "b", servers[1], is_fast=True) as fresh,
     ):
-        plain = [b"POST %b HTTP/1.1" % CHAT.encode(), b"Host: localhost", b"Connection: close"]
-        heads = [plain, *(head_of(random) for _ in range(4))]
+        gates = one, fresh
+        heads = [*(usual_head(random) for _ in range(4)), *(head_of(random) for _ in range(2))]
+        bodies = [*USUAL, *(body_of(random) for _ in range(3))]  # few, so that routes are known
         for step in range(STEPS):
             if step and random.random() < 0.3:
-                changed = random.random()
-                for each in (one, fresh):
-                    invoker = each.gateway.invoker
-                    change(Random(changed), invoker.access.ring, invoker.catalog)
-            lines = random.choice(heads)
+                seed = random.random()
+                for each in gates:
+                    change_of(each, seed)()
+            lines, address = random.choice(heads), random.choice(ADDRESSES)
             for _ in range(3):
-                fresh.gateway.parts.heads._forget()
-                request = request_of(lines, body_of(random), random)
-                seen = await both_do((one, fresh), servers, request)
+                fresh.gateway.parts.heads._known.clear()
+                request = request_of(lines, random.choice(bodies), random)
+                seed = random.random()
+                changes = (change_of(one, seed), change_of(fresh, seed))
+                is_changed = random.random() < 0.3
+                seen = await both_do(
+                    gates, servers, request, address, changes if is_changed else (None, None)
+                )
                 known += one.gateway.parts.heads.known
                 statuses.add(seen.status)
-        for each in (one, fresh):
+        for each in gates:
             await each.settled()
     return known, statuses
 

@@ -104,7 +104,7 @@ class Plain:
         ledger = self.ledger
         floors: dict[str, float] = {}
         for id, candidate in candidates.items():
-            bank = ledger.charge_of(id).bank
+            (bank,) = ledger.charge_of(id).banks
             floors[bank] = min(candidate.cost, floors.get(bank, candidate.cost))
         table = CandidateTable.of(ledger, candidates)
         best: tuple[float, EvictionPlan] | None = None
@@ -121,7 +121,7 @@ class Plain:
             price_s = self.price_s(need, ledger.devices[device].host)
             total = sum(candidates[id].cost for id in victims) + price_s / STAY_S
             if best is None or total < best[0]:
-                best = total, EvictionPlan(device, victims)
+                best = total, EvictionPlan((device,), victims)
         return best[1] if best else None
 
 
@@ -173,12 +173,12 @@ class Drawn:
         ledger, host = self.ledger, HOSTS[place % 3]
         device = list(ledger.devices)[place % len(ledger.devices)]
         if what == "charge":
-            ledger.charge(id, device, *charge)
+            ledger.charge(id, (device,), *charge)
             self.replicas.append(id)
         elif what == "release" and self.replicas:
             ledger.release(self.replicas.pop(place % len(self.replicas)))
         elif what == "reserve" and device not in ledger.reservations | ledger.cordons:
-            ledger.reserve(Reservation(Need("q", memory_mib=300.0), device, (), 0.0))
+            ledger.reserve(Reservation(Need("q", memory_mib=300.0), (device,), (), 0.0))
         elif what == "cordon" and device not in ledger.reservations:
             ledger.cordon(device, Cordon("XID 79", is_gone=False))
         elif what == "uncordon":
@@ -256,8 +256,9 @@ def test_a_plan_exists_if_any_set_of_candidates_makes_room(
         assert (plan is None) == (not making_room)
         if plan is not None:
             smaller = itertools.combinations(plan.victims, len(plan.victims) - 1)
-            assert ledger.fits(plan.device, need, ("s1", *plan.victims))
-            assert not any(ledger.fits(plan.device, need, ("s1", *one)) for one in smaller)
+            (device,) = plan.devices
+            assert ledger.fits(device, need, ("s1", *plan.victims))
+            assert not any(ledger.fits(device, need, ("s1", *one)) for one in smaller)
             if len(plan.victims) == 1:
-                total = making_room[plan.device, plan.victims]
+                total = making_room[device, plan.victims]
                 assert total == min(making_room.values())

@@ -44,7 +44,7 @@ class Host:
             self.feed(events.PoolDefined(PoolSpec(key, max=2, idle_s=10.0)))
         for place, number in enumerate(adopted):
             self.ids.add(f"r{number}")
-            self.feed(events.Found(f"r{number}", KEYS[0], f"cpu{place}", "serve"))
+            self.feed(events.Found(f"r{number}", KEYS[0], (f"cpu{place}",), "serve"))
         self.feed(events.ReplicasListed())
 
     def feed(self, event: events.Event) -> None:

@@ -15,11 +15,11 @@ STANDBY_MIB, GPU_STANDBY_MIB = 80.0, 600.0
 
 @dataclass
 class Entry:
-    """One replica from launch to release. A standby has no pool; it has a device only if that is a
-    GPU."""
+    """One replica from launch to release. A standby has no pool; it has devices only if they are
+    GPUs."""
 
     pool: str
-    device: str
+    devices: tuple[str, ...]
     share: float
     memory_mib: float
     is_standby: bool = False
@@ -39,21 +39,21 @@ class Book:
     ever: set[str] = field(default_factory=set)
     measured: dict[str, float] = field(default_factory=dict)
 
-    def place(self, id: str, spec: PoolSpec, device: str) -> None:
-        """Record a replica of a pool on a device; it may have been a standby."""
+    def place(self, id: str, spec: PoolSpec, devices: tuple[str, ...]) -> None:
+        """Record a replica of a pool on devices; it may have been a standby."""
         told = id not in self.entries
         share = spec.share
         if spec.role == "trial":
-            share = max(0.0, 1.0 - sum(self.shares(device)))
-        entry = Entry(spec.key, device, share, self.memory_mib(spec), is_told=told)
-        entry.host = host_of(device)
+            share = max(0.0, 1.0 - max(sum(self.shares(device)) for device in devices))
+        entry = Entry(spec.key, devices, share, self.memory_mib(spec), is_told=told)
+        entry.host = host_of(devices[0])
         self.entries[id] = entry
         self.ever.add(id)
 
-    def stand_by(self, id: str, device: str = "", host: str = LOCAL_HOST) -> None:
+    def stand_by(self, id: str, devices: tuple[str, ...] = (), host: str = LOCAL_HOST) -> None:
         """Record a standby."""
-        memory_mib = GPU_STANDBY_MIB if device else STANDBY_MIB
-        self.entries[id] = Entry("", device, 0.0, memory_mib, is_standby=True, host=host)
+        memory_mib = GPU_STANDBY_MIB if devices else STANDBY_MIB
+        self.entries[id] = Entry("", devices, 0.0, memory_mib, is_standby=True, host=host)
         self.ever.add(id)
 
     def on_host(self, host: str) -> set[str]:
@@ -70,39 +70,43 @@ class Book:
         """Return the memory expected for one more replica of the pool."""
         return max(spec.memory_mib, self.measured.get(spec.key, 0.0))
 
-    def where(self) -> dict[str, str]:
-        """Return the device of each replica; "" for CPU standbys."""
-        return {id: entry.device for id, entry in self.entries.items()}
+    def where(self) -> dict[str, tuple[str, ...]]:
+        """Return the devices of each replica; none of CPU standbys."""
+        return {id: entry.devices for id, entry in self.entries.items()}
 
-    def standbys(self, device: str | None = None, host: str = LOCAL_HOST) -> list[str]:
-        """Return the ids of unassigned standbys: all, or those on `device` ("" = CPU) of a host."""
+    def standbys(self, devices: tuple[str, ...] | None = None, host: str = LOCAL_HOST) -> list[str]:
+        """Return the ids of unassigned standbys: all, or those on `devices` (none = CPU) of a
+        host."""
         return [
             id
             for id, entry in self.entries.items()
-            if entry.is_standby and (device is None or (device, host) == (entry.device, entry.host))
+            if entry.is_standby
+            and (devices is None or (devices, host) == (entry.devices, entry.host))
         ]
 
-    def bank_of(self, entry: Entry) -> str:
-        """Return the memory bank charged for a replica. Standbys without a device use the CPU's."""
-        if not entry.device:
+    def banks_of(self, entry: Entry) -> list[str]:
+        """Return the memory banks charged for a replica. A standby without a device uses the
+        CPU's."""
+        if not entry.devices:
             there = [d for d in self.devices.values() if d.host == entry.host]
-            return next((d.bank for d in there if d.kind == "cpu"), "")
-        return self.devices[entry.device].bank if entry.device in self.devices else ""
+            return [next((d.bank for d in there if d.kind == "cpu"), "")]
+        known = map(self.devices.get, entry.devices)
+        return ["" if device is None else device.bank for device in known]
 
     def shares(self, device: str, without: frozenset[str] = frozenset()) -> list[float]:
         """Return the device shares of the replicas on a device."""
         return [
             e.share
             for id, e in self.entries.items()
-            if e.device == device and id not in without and not e.is_kept
+            if device in e.devices and id not in without and not e.is_kept
         ]
 
     def used_mib(self, bank: str, without: frozenset[str] = frozenset()) -> float:
         """Return the memory charged to a bank."""
         return sum(
-            entry.memory_mib
+            entry.memory_mib * self.banks_of(entry).count(bank)
             for id, entry in self.entries.items()
-            if id not in without and self.bank_of(entry) == bank
+            if id not in without
         )
 
     def has_room(self, device: Device, spec: PoolSpec, without: frozenset[str]) -> bool:

@@ -93,7 +93,7 @@ def endpoint(replica: RemoteReplica, **changes: Any) -> ReplicaEndpoint:
     """Return the manager's record of a replica."""
     fields = {"greeting": GREETING, "host": HOST, **changes}
     id, path = str(replica.run_dir.parent.parent.name), str(replica.data_path)
-    made = ReplicaEndpoint(id, path, 8, True, f"{HOST}/cpu:0", {})
+    made = ReplicaEndpoint(id, path, 8, True, (f"{HOST}/cpu:0",), {})
     return msgspec.structs.replace(made, **fields)
 
 

@@ -59,7 +59,11 @@ class FleetPlay(Play):
 
     def found(self, id: str, pool: str, device: str = "gpu2/d0", host: str = HOST) -> None:
         """Find a replica of an earlier manager."""
-        self.on(events.Found(id, pool, device, "serve" if pool else "standby", host))
+        self.on(
+            events.Found(
+                id, pool, (device,) if device else (), "serve" if pool else "standby", host
+            )
+        )
 
     def contact(self, id: str) -> str:
         """Return how well a replica is known."""

@@ -7,8 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+
+from runtime_image.proc import read_stat
 
 STOPS_S = 30.0
 
@@ -37,10 +39,5 @@ def frozen(pid: int) -> Iterator[None]:
 
 
 def _stands_still(pid: int) -> bool:
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with suppress(FileNotFoundError):  # the thread has ended
-            # Source: proc(5), /proc/pid/stat: pid (comm) state; comm may hold parentheses.
-            state = stat.read_text(errors="replace").rpartition(")")[2].split()[0]
-            if state not in "TtZX":
-                return False
-    return True
+    stats = [read_stat(str(thread)) for thread in Path(f"/proc/{pid}/task").glob("*")]
+    return all(stat is None or stat.state in (b"T", b"t", b"Z", b"X") for stat in stats)

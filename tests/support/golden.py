@@ -35,7 +35,8 @@ def png(width: int, height: int, samples: bytes, *, kind: int = 0) -> bytes:
     for begin in range(0, len(samples), stride):
         row = samples[begin : begin + stride]
         rows.append(kind)
-        rows += bytes((row[i] - _guess(kind, row, above, i)) % 256 for i in range(stride))
+        guessed = (_guess(kind, row, above, i) for i in range(stride)) if kind else bytes(stride)
+        rows += bytes((one - guess) % 256 for one, guess in zip(row, guessed, strict=True))
         above = row
     packed = zlib.compress(bytes(rows))
     return SIGNATURE + head(width, height) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")

@@ -30,7 +30,7 @@ def bind_request(spec: ModelSpec, **changes: Any) -> BindRequest:
         "bound": "default/digits@1",
         "namespace": "default",
         "role": "serve",
-        "device": "cpu:0",
+        "devices": ["cpu:0"],
         "device_kind": "cpu",
         "threads": 1,
         "memory_mib": 0,

@@ -71,6 +71,9 @@ KINDS: Final = (
     Kind("one_slot", 1, 30.0, _whole(10.0, 1500.0), answers_sample=False),
     Kind("pictures", 2, 20.0, _whole(20.0, 60.0), answers_sample=False),
     Kind("compiles", 8, 2.0, _stream(2.0, 10.0), answers_sample=False, pause_s=240.0),
+    Kind("long_compiles", 8, 2.0, _stream(2.0, 10.0), answers_sample=False, pause_s=480.0),
+    Kind("long_pauses", 8, 2.0, _stream(2.0, 10.0), answers_sample=True, pause_s=480.0),
+    Kind("waits", 8, 2.0, _stream(2.0, 10.0), answers_sample=True, is_busy=False, pause_s=480.0),
     Kind("feed", 20, 60.0, _feed, answers_sample=True, is_busy=False),
     Kind("silent_feed", 20, 60.0, _feed, is_busy=False),
     Kind("batch", 1, 300.0, _whole(600.0, 1800.0), answers_sample=False),
@@ -189,6 +192,6 @@ class Play:
     def _sample(self) -> SampleVerdict:
         if self.kind.answers_sample is None:
             return SampleVerdict.NONE
-        if self.is_hung or not self.kind.answers_sample or self.now < self._paused_until_s:
+        if self.is_hung or not self.kind.answers_sample:
             return SampleVerdict.NO_ANSWER
         return SampleVerdict.RIGHT

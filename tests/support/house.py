@@ -24,7 +24,7 @@ class House:
         self.pools = self.cluster.pools
         self.replicas = ReplicaLifecycle(self.cluster)
         self.contacts = Contacts(self.cluster, self.replicas)
-        self.replica = Replica("r1", KEY, "d0", role, self.now, state)
+        self.replica = Replica("r1", KEY, ("d0",), role, self.now, state)
         if not is_empty:
             self.replicas.add(self.replica, self.now)
 

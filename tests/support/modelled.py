@@ -159,8 +159,8 @@ class Clock:
 
 async def chunks(reader: asyncio.StreamReader) -> bytes:
     """Return the content of the next chunk, b"" for the last one."""
-    size = int(await asyncio.wait_for(reader.readuntil(b"\r\n"), 10), 16)
-    content = await asyncio.wait_for(reader.readexactly(size + 2), 10)
+    size = int(await asyncio.wait_for(reader.readuntil(b"\r\n"), 60), 16)
+    content = await asyncio.wait_for(reader.readexactly(size + 2), 60)
     return content[:-2]
 
 

@@ -140,11 +140,11 @@ class Peer:
         assert frame.kind is kind, frame
         return frame
 
-    async def greet(self) -> None:
-        """Receive a gateway's HELLO and answer it."""
+    async def greet(self, link: int = VERSION) -> None:
+        """Receive a gateway's HELLO of a link version and answer it."""
         hello = await self.next(Kind.HELLO)
-        assert hello.aux == VERSION
-        self.send(Kind.HELLO, aux=VERSION)
+        assert hello.aux == link
+        self.send(Kind.HELLO, aux=link)
 
     def send(self, kind: Kind, id: int = 0, body: bytes = b"", **fields: Any) -> None:
         """Send a frame over the newest link."""
@@ -165,7 +165,7 @@ class Peer:
             "path": str(self.path),
             "limit": 2,
             "marks_started": True,
-            "device": "cpu:0",
+            "devices": ("cpu:0",),
             "phases": {"load": 5.0},
         }
         return ReplicaEndpoint(**{**fields, **changes})

@@ -153,8 +153,8 @@ class Play:
 
 
 def launched(commands: list[Command]) -> list[tuple[str, str]]:
-    """Return (id, device) of every launch."""
-    return [(c.id, c.device) for c in commands if isinstance(c, Launch)]
+    """Return (id, device) of every launch, several joined by a space, "" for none."""
+    return [(c.id, " ".join(c.devices)) for c in commands if isinstance(c, Launch)]
 
 
 def assigned(commands: list[Command]) -> list[tuple[str, str]]:

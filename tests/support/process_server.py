@@ -160,8 +160,8 @@ class ServerProcess:
         connector = aiohttp.TCPConnector(limit=0)
         return aiohttp.ClientSession(self.url, headers=self.headers, connector=connector)
 
-    def fnctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `fnctl` against this server."""
+    def fnctl(self, *arguments: str, timeout_s: float = END_S) -> subprocess.CompletedProcess[str]:
+        """Run `fnctl` against this server, for at most `timeout_s`."""
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/"),
@@ -173,7 +173,7 @@ class ServerProcess:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=END_S,
+            timeout=timeout_s,
             check=False,
         )
 

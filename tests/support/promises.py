@@ -134,8 +134,9 @@ class Promises(RuleBasedStateMachine):
                 del self.book.devices[name]
                 self.cordoned.pop(name, None)
         for id in self.placed:
-            device = self.book.devices[self.book.entries[id].device]
-            assert not self.book.is_overcommitted(device), f"{id} was one too many"
+            for device in self.book.entries[id].devices:
+                is_full = self.book.is_overcommitted(self.book.devices[device])
+                assert not is_full, f"{id} was one too many"
         for command in commands:
             self.check(command, commands)
         self.check_starts(commands)
@@ -173,7 +174,8 @@ class Promises(RuleBasedStateMachine):
             entry = self.book.entries.get(replica.id)
             if entry is None or not replica.is_ready or not cluster.is_on_cpu(replica):
                 continue
-            entry.device, entry.is_kept = replica.device, not cluster.ledger.has_slot(replica.id)
+            entry.is_kept = not cluster.ledger.has_slot(replica.id)
+            entry.devices = replica.devices
             is_called = cluster.demand.load(replica.pool).busy
             assert entry.is_kept or is_called
             is_closed = replica.host in cluster.ledger.closed or not self.machine.is_open
@@ -220,10 +222,10 @@ class Promises(RuleBasedStateMachine):
             self.check_restored(command)
             return
         match command:
-            case Assign(id, pool, device):
+            case Assign(id, pool, devices):
                 entry = self.book.entries[id]
                 assert not entry.is_told, "a standby was given two models"
-                assert (entry.pool, entry.device) == (pool, device)
+                assert (entry.pool, entry.devices) == (pool, devices)
                 assert pool in self.specs
                 assert not self.specs[pool].is_server, "a server from a standby"
                 entry.is_told = True
@@ -340,12 +342,13 @@ class Promises(RuleBasedStateMachine):
             for id in (new | given) & set(words):
                 replica = self.replica(id)
                 if id in given:
-                    device = self.book.devices[replica.device]
-                    place = "" if device.kind == "cpu" else device.id
-                    assert self.book.entries[id].device == place
+                    (device,) = (self.book.devices[one] for one in replica.devices)
+                    places = () if device.kind == "cpu" else (device.id,)
+                    assert self.book.entries[id].devices == places
                     assert self.book.entries[id].host == device.host, "a standby changed its host"
-                self.check_start(host_of(replica.device))
-                self.check_placed(id, replica.pool, replica.device)
+                (host,) = {host_of(device) for device in replica.devices}
+                self.check_start(host)
+                self.check_placed(id, replica.pool, replica.devices)
                 new.discard(id)
                 given.discard(id)
         assert not new | given, "placed without a reason"
@@ -357,13 +360,13 @@ class Promises(RuleBasedStateMachine):
                 assert command.id not in self.book.ever, "an id was given twice"
                 assert self.has_reason(command.id, commands)
                 self.check_start(command.host)
-                assert command.device not in self.cordoned
-                self.book.stand_by(command.id, command.device, command.host)
-                ids = self.book.standbys(command.device, command.host)
+                assert self.cordoned.keys().isdisjoint(command.devices)
+                self.book.stand_by(command.id, command.devices, command.host)
+                ids = self.book.standbys(command.devices, command.host)
                 there = [self.replica(id).state for id in ids]
-                most = self.gpu_standbys if command.device else self.standbys
+                most = self.gpu_standbys if command.devices else self.standbys
                 assert len(there) - there.count(State.RELEASING) <= most
-                bank = self.book.bank_of(self.book.entries[command.id])
+                (bank,) = self.book.banks_of(self.book.entries[command.id])
                 size_mib = max(d.memory_mib for d in self.book.devices.values() if d.bank == bank)
                 assert not size_mib or self.book.used_mib(bank) + RESERVE_MIB <= size_mib + 1e-9
 
@@ -372,15 +375,16 @@ class Promises(RuleBasedStateMachine):
         assert not self.machine.stopping
         assert self.links.is_open(host), f"started on {host}, which is closed"
 
-    def check_placed(self, id: str, key: str, device: str) -> None:
-        """Each placement is for a wanted pool, on a device with room, within the function's
+    def check_placed(self, id: str, key: str, devices: tuple[str, ...]) -> None:
+        """Each placement is for a wanted pool, on devices with room, within the function's
         `max`."""
         spec = self.specs[key]
-        assert device not in self.cordoned, f"{id} was put on a cordoned device"
-        if spec.device_kind == "any" and self.book.devices[device].kind == "cpu":
+        assert self.cordoned.keys().isdisjoint(devices), f"{id} was put on a cordoned device"
+        (kind,) = {self.book.devices[device].kind for device in devices}
+        if spec.device_kind == "any" and kind == "cpu":
             assert not self.free_gpus(spec), f"{id} was put on a CPU slot"
-        self.book.place(id, spec, device)
-        assert spec.device_kind in ("any", self.book.devices[device].kind)
+        self.book.place(id, spec, devices)
+        assert spec.device_kind in ("any", kind)
         self.placed.add(id)
         pool = self.machine.pools[key]
         if spec.role == "serve":
@@ -404,7 +408,10 @@ class Promises(RuleBasedStateMachine):
         """Return the GPUs that have room for a pool and are not reserved."""
         reservations = {*self.machine.cluster.ledger.reservations, *self.cordoned}
         reservations |= {
-            reservation.device for reservation in self.reservations.values() if reservation
+            device
+            for reservation in self.reservations.values()
+            if reservation
+            for device in reservation.devices
         }
         gpus = [
             one
@@ -427,7 +434,8 @@ class Promises(RuleBasedStateMachine):
             return
         is_unwanted = key not in self.specs or self.machine.stopping
         replica = self.replica(drain.id)
-        is_cordoned = replica.device in self.cordoned or self.links.is_leaving(replica.host)
+        is_cordoned = not self.cordoned.keys().isdisjoint(replica.devices)
+        is_cordoned = is_cordoned or self.links.is_leaving(replica.host)
         is_left = is_cordoned and self.machine.is_open
         asleep = isinstance(self.event, events.SleepRequested) and self.event.force
         is_left = is_left or (asleep and self.event.key == key)
@@ -483,14 +491,14 @@ class Promises(RuleBasedStateMachine):
         )
         unwanted = replica.pool not in self.specs or self.machine.stopping
         # An adopted replica may be serving although it has not connected yet.
-        is_cordoned = replica.device in self.cordoned and not replica.adopted
+        is_cordoned = not (replica.adopted or self.cordoned.keys().isdisjoint(replica.devices))
         is_cordoned = is_cordoned or self.links.is_leaving(replica.host)
         if isinstance(self.event, events.HostUp) and self.event.host == replica.host:
             missing = id not in self.event.running or self.before.get(id) == "releasing"
         has_begun = self.before.get(id, State.STARTING) != "starting"
         idle = (unwanted or is_cordoned) and not has_begun
-        is_nowhere = replica.device not in ("", *self.book.devices)
-        is_gone = self.cordoned.get(replica.device, False) or is_nowhere
+        is_nowhere = not self.book.devices.keys() >= set(replica.devices)
+        is_gone = any(self.cordoned.get(one, False) for one in replica.devices) or is_nowhere
         ended_itself = ended or missing or is_gone or id in self.late or self.is_ended_start(id)
         assert ended_itself or replica.role in ("trial", "standby") or idle
 
@@ -660,7 +668,7 @@ class Promises(RuleBasedStateMachine):
     @invariant()
     def records_agree(self) -> None:
         """A device is occupied from the launch until the replica is released."""
-        assert {r.id: r.device for r in self.machine.replicas()} == self.book.where()
+        assert {r.id: r.devices for r in self.machine.replicas()} == self.book.where()
 
     @invariant()
     def refuted_pools_never_batch(self) -> None:
@@ -686,11 +694,12 @@ class Promises(RuleBasedStateMachine):
             entry = self.book.entries.get(replica.id)
             if not replica.is_reachable or (entry is not None and entry.is_kept):
                 continue
-            is_here = replica.device in ("", *self.book.devices)
+            is_here = self.book.devices.keys() >= set(replica.devices)
             assert is_here or replica.state is State.RELEASING
-            if replica.device not in self.cordoned or replica.state is State.RELEASING:
+            cordoned = self.cordoned.keys() & replica.devices
+            if not cordoned or replica.state is State.RELEASING:
                 continue
-            assert not self.cordoned[replica.device]
+            assert not any(self.cordoned[device] for device in cordoned)
             is_found = replica.is_unknown or (replica.adopted and replica.is_coming)
             is_going = replica.state is State.DRAINING and not replica.is_listed
             assert is_going or is_found or not self.machine.is_open
@@ -721,10 +730,10 @@ class Promises(RuleBasedStateMachine):
         reservations = [
             pool.reservation
             for pool in pools.values()
-            if pool.reservation and pool.reservation.device
+            if pool.reservation and pool.reservation.devices
         ]
         assert self.machine.cluster.ledger.reservations == {
-            reservation.device: reservation for reservation in reservations
+            device: reservation for reservation in reservations for device in reservation.devices
         }
         assert all(key in self.specs for key, pool in pools.items() if pool.reservation)
 

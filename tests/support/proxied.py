@@ -53,8 +53,8 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    """Run turns of the event loop until a condition holds, at most 10 s."""
-    async with asyncio.timeout(10):
+    """Run turns of the event loop until a condition holds, at most 60 s."""
+    async with asyncio.timeout(60):
         while not is_true():  # noqa: ASYNC110 - what is awaited happens in this loop
             await asyncio.sleep(0)
 
@@ -203,11 +203,11 @@ class Wire:
 
     async def head(self) -> bytes:
         """Return the next head."""
-        return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)
+        return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 60)
 
     async def exactly(self, count: int) -> bytes:
         """Return the next `count` bytes."""
-        return await asyncio.wait_for(self.reader.readexactly(count), 10)
+        return await asyncio.wait_for(self.reader.readexactly(count), 60)
 
     async def answer(self) -> tuple[bytes, bytes]:
         """Return the head and body of the next answer, which has a Content-Length."""
@@ -217,7 +217,7 @@ class Wire:
 
     async def rest(self) -> bytes:
         """Return everything until the end of the connection; raises ConnectionError on a reset."""
-        return await asyncio.wait_for(self.reader.read(-1), 10)
+        return await asyncio.wait_for(self.reader.read(-1), 60)
 
     def close(self) -> None:
         """Close the connection."""
@@ -279,12 +279,13 @@ async def gate(
     host: str = HOST_OF_CLIENT,
     send_buffer: int = 0,
     interface: Interface | None = None,
+    cors_origins: tuple[str, ...] = (),
 ) -> AsyncIterator[Gate]:
     """Run a gateway with one server function, whose server runs `handler` per connection.
 
     With `api` it is a model, too, with ALIASES; with `interface` it is a Python function.
     `send_buffer`: bytes that the kernel holds for each client, half of it for their accounting; 0
-    for what it chooses.
+    for what it chooses. `cors_origins`: origins of the server's settings.
     """
     open_handlers: set[asyncio.Task[None]] = set()
 
@@ -317,7 +318,7 @@ async def gate(
         deployed = as_python(deployed, interface)
     catalog = Catalog([deployed, nouns.deployed("digits")])
     events: list[AccessEvent] = []
-    access = Access("127.0.0.1", ("gpu.example",), ring, SECRET)
+    access = Access("127.0.0.1", ("gpu.example",), ring, SECRET, cors_origins)
     tickets = Tickets(lambda: 0.0)
     entry = Entry(access, catalog, tickets, lambda: 0.0)
     invoker = assemble(

@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
+from runtime_image.proc import read_stat
 from tests.support import job_shell
 
 UNTIL_S = 90.0
@@ -92,9 +92,9 @@ class PseudoTerminal:
 
     def cpu_s(self) -> float:
         """Return the CPU seconds used by the command."""
-        pid = os.tcgetpgrp(self._ours)
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        stat = read_stat(f"/proc/{os.tcgetpgrp(self._ours)}")
+        assert stat is not None
+        return stat.cpu_s
 
     def ended(self) -> tuple[int, bool]:
         """Wait for the end; return the exit code, and whether the terminal settings were

@@ -180,7 +180,7 @@ class Channel:
 
     async def next(self, kind: Kind) -> Frame:
         """Return the next frame; assert its kind."""
-        frame = await asyncio.wait_for(self.frames.get(), 10)
+        frame = await asyncio.wait_for(self.frames.get(), 60)
         assert frame.kind is kind, frame
         return frame
 
@@ -192,10 +192,10 @@ class Channel:
         """Send a well-formed RESPONSE."""
         self.send(Kind.RESPONSE, id, body, meta=ANSWER)
 
-    async def greet(self, body: bytes = b"") -> None:
-        """Receive HELLO and answer it."""
-        assert (await self.next(Kind.HELLO)).aux == VERSION
-        self.send(Kind.HELLO, body=body, aux=VERSION)
+    async def greet(self, body: bytes = b"", link: int = VERSION) -> None:
+        """Receive HELLO of a link version and answer it."""
+        assert (await self.next(Kind.HELLO)).aux == link
+        self.send(Kind.HELLO, body=body, aux=link)
 
 
 class RemotePeer:
@@ -232,7 +232,7 @@ class RemotePeer:
 
     async def channel(self, *, greets: bool = True) -> Channel:
         """Return the next channel; `greets`: its HELLO is answered."""
-        channel = await asyncio.wait_for(self.channels.get(), 10)
+        channel = await asyncio.wait_for(self.channels.get(), 60)
         if greets:
             await channel.greet()
         return channel
@@ -248,7 +248,7 @@ class RemotePeer:
             "path": str(self.path),
             "limit": 4,
             "marks_started": True,
-            "device": "gpu2/cuda:0",
+            "devices": ("gpu2/cuda:0",),
             "phases": {"load": 5.0},
             "host": HOST,
             "greeting": GREETING,
@@ -290,7 +290,7 @@ class RemoteSidecar(RemotePeer):
 
     async def joined(self, id: int) -> RawChannel:
         """Return the channel of exchange `id`, which has begun with CONNECT; raw bytes follow."""
-        channel = await asyncio.wait_for(self.channels.get(), 10)
+        channel = await asyncio.wait_for(self.channels.get(), 60)
         connect = await channel.next(Kind.CONNECT)
         assert (connect.id, bytes(connect.body)) == (id, SIDECAR_KEY.encode())
         return RawChannel(channel.stream)
@@ -319,12 +319,12 @@ class RawChannel(asyncio.Protocol):
 
     async def end(self) -> None:
         """Wait until the gateway has ended its stream."""
-        while await asyncio.wait_for(self.received.get(), 10):
+        while await asyncio.wait_for(self.received.get(), 60):
             pass
 
     async def read(self, count: int) -> bytes:
         """Return exactly `count` bytes."""
         data = b""
         while len(data) < count:
-            data += await asyncio.wait_for(self.received.get(), 10)
+            data += await asyncio.wait_for(self.received.get(), 60)
         return data

@@ -140,12 +140,12 @@ class Stage:
     def launch(self, id: str, bound: Binding | None = None, *, role: Any = "serve") -> None:
         """Start a replica, to be bound once it connects."""
         self._bindings[id] = bound or binding()
-        self.launcher.launch(Launch(id, KEY, "cpu:0", role, {}), self._bindings[id], "cpu")
+        self.launcher.launch(Launch(id, KEY, ("cpu:0",), role, {}), self._bindings[id], "cpu")
 
     async def standby(self, id: str) -> events.Greeted:
         """Start a standby and wait until it connects."""
         self._standbys.add(id)
-        self.launcher.launch(Launch(id, "", "", "standby", {}), None, "cpu")
+        self.launcher.launch(Launch(id, "", (), "standby", {}), None, "cpu")
         return await self.next(events.Greeted, id)
 
     def expect(self, id: str, bound: Binding) -> None:
@@ -155,7 +155,7 @@ class Stage:
     def assign(self, id: str, bound: Binding | None = None, *, role: Any = "serve") -> None:
         """Assign a model to a standby."""
         self._bindings[id] = bound or binding()
-        command = Assign(id, KEY, "cpu:0", role, {"place": 1.5})
+        command = Assign(id, KEY, ("cpu:0",), role, {"place": 1.5})
         self.launcher.assign(command, self._bindings[id], "cpu")
 
     async def ready(

@@ -151,7 +151,7 @@ def a_record() -> ReplicaRecord:
         "default",
         "default/digits@1",
         "",
-        "cpu:0",
+        ("cpu:0",),
         "cpu",
         "onnx",
         threads=1,

@@ -87,7 +87,7 @@ class Sidecar:
 
     async def next(self, kind: Kind) -> Frame:
         """Return the next frame; assert its kind."""
-        frame = await asyncio.wait_for(self.frames.get(), 10)
+        frame = await asyncio.wait_for(self.frames.get(), 60)
         assert frame.kind is kind, frame
         return frame
 
@@ -127,7 +127,7 @@ class Sidecar:
             "path": str(self.path),
             "limit": 2,
             "marks_started": True,
-            "device": "cpu:0",
+            "devices": ("cpu:0",),
             "phases": {"load": 5.0},
             "is_server": True,
         }
@@ -165,7 +165,7 @@ class Proxy:
 
     async def connection(self) -> UpstreamConnection:
         """Return the next connection that was handed over."""
-        return await asyncio.wait_for(self.opened.get(), 10)
+        return await asyncio.wait_for(self.opened.get(), 60)
 
     def _on_opened(self, connection: UpstreamConnection) -> None:
         connection.handler = self

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from admin.workers.process import MODULE
+from runtime_image.proc import read_stat
 from tests.support.process_server import END_S, ServerProcess
 
 CONNECTIONS_MAX = 200
@@ -202,11 +203,8 @@ def _descriptors(pid: int) -> set[str]:
 
 def alive(pid: int) -> bool:
     """Return whether a process runs. A zombie does not count."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
+    stat = read_stat(f"/proc/{pid}")
+    return stat is not None and not stat.is_zombie
 
 
 def watch(pid: int) -> int:

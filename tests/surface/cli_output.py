@@ -8,6 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from admin.api.documents.deploys import OperationRow
 from admin.api.documents.functions import Prepares
 from admin.cli.doctor.machine import Check
 from admin.cli.main import app
@@ -23,10 +24,11 @@ DECLARED: dict[str, Any] = {
     "image build": BuiltImage,
     "image prune.removed[]": RemovedImage,
     "open": Opened,
+    "operation cancel": OperationRow,
     "prepare": Prepares,
 }
-"""Types printed by verbs that depend on this machine, take minutes or need a server function; these
-are not run."""
+"""Types printed by verbs that depend on this machine, take minutes or need a server function or a
+deploy that still runs; these are not run."""
 
 
 def make_environment(data: Path) -> str:
@@ -57,6 +59,8 @@ class CliOutput:
         self._model.write_bytes(b"\x3a\x00\x3a\x00\x3a\x00")
         self._run_verb("deploy", str(self._model), "--name", "g")
         self._run_verb("deploy", str(self._model), "--name", "h", "--no-wait")
+        for one in self._run_verb("operation ls")["items"][:1]:
+            self._run_verb("operation watch", one["id"])
         self._run_verb("invoke", "f")
         for verb in ("show", "why", "logs", "warm", "advise"):
             self._run_verb(verb, "f")

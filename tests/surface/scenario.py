@@ -93,10 +93,15 @@ class Recorded:
         return [*self.server.answers.lines(), *rows]
 
     def operation_states(self) -> list[str]:
-        """List the values of operations, which pass through them in a fixed order."""
+        """List the values of operations, which pass through them in a fixed order.
+
+        A phase's first word: behind it stands what is awaited for long, on a busy machine.
+        """
         events = self.server.received["events.operation"]
         keys = ("phase", "state", "kind")
-        return [f"operation {key} {event[key]}" for event in events for key in keys]
+        return [
+            f"operation {key} {event[key].partition(' ')[0]}" for event in events for key in keys
+        ]
 
 
 async def run() -> Recorded:

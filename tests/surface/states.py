@@ -34,6 +34,6 @@ def pool_states() -> set[str]:
     for failures, state in ((n, one) for n in (0, 1000) for one in (None, *State)):
         pool = Pool(PoolSpec(KEY), failures=failures, retry_at_s=10.0 * failures)
         if state is not None:
-            pool.replicas["r"] = Replica("r", KEY, "cpu:0", "serve", 0.0, state)
+            pool.replicas["r"] = Replica("r", KEY, ("cpu:0",), "serve", 0.0, state)
         found |= {pool.describe(held, 1.0)[0] for held in (0, 1)}
     return found

@@ -45,15 +45,17 @@ class DeployedServer(msgspec.Struct):
 
 
 class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
-    """Result of a deploy or a rollback; empty until it is done. `made_room`: that the function made
-    room for its trial, at the end of the wait for room. `switch`: the change of the
-    traffic. `compiled`: whether there is a compiled model, only if function.toml asks for one.
-    `media`: the numbers that pictures and sounds become, only of integers.
-    `warnings`: what cannot be kept or started now, only if there is something.
-    `from`: the revision that had it before a rollback."""
+    """Result of a deploy or a rollback; empty until it is done. `files`, `size`: number and bytes
+    of the files of a deploy, function.toml among them. `made_room`: that the function made room for
+    its trial, at the end of the wait for room. `switch`: the change of the traffic. `compiled`:
+    whether there is a compiled model, only if function.toml asks for one. `media`: the numbers that
+    pictures and sounds become, only of integers. `warnings`: what cannot be kept or started now,
+    only if there is something. `from`: the revision that had it before a rollback."""
 
     revision: str | UnsetType = UNSET
     created: bool | UnsetType = UNSET
+    files: int | UnsetType = UNSET
+    size: int | UnsetType = UNSET
     changed: list[str] | UnsetType = UNSET
     sample: dict[str, Any] | UnsetType = UNSET
     profile: Profile | UnsetType | None = UNSET

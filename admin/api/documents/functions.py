@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from admin.api.documents.deploys import OperationRow
 from registry.builds import Compilation
 from registry.model.functions import ExchangeLimits, Limits
 from registry.model.history import ColdStart, StateInterval
@@ -155,7 +156,8 @@ class Server(msgspec.Struct):
 class RevisionRow(msgspec.Struct, kw_only=True):
     """A revision. `compilation`: how its model is compiled, null if it is not. `oip_version`: its
     version at /v2, "" for its number. `traffic`: plain calls go to it. `size` in bytes. `server`
-    only of server functions, `predict` only of Python functions."""
+    and `why_not_golden` ("" if it has a golden sample) only of server functions, `predict` only of
+    Python functions."""
 
     number: int
     oip_version: str
@@ -173,6 +175,7 @@ class RevisionRow(msgspec.Struct, kw_only=True):
     batching: str
     predict: str | UnsetType = UNSET
     server: Server | UnsetType = UNSET
+    why_not_golden: str | UnsetType = UNSET
 
 
 class FunctionDetail(FunctionRow, kw_only=True):
@@ -247,11 +250,13 @@ class ConnectionCounts(msgspec.Struct):
 
 
 class Why(msgspec.Struct, kw_only=True):
-    """State and reason of a function. `kept_by`: functions whose `min` keeps the devices that it
-    waits for. `connected` and what follows only of server functions. `last`: the exchange that
-    ended last, at `since_s`; as long as no other is open, the function is awake because of it."""
+    """State and reason of a function. "not_deployed": its first deploy runs, has failed or was
+    cancelled. `operation`: the one that runs, or that first deploy. `kept_by`: functions whose
+    `min` keeps the devices that it waits for. `connected` and what follows only of server
+    functions. `last`: the exchange that ended last, at `since_s`; as long as no other is open, the
+    function is awake because of it."""
 
-    state: PoolState
+    state: PoolState | Literal["not_deployed"]
     reason: str
     blocked: str
     kept_by: list[str]
@@ -261,6 +266,7 @@ class Why(msgspec.Struct, kw_only=True):
     decisions: list[Decision]
     cold_starts: list[ColdStart]
     intervals: list[StateInterval]
+    operation: OperationRow | None
     connected: list[ConnectedClient] | UnsetType = UNSET
     closed: list[ConnectedClient] | UnsetType = UNSET
     connections: ConnectionCounts | UnsetType = UNSET

@@ -380,7 +380,7 @@ def _deploy(
     no_wait: bool,
 ) -> None:
     from admin.cli.operations import bar, finish, upload
-    from admin.cli.render import example, render_summary
+    from admin.cli.render import example, render_ended
     from admin.client.client import ApiError
     from admin.text import command, size
 
@@ -403,10 +403,10 @@ def _deploy(
         raise
     if no_wait:
         session.answer(operation, lambda: f"operation {operation['id']} is running")
-        session.next(f"fnctl show {collected.name}")
+        session.next(f"fnctl operation watch {operation['id']}")
         return
     ended = finish(session, operation)
-    session.answer(ended, lambda: render_summary(ended.get("result") or {}, collected))
+    session.answer(ended, lambda: render_ended(ended))
     session.warn(ended.get("result") or {})
     calls = (ended.get("result") or {}).get("interface")
     session.next(example(collected, calls))

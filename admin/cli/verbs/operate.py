@@ -66,10 +66,10 @@ def rollback(
       fnctl rollback digits --to 3
     """
     from admin.cli.operations import finish
-    from admin.cli.render import render_rollback
+    from admin.cli.render import render_ended
 
     ended = finish(session, session.client.roll_back(name, to, breaking, now=now))
-    session.answer(ended, lambda: render_rollback(ended.get("result") or {}))
+    session.answer(ended, lambda: render_ended(ended))
     session.next(f"fnctl show {name}", f"fnctl invoke {name}")
 
 

@@ -11,12 +11,21 @@ import typer
 from admin.cli.completion import function_names
 from admin.cli.options import Session, connected
 from admin.cli.verbs.ls import ready_in
+from admin.cli.verbs.operation import OF_RUNNING
 from admin.text import NONE, command, duration, fields, get, number, one_line, size, table
 from gateway.openapi.input_fields import inputs_of
 
 ERRORS_MAX = 3
+NOT_DEPLOYED: Final = "not_deployed"
+"""State of a function without a revision, whose first deploy runs or has failed."""
 _OF_MODELS = ("timeout_s", "body_mib")
 """Limits that server functions do not use, but for those in Python."""
+_SHOWN_BY_SAMPLE: Final = {
+    "right": "; last answered right",
+    "wrong": "; last answered wrong",
+    "no_answer": "; last not answered",
+}
+"""What the last ask of a golden sample has shown."""
 _PLAIN: Final = re.compile(r"[\w@%+=:,./${}-]+", re.ASCII)
 """A word of a command that needs no quotes, as no shell replaces ${PORT}."""
 
@@ -47,7 +56,8 @@ def why(session: Session, name: Name) -> None:
     """Explain the state of a function.
 
     Prints its latest decisions with their reasons, its latest errors, and its latest cold starts by
-    phase.
+    phase. Of a function whose first deploy runs or has failed, it prints what that waits for, or
+    why it failed.
 
     \b
     Example:
@@ -55,9 +65,14 @@ def why(session: Session, name: Name) -> None:
     """
     from admin.cli.render import render_why
 
-    answer = {**session.client.why(name), "errors": session.client.errors(name)}
+    answer = session.client.why(name)
+    is_deployed = answer.get("state") != NOT_DEPLOYED
+    answer["errors"] = session.client.errors(name) if is_deployed else []
     session.answer(answer, lambda: render_why(answer, datetime.now(UTC).timestamp()))
-    if answer.get("state") == "failing":
+    operation = answer.get("operation") or {}
+    if operation.get("state") == "running":
+        session.next(*(f"fnctl operation {verb} {operation['id']}" for verb in OF_RUNNING))
+    elif answer.get("state") == "failing" or not is_deployed:
         session.next(f"fnctl logs {name}")
 
 
@@ -145,9 +160,10 @@ def _server(function: dict[str, Any]) -> list[tuple[str, str]]:
     if not server:
         return []
     rules = server.get("paths") or {}
-    current = (one for one in function.get("revisions") or [] if one.get("traffic"))
-    profiles = (one.get("profile") or {} for one in current)
-    start_ms = next((float(one["load_ms"]) for one in profiles if "load_ms" in one), 0.0)
+    revisions = function.get("revisions") or []
+    current: dict[str, Any] = next((one for one in revisions if one.get("traffic")), {})
+    profile = current.get("profile") or {}
+    start_ms = float(profile.get("load_ms") or 0.0)
     measured = f", {duration(start_ms)} in the trial" if start_ms else ""
     return [
         *_container(server),
@@ -156,10 +172,24 @@ def _server(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("secrets", ", ".join(f"{a} = {b}" for a, b in (server.get("secrets") or {}).items())),
         ("ready", get(server, "ready") or "/, any status below 500"),
         ("network", get(server, "network")),
+        ("golden", _golden(function, current)),
         ("start", f"at most {get(server, 'start_s')} s{measured}"),
         *((kind, ", ".join(rules.get(kind) or [])) for kind in ("wake", "free", "deny")),
         ("fields", ", ".join(server.get("fields") or [])),
     ]
+
+
+def _golden(function: dict[str, Any], revision: dict[str, Any]) -> str:
+    """Return which golden sample a server's revision has, with what its last ask has shown, or why
+    it has none; "" for a Python function without one."""
+    from admin.cli.render import golden
+
+    profile = revision.get("profile") or {}
+    if not profile.get("golden"):
+        why = one_line(get(revision, "why_not_golden"))
+        return f"none: {why}" if why and "predict" not in function else ""
+    verdict = _SHOWN_BY_SAMPLE.get(get(function, "golden"), "")
+    return f"{golden(profile)}{verdict}"
 
 
 def _container(server: dict[str, Any]) -> list[tuple[str, str]]:

@@ -61,6 +61,8 @@ class ModelHead(NamedTuple):
     """Further headers of every answer."""
     body_max: int
     """Max bytes of the body."""
+    as_of: int
+    """Version of the catalog on which `added` and `body_max` depend."""
 
     def framing(self, cut: CutHead) -> Framing:
         """Return the framing of the body of a request with this head."""

@@ -86,6 +86,7 @@ _UNSENT: Final = OWN | {
     *(b"content-md5", b"digest", b"content-digest", b"repr-digest"),
 }
 """Fields of a request that its server does not get, or gets in another form."""
+_TRACE: Final = frozenset({b"traceparent"})
 _IDENTITY: Final = (b"Accept-Encoding", b"identity")
 _CONTENT_TYPE: Final = b"Content-Type"
 _NULL, _TRUE = msgspec.Raw(b"null"), msgspec.Raw(b"true")
@@ -137,7 +138,10 @@ class ModelRequests:
             journal.added = added = self._admission.origins.fields(PLACE, asked.origin)
             endpoint, query = self._endpoint(head)
             most = self._body_max(head)
-            decided = ModelHead(head, ref, method, endpoint, query, caller, asked, added, most)
+            as_of = self._invoker.catalog.version
+            decided = ModelHead(
+                head, ref, method, endpoint, query, caller, asked, added, most, as_of
+            )
             _check_size(head.framing, decided.body_max)
         except Exception as error:  # noqa: BLE001 - error boundary: the journal hides internals
             answer(head, client, journal.problem(error, None, 0))
@@ -149,7 +153,7 @@ class ModelRequests:
         if cut is not None:
             probe = self._exchanges.probe()
             find_keys(head.fields, probe)
-            self._heads.learn(peer, cut.key, decided, probe)
+            self._heads.learn(peer, cut.key, _without_trace(decided), probe)
         key = None if cut is None else cut.key
         return ModelRequest(self, decided, head.framing, client, peer, journal, key)
 
@@ -267,7 +271,9 @@ class ModelRequests:
         self, request: ModelRequest, scanned: Scanned
     ) -> tuple[Hashable | None, KnownHead | None]:
         """Return the key under which a route is remembered, and the route. Each None for none."""
-        if request.key is None:
+        # The catalog may have changed while the body arrived. The route learned now would have the
+        # headers of answers that the head was given before.
+        if request.key is None or request.decided.as_of != self._invoker.catalog.version:
             return None, None
         # What the server gets depends on the first two, and the head of its answer on all.
         key = (request.key, scanned.model, scanned.is_stream, scanned.options is not None)
@@ -308,6 +314,13 @@ class ModelRequests:
             known = make_known_head(plan, deployed, learned, forwarding, cut)
             self._heads.learn(request.peer, key, known, probe)
         return plan, forward_request(head, forwarding)
+
+
+def _without_trace(decided: ModelHead) -> ModelHead:
+    """Return what was decided about a head, for all requests with it: each has a trace of its own,
+    which is cut out of the head, or none."""
+    fields = without(decided.head.fields, _TRACE, ())
+    return decided._replace(head=decided.head._replace(fields=fields))
 
 
 def _head_for_server(head: RequestHead, scanned: Scanned) -> RequestHead:

@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import repeat
 from math import ceil
 from typing import Final, Literal, NamedTuple
 
-from runtime_image.contract.health import READ_S, Ready
+from runtime_image.contract.health import READ_S, Learnt, Ready
 from runtime_image.contract.samples import SampleVerdict
 
 LIMIT_MIN_S: Final = 30.0
@@ -67,6 +68,7 @@ class Verdict(StrEnum):
     REPORT = "report"
     """The silence is above its limit, and there is no proof that the server hangs."""
     REPLACE = "replace"
+    """It hangs, or answers wrong: another replica is to take its place."""
 
 
 class Cause(StrEnum):
@@ -125,15 +127,33 @@ class Silences:
         """Return the silence that is suspicious for a server that is ready since `age_s`."""
         limit_s = UNLEARNT_S
         if self.is_learnt:
-            rank = ceil(QUANTILE * len(self._last)) - 1
-            limit_s = max(LIMIT_MIN_S, LIMIT_FACTOR * sorted(self._last)[rank])
+            limit_s = max(LIMIT_MIN_S, LIMIT_FACTOR * self._usual_s())
         return limit_s * NEW_FACTOR if age_s < NEW_S else limit_s
+
+    def _usual_s(self) -> float:
+        """Return the quantile of the last ones, 0 for none."""
+        rank = ceil(QUANTILE * len(self._last)) - 1
+        return sorted(self._last)[rank] if self._last else 0.0
+
+    def learnt(self) -> Learnt:
+        """Return what `restore` needs for the same limits."""
+        return Learnt(len(self._last), self._usual_s(), self.longest_s)
+
+    def restore(self, learnt: Learnt) -> None:
+        """Take over what an earlier manager had learnt. It is older than all that is known here,
+        and no limit becomes shorter than it was there."""
+        missing = min(learnt.known, SILENCES_MAX) - len(self._last)
+        self._last.extendleft(repeat(learnt.usual_s, max(0, missing)))
+        if learnt.known and self._usual_s() < learnt.usual_s:
+            self._last.append(learnt.usual_s)
+        self.longest_s = max(self.longest_s, learnt.longest_s)
 
 
 class Facts(NamedTuple):
     """What is known about a server at one reading. Times in seconds."""
 
     is_traced: bool = False
+    """Whether a debugger traces one of its processes."""
     is_late: bool = False
     """Whether the reading came LATE_S late, or is the first one."""
     is_open: bool = True
@@ -151,6 +171,7 @@ class Facts(NamedTuple):
     bad_probes: int = 0
     """Number of probes in a row that went wrong, the last one included."""
     silent_s: float = 0.0
+    """How long nothing has moved."""
     limit_s: float = UNLEARNT_S
     """The limit of this silence."""
     is_due: bool = False
@@ -162,10 +183,11 @@ class Facts(NamedTuple):
     is_idle: bool = False
     """Whether its processes and its GPU were idle for IDLE_READINGS."""
     is_learnt: bool = False
+    """Whether enough silences of the revision are known for a limit of its own."""
     longest_s: float = 0.0
     """The longest silence that ended well."""
     step_s: float = 900.0
-    """Longest time within which a healthy engine moves its counter."""
+    """Longest time within which a healthy engine that computes shows progress."""
 
 
 class Row(NamedTuple):
@@ -174,7 +196,9 @@ class Row(NamedTuple):
     applies: Callable[[Facts], bool]
     verdict: Verdict
     text: str = ""
+    """Reason of REPORT and REPLACE, with names of facts in braces, `said` and `shown`."""
     cause: Cause | None = None
+    """That of REPLACE."""
 
 
 def _went_wrong(it: Facts, ready: Ready) -> bool:
@@ -249,7 +273,8 @@ ROWS: Final = (
     ),
     Row(lambda it: it.has_counter, Verdict.REPORT, f"{_SILENT}, but its processes are busy"),
     # 19-21. Something computes, and there is no counter: only what was learnt tells, and not even
-    # that before UNLEARNT_S: a server of short answers may compile for minutes, for the first time.
+    # that before the longest step: a server of short answers may compile for minutes, for the first
+    # time. UNLEARNT_S is for a preset of `step_s` whose counter is not served.
     Row(
         lambda it: not it.is_learnt,
         Verdict.REPORT,
@@ -257,7 +282,8 @@ ROWS: Final = (
     ),
     Row(
         lambda it: (
-            it.silent_s >= max(BUSY_FACTOR * it.limit_s, LONGEST_FACTOR * it.longest_s, UNLEARNT_S)
+            it.silent_s
+            >= max(BUSY_FACTOR * it.limit_s, LONGEST_FACTOR * it.longest_s, it.step_s, UNLEARNT_S)
         ),
         Verdict.REPLACE,
         f"{_SILENT}, though its processes are busy",

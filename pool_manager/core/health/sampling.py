@@ -30,7 +30,9 @@ class Stage(Enum):
     """Where the check of a replica is."""
 
     RESTING = "resting"
+    """Between two checks."""
     ASKED = "asked"
+    """Asked the first time."""
     DOUBTED = "doubted"
     """Answered wrong once; it is to be asked again."""
     CONFIRMING = "confirming"

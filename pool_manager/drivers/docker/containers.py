@@ -99,19 +99,19 @@ def _has_option(info: dict[str, Any], name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A container to be started. `holder` is the container whose network it joins; `gpu` is the
-    UUID of its GPU, requested by the first of `ways` that the engine supports."""
+    """A container to be started. `holder` is the container whose network it joins; `gpus` are the
+    UUIDs of its GPUs, requested by the first of `ways` that the engine supports."""
 
     name: str
     config: dict[str, Any]
     holder: str | None
-    gpu: str
+    gpus: tuple[str, ...]
     ways: Sequence[Way]
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A started container; `way` is how its GPU was requested. With `sidecar`, the container is
+    """A started container; `way` is how its GPUs were requested. With `sidecar`, the container is
     that of a server, and `sidecar` the one whose network it joined. `doubt` is what may keep the
     server from running, "" if nothing is known."""
 
@@ -124,17 +124,18 @@ class Started:
 def begin(client: docker.APIClient, start: Start) -> Started:
     """Create and start a container. Raises DriverError, and then leaves nothing behind unless the
     engine stopped answering."""
-    if not start.gpu:
+    if not start.gpus:
         return Started(_in_network(client, start, start.config), None)
     refused: list[str] = []
     for way in start.ways:
         try:
-            return Started(_in_network(client, start, way(start.config, start.gpu)), way)
+            return Started(_in_network(client, start, way(start.config, start.gpus)), way)
         except DriverError as error:
             if not is_no_way(error):
                 raise
             refused.append(error.message)
-    raise DriverError(f"GPU {start.gpu} is not available to containers: {'; '.join(refused)}")
+    names, verb = " and ".join(start.gpus), "is" if len(start.gpus) == 1 else "are"
+    raise DriverError(f"GPU {names} {verb} not available to containers: {'; '.join(refused)}")
 
 
 def _in_network(client: docker.APIClient, start: Start, config: dict[str, Any]) -> str:

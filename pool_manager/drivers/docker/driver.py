@@ -196,7 +196,7 @@ class DockerDriver:
             spec.container_name(record, self._owner),
             configure(record, image, self._owner, paths, uid),
             holder.container if holder else None,
-            spec.gpu_of(record),
+            spec.gpus_of(record),
             tuple(self._ways),
         )
         try:
@@ -215,7 +215,7 @@ class DockerDriver:
             Pair(record, server, self._owner, paths),
             self._images_by_kind["cpu"],
             self._uids.take(record.id),
-            spec.gpu_of(record),
+            spec.gpus_of(record),
             tuple(self._ways),
             self._users,
             self._settings.machine,

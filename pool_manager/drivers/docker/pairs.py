@@ -133,13 +133,14 @@ def _read(client: docker.APIClient, container: str, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PairStart:
-    """A replica of two containers to be started. `image` is the sidecar's, `uid` its user id; `gpu`
-    and `ways` are as in `Start`, for the server. `machine` is called in the engine's thread."""
+    """A replica of two containers to be started. `image` is the sidecar's, `uid` its user id;
+    `gpus` and `ways` are as in `Start`, for the server. `machine` is called in the engine's
+    thread."""
 
     pair: Pair
     image: str
     uid: int
-    gpu: str
+    gpus: tuple[str, ...]
     ways: tuple[Way, ...]
     users: ImageUsers
     machine: Callable[[], Machine] = this_machine
@@ -158,11 +159,11 @@ def begin_pair(client: docker.APIClient, start: PairStart) -> Started:
         _check_bridge(client)
     config = server_spec.sidecar(pair, start.image, start.uid, abilities)
     name = server_spec.sidecar_name(pair.record, pair.owner)
-    sidecar = begin(client, Start(name, config, None, "", ())).container
+    sidecar = begin(client, Start(name, config, None, (), ())).container
     try:
         config = server_spec.server(pair, facts, sidecar, abilities)
         name = spec.container_name(pair.record, pair.owner)
-        began = begin(client, Start(name, config, None, start.gpu, start.ways))
+        began = begin(client, Start(name, config, None, start.gpus, start.ways))
     except BaseException as error:
         ended = _why_ended(client, sidecar)
         with contextlib.suppress(DriverError, *ENGINE_ERRORS):

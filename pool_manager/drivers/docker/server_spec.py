@@ -171,13 +171,13 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
 
 def _variables(record: ReplicaRecord, given: ServerContainer) -> list[str]:
     """Return the environment that the server has beside the image's own."""
-    device = spec.gpu_of(record) or _NO_DEVICE
+    gpus = ",".join(spec.gpus_of(record)) or _NO_DEVICE
     found = {
         "OMP_NUM_THREADS": str(record.threads),
         **{name: _filled(value, given.port) for name, value in given.env.items()},
         **given.secrets,
         "PORT": str(given.port),
-        _VISIBLE: device,
+        _VISIBLE: gpus,
     }
     if given.has_files:
         found[BUNDLE] = BUNDLE_FOLDER

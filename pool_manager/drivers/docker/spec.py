@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -79,7 +79,7 @@ CONFIGURE: Final = (
 )
 GENERATE: Final = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 """Commands that register the runtime and the hook (CONFIGURE) and the CDI devices (GENERATE)."""
-Way = Callable[[dict[str, Any], str], dict[str, Any]]
+Way = Callable[[dict[str, Any], Sequence[str]], dict[str, Any]]
 """Adds the GPU or MIG slice with a UUID to a container's configuration; returns a new one."""
 
 
@@ -135,11 +135,11 @@ def owner_name(data: Path) -> str:
     return hashlib.sha256(bytes(data)).hexdigest()[:16]
 
 
-def gpu_of(record: ReplicaRecord) -> str:
-    """Return the UUID of a replica's GPU, as its host's driver names it; "" on a CPU slot."""
+def gpus_of(record: ReplicaRecord) -> tuple[str, ...]:
+    """Return the UUIDs of a replica's GPUs, as its host's driver names them; none on a CPU slot."""
     if record.device_kind == "cpu":
-        return ""
-    return record.device.removeprefix(f"{record.host}/")
+        return ()
+    return tuple(one.removeprefix(f"{record.host}/") for one in record.devices)
 
 
 def container_name(record: ReplicaRecord, owner: Owner) -> str:
@@ -309,23 +309,25 @@ def _read_only(source: Path, target: str) -> dict[str, Any]:
     return {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
 
 
-def by_cdi(config: dict[str, Any], device: str) -> dict[str, Any]:
-    """Request a GPU as a device of the Container Device Interface (CDI), which the toolkit
-    describes in files."""
-    return _with_request(config, {"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}={device}"]})
+def by_cdi(config: dict[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
+    """Request GPUs as devices of the Container Device Interface (CDI), which the toolkit describes
+    in files."""
+    ids = [f"{CDI_KIND}={gpu}" for gpu in gpus]
+    return _with_request(config, {"Driver": "cdi", "DeviceIDs": ids})
 
 
-def by_request(config: dict[str, Any], device: str) -> dict[str, Any]:
-    """Request a GPU as `docker run --gpus` does: the engine calls the toolkit's hook."""
-    request = {"Driver": "nvidia", "DeviceIDs": [device], "Capabilities": [["gpu", *CAPABILITIES]]}
+def by_request(config: dict[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
+    """Request GPUs as `docker run --gpus` does: the engine calls the toolkit's hook."""
+    capabilities = [["gpu", *CAPABILITIES]]
+    request = {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": capabilities}
     return _with_request(config, request)
 
 
-def by_runtime(config: dict[str, Any], device: str) -> dict[str, Any]:
-    """Request a GPU through the toolkit's container runtime, which reads environment variables (the
+def by_runtime(config: dict[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
+    """Request GPUs through the toolkit's container runtime, which reads environment variables (the
     oldest way)."""
     variables = [
-        f"NVIDIA_VISIBLE_DEVICES={device}",
+        f"NVIDIA_VISIBLE_DEVICES={','.join(gpus)}",
         f"NVIDIA_DRIVER_CAPABILITIES={','.join(CAPABILITIES)}",
     ]
     host = {**config["HostConfig"], "Runtime": "nvidia"}

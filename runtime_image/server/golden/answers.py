@@ -5,30 +5,27 @@ nesting are bounded before anything is built, and what has another form than exp
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
 from runtime_image.contract.samples import (
     CONTENT_TYPE_MAX,
-    PICTURE_MAX,
     PROMPT_MAX,
     TEXT_MAX,
     TOKEN_MAX,
     TOKENS_MAX,
     VECTOR_MAX,
     Answer,
+    Picture,
+    finite,
 )
-from runtime_image.server.golden.png import SIGNATURE
+from runtime_image.server.golden.png import SIGNATURE, read_png, reduced
 
 BODY_MAX: Final = 4 * 2**20
 """Bytes of a body that are read; those behind do not count."""
-JSON_MAX: Final = 2**20
-"""Max bytes of a body that is parsed."""
 PARTS_MAX: Final = 50_000
 """Max commas, objects and lists of a body that is parsed."""
 ALTERNATIVES_MAX: Final = 20
@@ -44,20 +41,19 @@ def read_answer(status: int, content_type: str, body: bytes) -> Answer:
         "digest": hashlib.sha256(body).hexdigest(),
     }
     if body.startswith(SIGNATURE):
-        found["picture"] = _picture(base64.b64encode(body).decode())
-        return Answer(**found)
+        return Answer(**found, pixels=_picture(body))
     document = _object(_parsed(body))
     choice = _object(_first(document.get("choices")))
     found |= _generated(document, choice)
     item = _object(_first(document.get("data")))
     found["vector"] = _vector(item.get("embedding"))
-    found["picture"] = _picture(item.get("b64_json"))
+    found["pixels"] = _encoded_picture(item.get("b64_json"))
     return Answer(**found)
 
 
 def _parsed(body: bytes) -> Any:
     """Return the value of a JSON text, None for any other body."""
-    if len(body) > JSON_MAX or sum(map(body.count, (b",", b"[", b"{"))) > PARTS_MAX:
+    if sum(map(body.count, (b",", b"[", b"{"))) > PARTS_MAX:
         return None
     try:
         return json.loads(body)
@@ -153,15 +149,21 @@ def _vector(value: Any) -> tuple[float, ...]:
     return tuple(one for one in found if one is not None) if None not in found else ()
 
 
-def _picture(value: Any) -> str:
-    """Return a PNG file in base64, "" for anything else and for a large one."""
-    if not isinstance(value, str) or len(value) > 2 * PICTURE_MAX:
-        return ""
+def _encoded_picture(value: Any) -> Picture | None:
+    if not isinstance(value, str):
+        return None
     try:
-        data = base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        return ""
-    return value if data.startswith(SIGNATURE) and len(data) <= PICTURE_MAX else ""
+        return _picture(base64.b64decode(value, validate=True))
+    except ValueError:
+        return None
+
+
+def _picture(data: bytes) -> Picture | None:
+    """Return what is compared of a PNG file, None of anything else and of a large one."""
+    try:
+        return reduced(read_png(data))
+    except ValueError:
+        return None
 
 
 def _token(value: Any) -> str:
@@ -170,13 +172,10 @@ def _token(value: Any) -> str:
 
 def _number(value: Any) -> float | None:
     """Return a finite number, None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
     try:
-        found = float(value)
-    except OverflowError:
+        return finite(value)
+    except ValueError:
         return None
-    return found if math.isfinite(found) else None
 
 
 def _first(value: Any) -> Any:

@@ -8,8 +8,8 @@ sound run.
 
 from __future__ import annotations
 
-import base64
 import math
+from base64 import b64decode
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -17,12 +17,13 @@ from statistics import median
 from typing import Final
 
 from runtime_image.contract.samples import (
+    TOLERANCE_MAX,
     Answer,
     GoldenRule,
     GoldenSample,
+    Picture,
     SampleRequest,
 )
-from runtime_image.server.golden.png import read_png
 
 ASKS: Final = 3
 """Times that a trial asks, alone."""
@@ -35,8 +36,6 @@ COSINE_LEAST: Final = 0.999
 NORM_SHARE: Final = 0.01
 PIXELS_MOST: Final = 2.0
 """Max mean difference of a picture's numbers, of 255."""
-MISSING: Final = 10.0
-"""Difference of log probabilities that a missing number counts as."""
 _Rules = Collection[GoldenRule]
 
 
@@ -87,7 +86,7 @@ def rule_of(answers: Sequence[Answer]) -> GoldenRule:
         return GoldenRule.EMBEDDING
     if all(one.text for one in answers):
         return GoldenRule.TEXT
-    if all(_is_picture(one.picture) for one in answers):
+    if all(one.pixels for one in answers):
         return GoldenRule.PICTURE
     same = len({one.digest for one in answers}) == 1
     return GoldenRule.BYTES if same else GoldenRule.STATUS
@@ -109,7 +108,7 @@ def kept(rule: GoldenRule, answer: Answer) -> Answer:
         case GoldenRule.EMBEDDING:
             return replace(head, vector=_short(answer.vector))
         case GoldenRule.PICTURE:
-            return replace(head, picture=answer.picture)
+            return replace(head, pixels=answer.pixels)
         case GoldenRule.BYTES:
             return replace(head, digest=answer.digest)
         case GoldenRule.STATUS:
@@ -137,7 +136,7 @@ def differs(sample: GoldenSample, answer: Answer) -> str:
         case GoldenRule.EMBEDDING:
             return _vectors_differ(right.vector, answer.vector)
         case GoldenRule.PICTURE:
-            return _pictures_differ(right.picture, answer.picture)
+            return _pictures_differ(right.pixels, answer.pixels)
         case GoldenRule.BYTES:
             return "" if answer.digest == right.digest else "expected the same bytes, got others"
         case GoldenRule.STATUS:
@@ -164,9 +163,9 @@ def _logprobs_differ(sample: GoldenSample, answer: Answer) -> str:
 def prompt_difference(right: Answer, answer: Answer) -> float:
     """Return the mean difference of the prompt's log probabilities."""
     if len(answer.prompt) != len(right.prompt):
-        return MISSING
+        return TOLERANCE_MAX
     pairs = zip(right.prompt, answer.prompt, strict=True)
-    return _mean([min(MISSING, abs(a - b)) for a, b in pairs])
+    return _mean([min(TOLERANCE_MAX, abs(a - b)) for a, b in pairs])
 
 
 def token_difference(right: Answer, answer: Answer) -> float:
@@ -181,11 +180,11 @@ def token_difference(right: Answer, answer: Answer) -> float:
     offs = []
     for place, (token, logprob) in enumerate(zip(right.tokens, right.token_logprobs, strict=True)):
         if place >= len(answer.tokens):
-            offs.append(MISSING)
+            offs.append(TOLERANCE_MAX)
             break
         is_same = answer.tokens[place] == token
         got = answer.token_logprobs[place] if is_same else _likelihood(answer, place, token)
-        offs.append(min(MISSING, abs(got - logprob)))
+        offs.append(min(TOLERANCE_MAX, abs(got - logprob)))
         if not is_same:
             break
     return sum(offs) / len(right.token_logprobs)
@@ -197,7 +196,7 @@ def _likelihood(answer: Answer, place: int, token: str) -> float:
     tops = answer.alternatives[place] if place < len(answer.alternatives) else {}
     if token in tops:
         return tops[token]
-    return min(tops.values(), default=-MISSING)
+    return min(tops.values(), default=-TOLERANCE_MAX)
 
 
 def _spread(answers: Sequence[Answer]) -> tuple[float, float]:
@@ -228,24 +227,17 @@ def _vectors_differ(right: Sequence[float], vector: Sequence[float]) -> str:
     return ""
 
 
-def _is_picture(encoded: str) -> bool:
-    try:
-        read_png(base64.b64decode(encoded))
-    except ValueError:
-        return False
-    return True
-
-
-def _pictures_differ(right: str, picture: str) -> str:
-    expected = read_png(base64.b64decode(right))
-    try:
-        got = read_png(base64.b64decode(picture))
-    except ValueError as error:
-        return f"expected a picture of {expected.width} x {expected.height}: {error}"
-    if expected[:3] != got[:3]:
-        return f"expected a picture of {expected.width} x {expected.height}, got another size"
-    pairs = zip(expected.samples, got.samples, strict=True)
-    off = sum(abs(a - b) for a, b in pairs) / len(expected.samples)
+def _pictures_differ(right: Picture | None, picture: Picture | None) -> str:
+    if right is None or picture is None or _size(right) != _size(picture):
+        return f"expected a picture of {_size(right)}, got one of {_size(picture)}"
+    pairs = zip(b64decode(right.samples), b64decode(picture.samples), strict=True)
+    off = _mean([abs(a - b) for a, b in pairs])
     if off > PIXELS_MOST:
         return f"expected pixels within {PIXELS_MOST:g} of 255 in the mean, got {off:.1f} off"
     return ""
+
+
+def _size(picture: Picture | None) -> str:
+    if picture is None:
+        return "a size that is not known"
+    return f"{picture.width} x {picture.height} with {picture.channels} channels"

@@ -61,9 +61,9 @@ SOCKET = "socket"
 COUNTERS = "/memfd:fngate-counters (deleted)"
 DATABASE_MAX = 3
 """Connections to the database: one each to write and to read, opened when they are needed."""
-COUNTERS_MAX = 2 * WORKERS
-"""Counters of the workers, and of those from the start that have ended: they are never collected as
-garbage, since what exists then is not."""
+COUNTERS_MAX = 2 * (WORKERS + WORKERS)
+"""Counters, of requests and of revisions, of the workers and of those from the start that have
+ended: the latter are never collected as garbage, since what exists then is not."""
 UNSTARTED = "runc init"
 
 

@@ -8,6 +8,7 @@ from tests.fuzz.subjects.builders import BUILDERS
 from tests.fuzz.subjects.fields import FIELDS
 from tests.fuzz.subjects.files import FILES
 from tests.fuzz.subjects.heads import HEADS
+from tests.fuzz.subjects.health import HEALTHS
 from tests.fuzz.subjects.needs import NEEDS
 
-SUBJECTS: tuple[Subject, ...] = (*BUILDERS, *HEADS, *BODIES, *FIELDS, *FILES, *NEEDS)
+SUBJECTS: tuple[Subject, ...] = (*BUILDERS, *HEADS, *BODIES, *FIELDS, *FILES, *NEEDS, *HEALTHS)

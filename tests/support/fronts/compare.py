@@ -90,7 +90,14 @@ async def compare_stream(pair: Pair, tally: Tally, stream: Stream, seed: str) ->
     handed_over = len(pair.fast.handed_over) - before
     plain = await exchange(pair.plain, stream)
     tally.add(stream, plain, handed_over, seed)
-    if fast == plain or _is_refused_alike(stream, fast, plain) or _is_ended_first(fast, plain):
+    allowed = (
+        fast == plain
+        or _is_refused_alike(stream, fast, plain)
+        or _is_refused_early(stream, fast, plain)
+        or _is_ended_first(fast, plain)
+        or _is_kept_by_front(stream, fast, plain)
+    )
+    if allowed:
         return
     if await _is_same_apart(pair, stream, fast, plain):
         tally.apart += 1
@@ -114,6 +121,20 @@ def _is_refused_alike(stream: Stream, fast: Seen, plain: Seen) -> bool:
     return is_same_status and fast._replace(answers=(*fast.answers[:-1], theirs)) == plain
 
 
+def _is_refused_early(stream: Stream, fast: Seen, plain: Seen) -> bool:
+    """Return whether aiohttp alone refuses the last head, of which the end never comes.
+
+    Below a function the front reads a head once it is whole; aiohttp refuses it at its first wrong
+    line.
+    """
+    last = stream.data[max(_ends(stream.data), default=0) :]
+    if b"\r\n\r\n" in last or not _BELOW.search(last):
+        return False
+    if not plain.answers or plain.answers[-1].start not in REFUSED:
+        return False
+    return fast._replace(answers=(*fast.answers, plain.answers[-1]), is_closed=True) == plain
+
+
 def _is_ended_first(fast: Seen, plain: Seen) -> bool:
     """Return whether the front alone ended its answers before it had the rest of a refused body.
 
@@ -125,15 +146,30 @@ def _is_ended_first(fast: Seen, plain: Seen) -> bool:
     return fast._replace(is_closed=False) == plain
 
 
+def _is_kept_by_front(stream: Stream, fast: Seen, plain: Seen) -> bool:
+    """Return whether aiohttp alone closes after its last answer, and says so.
+
+    Below a function it does after every request (`gateway.http.exchange_route`); the front keeps
+    the connection of a refused request without a body.
+    """
+    if not (_BELOW.search(stream.data) and fast.answers):
+        return False
+    last = fast.answers[-1]
+    closing = last._replace(headers=tuple(sorted((*last.headers, (b"connection", b"close")))))
+    return fast._replace(answers=(*fast.answers[:-1], closing), is_closed=True) == plain
+
+
 async def _is_same_apart(pair: Pair, stream: Stream, fast: Seen, plain: Seen) -> bool:
     """Return whether the answers match once aiohttp gets the stream in separate writes.
 
     aiohttp discards complete requests that it read together with bytes that are not HTTP; sent a
     little earlier, the same requests are answered. The front answers what it parsed before handing
-    over the rest, as RFC 9112 9.3.2 requires. So where aiohttp ends with a refusal, its answers to
-    the same bytes sent apart count as well.
+    over the rest, as RFC 9112 9.3.2 requires. So where aiohttp ends with a refusal, or closes with
+    fewer answers since a body is malformed, its answers to the same bytes sent apart count as well.
     """
-    if not plain.answers or plain.answers[-1].start not in REFUSED:
+    is_refused = bool(plain.answers) and plain.answers[-1].start in REFUSED
+    is_shorter = plain.is_closed and len(plain.answers) < len(fast.answers)
+    if not is_refused and not is_shorter:
         return False
     ends: set[int] = set()
     for end in _ends(stream.data):

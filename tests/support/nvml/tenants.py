@@ -76,6 +76,7 @@ class GpuDriver(FakeDriver):
             self._board.end(self.lingering.pop())
 
     def _claim(self, record: ReplicaRecord) -> None:
-        if record.device in self._board.gpus and record.bound:
-            pid = self.known.setdefault(record.id, next(self._numbers))
-            self._board.claim(record.device, pid, self._sizes_mib[function_of(record.bound)])
+        for device in record.devices if record.bound else ():
+            if device in self._board.gpus:
+                pid = self.known.setdefault(record.id, next(self._numbers))
+                self._board.claim(device, pid, self._sizes_mib[function_of(record.bound)])

@@ -154,7 +154,8 @@ async def test_a_device_that_is_not_released_is_a_reason(tmp_path: Path) -> None
 
         assert health(operator).reasons() == []
         assert health(operator, later_s=60).reasons() == [
-            f"device {stuck.device}: {stuck.id} is not released: process group 7 survives KILL"
+            f"device {stuck.first_device}: {stuck.id} is not released:"
+            " process group 7 survives KILL"
         ]
         operator.manager.submit(events.Released(stuck.id))
 
@@ -163,7 +164,7 @@ async def test_a_standby_that_is_not_released_is_a_reason(
     make: Make, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has no device: its host is named."""
-    standby = Replica("1a", "standby/gpu2/cpu", "", "standby", 0.0, host="gpu2")
+    standby = Replica("1a", "standby/gpu2/cpu", (), "standby", 0.0, host="gpu2")
     standby.state, standby.why = State.RELEASING, "no answer"
     monkeypatch.setattr(operator.manager, "replicas", lambda: [standby])
 

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from admin.rates import NO_RESPONSES, ResponseRate
 from admin.views import (
     Live,
@@ -30,10 +32,10 @@ from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEnd
 from registry.model.keys import Key
 from registry.model.operations import Operation
 from registry.model.revisions import Batching
-from registry.model.servers import PathRules
+from registry.model.servers import ModelApi, PathRules, ServerSettings
 from registry.store.keys import TOKEN_NOTE, KeyRing
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
-from runtime_image.contract.samples import SampleVerdict
+from runtime_image.contract.samples import SampleRequest, SampleVerdict
 from tests.support.nouns import EMPTY, bundle, deployed, profile, server_deployed, server_profile
 
 
@@ -70,7 +72,7 @@ def test_a_function_says_whether_it_is_a_server() -> None:
 
 def test_a_function_shows_its_pool_and_load() -> None:
     """A function shows ready and wanted replicas, held requests and requests in flight."""
-    endpoint = ReplicaEndpoint("r1", "/socket", 2, True, "cpu:0", {})
+    endpoint = ReplicaEndpoint("r1", "/socket", 2, True, ("cpu:0",), {})
     known = live(
         PoolEndpoints([endpoint], "warm", "busy"),
         wanted=2,
@@ -189,7 +191,7 @@ def test_who_is_connected_is_named_by_the_keys_label() -> None:
 
 def test_a_replica_shows_whose_it_is() -> None:
     """A replica is shown with its revision, state and the time of its last change."""
-    replica = Replica("r1", "default/digits@1", "cpu:0", "serve", since_s=100.0, why="idle")
+    replica = Replica("r1", "default/digits@1", ("cpu:0",), "serve", since_s=100.0, why="idle")
 
     shown = replica_json(replica, 1700.25)
 
@@ -201,7 +203,7 @@ def test_a_replica_shows_whose_it_is() -> None:
 
 def test_a_standby_is_no_functions() -> None:
     """A standby belongs to no function."""
-    shown = replica_json(Replica("r1", "standby/cpu", "", "standby", since_s=0.0), 5.0)
+    shown = replica_json(Replica("r1", "standby/cpu", (), "standby", since_s=0.0), 5.0)
 
     assert (shown["function"], shown["revision"]) == ("", "")
 
@@ -262,3 +264,23 @@ def test_a_model_has_nothing_of_a_server() -> None:
         *call_json(deployed()),
         *revision_json(deployed(), bundle()),
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "no sample has golden = true"),
+        ({"api": ModelApi(), "network": "egress"}, "its network is egress, and no sample has"),
+        ({"api": ModelApi(upstream_key="k")}, "it has an upstream_key, and no sample has"),
+        ({"api": ModelApi()}, "its trial learnt none: fnctl deploy --measure"),
+        ({"samples": (SampleRequest(golden=True),)}, "its trial learnt none"),
+    ],
+)
+def test_a_revision_says_why_it_has_no_golden_sample(settings: dict[str, Any], why: str) -> None:
+    """Of a server only: nothing is to be asked, or its trial has learnt none."""
+    one = deployed("web")
+    server = ServerSettings(("serve", "${PORT}"), **settings)
+    serving = replace(one, revision=replace(one.revision, server=server))
+
+    assert "why_not_golden" not in revision_json(one, EMPTY)
+    assert revision_json(serving, EMPTY)["why_not_golden"].startswith(why)

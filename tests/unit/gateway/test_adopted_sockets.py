@@ -73,7 +73,7 @@ def test_no_descriptor_is_closed_twice(run: Run, gives_up: bool) -> None:
             connection.abort()
             sockets.end(id, kept=False)
 
-        endpoint = ReplicaEndpoint("r1", "/r1", 4, True, "cpu:0", {}, is_server=True)
+        endpoint = ReplicaEndpoint("r1", "/r1", 4, True, ("cpu:0",), {}, is_server=True)
         tasks = Tasks("test")
         stream: Any = Stream()
         sockets = ServerSockets(endpoint, stream, tasks, aborting, lambda _id: None)

@@ -16,7 +16,7 @@ from gateway.dispatch.call import Call
 from gateway.links import CONNECT_TRIES
 from registry.errors import Poison, QueueFull, ReplicaDied
 from runtime_image.contract.errors import RequestError
-from runtime_image.contract.link import Flag, Kind, NotStarted
+from runtime_image.contract.link import SPOKEN, Flag, Kind, NotStarted
 from runtime_image.link.meta import AnswerMeta, RequestMeta, unpack_request
 from tests.support.peers import (
     Client,
@@ -189,7 +189,7 @@ async def test_a_replica_that_is_listed_again_keeps_its_link(
     delivery: Delivery, peer: Peer, client: Client
 ) -> None:
     """New data about a connected replica takes effect without a second connection."""
-    delivery.receive_endpoints(published(peer.endpoint(device="cpu:7")))
+    delivery.receive_endpoints(published(peer.endpoint(devices=("cpu:7",))))
     delivery.submit(client.call())
     peer.answer((await peer.next(Kind.REQUEST)).id)
 
@@ -197,6 +197,20 @@ async def test_a_replica_that_is_listed_again_keeps_its_link(
 
     assert isinstance(outcome, Delivered)
     assert outcome.device == "cpu:7"
+
+
+@pytest.mark.parametrize("link", SPOKEN)
+async def test_a_replica_is_greeted_in_its_own_link_version(
+    delivery: Delivery, client: Client, tmp_path: Path, link: int
+) -> None:
+    """An earlier server may have started it; it answers calls like any other."""
+    async with Peer(tmp_path / "r9").listening() as old:
+        delivery.receive_endpoints(published(old.endpoint(link=link)))
+        await old.greet(link)
+        delivery.submit(client.call())
+        old.answer((await old.next(Kind.REQUEST)).id)
+
+        assert isinstance(await client.outcomes.get(), Delivered)
 
 
 async def test_a_replica_that_is_no_longer_listed_is_not_connected_to_again(

@@ -71,7 +71,7 @@ async def is_closed(server: socket.socket) -> bool:
     """Return whether the server reads the end of its connection."""
     loop = asyncio.get_running_loop()
     try:
-        return not await asyncio.wait_for(loop.sock_recv(server, 100), 10)
+        return not await asyncio.wait_for(loop.sock_recv(server, 100), 60)
     except ConnectionResetError:
         return True
 
@@ -86,7 +86,7 @@ async def exchange_twice(sidecar: Sidecar, proxy: Proxy) -> None:
         connection, id = await open_exchange(delivery, sidecar, proxy)
         server, loop = sidecar.servers[id], asyncio.get_running_loop()
         end = connection.endpoint
-        facts = connection.is_reused, end.id, end.device, end.phases
+        facts = connection.is_reused, end.id, end.first_device, end.phases
         assert facts == (False, "r1", "cpu:0", {"load": 5.0})
         assert 0 < connection.connected_s <= monotonic()
         connection.write(b"GET")
@@ -672,7 +672,7 @@ async def test_the_server_of_a_lost_link_does_not_listen(
     _, answers = await asked(delivery, sidecar, proxy)
 
     sidecar.hang_up()
-    await asyncio.wait_for(proxy.lost.get(), 10)
+    await asyncio.wait_for(proxy.lost.get(), 60)
     delivery.ask_server(proxy.calls[-1], answers.append)
 
     assert answers == [False, False]
@@ -693,7 +693,7 @@ async def test_an_exchange_ends_with_the_link_of_its_question(
     await sidecar.next(Kind.OPEN)
     with capture_logs() as lines:
         sidecar.hang_up()
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), 60)
 
     assert not [line for line in lines if line["log_level"] == "error"]
     assert delivery.balance().missing == 0
@@ -728,7 +728,7 @@ async def test_shutdown_waits_for_open_exchanges(
 
     delivery.end_exchange(proxy.calls[0], kept=False)
 
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
     delivery.end_exchange(free, kept=False)
 
 

@@ -54,7 +54,7 @@ def receiver() -> Receiver:
 async def server(receiver: Receiver) -> AsyncIterator[socket.socket]:
     """The server's end of the connection, which the receiver reads in steps."""
     near, far = socket.socketpair()
-    endpoint = ReplicaEndpoint("r1", "/r1", 4, True, "cpu:0", {}, is_server=True)
+    endpoint = ReplicaEndpoint("r1", "/r1", 4, True, ("cpu:0",), {}, is_server=True)
     connection = UpstreamConnection(receiver, 1, endpoint, 0.0)
     with closing(far):
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=near)

@@ -42,9 +42,9 @@ def gpu() -> Attribution[str]:
 def test_the_holder_of_a_device_has_its_time_and_energy(gpu: Attribution[str]) -> None:
     """Energy is split by the seconds since the last sample, between holders and idle time."""
     gpu.sample(GPU, 1_000, 1.0, 0.0)
-    gpu.hold("r1", GPU, Holder("a", 1.0), 2.0)
+    gpu.hold("r1", (GPU,), Holder("a", 1.0), 2.0)
     gpu.release("r1", 5.0)
-    gpu.hold("r2", GPU, Holder("b", 1.0), 5.0)
+    gpu.hold("r2", (GPU,), Holder("b", 1.0), 5.0)
     gpu.sample(GPU, 101_000, 1.0, 10.0)
 
     assert sums(gpu, 12.0) == {None: (2.0, 20.0), "a": (3.0, 30.0), "b": (7.0, 50.0)}
@@ -53,9 +53,9 @@ def test_the_holder_of_a_device_has_its_time_and_energy(gpu: Attribution[str]) -
 def test_holders_of_a_device_split_it_by_their_shares(gpu: Attribution[str]) -> None:
     """Shares are relative to each other: a free share is not idle time. Standbys have none."""
     gpu.sample(GPU, 0, 1.0, 0.0)
-    gpu.hold("r1", GPU, Holder("a", 0.5), 0.0)
-    gpu.hold("r2", GPU, Holder("b", 0.25), 0.0)
-    gpu.hold("s1", GPU, Holder(None, 0.0), 0.0)
+    gpu.hold("r1", (GPU,), Holder("a", 0.5), 0.0)
+    gpu.hold("r2", (GPU,), Holder("b", 0.25), 0.0)
+    gpu.hold("s1", (GPU,), Holder(None, 0.0), 0.0)
     gpu.sample(GPU, 90_000, 1.0, 9.0)
 
     assert sums(gpu, 9.0) == {"a": (6.0, 60.0), "b": (3.0, 30.0)}
@@ -63,9 +63,9 @@ def test_holders_of_a_device_split_it_by_their_shares(gpu: Attribution[str]) -> 
 
 def test_a_replica_may_change_hands(gpu: Attribution[str]) -> None:
     """A standby that is given away changes its owner, and a replica its share."""
-    gpu.hold("r1", GPU, Holder(None, 0.0), 1.0)
-    gpu.hold("r1", GPU, Holder("a", 1.0), 3.0)
-    gpu.hold("r1", GPU, Holder("a", 1.0), 4.0)
+    gpu.hold("r1", (GPU,), Holder(None, 0.0), 1.0)
+    gpu.hold("r1", (GPU,), Holder("a", 1.0), 3.0)
+    gpu.hold("r1", (GPU,), Holder("a", 1.0), 4.0)
 
     assert sums(gpu, 5.0) == {None: (3.0, 0.0), "a": (2.0, 0.0)}
 
@@ -80,7 +80,7 @@ def test_a_slice_has_its_part_of_the_energy_of_its_gpu(gpu: Attribution[str]) ->
 
 def test_time_goes_to_its_minutes(gpu: Attribution[str]) -> None:
     """A span over the end of a minute is divided."""
-    gpu.hold("r1", GPU, Holder("a", 1.0), 40.0)
+    gpu.hold("r1", (GPU,), Holder("a", 1.0), 40.0)
     gpu.release("r1", 70.0)
 
     assert gpu.take(80.0) == [
@@ -94,10 +94,10 @@ def test_time_goes_to_its_minutes(gpu: Attribution[str]) -> None:
 
 def test_only_known_devices_are_attributed(gpu: Attribution[str]) -> None:
     """A replica without a device or on an unknown one is ignored, also after a device went."""
-    gpu.hold("r1", "", Holder("a", 1.0), 0.0)
-    gpu.hold("r2", "GPU-b", Holder("b", 1.0), 0.0)
+    gpu.hold("r1", (), Holder("a", 1.0), 0.0)
+    gpu.hold("r2", ("GPU-b",), Holder("b", 1.0), 0.0)
     gpu.sample("GPU-b", 5, 1.0, 1.0)
-    gpu.hold("r3", GPU, Holder("c", 1.0), 1.0)
+    gpu.hold("r3", (GPU,), Holder("c", 1.0), 1.0)
     gpu.set_devices(["cpu:0"], 3.0)
     gpu.release("r3", 4.0)
 
@@ -143,7 +143,7 @@ def test_owners_between_two_samples_are_limited(gpu: Attribution[str]) -> None:
     """Beyond the limit the time of further owners counts as idle."""
     gpu.sample(GPU, 0, 1.0, 0.0)
     for number in range(OWNERS_MAX + 10):
-        gpu.hold("r1", GPU, Holder(f"f{number}", 1.0), float(number))
+        gpu.hold("r1", (GPU,), Holder(f"f{number}", 1.0), float(number))
     gpu.sample(GPU, (OWNERS_MAX + 10) * 1000, 1.0, OWNERS_MAX + 10.0)
     joules = {owner: joules for owner, (_, joules) in sums(gpu, OWNERS_MAX + 10.0).items()}
 
@@ -181,7 +181,7 @@ def test_the_parts_are_the_whole(steps: list[tuple[float, tuple[object, ...]]]) 
         match kind, rest:
             case "hold", [int(id), str() | None as owner, share]:
                 assert isinstance(share, int | float)
-                made.hold(f"r{id}", GPU, Holder(owner, share), now)
+                made.hold(f"r{id}", (GPU,), Holder(owner, share), now)
             case "release", [int(id)]:
                 made.release(f"r{id}", now)
             case "take", []:
@@ -215,3 +215,22 @@ def test_minutes_are_touched_once() -> None:
     """A span that begins and ends within minutes has all its seconds in them."""
     assert list(by_minute(59.0, 121.0)) == [(0, 1.0), (60, 60.0), (120, 1.0)]
     assert list(by_minute(60.0, 60.0)) == []
+
+
+def test_a_replica_holds_each_of_its_devices(gpu: Attribution[str]) -> None:
+    """Its time is that of all its devices until it ends, or one is attributed no more."""
+    gpu.set_devices([GPU, "GPU-b", "GPU-c"], 0.0)
+    gpu.hold("r1", (GPU, "GPU-b", "elsewhere"), Holder("a", 1.0), 0.0)
+    gpu.hold("r1", (GPU, "GPU-b", "elsewhere"), Holder("a", 1.0), 1.0)
+    gpu.set_devices([GPU, "GPU-c"], 2.0)
+    gpu.hold("r1", (GPU, "GPU-c"), Holder("a", 1.0), 3.0)
+    gpu.release("r1", 4.0)
+
+    held = {(one.owner, one.device): one.held_s for one in gpu.take(5.0)}
+    assert held == {
+        ("a", GPU): 4.0,
+        (None, GPU): 1.0,
+        ("a", "GPU-b"): 2.0,
+        (None, "GPU-c"): 4.0,
+        ("a", "GPU-c"): 1.0,
+    }

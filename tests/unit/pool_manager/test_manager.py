@@ -425,7 +425,7 @@ async def test_a_gpus_standby_is_started_for_its_kind(tmp_path: Path) -> None:
         record = await driver.records.get()
 
         assert (record.role, record.device_kind) == ("standby", "cuda")
-        assert [one.device for one in manager.replicas()] == ["GPU-1"]
+        assert [one.devices for one in manager.replicas()] == [("GPU-1",)]
         await manager.close()
 
 
@@ -449,7 +449,7 @@ async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
     rig.manager._use.flush()
 
     [device] = {one.device for one in rig.records.use_kept}
-    assert device == warm.replicas[0].device
+    assert device == warm.replicas[0].first_device
     assert {(one.name, one.number) for one in rig.records.use_kept} == {("digits", 1)}
     assert sum(one.waking_s for one in rig.records.use_kept) > 0.0
     assert rig.manager.busy(device) is None  # it has not been asked yet
@@ -481,4 +481,4 @@ async def test_decisions_are_told_as_they_are_made(tmp_path: Path) -> None:
 
         assert [one for pool, one in told if pool == KEY] == operator.manager.decisions(KEY)[:-1]
         assert told != []
-        assert seen.devices == tuple({one.device for one in operator.manager.replicas()})
+        assert seen.devices == tuple({one.first_device for one in operator.manager.replicas()})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pool_manager.core.cluster import Cluster
-from pool_manager.core.commands import Launch
+from pool_manager.core.commands import Launch, RecordReplacement
 from pool_manager.core.events import Loaded, Tick
-from pool_manager.core.state import Device
+from pool_manager.core.health.liveness import Cause
+from pool_manager.core.pool import Pool
+from pool_manager.core.state import Device, PoolSpec
 from pool_manager.metrics import Counters
 
 
@@ -14,7 +16,7 @@ def test_counts_supply_and_waiting_starts_are_together() -> None:
     line = ["r1"]
     counters = Counters(Cluster([Device("cpu0", "cpu")]), line)
     before = counters.counts()
-    launch, loaded = Launch("r1", "a@1", "cpu0", "serve", {}), Loaded("r1", 1, True, 10.0, {})
+    launch, loaded = Launch("r1", "a@1", ("cpu0",), "serve", {}), Loaded("r1", 1, True, 10.0, {})
     for about in (Tick(), launch, loaded):
         counters.note(about)
     counters.failed("metering")
@@ -24,3 +26,24 @@ def test_counts_supply_and_waiting_starts_are_together() -> None:
     assert counters.counts().defects == {"metering": 1}
     assert counters.waiting_starts == 1
     assert counters.supplied() == []
+
+
+def test_replacements_count_from_zero() -> None:
+    """Of each function whose servers may be replaced, by every cause, once for all its revisions: a
+    series that began with 1 would have no increase."""
+    cluster = Cluster([Device("cpu0", "cpu")])
+    for key, more in (
+        ("default/web@1", {"is_server": True}),
+        ("default/web@2", {"is_server": True}),
+        ("default/off@1", {"is_server": True, "hang": "off"}),
+        ("default/model@1", {}),
+        ("default/new@trial-1", {"is_server": True, "role": "trial"}),
+    ):
+        cluster.pools[key] = Pool(PoolSpec(key, **more))
+    counters = Counters(cluster, [])
+    assert counters.counts().replaced == {("default/web", one): 0 for one in Cause}
+
+    counters.note(RecordReplacement("default/web@1", "r1", Cause.REFUSED, "it does not listen"))
+
+    assert counters.counts().replaced["default/web", Cause.REFUSED] == 1
+    assert counters.counts().replaced.total() == 1

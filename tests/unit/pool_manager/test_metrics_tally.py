@@ -105,7 +105,7 @@ def test_a_death_while_serving_is_a_failure() -> None:
         play.on(events.Lost("r1", "control link lost: closed by the other side"))
     died = {"event": "a replica died", "log_level": "warning", "replica": "r1", "pool": A.key}
     assert logs == [{**died, "reason": "was killed by SIGKILL"}]
-    device = play.replica("r1").device
+    device = play.replica("r1").first_device
     assert play.tally.counts.reclaimed_mib == {}
     play.on(events.Released("r1"))
 
@@ -135,7 +135,7 @@ def test_a_soft_swap_counts_when_the_server_goes() -> None:
     """A server that made room counts as a busy eviction and not as a failure; one that was called
     back does not count."""
     counter = ReplicaCounter()
-    counter.note(commands.Launch("r1", A.key, "d0", "serve", {}))
+    counter.note(commands.Launch("r1", A.key, ("d0",), "serve", {}))
     counter.note(commands.Quiesce("r1"))
     counter.note(commands.Resume("r1"))
     counter.note(events.NotIdle("r1", 0.0))
@@ -177,7 +177,7 @@ def test_a_release_that_is_tried_again_counts_once() -> None:
 def test_adopted_replicas_did_not_start_here() -> None:
     """Adopted replicas count no starts, but their memory is counted as freed."""
     play = Told(A)
-    play.on(events.Found("old", A.key, "d0"))
+    play.on(events.Found("old", A.key, ("d0",)))
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 70.0, {}))
     assert play.starts == {}
@@ -222,3 +222,13 @@ def test_whatever_is_counted_has_a_label() -> None:
     assert all(when in WHEN for when, _ in counts.failures)
     assert set(counts.evictions) <= set(EVICTIONS)
     assert set(counts.cold_starts) <= set(COLD_STARTS)
+
+
+def test_memory_is_freed_on_each_device() -> None:
+    """What a replica on several devices gives back counts on each of them."""
+    counter = ReplicaCounter()
+    counter.note(events.Found("r1", A.key, ("g1", "g2")))
+    counter.note(events.Loaded("r1", 1, True, 80.0, {}))
+    counter.note(events.Released("r1"))
+
+    assert counter.counts.reclaimed_mib == {"g1": 80.0, "g2": 80.0}

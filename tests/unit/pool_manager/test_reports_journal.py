@@ -88,7 +88,7 @@ def test_a_forgotten_pool_begins_anew() -> None:
 def test_a_receipt_is_kept() -> None:
     """A cold start is recorded with its device kind, phases and outcome."""
     rig = Rig()
-    done = RecordColdStart(KEY, "aaaa0001", "cpu:0", 12.34567, {"load": 10.0}, "ready")
+    done = RecordColdStart(KEY, "aaaa0001", ("cpu:0",), 12.34567, {"load": 10.0}, "ready")
 
     rig.journal.cold_start(done, binding(), "cpu")
 

@@ -30,10 +30,10 @@ def test_an_account_tells_a_replica_from_the_others() -> None:
     """Charges separate a replica from the others, including standbys in the bank; a device without
     replicas has none."""
     ledger = Ledger([A, CPU])
-    ledger.charge("r1", A.id, 0.5, 700.0)
-    ledger.charge("r2", A.id, 0.25, 300.0)
+    ledger.charge("r1", (A.id,), 0.5, 700.0)
+    ledger.charge("r2", (A.id,), 0.25, 300.0)
     ledger.charge_bank("r3", A.id, 80.0)
-    ledger.charge("r4", CPU.id, 1.0, 50.0)
+    ledger.charge("r4", (CPU.id,), 1.0, 50.0)
 
     assert charges(ledger, A.id, "r1") == Charges(700.0, 2, 380.0)
     assert charges(ledger, A.id, "r9") == Charges(0.0, 3, 1_080.0)
@@ -45,7 +45,7 @@ def test_a_device_is_free_taken_or_quarantined() -> None:
     spec = PoolSpec("default/a@1", device_kind="cuda", memory_mib=700.0)
     play = Play(spec, devices=[A, B, CPU])
     play.demand(a=1)
-    gpu = play.replica("r1").device
+    gpu = play.replica("r1").first_device
     shown = {one.device.id: one for one in occupancies(play.machine, OneGpu())}
 
     assert list(shown) == [A.id, B.id, CPU.id]

@@ -111,7 +111,7 @@ def test_a_replica_of_an_unknown_function_keeps_no_pool_back(rig: Rig) -> None:
     """An earlier manager may have ended while a removed function drained. What is published with
     its pool, as all pools of a host that is up again, reaches the gateways."""
     rig.publisher.add_worker("w1")
-    rig.play.on(events.Found("r9", "default/gone@1", "cpu:0", "serve"))
+    rig.play.on(events.Found("r9", "default/gone@1", ("cpu:0",), "serve"))
 
     rig.publisher.publish(frozenset({KEY, "default/gone@1"}))
 

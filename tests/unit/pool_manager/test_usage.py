@@ -41,13 +41,13 @@ def use(minute_s: int, waking_s: float, idle_s: float, busy_s: float) -> Use:
 
 
 def up(meter: UsageMeter, id: str = "r1", now: float = 0.0) -> None:
-    meter.set_stage(id, DIGITS, "cuda:0", "up", now)
+    meter.set_stage(id, DIGITS, ("cuda:0",), "up", now)
 
 
 def test_a_life_is_counted_by_stage() -> None:
     """Starting counts as waking; from READY on, reported runs are busy and the rest is idle."""
     meter = UsageMeter(OFFSET_S)
-    meter.set_stage("r1", DIGITS, "cuda:0", "waking", 1.0)
+    meter.set_stage("r1", DIGITS, ("cuda:0",), "waking", 1.0)
     up(meter, now=3.0)
     meter.report_busy("r1", 500, 8.0)
     meter.report_busy("r1", 2500, 13.0)
@@ -56,6 +56,16 @@ def test_a_life_is_counted_by_stage() -> None:
     assert meter.take(20.0) == [use(6000, 2.0, 9.5, 2.5)]
     assert meter.take(30.0) == []
     assert not meter.knows("r1")
+
+
+def test_a_replica_on_several_devices_is_counted_on_each() -> None:
+    """Its seconds, its runs and its share of being busy are those of each of its devices."""
+    meter = UsageMeter(OFFSET_S)
+    meter.set_stage("r1", DIGITS, ("g1", "g2"), "up", 0.0)
+    meter.report_busy("r1", 1_000, 4.0)
+
+    assert (meter.busy("g1"), meter.busy("g2"), meter.busy("g3")) == (0.25, 0.25, 0.0)
+    assert meter.take(4.0) == [Use(*DIGITS, id, 6000, 0.0, 3.0, 1.0) for id in ("g1", "g2")]
 
 
 def test_seconds_go_to_the_minutes_they_were_in() -> None:
@@ -103,7 +113,7 @@ def test_the_count_may_wrap() -> None:
 def test_what_an_adopted_replica_ran_before_is_not_counted() -> None:
     """An adopted replica's first PONG is the base, and the second counts."""
     meter = UsageMeter(OFFSET_S)
-    meter.set_stage("r1", DIGITS, "cuda:0", "waking", 0.0)
+    meter.set_stage("r1", DIGITS, ("cuda:0",), "waking", 0.0)
     meter.adopt("r1")
     up(meter, now=1.0)
     meter.report_busy("r1", 40_000, 2.0)
@@ -138,10 +148,10 @@ def test_standbys_are_idle_and_nobodys() -> None:
     does not count."""
     meter = UsageMeter(OFFSET_S)
     nobody = Owner("", "", 0)
-    meter.set_stage("s1", nobody, "cuda:0", "standby", 0.0)
-    meter.set_stage("s2", nobody, "", "standby", 0.0)
+    meter.set_stage("s1", nobody, ("cuda:0",), "standby", 0.0)
+    meter.set_stage("s2", nobody, (), "standby", 0.0)
     first = meter.take(2.0)
-    meter.set_stage("s1", DIGITS, "cuda:0", "waking", 3.0)
+    meter.set_stage("s1", DIGITS, ("cuda:0",), "waking", 3.0)
     meter.report_busy("s1", 100, 4.0)
 
     assert first == [Use(*nobody, "cuda:0", 6000, 0.0, 2.0, 0.0)]
@@ -180,7 +190,7 @@ def test_every_second_is_counted_once(steps: list[tuple[float, str, int]]) -> No
     for pause_s, what, number in [*steps, (1.0, "end", 0)]:
         now += pause_s
         if what in stages:
-            meter.set_stage("r1", DIGITS, "cuda:0", stages[what], now)
+            meter.set_stage("r1", DIGITS, ("cuda:0",), stages[what], now)
             began_s = now if began_s is None else began_s
         elif what == "hear":
             meter.report_busy("r1", number, now)
@@ -341,8 +351,8 @@ def test_what_is_adopted_counts_from_then_on() -> None:
     rig = Rig()
     rig.feed(events.PoolDefined(PoolSpec(KEY)))
     rig.feed(events.PoolDefined(PoolSpec("default/gone@4")))
-    rig.feed(events.Found("r1", KEY, "cuda:0"))
-    rig.feed(events.Found("r2", "default/gone@4", "cuda:0"))
+    rig.feed(events.Found("r1", KEY, ("cuda:0",)))
+    rig.feed(events.Found("r2", "default/gone@4", ("cuda:0",)))
     rig.feed(events.ReplicasListed())
     rig.feed(events.Greeted("r1", {}, loaded=True), 0.5)
     rig.feed(LOADED)

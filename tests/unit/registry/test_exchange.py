@@ -23,7 +23,7 @@ ENDPOINTS = Endpoints(
     True,
     {
         "default/digits@3": PoolEndpoints(
-            [ReplicaEndpoint("r1", "/run/ab/data.sock", 32, True, "cpu:0", {"load": 12.5})],
+            [ReplicaEndpoint("r1", "/run/ab/data.sock", 32, True, ("cpu:0",), {"load": 12.5})],
             "warm",
             "",
             kept_by=["default/a"],

@@ -89,3 +89,5 @@ export class Client {
 export function functionPath(name: string): string {
   return `/functions/${encodeURIComponent(name)}`;
 }
+
+export const operationPath = (id: string): string => `/operations/${encodeURIComponent(id)}`;

@@ -1,6 +1,6 @@
 /** Answers of GET /functions/{name} and its subresources, beside FunctionLine. */
 
-import type { BuildLine, FunctionLine, Phase } from "./types.ts";
+import type { BuildLine, FunctionLine, Operation, Phase } from "./types.ts";
 
 export interface TensorSpec {
   name: string;
@@ -44,6 +44,12 @@ export interface Profile {
   note: string;
   prepared: { original: SessionTimes; quick: SessionTimes; fast: SessionTimes | null } | null;
   why_not_prepared: string;
+  /** Of a server: a request whose right answer the trial has learnt. */
+  golden?: Golden | null;
+}
+
+export interface Golden {
+  sample: { request: { method: string; path: string }; usual_ms: number; rule: string };
 }
 
 /** One precision of the model, as the deploy's trial measured it. */
@@ -101,6 +107,8 @@ export interface Revision {
   batch_max: number;
   /** Whether requests are batched, or the reason why not. */
   batching: string;
+  /** Of a server function: why it has no golden sample, "" if it has one. */
+  why_not_golden?: string;
 }
 
 export interface Quantiles {
@@ -262,6 +270,11 @@ export interface Connected {
 }
 
 export interface Why {
+  /** A state of a function, or "not_deployed": its first deploy runs, has failed or was cancelled. */
+  state: string;
+  reason: string;
+  /** The operation that runs, or that first deploy. */
+  operation?: Operation | null;
   blocked: string;
   decisions: { at_s: number; text: string }[];
   cold_starts: {

@@ -190,11 +190,20 @@ export interface CallError {
   count: number;
 }
 
+/** A deploy or a rollback. */
 export interface Operation {
   id: string;
+  name: string;
   kind: string;
-  state: string;
-  [more: string]: unknown;
+  state: "running" | "done" | "failed" | "cancelled";
+  /** The present step, with what it waits for behind its first word; the last one once it has ended. */
+  phase: string;
+  result?: object | null;
+  /** A problem document; empty unless it failed. */
+  error?: Record<string, unknown> | null;
+  created_s: number;
+  /** 0 until it has ended. */
+  ended_s: number;
 }
 
 export interface Readyz {

@@ -89,7 +89,7 @@ function Refusal({ run }: { run: Run }) {
   if (!problem) return null;
   const remedy = remedyOf(problem);
   const facts = factsOf(problem);
-  const log = logOf(problem);
+  const log = logOf(problem.more);
   return (
     <div className="panel-body run-refusal" role="alert">
       <p className="note bad">

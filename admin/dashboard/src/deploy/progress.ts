@@ -24,7 +24,13 @@ const TITLES: Record<string, string> = {
   switch: "Switch the calls",
 };
 
-export const titleOf = (step: Step): string => TITLES[step.name] ?? step.name;
+export const titleOf = ({ name }: Pick<Step, "name">): string => TITLES[name] ?? name;
+
+/** The server's `phase` in words: "Try it: waiting for GET /health: 404 for 35 s". */
+export function phaseText(phase: string): string {
+  const [name = "", ...rest] = phase.split(" ");
+  return [titleOf({ name }), rest.join(" ")].filter(Boolean).join(": ");
+}
 
 /** The steps with the server's `phase` as the current one: "pull 35 % of 1.2 GiB". Its first word names it. */
 export function advanced(steps: readonly Step[], phase: string, now_ms: number): readonly Step[] {

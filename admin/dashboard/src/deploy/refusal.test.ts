@@ -17,6 +17,6 @@ test("a reason that names an option of fnctl gets the form's own remedy", () => 
 test("the whole reason is shown, in the document's order of importance", () => {
   const found = problem("bad_manifest", "d", { got: 7, expected: "a port", type: "urn:x", breaks: ["a", "b"], stage: "", log_tail: ["one", "two"] });
   expect(factsOf(found)).toEqual([["expected", "a port"], ["got", "7"], ["breaks", "a; b"]]);
-  expect(logOf(found)).toEqual(["one", "two"]);
-  expect(logOf(problem("x", "", { log_tail: "no list" }))).toEqual([]);
+  expect(logOf(found.more)).toEqual(["one", "two"]);
+  expect(logOf(problem("x", "", { log_tail: "no list" }).more)).toEqual([]);
 });

@@ -29,9 +29,9 @@ export function factsOf({ more }: Problem): [string, string][] {
   ]);
 }
 
-/** The last lines that the trial printed. */
-export function logOf({ more }: Problem): string[] {
-  const lines = more["log_tail"];
+/** The last lines that the trial printed, of a problem document. */
+export function logOf(problem: Record<string, unknown> | null | undefined): string[] {
+  const lines = problem?.["log_tail"];
   return Array.isArray(lines) ? lines.map(String).slice(-LINES_MAX) : [];
 }
 

@@ -1,5 +1,6 @@
-import { functionPath, type Client } from "../api/client.ts";
+import { functionPath, operationPath, type Client } from "../api/client.ts";
 import { Problem, wordsOf } from "../api/problem.ts";
+import type { Operation } from "../api/types.ts";
 import { bytes } from "../design/format.ts";
 import type { Ready, WireFile } from "./draft.ts";
 import { advanced, ended, moved, type Step } from "./progress.ts";
@@ -17,14 +18,8 @@ export interface DeployResult {
   server?: { network: string; wait_s: number; host?: string; found_host?: string; hidden?: string[]; image?: { reference: string; id: string; digest: string } };
 }
 
-interface Operation {
-  id: string;
-  name: string;
-  kind: string;
-  state: "running" | "done" | "failed" | "cancelled";
-  phase: string;
+interface DeployOperation extends Operation {
   result?: DeployResult | null;
-  error?: Record<string, unknown> | null;
 }
 
 export interface Run {
@@ -90,7 +85,7 @@ export class DeployDesk {
       // Not aborted: an accepted operation must be known, to be cancelled.
       this.set({ isSending: false, steps: moved(this.run?.steps ?? [], "accept", "", null, this.world.now_ms()) });
       const asking = { method: "POST", json: ready.bodyOf(wire) };
-      const { data } = await this.client.ask<Operation>(`${functionPath(ready.name)}/revisions`, asking);
+      const { data } = await this.client.ask<DeployOperation>(`${functionPath(ready.name)}/revisions`, asking);
       this.set({ operation: data.id });
       if (this.run?.isCancelling) void this.cancel();
       return this.follow(data);
@@ -102,7 +97,7 @@ export class DeployDesk {
     const signal = this.begin("", "");
     this.set({ operation: id });
     await this.settle(signal, async () => {
-      const { data } = await this.client.ask<Operation>(operationPath(id));
+      const { data } = await this.client.ask<DeployOperation>(operationPath(id));
       if (data.kind !== "deploy") throw new Problem(404, "unknown", "Not found", `the operation ${id} is no deploy`);
       this.set({ name: data.name });
       return this.follow(data);
@@ -141,7 +136,7 @@ export class DeployDesk {
     return this.stopping.signal;
   }
 
-  private async settle(signal: AbortSignal, work: () => Promise<Operation>): Promise<void> {
+  private async settle(signal: AbortSignal, work: () => Promise<DeployOperation>): Promise<void> {
     let end: Partial<Run>;
     try {
       const operation = await work();
@@ -190,14 +185,14 @@ export class DeployDesk {
     return [...missing].map(([sha256, file]) => [file, sha256]);
   }
 
-  private async follow(first: Operation): Promise<Operation> {
+  private async follow(first: DeployOperation): Promise<DeployOperation> {
     let operation = first;
     const signal = this.stopping.signal;
     for (let away = 0; operation.state === "running"; ) {
       this.set({ steps: advanced(this.run?.steps ?? [], operation.phase, this.world.now_ms()) });
       const query = new URLSearchParams({ wait: String(POLL_S), phase: operation.phase });
       try {
-        operation = (await this.client.ask<Operation>(`${operationPath(operation.id)}?${query}`, { signal, timeout_ms: (POLL_S + 20) * 1000 })).data;
+        operation = (await this.client.ask<DeployOperation>(`${operationPath(operation.id)}?${query}`, { signal, timeout_ms: (POLL_S + 20) * 1000 })).data;
         away = 0;
       } catch (error) {
         const isAway = error instanceof Problem && (error.status === 0 || error.status === UNAVAILABLE);
@@ -222,8 +217,6 @@ export class DeployDesk {
     for (const listener of [...this.listeners]) listener();
   }
 }
-
-const operationPath = (id: string): string => `/operations/${encodeURIComponent(id)}`;
 
 function documentOf(fields: Record<string, unknown>): Problem {
   const text = (key: string) => (typeof fields[key] === "string" ? fields[key] : "");

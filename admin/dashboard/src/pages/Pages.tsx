@@ -6,6 +6,7 @@ import { DeployPage } from "../deploy/DeployPage.tsx";
 import { DeployDesk } from "../deploy/run.ts";
 import { DocsPage } from "../docs/DocsPage.tsx";
 import { EventReader } from "../events/reader.ts";
+import { OperationsPage } from "../operations/OperationsPage.tsx";
 import { useRoute } from "../route/address.ts";
 import { SiteContext } from "../store/hooks.ts";
 import { Store } from "../store/store.ts";
@@ -64,6 +65,8 @@ function Page() {
       return <TimelinePage query={route.query} />;
     case "deploy":
       return <DeployPage query={route.query} />;
+    case "operations":
+      return <OperationsPage />;
     case "docs":
       return <DocsPage />;
     case "nowhere":

@@ -6,6 +6,7 @@ import "./topbar.css";
 const TABS = [
   { page: "overview", hash: "#/", title: "Overview" },
   { page: "timeline", hash: "#/timeline", title: "Timeline" },
+  { page: "operations", hash: "#/operations", title: "Operations" },
   { page: "docs", hash: "#/docs", title: "API" },
 ] as const;
 

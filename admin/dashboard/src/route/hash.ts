@@ -5,6 +5,7 @@ export type Route =
   | { page: "host"; name: string; query: URLSearchParams }
   | { page: "timeline"; query: URLSearchParams }
   | { page: "deploy"; query: URLSearchParams }
+  | { page: "operations"; query: URLSearchParams }
   | { page: "docs"; query: URLSearchParams }
   | { page: "nowhere"; query: URLSearchParams };
 
@@ -15,6 +16,7 @@ export function routeOf(hash: string): Route {
   if (path === "" || path === "/") return { page: "overview", query };
   if (path === "/timeline") return { page: "timeline", query };
   if (path === "/deploy") return { page: "deploy", query };
+  if (path === "/operations") return { page: "operations", query };
   if (path === "/docs") return { page: "docs", query };
   const [, kind, name] = /^\/(fn|host)\/([^/]+)$/.exec(path) ?? [];
   if (name) {

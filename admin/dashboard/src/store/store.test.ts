@@ -139,7 +139,8 @@ test("errors alike in a row are counted", () => {
 
 test("operations are bounded, the oldest goes first", () => {
   const { store } = setUp();
-  for (let n = 0; n < 60; n += 1) store.apply({ type: "operation", data: { id: `${n}`, kind: "deploy", state: "running" } });
+  const running = { name: "a", kind: "deploy", state: "running", phase: "verify", created_s: 1, ended_s: 0 } as const;
+  for (let n = 0; n < 60; n += 1) store.apply({ type: "operation", data: { ...running, id: `${n}` } });
   expect([store.operations.size, store.operations.has("9"), store.operations.has("10")]).toEqual([50, false, true]);
 });
 

@@ -160,7 +160,7 @@ class Rig:
             conditions, self.clock, {KEY: function}, self.events.append, self.figures
         )
         self.fleet.attach(self.gateway)
-        self.fleet.launch(commands.Launch("r1", KEY, "cuda:0", "serve", {}))
+        self.fleet.launch(commands.Launch("r1", KEY, ("cuda:0",), "serve", {}))
 
     def until(self, when_s: float) -> list[str]:
         """Let time pass until `when_s`; return the kinds of all events so far."""

@@ -13,7 +13,7 @@ from admin.api.functions import CURSOR_MAX, PAGE_MAX, Page, page_of, whole_numbe
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import BadRequest
 from tests.support.operator import MODEL, until
-from tests.support.server import ServingServer, serving
+from tests.support.server import Gate, ServingServer, serving
 
 ROOM_MIB = 256 + 1100
 """Memory for a trial, or for one replica of LARGE."""
@@ -73,6 +73,53 @@ async def test_why_tells_decisions_and_phases(server: ServingServer) -> None:
     assert (receipt["outcome"], receipt["number"], receipt["device_kind"]) == ("ready", 1, "cpu")
     assert {"place", "start", "load", "first_run"} <= receipt["phases"].keys()
     assert why["intervals"][0]["state"] in ("cold", "waking")
+
+
+async def test_why_tells_of_a_first_deploy(tmp_path: Path) -> None:
+    """While its trial runs, with the trial's decisions, and after it has failed. A name that nobody
+    deploys is unknown."""
+    gate = Gate()
+    gate.shut()
+    driver = FakeDriver(Script(load_s=1, refuse_load="no such opset"), sleep=gate)
+    path = "/functions/digits/why"
+    async with serving(tmp_path, driver, standbys=0) as server:
+        assert (await server.admin("GET", path)).problem["code"] == "unknown_function"
+        deploy = asyncio.create_task(server.try_deploy({"m.onnx": MODEL}, name="digits"))
+        await server.until_pools(lambda: bool(server.bound()))
+        running = (await server.admin("GET", path)).json()
+        gate.open()
+        ended = (await deploy).json()
+        failed = (await server.admin("GET", path)).json()
+
+    assert (running["state"], failed["state"]) == ("not_deployed", "not_deployed")
+    assert running["reason"] == "its deploy is running: verify"
+    assert any(one["text"].startswith("starts ") for one in running["decisions"])
+    assert running["operation"] == {**ended, "state": "running", "error": {}, "ended_s": 0.0}
+    assert failed["reason"] == f"its deploy failed: {ended['error']['detail']}"
+    assert failed["operation"] == ended
+
+
+async def test_why_tells_of_the_operation_that_runs(tmp_path: Path) -> None:
+    """Of a function that is deployed, beside its own state; None once it has ended."""
+    gate = Gate()
+    async with serving(tmp_path, FakeDriver(Script(load_s=1), sleep=gate), standbys=0) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+        before = await why(server)
+        gate.shut()
+        files = {"m.onnx": MODEL, "handler.py": b"def predict(inputs, ctx): return inputs"}
+        deploy = asyncio.create_task(server.try_deploy(files, name="digits"))
+        await server.until_pools(lambda: bool(server.bound()))
+        during = await why(server)
+        gate.open()
+        await deploy
+
+    assert before["operation"] is None
+    assert (during["state"], during["operation"]["state"]) == ("cold", "running")
+
+
+async def why(server: ServingServer) -> dict[str, Any]:
+    """Return why `digits` is as it is."""
+    return dict((await server.admin("GET", "/functions/digits/why")).json())
 
 
 async def test_why_names_the_blocking_reason(tmp_path: Path) -> None:

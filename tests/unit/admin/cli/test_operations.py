@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,15 +145,85 @@ def test_an_operation_that_failed_is_a_refusal(
         finish(Session(Client(api.url), as_json=True), failed)
 
 
-def test_an_operation_that_was_cancelled_ends_the_command(
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_an_operation_that_another_command_cancels_is_a_refusal(
+    api: AdminApi, is_watched: bool
+) -> None:
+    """For the command that started it, and for one that watches it."""
+    api.on("GET", PATH, Canned({**START, "state": "cancelled"}))
+
+    with pytest.raises(ApiError, match="another command or a page has cancelled it") as refused:
+        finish(Session(Client(api.url), as_json=False), START, is_watched=is_watched)
+
+    assert refused.value.code == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("is_watched", "state", "told"),
+    [
+        (True, "cancelled", ["the deploy goes on; to cancel it: fnctl operation cancel o1"]),
+        (False, "cancelled", ["cancelling …"]),
+        (False, "failed", ["cancelling …"]),
+        (False, "done", ["cancelling …"]),
+    ],
+)
+def test_ctrl_c_cancels_what_the_command_has_started(
+    api: AdminApi,
+    capsys: pytest.CaptureFixture[str],
+    is_watched: bool,
+    state: str,
+    told: list[str],
+) -> None:
+    """What it only watches goes on. One that ends before it is cancelled is told as it ended."""
+    interrupt = Canned(START, before=lambda: os.kill(os.getpid(), signal.SIGINT))
+    api.on("GET", PATH, interrupt, Canned(START))
+    api.on("DELETE", PATH, Canned({**START, "state": state}))
+    started = {**START, "kind": "deploy"}
+
+    end: object = None
+    try:
+        end = finish(Session(Client(api.url), as_json=False), started, is_watched=is_watched)
+    except (typer.Exit, ApiError) as error:
+        end = error
+
+    assert len(api.sent("DELETE")) == (not is_watched)
+    assert capsys.readouterr().err.splitlines() == told
+    if state == "cancelled":
+        assert isinstance(end, typer.Exit)
+        assert end.exit_code == INTERRUPTED
+    else:
+        assert isinstance(end, dict if state == "done" else ApiError)
+
+
+def test_a_lost_server_is_told_with_the_way_back(
+    api: AdminApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operation goes on without the command."""
+    monkeypatch.setattr("admin.cli.operations.RETRIES_MAX", 0)
+    api.close()
+
+    with pytest.raises(Unreachable) as lost:
+        finish(Session(Client(api.url), as_json=False), {**START, "kind": "rollback"})
+
+    assert lost.value.__notes__ == [
+        "the rollback goes on with the server: fnctl operation watch o1"
+    ]
+
+
+def test_the_first_phase_of_a_watched_operation_has_no_whole_time(
     api: AdminApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command reports a cancelled operation, also one that another client cancelled."""
-    with pytest.raises(typer.Exit) as ended:
-        finish(Session(Client(api.url), as_json=False), {**START, "state": "cancelled"})
+    """It had begun before. What the phase waits for is told at once."""
+    waiting = {**START, "phase": "verify waiting for GET /: 404 for 10 s"}
+    switch = {**START, "phase": "switch"}
+    api.on("GET", PATH, Canned(switch), Canned({**switch, "state": "done"}))
 
-    assert ended.value.exit_code == INTERRUPTED
-    assert capsys.readouterr().out == "cancelled: nothing changed\n"
+    finish(Session(Client(api.url), as_json=False), waiting, is_watched=True)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "  verify waiting for GET /: 404 for 10 s"
+    assert [line.endswith("  after this command began") for line in lines] == [False, True, False]
+    assert [line.split()[0] for line in lines[1:]] == ["verify", "switch"]
 
 
 def test_a_phase_that_may_be_long_is_announced(

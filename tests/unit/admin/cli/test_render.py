@@ -35,13 +35,15 @@ def test_a_new_revision_is_summed_up() -> None:
     result = {
         "revision": "digits@1",
         "created": True,
+        "files": 1,
+        "size": 2048,
         "sample": {"outputs": {"y": [1]}},
         "profile": PROFILE,
         "batching": "up to 32 rows",
         "switch": "calls go to digits@1",
     }
 
-    assert render_summary(result, FILES).split("\n") == [
+    assert render_summary(result).split("\n") == [
         "digits@1 deployed (1 file, 2.0 KiB)",
         "  sample    y [1]",
         "  load      9.1 ms",
@@ -55,16 +57,14 @@ def test_a_known_revision_is_named() -> None:
     """A deploy without changes says so and names the revision."""
     result = {"revision": "digits@3", "created": False, "profile": PROFILE}
 
-    assert render_summary(result, FILES) == "same bundle and settings as digits@3: nothing changed"
-    told = render_summary({**result, "changed": ["labels", "limits.queue"]}, FILES)
+    assert render_summary(result) == "same bundle and settings as digits@3: nothing changed"
+    told = render_summary({**result, "changed": ["labels", "limits.queue"]})
     assert told == "same bundle as digits@3, which stays; changed: labels, limits.queue"
 
 
 def test_a_bare_result_is_enough() -> None:
     """Fields missing from the result are not shown."""
-    assert (
-        render_summary({"revision": "digits@1"}, FILES) == "digits@1 deployed (1 file, 2.0 KiB)\n"
-    )
+    assert render_summary({"revision": "digits@1"}) == "digits@1 deployed\n"
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_waking_ends_when_the_manager_publishes_a_replica(dispatcher: Dispatcher
     pool = dispatcher.pool(KEY)
     assert pool.waking_s(NOW + 2.0) == 2.0
 
-    replica = ReplicaEndpoint("r1", "", 1, True, "cpu:0", {})
+    replica = ReplicaEndpoint("r1", "", 1, True, ("cpu:0",), {})
     dispatcher.on_endpoints(KEY, PoolEndpoints([replica], "warm", "1 ready"), NOW + 2.0)
 
     assert pool.waking_s(NOW + 3.0) == 0.0

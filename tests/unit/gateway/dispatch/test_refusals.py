@@ -123,7 +123,7 @@ def test_few_cold_starts_refuse_no_call(dispatcher: Dispatcher, slow: Pool, samp
 
 def test_a_pool_with_a_replica_refuses_no_call(dispatcher: Dispatcher, slow: Pool) -> None:
     """A published replica that is not connected yet serves the call without a cold start."""
-    endpoint = ReplicaEndpoint("r1", "/s", 1, True, "cpu:0", {})
+    endpoint = ReplicaEndpoint("r1", "/s", 1, True, ("cpu:0",), {})
     slow.endpoints = PoolEndpoints([endpoint], "warm", "busy")
 
     assert dispatcher.submit(call(wait_s=0.0), NOW) == []

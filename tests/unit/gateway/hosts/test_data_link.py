@@ -10,7 +10,7 @@ from gateway.data_links import Delivered
 from gateway.delivery import Delivery
 from gateway.links import IDLE_FRAMES_MAX
 from registry.errors import ReplicaDied
-from runtime_image.contract.link import Flag, Kind
+from runtime_image.contract.link import SPOKEN, Flag, Kind
 from tests.support.peers import ANSWER, KEY, Client
 from tests.support.remote_peers import Channel, RemotePeer, UnixHosts, published_afar
 
@@ -64,6 +64,20 @@ async def test_bodies_have_a_channel_of_their_own(
     assert (bytes(first.body), second.body) == (b"1" * 100_000, b"2")
     assert first.host == second.host == "gpu2"
     assert (hosts.calls.dials, hosts.bodies.dials) == (1, 1)
+
+
+async def test_each_channel_is_greeted_in_the_replicas_link_version(
+    delivery: Delivery, peer: RemotePeer, client: Client
+) -> None:
+    """A replica that an earlier server started gets its own version on both channels."""
+    link = SPOKEN[0]
+    delivery.receive_endpoints(published_afar(peer.endpoint(link=link)))
+    small = await peer.channel(greets=False)
+    await small.greet(link=link)
+    large = await peer.channel(greets=False)
+    await large.greet(link=link)
+
+    await both_up(delivery, client, (small, large))
 
 
 async def test_a_link_is_up_without_its_channel_for_bodies(
@@ -187,7 +201,7 @@ async def test_a_flood_of_goaway_ends_the_link(
     for _ in range(IDLE_FRAMES_MAX + 1):
         bodies.send(Kind.GOAWAY, aux=2**32 - 1)
 
-    assert await asyncio.wait_for(calls.lost.get(), 10)
+    assert await asyncio.wait_for(calls.lost.get(), 60)
     await peer.pair()
 
 
@@ -211,8 +225,8 @@ async def test_an_answer_without_a_request_ends_the_link(
         bodies.answer(request.id)
     else:
         calls.answer(request.id + 1)
-    await asyncio.wait_for(calls.lost.get(), 10)
-    await asyncio.wait_for(bodies.lost.get(), 10)
+    await asyncio.wait_for(calls.lost.get(), 60)
+    await asyncio.wait_for(bodies.lost.get(), 60)
     again, _ = await peer.pair()
     request = await again.next(Kind.REQUEST)
     again.answer(request.id)
@@ -300,6 +314,6 @@ async def test_shutdown_closes_everything(
     await delivery.close()
 
     for channel in pair:
-        await asyncio.wait_for(channel.lost.get(), 10)
+        await asyncio.wait_for(channel.lost.get(), 60)
     assert all(each.is_closed for each in hosts.made)
     assert not any(each.channels for each in hosts.made)

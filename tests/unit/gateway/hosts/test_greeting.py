@@ -95,7 +95,7 @@ async def test_nothing_is_sent_to_an_impostor(
     async with Impostor(once(said)).at(peer.path) as impostor:
         with capture_logs() as logs:
             delivery.receive_endpoints(published_afar(peer.endpoint()))
-            await asyncio.wait_for(impostor.ended.get(), 10)
+            await asyncio.wait_for(impostor.ended.get(), 60)
         delivery.receive_endpoints(published_afar())
 
     assert impostor.received[0] == b""
@@ -107,7 +107,7 @@ async def test_a_flood_is_not_read(delivery: Delivery, tmp_path: Path) -> None:
     peer = RemotePeer(tmp_path / "r1")
     async with Impostor(lambda: b"\0" * 65536).at(peer.path) as impostor:
         delivery.receive_endpoints(published_afar(peer.endpoint()))
-        await asyncio.wait_for(impostor.ended.get(), 10)
+        await asyncio.wait_for(impostor.ended.get(), 60)
         delivery.receive_endpoints(published_afar())
 
     assert impostor.sent < 2**20
@@ -121,7 +121,7 @@ async def test_a_silent_socket_is_left(
     peer = RemotePeer(tmp_path / "r1")
     async with Impostor(once(WHOLE[:40])).at(peer.path) as impostor:
         delivery.receive_endpoints(published_afar(peer.endpoint()))
-        await asyncio.wait_for(impostor.ended.get(), 10)
+        await asyncio.wait_for(impostor.ended.get(), 60)
         delivery.receive_endpoints(published_afar())
 
     assert impostor.received[0] == b""
@@ -134,7 +134,7 @@ async def test_the_true_replica_is_found_when_it_is_back(
     peer = RemotePeer(tmp_path / "r1")
     async with Impostor(once(OTHER)).at(peer.path) as impostor:
         delivery.receive_endpoints(published_afar(peer.endpoint()))
-        await asyncio.wait_for(impostor.ended.get(), 10)
+        await asyncio.wait_for(impostor.ended.get(), 60)
     peer.path.unlink(missing_ok=True)
 
     async with peer.listening():
@@ -151,7 +151,7 @@ async def test_an_endpoint_without_a_greeting_is_never_dialled(
     """There is nothing to compare with."""
     with capture_logs() as logs:
         delivery.receive_endpoints(published_afar(peer.endpoint(greeting="")))
-        await asyncio.wait_for(logged(logs, "greeting"), 10)
+        await asyncio.wait_for(logged(logs, "greeting"), 60)
     delivery.receive_endpoints(published_afar())
 
     assert hosts.calls.dials == 0

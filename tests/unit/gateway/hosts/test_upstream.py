@@ -70,7 +70,7 @@ async def test_an_exchange_gets_a_channel_that_is_joined_to_the_server(
     channel.transport.write(b"answer")
 
     assert there == b"request"
-    assert await asyncio.wait_for(proxy.received.get(), 10) == b"answer"
+    assert await asyncio.wait_for(proxy.received.get(), 60) == b"answer"
     assert (connection.port, connection.is_reused) == (PORT, False)
     assert (hosts.calls.dials, hosts.bodies.dials) == (1, 1)
     delivery.end_exchange(proxy.calls[0], kept=False)
@@ -133,9 +133,9 @@ async def test_an_idle_connection_that_is_not_silent_is_closed(
 
     again = proxy.call()
     delivery.submit_exchange(again)
-    frames = [await asyncio.wait_for(link.frames.get(), 10)]
+    frames = [await asyncio.wait_for(link.frames.get(), 60)]
     while frames[-1].kind is not Kind.OPEN:
-        frames.append(await asyncio.wait_for(link.frames.get(), 10))
+        frames.append(await asyncio.wait_for(link.frames.get(), 60))
 
     assert not frames[-1].flags & Flag.REUSE
     delivery.cancel(again)
@@ -147,12 +147,12 @@ async def test_half_close_passes_both_ways(
     """The server's end leaves the gateway's side open, and the reverse."""
     connection, channel = await opened(delivery, sidecar, link, proxy)
     channel.transport.write_eof()
-    assert await asyncio.wait_for(proxy.received.get(), 10) == b""
+    assert await asyncio.wait_for(proxy.received.get(), 60) == b""
     connection.write(b"more")
     connection.write_eof()
 
     assert await channel.read(4) == b"more"
-    assert await asyncio.wait_for(channel.received.get(), 10) == b""
+    assert await asyncio.wait_for(channel.received.get(), 60) == b""
     delivery.end_exchange(proxy.calls[0], kept=False)
 
 
@@ -215,10 +215,10 @@ async def test_an_impostor_gets_no_key(
     call = proxy.call(wait_until_s=asyncio.get_running_loop().time() + 0.3)
     delivery.submit_exchange(call)
     id = (await link.next(Kind.OPEN)).id
-    channel = await asyncio.wait_for(sidecar.channels.get(), 10)
+    channel = await asyncio.wait_for(sidecar.channels.get(), 60)
 
     assert (await link.next(Kind.END)).id == id
-    assert isinstance(await asyncio.wait_for(proxy.errors.get(), 10), WaitBudgetOver)
+    assert isinstance(await asyncio.wait_for(proxy.errors.get(), 60), WaitBudgetOver)
     assert channel.frames.empty()
 
 
@@ -244,7 +244,7 @@ async def test_a_broken_connection_differs_from_an_end(
 
     hosts.bodies.break_off()
 
-    assert isinstance(await asyncio.wait_for(proxy.lost.get(), 10), HostLost)
+    assert isinstance(await asyncio.wait_for(proxy.lost.get(), 60), HostLost)
     delivery.end_exchange(proxy.calls[0], kept=False)
 
 
@@ -256,7 +256,7 @@ async def test_a_broken_link_ends_its_exchanges(
 
     hosts.calls.break_off()
 
-    assert isinstance(await asyncio.wait_for(proxy.lost.get(), 10), HostLost)
+    assert isinstance(await asyncio.wait_for(proxy.lost.get(), 60), HostLost)
     assert delivery.has_lost_link(proxy.calls[0])
     delivery.end_exchange(proxy.calls[0], kept=False)
 
@@ -268,7 +268,7 @@ async def test_a_dead_sidecar_is_no_broken_connection(
     await opened(delivery, sidecar, link, proxy)
 
     link.stream.abort("it dies")
-    error = await asyncio.wait_for(proxy.lost.get(), 10)
+    error = await asyncio.wait_for(proxy.lost.get(), 60)
 
     assert isinstance(error, ConnectionAbortedError)
     assert not isinstance(error, HostLost)
@@ -312,7 +312,7 @@ async def test_the_probe_of_a_server_takes_no_channel(
     link.send(answer, asked.id, aux=0 if listens else NotStarted.REFUSED)
 
     assert asked.flags & Flag.FREE
-    assert await asyncio.wait_for(answers.get(), 10) is listens
+    assert await asyncio.wait_for(answers.get(), 60) is listens
     assert sidecar.channels.empty()
     delivery.end_exchange(proxy.calls[0], kept=False)
 
@@ -329,7 +329,7 @@ async def test_a_malformed_hello_ends_the_link(
     await link.next(Kind.HELLO)
     link.send(Kind.HELLO, body=hello, aux=7)
 
-    await asyncio.wait_for(link.lost.get(), 10)
+    await asyncio.wait_for(link.lost.get(), 60)
 
 
 async def test_a_port_out_of_range_ends_the_link(
@@ -338,4 +338,4 @@ async def test_a_port_out_of_range_ends_the_link(
     """It would get into Location fields."""
     link.send(Kind.OPEN, 1, aux=65536)
 
-    await asyncio.wait_for(link.lost.get(), 10)
+    await asyncio.wait_for(link.lost.get(), 60)

@@ -1,12 +1,14 @@
-"""Tests of the connection limit, and of half-closed connections."""
+"""Tests of the connection limit, of half-closed connections, and of clients that leave."""
 
 from __future__ import annotations
 
 import asyncio
 import resource
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -20,6 +22,14 @@ from gateway.http.connections import (
     connections_max,
     is_gone,
 )
+from gateway.http.handler import AHEAD_MAX
+from tests.support.proxied import gate, quiet, until
+
+ROW = b'{"inputs": {"x": [[1, 2, 3, 4]]}}'
+
+
+async def never(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    """Serve a connection of a server that is not called."""
 
 
 class FakeConnection:
@@ -175,3 +185,22 @@ def test_a_half_closed_client_differs_from_one_that_left(family: int, run: objec
     assert callable(run)
     run(waits())
     run(leaves())
+
+
+async def test_a_reset_is_noticed_while_nothing_is_read(tmp_path: Path, is_fast: bool) -> None:
+    """A client that resets its connection ends its call, also behind more pipelined bytes than are
+    read ahead."""
+    call = b"POST /fn/digits HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n"
+    async with gate(tmp_path, never, is_fast=is_fast) as one:
+        wire = await one.connect()
+        wire.send(call % len(ROW) + ROW + call % (16 * AHEAD_MAX) + bytes(16 * AHEAD_MAX))
+        await until(lambda: bool(one.left().get("loads")))
+        await quiet(lambda: 0)
+        assert wire.writer.transport.get_write_buffer_size()
+        wire.writer.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        wire.writer.transport.abort()
+        await quiet(lambda: 0)
+        one.sweep()
+        await until(lambda: not one.left())

@@ -26,6 +26,7 @@ from registry.key_form import KeyPriority
 from registry.model.functions import ExchangeLimits, Limits
 from registry.model.keys import Key
 from registry.store.keys import fingerprint
+from tests.support.peers import published
 from tests.support.proxied import KEY, Gate, Wire, gate, quiet, until, warm
 
 HOST = b"Host: 127.0.0.1\r\n"
@@ -162,7 +163,7 @@ async def test_a_malformed_body(tmp_path: Path, is_fast: bool) -> None:
         await until(lambda: any(each.state.value == "open" for each in one.exchanges.all()))
         wire.send(b"nonsense\r\n")
         assert code(await wire.rest()) == "bad_request"
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
         wire.close()
         await one.settled()
 
@@ -201,7 +202,7 @@ async def test_a_client_that_leaves_in_its_upload(tmp_path: Path, is_fast: bool)
         wire.send(POST + b"Content-Length: 100\r\n\r\nabc")
         await got.wait()
         wire.close()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
         await one.settled()
         assert one.delivery.balance().ended["cancelled"] == 1
 
@@ -347,6 +348,53 @@ async def test_an_answer_to_a_client_that_does_not_read_is_cut(
         wire.close()
 
 
+@pytest.mark.parametrize("framing", ["Content-Length: 9", "Transfer-Encoding: chunked", "X: y"])
+@pytest.mark.parametrize("way", ["known", "told later", "never told", "client leaves"])
+async def test_a_replica_that_is_replaced_within_an_answer(
+    tmp_path: Path, is_fast: bool, framing: str, way: str
+) -> None:
+    """Its client gets a cut connection, never a clean end; the access log has the cause."""
+    ends = asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n%b\r\n\r\n2\r\nab\r\n" % framing.encode())
+        await ends.wait()
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        one.sidecar.listens = False
+        if way == "never told":
+            one.delivery._death_causes._timeout_s = 0.0
+        wire = await one.connect()
+        wire.send(GET)
+        await wire.head()
+        await wire.exactly(7)
+        replica = one.sidecar.endpoint(limit=64)
+        ended = {replica.id: "is not answering"}
+        replaced = published(replica, key=KEY, ended=ended, hung=[replica.id])
+        if way == "known":
+            one.delivery.receive_endpoints(replaced)
+        ends.set()
+        if way in ("told later", "client leaves"):
+            await until(lambda: bool(one.delivery._death_causes._deferred))
+        if way == "told later":
+            one.delivery.receive_endpoints(replaced)
+        if way != "client leaves" and "X" in framing:
+            with pytest.raises(ConnectionResetError):
+                await wire.rest()
+        elif way != "client leaves":
+            assert await wire.rest() == b""
+        wire.close()
+        await one.settled()
+        log = one.gateway.invoker.access_log
+        assert log is not None
+        log.flush()
+        log.close()
+        wanted = {"never told": "replica_died", "client leaves": "client_left"}
+        assert one.events[-1].outcome == wanted.get(way, "replica_hung")
+        assert one.events[-1].status == 200
+
+
 async def test_shutdown_refuses_and_drains(tmp_path: Path, is_fast: bool) -> None:
     """A closed gate refuses new exchanges; the one that is open ends in its own time."""
     release = asyncio.Event()
@@ -365,7 +413,7 @@ async def test_shutdown_refuses_and_drains(tmp_path: Path, is_fast: bool) -> Non
         assert code(await one.ask(GET)) == "shutting_down"
         release.set()
         assert (await wire.rest()).endswith(b"ok")
-        await asyncio.wait_for(closing, 5)
+        await asyncio.wait_for(closing, 60)
         wire.close()
         await one.settled()
 

@@ -352,7 +352,7 @@ async def test_a_client_that_leaves_ends_the_servers_work(tmp_path: Path, is_fas
         wire.send(GET)
         await wire.head()
         wire.close()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
         await one.settled()
         assert one.delivery.balance().ended["cancelled"] == 1
 
@@ -378,7 +378,7 @@ async def test_a_slow_reader_stops_the_server(tmp_path: Path, is_fast: bool) -> 
         assert written < 60 * 2**20  # the sockets' buffers on both sides
         got = 0
         while got < 200 * 2**20:
-            got += len(await asyncio.wait_for(wire.reader.read(2**20), 10))
+            got += len(await asyncio.wait_for(wire.reader.read(2**20), 60))
         wire.close()
         await one.settled()
 

@@ -288,6 +288,9 @@ class RecordingTransport(asyncio.Transport):
     def write(self, data: object) -> None:
         self.asked.append("write")
 
+    def is_reading(self) -> bool:
+        return True
+
     def pause_reading(self) -> None:
         self.asked.append("pause")
 

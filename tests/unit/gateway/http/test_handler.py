@@ -299,7 +299,7 @@ async def test_a_browser_runs_nothing_of_an_answer(served: Served, request_: byt
     """No answer and no error, on any door, is taken for another type or runs scripts at the
     dashboard's origin."""
     client = await sent(served, request_)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while b"\r\n\r\n" not in client.received:
             await rest(served, client)
             await asyncio.sleep(0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from asyncio import StreamReader as Reader
 from asyncio import StreamWriter as Writer
 from pathlib import Path
 
 import pytest
 
+from registry.model.servers import ModelApi
 from tests.support.proxied import gate, quiet
 
 HOST = b"Host: 127.0.0.1\r\n"
@@ -53,4 +55,27 @@ async def test_the_limits_of_heads_are_those_of_both_readers(
         else:
             assert b'"code":"head_too_large"' in body
         wire.close()
+        await one.settled()
+
+
+@pytest.mark.parametrize("target", [b"/fn/web/x", b"/v1/chat/completions"])
+async def test_a_head_that_takes_too_long_is_refused_once(
+    tmp_path: Path, is_fast: bool, target: bytes
+) -> None:
+    """The time limits of all other connections hold on, while the client of such a head neither
+    sends more nor closes."""
+    async with gate(tmp_path, echo, is_fast=is_fast, api=ModelApi()) as one:
+        seconds = int(one.gateway.invoker.settings.head_read_s)
+        wires = []
+        for _ in range(2):
+            wires.append(await one.connect())
+            wires[-1].send(b"POST %b HTTP/1.1\r\n%b" % (target, HOST))
+            await quiet(lambda: 0, 20)
+            for _ in range(seconds + 1):
+                one.sweep()
+        for wire in wires:
+            answer = await wire.rest()
+            assert re.findall(rb"HTTP/1\.1 (\d{3}) ", answer) == [b"408"]
+            wire.close()
+        one.sweep()
         await one.settled()

@@ -122,7 +122,7 @@ async def test_what_has_no_answer_yet_gets_one(
         if is_cold:
             await until(lambda: len(one.exchanges) == 1)
         else:
-            await asyncio.wait_for(begun.wait(), 10)
+            await asyncio.wait_for(begun.wait(), 60)
         remove(one)
 
         head, body = await wire.answer()

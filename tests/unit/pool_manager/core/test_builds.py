@@ -49,7 +49,7 @@ def test_a_build_takes_a_free_device_as_a_new_process() -> None:
 
     (launch,) = begun(play)
 
-    assert launch == Launch("r2", BUILD, "d0", "build", {})
+    assert launch == Launch("r2", BUILD, ("d0",), "build", {})
     assert play.replica("r1").state is State.STANDBY
     assert play.machine.cluster.ledger.free_share("d0") == 0.0
     assert play.machine.cluster.start_priority("r2").rank is Rank.BUILD
@@ -372,7 +372,7 @@ def test_a_build_of_an_earlier_manager_is_released() -> None:
     """It has no caller any more."""
     play = Play(devices=1, is_open=False)
 
-    commands = play.on(events.Found("r9", BUILD, "d0", "build"))
+    commands = play.on(events.Found("r9", BUILD, ("d0",), "build"))
 
     assert commands == [Release("r9", "its build ended with the earlier manager")]
     play.on(events.ReplicasListed())

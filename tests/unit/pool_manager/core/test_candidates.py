@@ -12,7 +12,7 @@ def opened(*charges: tuple[str, str]) -> Ledger:
     slots = [Device(id, "cpu", 1_000.0, "ram") for id in ("d1", "d0")]
     ledger = Ledger([Device("g1", "cuda"), Device("g2", "cuda"), *slots])
     for id, device in charges:
-        ledger.charge(id, device, 0.1, 0.0)
+        ledger.charge(id, (device,), 0.1, 0.0)
     return ledger
 
 
@@ -87,3 +87,17 @@ def test_a_table_without_some_pools_leaves_the_other_one_as_it_was() -> None:
 
     assert [bank for _, _, bank in others.floors()] == ["g2"]
     assert [bank for _, _, bank in table.floors()] == ["g1", "g2"]
+
+
+def test_a_candidate_on_several_devices_is_one_of_each_bank() -> None:
+    """Its end makes room on each of its devices, so it is in the floor of each bank."""
+    ledger = opened(("r2", "g1"))
+    ledger.charge("r1", ("g1", "g2"), 1.0, 0.0)
+
+    table = CandidateTable.of(ledger, {"r1": candidate(0.2), "r2": candidate(0.3)})
+    assert list(table.floors()) == [(0.2, "g1", "g1"), (0.2, "g2", "g2")]
+    table.put("r1", candidate(0.4))
+    assert list(table.floors()) == [(0.3, "g1", "g1"), (0.4, "g2", "g2")]
+
+    table.discard("r1")
+    assert list(table.floors()) == [(0.3, "g1", "g1")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pool_manager.core.cluster import COLD, GPU_STANDBY_MIB, STANDBY_KEY, STANDBY_MIB, Cluster
 from pool_manager.core.ledger import Charge, Need, Reservation
 from pool_manager.core.start_queue import Rank, StartPriority
-from pool_manager.core.state import Device, PoolSpec, Replica, State
+from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
 from registry.exchange import Demand, Load
 
 A1, A2, B = "default/a@1", "default/a@2", "default/b@1"
@@ -21,7 +23,7 @@ def host(*specs: PoolSpec) -> Cluster:
 
 
 def standby(id: str, state: State = State.STANDBY) -> Replica:
-    return Replica(id, STANDBY_KEY, "", "standby", 0.0, state, is_bound=False)
+    return Replica(id, STANDBY_KEY, (), "standby", 0.0, state, is_bound=False)
 
 
 def test_an_id_of_a_living_replica_is_not_given_again() -> None:
@@ -82,13 +84,13 @@ def test_a_forgotten_pool_leaves_nothing() -> None:
 def test_a_replica_takes_its_place_and_gives_it_back() -> None:
     """A replica is indexed and charged from its record until it is removed."""
     there = host(PoolSpec(A1, share=0.5, memory_mib=700.0))
-    replica = Replica("r1", A1, "gpu", "serve", 0.0)
+    replica = Replica("r1", A1, ("gpu",), "serve", 0.0)
     there.pools[A1].quiet_until_s = 100.0
 
     there.add(replica)
     assert there.find("r1") is replica
     assert list(there.replicas()) == [replica]
-    assert there.ledger.charge_of("r1") == Charge("gpu", "gpu", 0.5, 700.0)
+    assert there.ledger.charge_of("r1") == Charge(("gpu",), ("gpu",), 0.5, 700.0)
     assert there.pools[A1].quiet_until_s == 0.0
 
     there.remove(replica)
@@ -104,7 +106,7 @@ def test_a_standby_takes_memory_of_the_cpu_only() -> None:
     there.add(standby("s1"))
 
     assert there.standby_bank() == "ram"
-    assert there.ledger.charge_of("s1") == Charge("", "ram", 0.0, STANDBY_MIB)
+    assert there.ledger.charge_of("s1") == Charge((), ("ram",), 0.0, STANDBY_MIB)
     assert Cluster([GPU]).standby_bank() == ""
 
 
@@ -133,12 +135,12 @@ def test_an_assigned_standby_is_a_replica_of_its_pool() -> None:
     one = standby("s1")
     there.add(one)
 
-    there.assign(one, there.pools[A1], "d0")
+    there.assign(one, there.pools[A1], ("d0",))
 
-    assert (one.pool, one.device, one.role) == (A1, "d0", "serve")
+    assert (one.pool, one.devices, one.role) == (A1, ("d0",), "serve")
     assert there.pools[STANDBY_KEY].replicas == {}
     assert there.pools[A1].replicas == {"s1": one}
-    assert there.ledger.charge_of("s1") == Charge("d0", "ram", 1.0, 700.0)
+    assert there.ledger.charge_of("s1") == Charge(("d0",), ("ram",), 1.0, 700.0)
     assert there.changed == {STANDBY_KEY, A1}
 
 
@@ -175,8 +177,8 @@ def test_everybody_on_a_device_is_known() -> None:
     there = host(PoolSpec(A1))
     there.keep_standbys("", 1)
     there.keep_standbys("gpu", 1)
-    waiting = Replica("s2", "standby/gpu", "gpu", "standby", 0.0, is_bound=False)
-    one = Replica("r1", A1, "gpu", "serve", 0.0)
+    waiting = Replica("s2", "standby/gpu", ("gpu",), "standby", 0.0, is_bound=False)
+    one = Replica("r1", A1, ("gpu",), "serve", 0.0)
     for replica in (standby("s1"), waiting, one):
         there.add(replica)
 
@@ -190,10 +192,10 @@ def test_a_trial_takes_what_others_leave() -> None:
     """A trial takes all of an empty device, the rest of a shared one, and nothing if nothing is
     left."""
     there = host(PoolSpec(A1, share=0.4), PoolSpec(B, role="trial", share=0.1))
-    there.add(Replica("r1", A1, "gpu", "serve", 0.0))
+    there.add(Replica("r1", A1, ("gpu",), "serve", 0.0))
 
     for id, device in (("t1", "gpu"), ("t2", "d0"), ("t3", "gpu")):
-        there.add(Replica(id, B, device, "trial", 0.0))
+        there.add(Replica(id, B, (device,), "trial", 0.0))
 
     shares = [there.ledger.charge_of(id).share for id in ("t1", "t2", "t3")]
     assert shares == [0.6, 1.0, 0.0]
@@ -204,7 +206,7 @@ def test_a_claim_can_be_given_up() -> None:
     """Releasing a reservation frees its device; without a reservation nothing happens."""
     there = host(PoolSpec(A1))
     pool = there.pools[A1]
-    pool.reservation = Reservation(there.need(pool), "gpu", (), 0.0)
+    pool.reservation = Reservation(there.need(pool), ("gpu",), (), 0.0)
     there.ledger.reserve(pool.reservation)
 
     there.unreserve(pool)
@@ -220,7 +222,7 @@ def test_a_start_is_as_urgent_as_who_waits_for_it() -> None:
     there.keep_standbys("", 1)
     there.add(standby("s1", State.STARTING))
     for id, key in (("r1", A1), ("r2", B)):
-        there.add(Replica(id, key, "d0", "serve", 50.0))
+        there.add(Replica(id, key, ("d0",), "serve", 50.0))
     before = there.start_priority("r1")
     there.demand.update(Demand("w", 1, True, {A1: Load(1, 0, 3.0), B: Load(1, 1, 0.5)}), 100.0)
     there.pools[A1].observe_load(1, 0, 3.0, 100.0)
@@ -235,3 +237,52 @@ def test_a_start_is_as_urgent_as_who_waits_for_it() -> None:
         replica.state = State.LOADING
     assert there.start_priority("r1").rank is Rank.SHORT
     assert there.start_priority("r2").rank is Rank.WAITER
+
+
+def on_two(there: Cluster, key: str = A1, role: Role = "serve") -> Replica:
+    """A replica on two GPUs of a cluster."""
+    replica = Replica("r1", key, ("gpu", "gpu2"), role, 0.0)
+    there.add(replica)
+    return replica
+
+
+def two_gpus(*specs: PoolSpec) -> Cluster:
+    made = Cluster([GPU, replace(GPU, id="gpu2", bank="gpu2"), CPU])
+    for spec in specs:
+        made.define(spec)
+    return made
+
+
+def test_a_replica_on_several_devices_is_found_by_any() -> None:
+    """It is on each of its devices; the first stands for all where one is shown."""
+    there = two_gpus(PoolSpec(A1))
+    replica = on_two(there)
+
+    assert there.on("gpu") == there.on("gpu2") == [replica]
+    assert replica.first_device == "gpu"
+    assert there.keepers(there.pools[A1]) == {}
+    there.define(PoolSpec(A1, min=1))
+    replica.state = State.READY
+    assert there.keepers(there.define(PoolSpec(B))) == {
+        "gpu": {"r1": "default/a"},
+        "gpu2": {"r1": "default/a"},
+    }
+
+
+def test_a_trial_on_several_devices_takes_what_is_left_on_each() -> None:
+    """Its share is the least that others leave; devices that are not known do not count."""
+    there = two_gpus(PoolSpec(A1, share=0.4), PoolSpec(B, role="trial"))
+    there.add(Replica("r2", A1, ("gpu2",), "serve", 0.0))
+    on_two(there, B, "trial")
+
+    assert there.ledger.charge_of("r1").share == 0.6
+
+
+def test_a_second_session_needs_memory_on_each_device() -> None:
+    """What the fullest of its devices has free decides."""
+    there = two_gpus(PoolSpec(A1, memory_mib=3_000.0), PoolSpec(B, memory_mib=5_000.0))
+    replica = on_two(there)
+    there.add(Replica("r2", B, ("gpu2",), "serve", 0.0))
+    replica.state = State.READY
+
+    assert "need 3000 MiB more, 1744 are free" in there.begin_upgrade("r1")

@@ -404,7 +404,7 @@ def test_a_trial_begins_anew_elsewhere() -> None:
     play = FleetPlay(far=[FAR_GPU], near=1)
     play.demand()
     play.on(events.PoolDefined(PoolSpec(A, role="trial", may_rerun=False)))
-    assert play.replica("r1").device == "gpu2/GPU-1"
+    assert play.replica("r1").devices == ("gpu2/GPU-1",)
 
     assert play.down() == []
     assert play.state("r1") == "releasing"
@@ -418,7 +418,7 @@ def test_a_trial_ends_if_no_other_host_can_run_it() -> None:
     play = FleetPlay(far=[FAR_GPU], near=1)
     play.demand()
     play.on(events.PoolDefined(PoolSpec(A, role="trial", device_kind="cuda")))
-    assert play.replica("r1").device == "gpu2/GPU-1"
+    assert play.replica("r1").devices == ("gpu2/GPU-1",)
     play.down()
     assert play.tick(PAUSE_S) == []
 
@@ -482,7 +482,7 @@ def test_a_replica_without_its_device_is_released() -> None:
 def test_a_trial_of_an_earlier_manager_is_released_with_the_host() -> None:
     """Its deploy is gone; its release waits for the host."""
     play = FleetPlay(MODEL, is_up=False)
-    assert play.on(events.Found("old", A, "gpu2/d0", "trial", "gpu2")) == []
+    assert play.on(events.Found("old", A, ("gpu2/d0",), "trial", "gpu2")) == []
 
     assert play.up("old") == [Release("old", "its deploy ended with the earlier manager")]
 

@@ -106,7 +106,7 @@ def test_a_cordoned_device_gets_nothing() -> None:
     assert play.machine.cordons() == {"g1": "XID 48"}
     assert play.hear({A: RUNS, B: HELD}, PREEMPT_AFTER_S) == []
     assert play.hear({A: RUNS, B: HELD}, RESIDENCY_S) == [Drain("r1", None)]
-    assert play.pool("b").reservation.device == "g2"  # type: ignore[union-attr]
+    assert play.pool("b").reservation.devices == ("g2",)  # type: ignore[union-attr]
 
 
 def test_who_was_to_get_the_device_looks_elsewhere() -> None:
@@ -115,10 +115,10 @@ def test_who_was_to_get_the_device_looks_elsewhere() -> None:
     play.warm(a="r1")
     play.warm(b="r2")
     play.demand(1.0, c=1)
-    assert play.pool("c").reservation.device == "g1"  # type: ignore[union-attr]
+    assert play.pool("c").reservation.devices == ("g1",)  # type: ignore[union-attr]
 
     assert play.on(GONE) == [Release("r1", "g1 is gone: XID 79"), Drain("r2", 0.001)]
-    assert play.pool("c").reservation.device == "g2"  # type: ignore[union-attr]
+    assert play.pool("c").reservation.devices == ("g2",)  # type: ignore[union-attr]
 
 
 def test_a_device_that_is_back_is_used() -> None:
@@ -158,7 +158,7 @@ def test_what_is_gone_stays_gone_until_it_is_back() -> None:
     play.on(GONE)
     play.on(UNFIT)
 
-    assert play.on(events.Found("old", A, "g1")) == [Release("old", "g1 is gone: XID 48")]
+    assert play.on(events.Found("old", A, ("g1",))) == [Release("old", "g1 is gone: XID 48")]
 
 
 @pytest.mark.parametrize("event", [GONE, UNFIT])
@@ -206,7 +206,7 @@ def test_a_found_replica_may_say_what_it_does_first() -> None:
     that no request is lost."""
     play = Play(PoolSpec(A), devices=[G1, G2], is_open=False)
     play.on(UNFIT)
-    play.on(events.Found("old", A, "g1"))
+    play.on(events.Found("old", A, ("g1",)))
     play.on(events.ReplicasListed())
     assert play.run(a=1) == []
     assert play.on(events.Greeted("old", {}, loaded=True)) == []
@@ -220,7 +220,7 @@ def test_a_found_replica_may_say_what_it_does_first() -> None:
 def test_nobody_is_asked_to_go_on_a_half_known_world() -> None:
     """Before decisions have begun, only replicas on lost devices are released; none is drained."""
     play = Play(PoolSpec(A), devices=[G1, G2], gpu_standbys=1, is_open=False)
-    play.on(events.Found("old", "", "g1", "standby"))
+    play.on(events.Found("old", "", ("g1",), "standby"))
 
     assert play.on(UNFIT) == []
     play.on(events.ReplicasListed())
@@ -238,4 +238,14 @@ def test_standbys_go_with_their_device_and_come_back_with_it(event: events.Devic
     assert isinstance(release, Release)
     play.on(events.Released("r1"))
     assert play.tick(10.0) == []
-    assert play.on(BACK) == [Launch("r2", "", "g1", "standby", {})]
+    assert play.on(BACK) == [Launch("r2", "", ("g1",), "standby", {})]
+
+
+def test_a_replica_ends_with_one_of_its_devices() -> None:
+    """A replica on several devices is released when one of them is gone."""
+    play = Play(PoolSpec(A), devices=[G1, G2])
+    play.on(events.Found("old", A, ("g1", "g2")))
+
+    commands = play.on(events.DeviceLost("g2", "XID 79", is_gone=True))
+
+    assert commands == [Release("old", "g2 is gone: XID 79")]

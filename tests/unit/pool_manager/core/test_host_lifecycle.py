@@ -28,8 +28,8 @@ def test_a_host_joins() -> None:
 
     commands = play.up()
 
-    assert [(c.id, c.device, c.host) for c in commands if isinstance(c, Launch)] == [
-        ("r1", "gpu2/d0", HOST)
+    assert [(c.id, c.devices, c.host) for c in commands if isinstance(c, Launch)] == [
+        ("r1", ("gpu2/d0",), HOST)
     ]
     assert (play.host.state, play.host.driver, play.host.rtt_s) == ("up", "docker", 0.001)
     assert play.machine.cluster.host_of("r1") == HOST
@@ -339,7 +339,7 @@ def test_replicas_on_an_undefined_host_are_abandoned() -> None:
     """The host of an earlier manager's replica was removed meanwhile. The replica is kept until the
     host would be gone, in case that it is defined later."""
     play = Play(MODEL)
-    play.on(events.Found("old", A, "gpu2/d0", "serve", HOST))
+    play.on(events.Found("old", A, ("gpu2/d0",), "serve", HOST))
     assert play.machine.cluster.hosts[HOST].is_removed
     assert play.tick(HOST_LOST_S - 1.0) == []
 
@@ -357,11 +357,11 @@ def test_each_host_keeps_its_standbys() -> None:
     play = FleetPlay(MODEL, near=1, far=far, standbys=1, gpu_standbys=1)
     commands = play.demand() + play.tick()
 
-    started = {(c.device, c.host): c.id for c in commands if isinstance(c, Launch)}
-    assert started.keys() == {("", LOCAL_HOST), ("", HOST), ("gpu2/GPU-1", HOST)}
+    started = {(c.devices, c.host): c.id for c in commands if isinstance(c, Launch)}
+    assert started.keys() == {((), LOCAL_HOST), ((), HOST), (("gpu2/GPU-1",), HOST)}
     ledger = play.machine.cluster.ledger
-    assert ledger.charge_of(started["", HOST]) == Charge("", "gpu2/ram", 0.0, STANDBY_MIB)
-    assert ledger.charge_of(started["gpu2/GPU-1", HOST]).memory_mib == GPU_STANDBY_MIB
+    assert ledger.charge_of(started[(), HOST]) == Charge((), ("gpu2/ram",), 0.0, STANDBY_MIB)
+    assert ledger.charge_of(started[("gpu2/GPU-1",), HOST]).memory_mib == GPU_STANDBY_MIB
     assert play.machine.pools.keys() == {
         A,
         "standby/cpu",
@@ -388,7 +388,7 @@ def test_a_standby_is_used_on_its_own_host() -> None:
 
     (told,) = (one for one in play.demand(a=1) if isinstance(one, Assign))
 
-    assert (told.id, told.device) == (ids[HOST], "gpu2/d0")
+    assert (told.id, told.devices) == (ids[HOST], ("gpu2/d0",))
     assert play.machine.cluster.wakes_by_standby(play.pool("a"))
 
 
@@ -415,11 +415,11 @@ def test_a_standby_found_before_its_host_is_charged_when_that_is_up() -> None:
     play = FleetPlay(standbys=1, is_up=False)
     play.found("old", "", "")
     ledger = play.machine.cluster.ledger
-    assert ledger.charge_of("old") == Charge("", "", 0.0, STANDBY_MIB)
+    assert ledger.charge_of("old") == Charge((), ("",), 0.0, STANDBY_MIB)
 
     assert play.up("old") == []
 
-    assert ledger.charge_of("old").bank == "gpu2/ram"
+    assert ledger.charge_of("old").banks == ("gpu2/ram",)
     assert play.contact("old") == "expected"
 
 

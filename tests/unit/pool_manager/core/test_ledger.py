@@ -21,9 +21,9 @@ def test_what_is_charged_is_on_its_device_and_in_its_bank() -> None:
     share."""
     ledger = Ledger([*CPUS, GPU])
 
-    ledger.charge("r1", "d0", 0.5, 300.0)
+    ledger.charge("r1", ("d0",), 0.5, 300.0)
 
-    assert ledger.charge_of("r1") == Charge("d0", "ram", 0.5, 300.0)
+    assert ledger.charge_of("r1") == Charge(("d0",), ("ram",), 0.5, 300.0)
     assert ledger.on("d0") == ["r1"]
     assert ledger.in_bank("ram") == ["r1"]
     assert (ledger.on("d1"), ledger.in_bank("gpu")) == ([], [])
@@ -33,8 +33,8 @@ def test_what_is_charged_is_on_its_device_and_in_its_bank() -> None:
 def test_what_is_released_is_free() -> None:
     """A released replica holds nothing; releasing it twice has no effect."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", "d0", 1.0, 0.1)
-    ledger.charge("r2", "d1", 1.0, 0.2)
+    ledger.charge("r1", ("d0",), 1.0, 0.1)
+    ledger.charge("r2", ("d1",), 1.0, 0.2)
 
     for id in ("r1", "r2", "r2"):
         ledger.release(id)
@@ -47,7 +47,7 @@ def test_the_device_free_for_longest_comes_first() -> None:
     """Devices are used in rotation, so that one on which starts fail is not tried again and
     again."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", "d0", 1.0, 0.0)
+    ledger.charge("r1", ("d0",), 1.0, 0.0)
     ledger.release("r1")
 
     assert ledger.empty() == ["d1", "d0"]
@@ -57,9 +57,9 @@ def test_a_second_charge_replaces_the_first() -> None:
     """A second charge of the same replica replaces the first."""
     ledger = Ledger([*CPUS, GPU])
     ledger.charge_bank("r1", "ram", 80.0)
-    assert ledger.charge_of("r1") == Charge("", "ram", 0.0, 80.0)
+    assert ledger.charge_of("r1") == Charge((), ("ram",), 0.0, 80.0)
 
-    ledger.charge("r1", "d1", 1.0, 300.0)
+    ledger.charge("r1", ("d1",), 1.0, 300.0)
     assert ledger.free_mib("ram", "a") == FREE_MIB - 300
     ledger.charge_bank("r1", "gpu", 80.0)
     assert ledger.free_mib("ram", "a") == FREE_MIB
@@ -68,11 +68,11 @@ def test_a_second_charge_replaces_the_first() -> None:
 def test_what_was_measured_is_charged() -> None:
     """A larger measurement leaves less for others, possibly less than nothing."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", "d0", 0.5, 100.0)
+    ledger.charge("r1", ("d0",), 0.5, 100.0)
 
     ledger.recharge("r1", 900.0)
 
-    assert ledger.charge_of("r1") == Charge("d0", "ram", 0.5, 900.0)
+    assert ledger.charge_of("r1") == Charge(("d0",), ("ram",), 0.5, 900.0)
     assert ledger.free_mib("ram", "a") == FREE_MIB - 900
     assert not ledger.fits_memory("d1", need(1.0))
     assert ledger.fits_memory("d1", need(0.0)), "a slot alone takes no memory"
@@ -82,9 +82,9 @@ def test_a_device_that_is_no_more_is_charged_to_nobody() -> None:
     """A replica on an unknown device is charged to no device."""
     ledger = Ledger(CPUS)
 
-    ledger.charge("old", "gone", 1.0, 100.0)
+    ledger.charge("old", ("gone",), 1.0, 100.0)
 
-    assert ledger.charge_of("old") == Charge("gone", "", 1.0, 100.0)
+    assert ledger.charge_of("old") == Charge(("gone",), ("",), 1.0, 100.0)
     assert ledger.empty() == ["d0", "d1"]
     ledger.release("old")
     assert ledger.in_bank("") == []
@@ -107,7 +107,7 @@ def test_shares_add_up_to_one_device(shares: list[float], share: float, expected
     none."""
     ledger = Ledger([GPU])
     for number, other in enumerate(shares):
-        ledger.charge(f"r{number}", "gpu", other, 0.0)
+        ledger.charge(f"r{number}", ("gpu",), other, 0.0)
 
     assert ledger.fits_share("gpu", need(share=share)) == expected
 
@@ -116,7 +116,7 @@ def test_who_leaves_leaves_its_share_and_memory() -> None:
     """A device is judged without the share and memory of replicas that leave; unknown ids are
     ignored."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", "d0", 1.0, 700.0)
+    ledger.charge("r1", ("d0",), 1.0, 700.0)
 
     assert not ledger.fits("d0", need(700.0))
     assert ledger.fits("d0", need(700.0), ["r1", "r9"])
@@ -126,7 +126,7 @@ def test_who_leaves_leaves_its_share_and_memory() -> None:
 def test_memory_is_that_of_the_bank_less_a_reserve() -> None:
     """Slots of one bank share its memory, and some of it is kept free."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", "d0", 1.0, 300.0)
+    ledger.charge("r1", ("d0",), 1.0, 300.0)
 
     assert ledger.fits_memory("d1", need(FREE_MIB - 300))
     assert not ledger.fits_memory("d1", need(FREE_MIB - 299))
@@ -155,7 +155,7 @@ def test_a_claimed_device_is_for_one_pool() -> None:
     """A reserved device is refused to other pools, whatever room it has, until the reservation
     ends."""
     ledger = Ledger([GPU])
-    reservation = Reservation(need(pool="a"), "gpu", (), 0.0)
+    reservation = Reservation(need(pool="a"), ("gpu",), (), 0.0)
 
     ledger.reserve(reservation)
     assert ledger.reservations == {"gpu": reservation}
@@ -170,9 +170,9 @@ def test_a_claimed_device_is_for_one_pool() -> None:
 def test_a_claim_keeps_the_memory_its_victims_leave() -> None:
     """Memory freed by one victim stays reserved while the reservation waits for the second."""
     ledger = Ledger(CPUS)
-    ledger.charge("v1", "d0", 1.0, 300.0)
-    ledger.charge("v2", "d1", 1.0, 300.0)
-    reservation = Reservation(need(500.0, pool="a"), "d0", ("v1", "v2"), 0.0)
+    ledger.charge("v1", ("d0",), 1.0, 300.0)
+    ledger.charge("v2", ("d1",), 1.0, 300.0)
+    reservation = Reservation(need(500.0, pool="a"), ("d0",), ("v1", "v2"), 0.0)
     ledger.reserve(reservation)
     assert ledger.free_mib("ram", "b") == FREE_MIB - 600
 
@@ -187,7 +187,7 @@ def test_a_claim_keeps_the_memory_its_victims_leave() -> None:
 def test_a_claim_for_no_device_keeps_nothing() -> None:
     """A reservation without a device (only `max` in the way) reserves nothing in the ledger."""
     ledger = Ledger(CPUS)
-    reservation = Reservation(need(500.0), "", ("v1",), 0.0)
+    reservation = Reservation(need(500.0), (), ("v1",), 0.0)
 
     ledger.reserve(reservation)
     assert ledger.reservations == {}
@@ -233,11 +233,11 @@ def test_what_is_left_of_a_device() -> None:
     """A need that takes the rest of a device fits as long as any share is left."""
     ledger = Ledger([GPU])
     rest = Need("a", takes_rest=True)
-    ledger.charge("r1", "gpu", 0.7, 0.0)
+    ledger.charge("r1", ("gpu",), 0.7, 0.0)
     assert ledger.free_share("gpu") == pytest.approx(0.3)
     assert ledger.fits_share("gpu", rest)
 
-    ledger.charge("r2", "gpu", 0.3, 0.0)
+    ledger.charge("r2", ("gpu",), 0.3, 0.0)
 
     assert not ledger.fits_share("gpu", rest)
     assert ledger.fits_share("gpu", rest, ["r2"])
@@ -267,12 +267,12 @@ def test_devices_are_added_and_removed() -> None:
     until they are released."""
     there = Device("gpu2/d0", "cpu", 1_000, "gpu2/ram", "gpu2")
     ledger = Ledger(CPUS)
-    ledger.charge("r1", "gpu2/d0", 1.0, 100.0)
-    ledger.charge("r2", "d0", 1.0, 100.0)
+    ledger.charge("r1", ("gpu2/d0",), 1.0, 100.0)
+    ledger.charge("r2", ("d0",), 1.0, 100.0)
 
     ledger.add_devices([there])
 
-    assert ledger.charge_of("r1").bank == "gpu2/ram"
+    assert ledger.charge_of("r1").banks == ("gpu2/ram",)
     assert ledger.on("gpu2/d0") == ["r1"]
     assert ledger.empty() == ["d1"]
     assert ledger.free_mib("gpu2/ram", "a") == FREE_MIB - 100.0
@@ -294,9 +294,77 @@ def test_devices_are_added_and_removed() -> None:
 def test_a_device_gets_other_settings() -> None:
     """A known device that is added again takes its new size; its replicas stay."""
     ledger = Ledger([GPU])
-    ledger.charge("r1", "gpu", 0.5, 100.0)
+    ledger.charge("r1", ("gpu",), 0.5, 100.0)
 
     ledger.add_devices([Device("gpu", "cuda", 5_000)])
 
     assert ledger.on("gpu") == ["r1"]
     assert ledger.free_mib("gpu", "a") == 5_000 - RESERVE_MIB - 100.0
+
+
+GPUS = [Device(id, "cuda", 10_000) for id in ("g1", "g2", "g3")]
+
+
+def test_a_replica_on_several_devices_has_the_same_of_each() -> None:
+    """Its share and its memory are charged on each device and in each bank, and given back there;
+    a measured value replaces the memory of all."""
+    ledger = Ledger(GPUS)
+
+    ledger.charge("r1", ("g1", "g3"), 1.0, 3_000.0)
+    ledger.recharge("r1", 4_000.0)
+
+    assert ledger.charge_of("r1") == Charge(("g1", "g3"), ("g1", "g3"), 1.0, 4_000.0)
+    assert (ledger.on("g1"), ledger.on("g2"), ledger.on("g3")) == (["r1"], [], ["r1"])
+    assert [ledger.free_share(one.id) for one in GPUS] == [0.0, 1.0, 0.0]
+    left = [10_000 - RESERVE_MIB - used for used in (4_000, 0, 4_000)]
+    assert [ledger.free_mib(one.id, "b") for one in GPUS] == left
+    ledger.release("r1")
+    assert ledger.empty() == ["g2", "g1", "g3"]
+    assert {ledger.free_mib(one.id, "b") for one in GPUS} == {10_000 - RESERVE_MIB}
+
+
+def test_devices_of_one_bank_are_charged_the_memory_of_each() -> None:
+    """The memory of a charge is that for each of its devices."""
+    ledger = Ledger(CPUS)
+
+    ledger.charge("r1", ("d0", "d1"), 1.0, 100.0)
+
+    assert ledger.in_bank("ram") == ["r1"]
+    assert ledger.free_mib("ram", "b") == FREE_MIB - 200
+    assert ledger.free_mib("ram", "b", ["r1"]) == FREE_MIB
+    ledger.release("r1")
+    assert ledger.free_mib("ram", "b") == FREE_MIB
+
+
+def test_a_charge_follows_the_devices_that_become_known() -> None:
+    """An adopted replica is charged to the bank of each of its devices once that is known."""
+    ledger = Ledger([GPUS[0]])
+    ledger.charge("r1", ("g1", "g2"), 1.0, 100.0)
+    ledger.charge_bank("s1", "g1", 80.0)
+    assert ledger.charge_of("r1").banks == ("g1", "")
+
+    ledger.add_devices([GPUS[1]])
+
+    assert ledger.charge_of("r1").banks == ("g1", "g2")
+    assert (ledger.on("g2"), ledger.charge_of("s1").banks) == (["r1"], ("g1",))
+
+
+def test_a_claim_of_several_devices_keeps_all_of_them() -> None:
+    """Each of its devices is refused to other pools, with the memory that the victims free there;
+    a host has the reservation once."""
+    ledger = Ledger(GPUS)
+    ledger.charge("v1", ("g1", "g2"), 1.0, 4_000.0)
+    reservation = Reservation(need(6_000.0, pool="a"), ("g1", "g2"), ("v1",), 0.0)
+
+    ledger.reserve(reservation)
+
+    assert ledger.reservations == {"g1": reservation, "g2": reservation}
+    assert ledger.reserved_on("local") == [reservation]
+    free = [10_000 - RESERVE_MIB - used for used in (6_000, 6_000, 0)]
+    assert [ledger.free_mib(one.id, "b") for one in GPUS] == free
+    ledger.unreserve(reservation)
+    assert (ledger.reservations, ledger.take_given_up()) == ({}, False)
+    ledger.reserve(reservation)
+    ledger.take_given_up()
+    ledger.unreserve(reservation)
+    assert ledger.take_given_up()

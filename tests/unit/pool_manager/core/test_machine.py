@@ -87,7 +87,7 @@ def test_a_start_comes_before_its_launch() -> None:
 
     (launch,) = play.demand(a=1)
 
-    assert launch == Launch("r1", A, "d0", "serve", {"place": 0.0})
+    assert launch == Launch("r1", A, ("d0",), "serve", {"place": 0.0})
     assert play.state("r1") == "starting"
 
 
@@ -258,7 +258,7 @@ def test_what_is_ready_is_published() -> None:
     play.on(events.Loaded("r1", 4, False, 80.0, {"load": 5.0}))
 
     assert play.published == [{A}]
-    endpoint = ReplicaEndpoint("r1", "", 4, False, "d0", {"load": 5.0})
+    endpoint = ReplicaEndpoint("r1", "", 4, False, ("d0",), {"load": 5.0})
     assert play.machine.endpoints(A, play.now).replicas == [endpoint]
     assert play.machine.endpoints(A, play.now).state == "warm"
 
@@ -290,7 +290,7 @@ def test_a_full_house_evicts_who_is_idle() -> None:
 
     play.on(events.Lost("r1", "exit 0"), 0.5)
     (launch,) = play.on(events.Released("r1"))
-    assert launch == Launch("r3", C, "d0", "serve", {"place": 0.0, "evict": 500.0})
+    assert launch == Launch("r3", C, ("d0",), "serve", {"place": 0.0, "evict": 500.0})
 
 
 def test_who_refused_to_make_room_does_not_block_the_waiter() -> None:
@@ -402,7 +402,7 @@ def test_a_missing_kind_of_device_is_said() -> None:
 def test_found_replicas_are_kept() -> None:
     """An adopted replica keeps serving, and no second one is started."""
     play = Play(PoolSpec(A), is_open=False)
-    play.on(events.Found("old", A, "d1"))
+    play.on(events.Found("old", A, ("d1",)))
     play.on(events.ReplicasListed())
     assert play.demand(a=1) == []
 
@@ -417,7 +417,7 @@ def test_a_found_replica_without_a_function_goes() -> None:
     """An adopted replica of a removed function is released and its pool removed."""
     play = Play(is_open=False)
 
-    assert play.on(events.Found("old", A, "d0")) == [Release("old", "the pool was removed")]
+    assert play.on(events.Found("old", A, ("d0",))) == [Release("old", "the pool was removed")]
     play.on(events.Released("old"))
     assert play.machine.pools == {}
 
@@ -558,7 +558,7 @@ def test_a_pool_is_decided_on_once_that_is_allowed() -> None:
     """The wanted number of a pool whose adopted replicas meet its floor is decided without an event
     about it."""
     play = Play(PoolSpec(A, min=1), is_open=False)
-    play.on(events.Found("old", A, "d0"))
+    play.on(events.Found("old", A, ("d0",)))
     play.on(events.ReplicasListed())
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 80.0, {}))
@@ -748,3 +748,12 @@ def test_a_wait_for_a_start_is_settled_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert settled == [A]
     assert play.pool("a").wanted_reason.startswith("2 held")
     assert play.pool("a").waiting_since_s == began_s
+
+
+def test_the_first_known_device_stands_for_all() -> None:
+    """Devices that are not known (any more) are passed over; a replica without one has none."""
+    machine = Play(PoolSpec(A)).machine
+
+    assert machine.first_device(("gone", "d1", "d0")) == machine.devices["d1"]
+    assert machine.first_device(("gone",)) is None
+    assert machine.first_device(()) is None

@@ -30,8 +30,8 @@ def need(share: float = 1.0, memory_mib: float = 0.0, kind: str = "any") -> Need
 def house(*charges: tuple[str, str, float, float], devices: list[Device] = GPUS) -> Ledger:
     """A ledger with replicas given as (id, device, share, MiB)."""
     ledger = Ledger(devices)
-    for charge in charges:
-        ledger.charge(*charge)
+    for id, device, share, memory_mib in charges:
+        ledger.charge(id, (device,), share, memory_mib)
     return ledger
 
 
@@ -85,8 +85,8 @@ def test_the_cheapest_goes() -> None:
     """Of replicas that each suffice, the cheapest is chosen."""
     ledger = house(("r1", "g1", 1.0, 0.0), ("r2", "g2", 1.0, 0.0))
 
-    assert plan(need(), ledger, candidates(r1=2.0, r2=1.0)) == EvictionPlan("g2", ("r2",))
-    assert plan(need(), ledger, candidates(r1=2.0)) == EvictionPlan("g1", ("r1",))
+    assert plan(need(), ledger, candidates(r1=2.0, r2=1.0)) == EvictionPlan(("g2",), ("r2",))
+    assert plan(need(), ledger, candidates(r1=2.0)) == EvictionPlan(("g1",), ("r1",))
     assert plan(need(), ledger, {}) is None
 
 
@@ -94,9 +94,11 @@ def test_a_set_is_judged_by_its_sum() -> None:
     """One expensive replica may be cheaper than two cheap ones together."""
     ledger = house(("a1", "g1", 0.5, 0.0), ("a2", "g1", 0.5, 0.0), ("b1", "g2", 1.0, 0.0))
 
-    assert plan(need(), ledger, candidates(a1=2.0, a2=2.0, b1=3.0)) == EvictionPlan("g2", ("b1",))
+    assert plan(need(), ledger, candidates(a1=2.0, a2=2.0, b1=3.0)) == EvictionPlan(
+        ("g2",), ("b1",)
+    )
     assert plan(need(), ledger, candidates(a1=2.0, a2=2.0, b1=5.0)) == EvictionPlan(
-        "g1", ("a1", "a2")
+        ("g1",), ("a1", "a2")
     )
 
 
@@ -105,7 +107,7 @@ def test_who_proved_superfluous_stays() -> None:
     ledger = house(("a1", "g1", 0.1, 1_000.0), ("a2", "g1", 0.1, 8_000.0), devices=GPUS[:1])
 
     assert plan(need(0.1, 5_000.0), ledger, candidates(a1=1.0, a2=2.0)) == EvictionPlan(
-        "g1", ("a2",)
+        ("g1",), ("a2",)
     )
 
 
@@ -114,7 +116,7 @@ def test_nobody_goes_in_vain() -> None:
     ledger = house(("a1", "g1", 0.5, 0.0), ("busy", "g1", 0.5, 0.0), devices=GPUS[:1])
 
     assert plan(need(), ledger, candidates(a1=1.0)) is None
-    assert plan(need(0.5), ledger, candidates(a1=1.0)) == EvictionPlan("g1", ("a1",))
+    assert plan(need(0.5), ledger, candidates(a1=1.0)) == EvictionPlan(("g1",), ("a1",))
     assert plan(need(0.5, 20_000.0), ledger, candidates(a1=1.0)) is None
 
 
@@ -122,11 +124,11 @@ def test_memory_may_come_from_another_device_of_the_bank() -> None:
     """A CPU slot without enough memory gets it from an idle replica on another slot."""
     ledger = house(("a1", "c1", 1.0, 1_500.0), ("busy", "c2", 0.5, 100.0), devices=CPUS)
 
-    assert plan(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) == EvictionPlan("c1", ("a1",))
-    ledger.charge("tied", "c1", 0.0, 0.0)
+    assert plan(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) == EvictionPlan(("c1",), ("a1",))
+    ledger.charge("tied", ("c1",), 0.0, 0.0)
     assert plan(need(0.5, 1_000.0), ledger, candidates(a1=1.0)) in (
-        EvictionPlan("c1", ("a1",)),
-        EvictionPlan("c2", ("a1",)),
+        EvictionPlan(("c1",), ("a1",)),
+        EvictionPlan(("c2",), ("a1",)),
     )
 
 
@@ -136,7 +138,7 @@ def test_a_standby_goes_first() -> None:
     ledger.charge_bank("s1", "ram", 80.0)
     costs = candidates(a1=0.1) | {"s1": Candidate("standby", 0.0, 1)}
 
-    assert plan(need(memory_mib=700.0), ledger, costs) == EvictionPlan("c2", ("s1",))
+    assert plan(need(memory_mib=700.0), ledger, costs) == EvictionPlan(("c2",), ("s1",))
     assert plan(need(memory_mib=700.0, kind="cuda"), ledger, costs) is None
 
 
@@ -156,16 +158,16 @@ def test_a_floor_is_kept_wherever_its_replicas_are() -> None:
     ledger = house(("a1", "g1", 1.0, 0.0), ("a2", "g2", 0.5, 0.0), ("a3", "g2", 0.5, 0.0))
     pool = {id: Candidate("a", 1.0, 1) for id in ("a1", "a2", "a3")}
 
-    assert plan(need(), ledger, pool) == EvictionPlan("g1", ("a1",))
+    assert plan(need(), ledger, pool) == EvictionPlan(("g1",), ("a1",))
     del pool["a1"]
     assert plan(need(), ledger, pool) is None
-    assert plan(need(0.5), ledger, pool) == EvictionPlan("g2", ("a2",))
+    assert plan(need(0.5), ledger, pool) == EvictionPlan(("g2",), ("a2",))
 
 
 def test_a_device_claimed_by_another_is_not_cleared() -> None:
     """A device reserved for another pool is not cleared."""
     ledger = house(("r1", "g1", 1.0, 0.0), devices=GPUS[:1])
-    ledger.reserve(Reservation(Need("other"), "g1", ("r1",), 0.0))
+    ledger.reserve(Reservation(Need("other"), ("g1",), ("r1",), 0.0))
 
     assert plan(need(), ledger, candidates(r1=1.0)) is None
 
@@ -174,7 +176,7 @@ def test_one_on_a_device_that_is_no_more_makes_no_room() -> None:
     """An adopted replica on an unknown device makes no room."""
     ledger = house(("old", "gone", 1.0, 100.0), ("r1", "g1", 1.0, 0.0), devices=GPUS[:1])
 
-    assert plan(need(), ledger, candidates(old=0.1, r1=1.0)) == EvictionPlan("g1", ("r1",))
+    assert plan(need(), ledger, candidates(old=0.1, r1=1.0)) == EvictionPlan(("g1",), ("r1",))
 
 
 def test_why_there_is_no_place_is_said() -> None:
@@ -235,7 +237,7 @@ def test_whatever_idles_makes_enough_room(
     ledger = Ledger([*CPUS, GPUS[0]])
     costs = {}
     for number, (device, part, mib, pool) in enumerate(there):
-        ledger.charge(f"r{number}", device, part, mib)
+        ledger.charge(f"r{number}", (device,), part, mib)
         if pool != "busy":
             costs[f"r{number}"] = Candidate(pool, float(number), spare)
     wish = need(share, memory_mib)
@@ -256,10 +258,11 @@ def test_whatever_idles_makes_enough_room(
         assert (clearing is not None) == bool(able)
     if clearing is not None:
         assert clearing.victims in able or tuple(sorted(clearing.victims)) in able
-        assert ledger.fits(clearing.device, wish, clearing.victims)
+        (device,) = clearing.devices
+        assert ledger.fits(device, wish, clearing.victims)
         for id in clearing.victims:
             fewer = [one for one in clearing.victims if one != id]
-            assert not ledger.fits(clearing.device, wish, fewer)
+            assert not ledger.fits(device, wish, fewer)
 
 
 def test_who_may_go_anywhere_gets_a_gpu_first() -> None:
@@ -270,7 +273,7 @@ def test_who_may_go_anywhere_gets_a_gpu_first() -> None:
         device = find_device(need(), ledger)
         assert device is not None
         found.append(device)
-        ledger.charge(f"r{number}", device, 1.0, 0.0)
+        ledger.charge(f"r{number}", (device,), 1.0, 0.0)
 
     assert found == ["g1", "g2", "c1", "c2"]
     assert find_device(need(), ledger) is None

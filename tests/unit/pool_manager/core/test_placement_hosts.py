@@ -81,7 +81,7 @@ def test_the_host_with_the_files_is_chosen() -> None:
 
     assert find_device(need, ledger) == "stocked/GPU-0"
     assert find_device(Need("a"), ledger) == "near/GPU-0"
-    ledger.charge("r1", "stocked/GPU-0", 1.0, 0.0)
+    ledger.charge("r1", ("stocked/GPU-0",), 1.0, 0.0)
     assert find_device(need, ledger) == "near/GPU-0"
 
 
@@ -91,9 +91,9 @@ def test_replicas_of_a_function_are_spread() -> None:
     there, other = record("gpu2"), record("gpu3")
     ledger = fleet(there, other)
     ledger.add_devices([gpu("gpu2", 1)])
-    ledger.charge("r1", "gpu2/GPU-0", 1.0, 0.0)
+    ledger.charge("r1", ("gpu2/GPU-0",), 1.0, 0.0)
 
-    ledger.charge("r2", "gpu3/GPU-0", 1.0, 0.0)
+    ledger.charge("r2", ("gpu3/GPU-0",), 1.0, 0.0)
     ledger.release("r2")
 
     assert find_device(Need("a"), ledger) == "gpu2/GPU-1"
@@ -120,14 +120,14 @@ def test_a_gpu_far_away_comes_before_a_slot_here() -> None:
 def test_a_shared_device_is_the_fullest_of_the_nearest_hosts() -> None:
     """Devices of the same price are filled up in the order of their use, whatever their host."""
     ledger = fleet(record("gpu2"), record("gpu3"))
-    ledger.charge("r1", "gpu3/GPU-0", 0.3, 0.0)
+    ledger.charge("r1", ("gpu3/GPU-0",), 0.3, 0.0)
 
     assert find_device(Need("a", share=0.5), ledger) == "gpu3/GPU-0"
     assert find_device(Need("a", share=0.8), ledger) == "gpu2/GPU-0"
     rest = Need("a", takes_rest=True)
     assert find_device(rest, ledger) == "gpu2/GPU-0"
-    ledger.charge("r2", "gpu2/GPU-0", 0.1, 0.0)
-    ledger.charge("r3", "gpu2/GPU-0", 0.1, 0.0)
+    ledger.charge("r2", ("gpu2/GPU-0",), 0.1, 0.0)
+    ledger.charge("r3", ("gpu2/GPU-0",), 0.1, 0.0)
     assert find_device(rest, ledger) == "gpu3/GPU-0"
 
 
@@ -135,7 +135,7 @@ def test_the_device_free_for_longest_is_taken_whatever_its_host() -> None:
     """Empty devices of the same price are used in rotation over all hosts."""
     ledger = fleet(record("gpu2"), record("gpu3"), record("gpu4"))
     for number, host in enumerate(("gpu4", "gpu2", "gpu3")):
-        ledger.charge(f"r{number}", f"{host}/GPU-0", 1.0, 0.0)
+        ledger.charge(f"r{number}", (f"{host}/GPU-0",), 1.0, 0.0)
     for number in (2, 0, 1):
         ledger.release(f"r{number}")
 
@@ -154,7 +154,7 @@ def test_labels_and_driver_choose_hosts() -> None:
     assert find_device(zone_b, ledger) == "gpu3/GPU-0"
     assert find_device(Need("a", labels=(("zone", "a"), ("disk", "slow"))), ledger) is None
     assert find_device(Need("a", driver="process"), ledger) == "new/GPU-0"
-    ledger.charge("r1", "new/GPU-0", 1.0, 0.0)
+    ledger.charge("r1", ("new/GPU-0",), 1.0, 0.0)
     assert find_device(Need("a", driver="process"), ledger) == "gpu3/GPU-0"
     assert find_device(Need("a", labels=(("zone", "b"),), driver="docker"), ledger) is None
     ledger.close_host("gpu3", "unreachable")
@@ -167,31 +167,31 @@ def test_an_eviction_where_the_files_are_beats_a_cheaper_victim() -> None:
     stocked, bare = record("stocked"), record("bare")
     stocked.files = frozenset({"f1"})
     ledger = fleet(bare, stocked)
-    ledger.charge("r1", "bare/GPU-0", 1.0, 0.0)
-    ledger.charge("r2", "stocked/GPU-0", 1.0, 0.0)
+    ledger.charge("r1", ("bare/GPU-0",), 1.0, 0.0)
+    ledger.charge("r2", ("stocked/GPU-0",), 1.0, 0.0)
     costs = {"r1": Candidate("p", 0.1, 1), "r2": Candidate("q", 0.4, 1)}
     table = CandidateTable.of(ledger, costs)
 
     heavy = Need("a", files="f1", bundle_bytes=10 * GB)
-    assert plan_eviction(heavy, ledger, table) == EvictionPlan("stocked/GPU-0", ("r2",))
+    assert plan_eviction(heavy, ledger, table) == EvictionPlan(("stocked/GPU-0",), ("r2",))
     light = Need("a", files="f1", bundle_bytes=GB)
-    assert plan_eviction(light, ledger, table) == EvictionPlan("bare/GPU-0", ("r1",))
+    assert plan_eviction(light, ledger, table) == EvictionPlan(("bare/GPU-0",), ("r1",))
     stocked.files = frozenset()
-    assert plan_eviction(heavy, ledger, table) == EvictionPlan("bare/GPU-0", ("r1",))
+    assert plan_eviction(heavy, ledger, table) == EvictionPlan(("bare/GPU-0",), ("r1",))
 
 
 def test_a_host_that_admits_nothing_is_not_cleared() -> None:
     """No replica is stopped on a closed host, or on one without the label."""
     ledger = fleet(record("gpu2"), record("gpu3", zone="b"))
-    ledger.charge("r1", "gpu2/GPU-0", 1.0, 0.0)
-    ledger.charge("r2", "gpu3/GPU-0", 1.0, 0.0)
+    ledger.charge("r1", ("gpu2/GPU-0",), 1.0, 0.0)
+    ledger.charge("r2", ("gpu3/GPU-0",), 1.0, 0.0)
     table = CandidateTable.of(ledger, {"r1": Candidate("p", 0.0, 1), "r2": Candidate("q", 1.0, 1)})
     zone_b = Need("a", labels=(("zone", "b"),))
 
-    assert plan_eviction(zone_b, ledger, table) == EvictionPlan("gpu3/GPU-0", ("r2",))
+    assert plan_eviction(zone_b, ledger, table) == EvictionPlan(("gpu3/GPU-0",), ("r2",))
     ledger.close_host("gpu3", "unreachable")
     assert plan_eviction(zone_b, ledger, table) is None
-    assert plan_eviction(Need("a"), ledger, table) == EvictionPlan("gpu2/GPU-0", ("r1",))
+    assert plan_eviction(Need("a"), ledger, table) == EvictionPlan(("gpu2/GPU-0",), ("r1",))
 
 
 def test_the_obstacle_names_labels_and_hosts() -> None:
@@ -220,7 +220,7 @@ def test_the_obstacle_names_closed_hosts_beside_devices_in_use() -> None:
     """If some devices are in use, hosts that are away are named besides, at most a few."""
     records = [record(f"h{number:02}") for number in range(HOSTS_MAX + 3)]
     ledger = fleet(*records)
-    ledger.charge("r1", "h00/GPU-0", 1.0, 0.0)
+    ledger.charge("r1", ("h00/GPU-0",), 1.0, 0.0)
     for one in records[1:]:
         ledger.close_host(one.name, "unreachable")
 

@@ -17,7 +17,7 @@ def pool(*states: State, if_idle: bool = False) -> Pool:
     for number, state in enumerate(states):
         id = f"r{number}"
         made.replicas[id] = Replica(
-            id, KEY, f"cpu{number}", "serve", 0.0, state, if_idle=if_idle, why="idle for 300 s"
+            id, KEY, (f"cpu{number}",), "serve", 0.0, state, if_idle=if_idle, why="idle for 300 s"
         )
     return made
 

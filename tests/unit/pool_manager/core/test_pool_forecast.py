@@ -12,7 +12,7 @@ def pool(*states: State, **spec: float) -> Pool:
     """A pool whose replicas are so, since 100 s on its clock."""
     made = Pool(PoolSpec("default/f@1", idle_s=30.0, **spec))  # type: ignore[arg-type]
     for number, state in enumerate(states):
-        one = Replica(f"r{number}", made.key, f"cpu:{number}", "serve", 100.0, state)
+        one = Replica(f"r{number}", made.key, (f"cpu:{number}",), "serve", 100.0, state)
         one.last_used_s = 100.0 + number
         made.replicas[one.id] = one
     return made

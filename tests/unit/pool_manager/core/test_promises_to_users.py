@@ -270,7 +270,7 @@ def test_a_standby_shortens_the_next_cold_start() -> None:
 
     assert assigned(play.demand(a=1)) == [("r1", A)]
     assert launched(play.demand(a=1, b=1)) == [
-        ("r2", "d0" if play.replica("r1").device == "d1" else "d1")
+        ("r2", "d0" if play.replica("r1").first_device == "d1" else "d1")
     ]
     assert play.tick(1.0) == []
     assert [c.role for c in play.tick(2.0) if isinstance(c, Launch)] == ["standby"]
@@ -281,7 +281,7 @@ def test_nothing_is_started_on_a_guess_after_a_restart() -> None:
     adopts it, and counts it."""
     play = Play(PoolSpec(A, min=1), devices=cpus(2), is_open=False)
     play.demand(a=1)
-    play.on(events.Found("old", A, "d0"))
+    play.on(events.Found("old", A, ("d0",)))
 
     assert play.on(events.ReplicasListed()) == []
     play.on(events.Greeted("old", {}, loaded=True))

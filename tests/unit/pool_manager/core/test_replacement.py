@@ -8,6 +8,7 @@ from pool_manager.core import events
 from pool_manager.core.commands import (
     AskSample,
     Command,
+    KeepLearnt,
     Launch,
     Quiesce,
     RecordReplacement,
@@ -17,8 +18,9 @@ from pool_manager.core.commands import (
 )
 from pool_manager.core.health.guards import WAIT_S
 from pool_manager.core.health.liveness import Cause, Hang, Reading
+from pool_manager.core.replacement import LEARNT_S
 from pool_manager.core.state import QUIET_S, State
-from runtime_image.contract.health import Ready
+from runtime_image.contract.health import Learnt, Ready
 from runtime_image.contract.samples import SampleVerdict
 from tests.support.play import Play, launched
 from tests.unit.pool_manager.core.test_server_pools import A, B, notes, only, server
@@ -494,3 +496,51 @@ def test_a_wrong_server_is_not_taken_back_because_it_moves() -> None:
     assert only(commands, Release) == [
         Release("r1", f"answers its golden sample wrong: {SHOWN}"),
     ]
+
+
+def test_a_sidecar_keeps_what_is_learnt() -> None:
+    """It is told at most once a minute, and only what it does not know."""
+    servers = Servers("a")
+    told = servers.play.replica("r1").learnt
+    assert told == Learnt(60, 1.0, 1.0)
+    seconds = int(LEARNT_S)
+    commands: list[Command] = []
+    for number in range(seconds + 1):
+        commands += servers.second() + servers.change("r1", moved=2 + number)
+
+    (kept,) = only(commands, KeepLearnt)
+    assert (kept.id, kept.learnt.longest_s) == ("r1", 1.0)
+    assert kept.learnt == servers.play.replica("r1").learnt
+    assert 60 < kept.learnt.known <= servers.play.pool("a").silences.learnt().known
+
+    servers.change("r1", open=0)
+    servers.seconds(seconds)
+    assert only(servers.seconds(2 * seconds), KeepLearnt) == []
+
+
+def test_an_adopted_server_has_the_limits_and_the_age_that_it_had() -> None:
+    """The next manager judges it as the last one would have, from its first silence on."""
+    play = Play(server(A), is_open=False)
+    play.on(events.Found("old1", A, ("d0",)))
+    play.on(events.Greeted("old1", {}, True))
+    learnt = Learnt(500, 1.0, 7.0)
+    play.on(events.Loaded("old1", 8, True, 50.0, {}, ready_for_s=700.0, learnt=learnt))
+    still = events.Observed("old1", Reading(open=1, moved=1, counter=1.0, cpu=0.0))
+    commands: list[Command] = []
+
+    for _ in range(32):
+        commands += play.run(1.0, a=1) + play.on(still)
+
+    assert only(commands, AskSample) == [AskSample("old1")]
+    assert play.pool("a").silences.learnt() == learnt
+
+
+def test_an_adopted_server_of_an_earlier_release_is_learnt_anew() -> None:
+    """Its sidecar has kept nothing."""
+    play = Play(server(A), is_open=False)
+    play.on(events.Found("old1", A, ("d0",)))
+    play.on(events.Greeted("old1", {}, True))
+
+    play.on(events.Loaded("old1", 8, True, 50.0, {}))
+
+    assert play.pool("a").silences.learnt() == Learnt(0, 0.0, 0.0)

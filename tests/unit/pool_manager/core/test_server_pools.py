@@ -57,8 +57,8 @@ def test_the_limit_of_a_start_is_the_functions() -> None:
     verification in addition."""
     spec = server(A, load_s=1000.0, bundle_bytes=2**40)
     assert load_limit_s(spec) == 200.0 + SERVER_MARGIN_S
-    loading = Replica("r1", A, "d0", "serve", 0.0, State.LOADING)
-    trial = Replica("r2", A, "d0", "trial", 0.0, State.LOADING)
+    loading = Replica("r1", A, ("d0",), "serve", 0.0, State.LOADING)
+    trial = Replica("r2", A, ("d0",), "trial", 0.0, State.LOADING)
     assert state_limit_s(loading, spec) == load_limit_s(spec)
     assert state_limit_s(trial, server(A, role="trial")) > load_limit_s(spec)
 
@@ -402,7 +402,7 @@ def test_an_adopted_server_is_told_to_serve() -> None:
     """The earlier manager may have drained a server softly; its successor revokes that, and is not
     confused by the answer."""
     play = Play(server(A), is_open=False)
-    play.on(events.Found("old1", A, "d0"))
+    play.on(events.Found("old1", A, ("d0",)))
     play.on(events.Greeted("old1", {}, True))
 
     assert play.on(events.Loaded("old1", 8, True, 50.0, {})) == [Resume("old1")]

@@ -103,16 +103,16 @@ def test_a_replica_may_move_to_another_slot() -> None:
     """The slot that it had before comes first."""
     play = box(*map(PoolSpec, (A, B, C)), slots=2)
     play.warm(a="r1", b="r2", c="r3")
-    assert [play.replica(id).device for id in ("r1", "r2", "r3")] == ["d0", "d1", "d0"]
+    assert [play.replica(id).first_device for id in ("r1", "r2", "r3")] == ["d0", "d1", "d0"]
 
     play.run(c=1)
     play.run(c=1, a=1)
 
-    assert (play.replica("r3").device, play.replica("r1").device) == ("d0", "d1")
-    assert play.machine.endpoints(A, play.now).replicas[0].device == "d1"
+    assert (play.replica("r3").first_device, play.replica("r1").first_device) == ("d0", "d1")
+    assert play.machine.endpoints(A, play.now).replicas[0].first_device == "d1"
     play.run()
     play.run(a=1)
-    assert play.replica("r1").device == "d1"
+    assert play.replica("r1").first_device == "d1"
 
 
 def test_a_turn_ends_for_a_function_that_waits() -> None:
@@ -252,7 +252,7 @@ def test_shares_of_a_slot_that_a_whole_one_needs_are_kept() -> None:
 
     reservation = play.pool("c").reservation
     assert reservation is not None, "the turn of b is not over"
-    assert (reservation.device, reservation.victims) == ("d0", ())
+    assert (reservation.devices, reservation.victims) == (("d0",), ())
     hear(play, 1.0, {"a": 1}, {"c": 1})
     hear(play, 1.0, {"a": 1, "b": 1}, {"c": 1})
     assert limits(play, "b") == [0], "no other function gets a part of the slot"

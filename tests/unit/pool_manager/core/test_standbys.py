@@ -44,7 +44,7 @@ def test_a_standby_is_given_a_model() -> None:
     """An assigned standby becomes the pool's replica by one Assign command, without a new HELLO."""
     play = opened(PoolSpec(A))
 
-    assert play.demand(a=1) == [Assign("r1", A, "d0", "serve", {"place": 0.0})]
+    assert play.demand(a=1) == [Assign("r1", A, ("d0",), "serve", {"place": 0.0})]
     assert play.state("r1") == "loading"
     assert play.machine.cluster.standbys() == []
 
@@ -59,7 +59,7 @@ def test_one_that_is_still_starting_is_told_when_it_greets() -> None:
 
     (told,) = play.on(events.Greeted("r1", {"start": 9.0}), 0.5)
 
-    assert told == Assign("r1", A, "d0", "serve", {"place": 0.0, "import": 500.0})
+    assert told == Assign("r1", A, ("d0",), "serve", {"place": 0.0, "import": 500.0})
 
 
 def test_a_standby_is_for_the_cpu() -> None:
@@ -143,7 +143,7 @@ def test_found_standbys_are_used_and_too_many_go() -> None:
     """Standbys of an earlier manager are adopted; those above the configured number are stopped."""
     play = Play(standbys=1, is_open=False)
     for id in ("old1", "old2"):
-        play.on(events.Found(id, "", "", "standby"))
+        play.on(events.Found(id, "", (), "standby"))
 
     assert play.on(events.ReplicasListed()) == []
     assert play.demand() == [Release("old2", "surplus standby")]
@@ -153,7 +153,7 @@ def test_a_host_that_keeps_none_lets_found_ones_go() -> None:
     """Standbys of an earlier manager are stopped on a host without standbys."""
     play = Play(is_open=False)
 
-    assert play.on(events.Found("old", "", "", "standby")) == [
+    assert play.on(events.Found("old", "", (), "standby")) == [
         Release("old", "the pool was removed")
     ]
 
@@ -192,7 +192,7 @@ def test_a_spent_standby_is_replaced_when_it_has_served() -> None:
     play.demand(a=1)
     play.on(events.Loaded("r1", 4, True, 80.0, {"load": 5.0}))
 
-    assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", "", "standby", {})
+    assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", (), "standby", {})
 
 
 def on_gpus(*specs: PoolSpec, count: int = 1, devices: list[Device] | None = None) -> Play:
@@ -211,12 +211,12 @@ def test_each_gpu_has_standbys_of_its_own() -> None:
     play = Play(devices=[GPU, GPU2, *cpus(1)], gpu_standbys=1)
 
     assert play.demand() == [
-        Launch("r1", "", "gpu", "standby", {}),
-        Launch("r2", "", "gpu2", "standby", {}),
+        Launch("r1", "", ("gpu",), "standby", {}),
+        Launch("r2", "", ("gpu2",), "standby", {}),
     ]
     assert play.tick(10.0) == []
     ledger = play.machine.cluster.ledger
-    assert ledger.charge_of("r1") == Charge("", "gpu", 0.0, GPU_STANDBY_MIB)
+    assert ledger.charge_of("r1") == Charge((), ("gpu",), 0.0, GPU_STANDBY_MIB)
     assert ledger.free_share("gpu") == 1.0
 
 
@@ -225,7 +225,7 @@ def test_a_gpus_standby_is_for_that_gpu() -> None:
     play = on_gpus(PoolSpec(A), PoolSpec(B, device_kind="cpu"))
 
     assert assigned(play.demand(a=1)) == [("r1", A)]
-    assert play.replica("r1").device == "gpu"
+    assert play.replica("r1").devices == ("gpu",)
     assert play.state("r2") == "standby"
     assert launched(play.demand(a=1, b=1)) == [("r3", "d0")]
 
@@ -248,8 +248,8 @@ def test_a_gpus_standby_may_be_beside_who_is_alone() -> None:
     play.demand(a=1)
     play.on(events.Loaded("r1", 4, True, 8_000.0, {}))
 
-    assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", "gpu", "standby", {})
-    assert {one.device for one in play.machine.replicas()} == {"gpu"}
+    assert play.on(events.FirstRun("r1", 1.0))[-1] == Launch("r2", "", ("gpu",), "standby", {})
+    assert {one.devices for one in play.machine.replicas()} == {("gpu",)}
 
 
 def test_a_gpus_standby_needs_memory_of_that_gpu() -> None:
@@ -259,7 +259,7 @@ def test_a_gpus_standby_needs_memory_of_that_gpu() -> None:
     play.on(events.Loaded("r1", 4, True, 9_500.0, {}))
 
     assert play.on(events.FirstRun("r1", 1.0)) + play.tick(10.0) == []
-    assert play.receipts == [RecordColdStart(A, "r1", "gpu", 0.0, {"first_run": 1.0}, "ready")]
+    assert play.receipts == [RecordColdStart(A, "r1", ("gpu",), 0.0, {"first_run": 1.0}, "ready")]
 
 
 def test_a_gpus_standby_too_many_goes_first() -> None:
@@ -275,14 +275,14 @@ def test_found_standbys_join_their_device() -> None:
     play = Play(
         PoolSpec(A), devices=[GPU, GPU2, *cpus(1)], standbys=1, gpu_standbys=1, is_open=False
     )
-    play.on(events.Found("old1", "", "gpu2", "standby"))
-    play.on(events.Found("old2", "", "d0", "standby"))
+    play.on(events.Found("old1", "", ("gpu2",), "standby"))
+    play.on(events.Found("old2", "", ("d0",), "standby"))
     play.on(events.ReplicasListed())
 
     assert standbys(play.demand()) == ["r1"]
-    assert play.replica("r1").device == "gpu"
+    assert play.replica("r1").devices == ("gpu",)
     assert (play.replica("old1").pool, play.replica("old2").pool) == ("standby/gpu2", STANDBY_KEY)
-    assert play.replica("old2").device == ""
+    assert play.replica("old2").devices == ()
 
 
 def wakes_by_standby(play: Play, key: str = A) -> bool:

@@ -147,7 +147,7 @@ def test_sleep_asks_who_is_idle() -> None:
 def test_nobody_is_put_to_sleep_on_a_half_known_world() -> None:
     """`sleep` has no effect before decisions have begun, and for an unknown pool."""
     play = Play(PoolSpec(A), is_open=False)
-    play.on(events.Found("old", A, "d0"))
+    play.on(events.Found("old", A, ("d0",)))
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 80.0, {}))
 

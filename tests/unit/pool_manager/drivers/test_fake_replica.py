@@ -49,7 +49,7 @@ class Play:
     def live(self, group: asyncio.TaskGroup, script: Script, role: Any = "serve") -> FakeReplica:
         bound, phases = ("", {}) if role == "standby" else ("default/digits@1", {"place": 1.5})
         record = ReplicaRecord(
-            *("aaaa0001", "secret", role, "default", bound, "", "cpu:0", "cpu"),
+            *("aaaa0001", "secret", role, "default", bound, "", ("cpu:0",), "cpu"),
             *("onnx", 1, 60.0, 0, 0.0, 1, phases),
         )
         self.replica = FakeReplica(record, self.run_dir, script, self._crashes, no_sleep)

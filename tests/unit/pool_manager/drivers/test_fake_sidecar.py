@@ -52,7 +52,7 @@ class Rig:
         """Return what the server sends, up to `end`."""
         data = b""
         while not data.endswith(end):
-            data += await asyncio.wait_for(self.proxy.received.get(), 10)
+            data += await asyncio.wait_for(self.proxy.received.get(), 60)
         return data
 
 
@@ -163,7 +163,7 @@ async def test_term_shuts_open_exchanges(make: Make) -> None:
     await rig.stage.driver.terminate(ID)
 
     assert await rig.stage.exit(ID) == "exited with code 0"
-    assert await asyncio.wait_for(rig.proxy.received.get(), 10) == b""
+    assert await asyncio.wait_for(rig.proxy.received.get(), 60) == b""
     rig.delivery.end_exchange(call, kept=False, outcome="failed")
 
 
@@ -183,7 +183,7 @@ async def test_malformed_requests_end_their_connection(make: Make) -> None:
     call, connection = await rig.open()
     connection.write(b"nonsense\r\n\r\n")
 
-    assert await asyncio.wait_for(rig.proxy.received.get(), 10) == b""
+    assert await asyncio.wait_for(rig.proxy.received.get(), 60) == b""
     rig.delivery.end_exchange(call, kept=False, outcome="failed")
 
 

@@ -62,7 +62,7 @@ class Rig:
         return ReplicaRecord(
             **{
                 **{"id": ID, "token": "secret", "role": "serve", "namespace": "default"},
-                **{"bound": "default/digits@1", "model_dir": "", "device": "cpu:0"},
+                **{"bound": "default/digits@1", "model_dir": "", "devices": ("cpu:0",)},
                 **{"device_kind": "cpu", "engine": "python", "threads": 3, "orphan_s": 1.0},
                 **{"memory_mib": 0, "launched_s": 0.0, "link": VERSION, **changes},
             }

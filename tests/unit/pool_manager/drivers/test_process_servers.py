@@ -19,6 +19,7 @@ from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.server import ENGINE, MARKER
+from runtime_image.proc import read_stat
 
 ID = "aaaa0001"
 PATH = f"/opt/tools/bin:{os.defpath}"
@@ -61,7 +62,7 @@ def record(id: str, **changes: Any) -> ReplicaRecord:
     return ReplicaRecord(
         **{
             **{"id": id, "token": "secret", "role": "serve", "namespace": "default"},
-            **{"bound": "default/web@1", "model_dir": "", "device": "cpu:0"},
+            **{"bound": "default/web@1", "model_dir": "", "devices": ("cpu:0",)},
             **{"device_kind": "cpu", "engine": ENGINE, "threads": 3, "orphan_s": 1.0},
             **{"memory_mib": 512, "launched_s": 0.0, "link": VERSION, **changes},
         }
@@ -79,11 +80,8 @@ def foreign_process(run_dir: Path) -> subprocess.Popen[bytes]:
 
 def is_running(pid: int) -> bool:
     """Whether a process runs; zombies do not count."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except FileNotFoundError:
-        return False
-    return not stat.rpartition(b") ")[2].startswith(b"Z")
+    stat = read_stat(f"/proc/{pid}")
+    return stat is not None and not stat.is_zombie
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ class Adopting(FakeDriver):
 def record(id: str, device: str) -> ReplicaRecord:
     """A replica's record."""
     settings = PoolSettings(Path(), Path(), Path())
-    command = Launch(id, "", device, "serve", {})
-    return replace(unbound(command, "cuda", "", settings, 0.0), device=device)
+    command = Launch(id, "", (device,), "serve", {})
+    return replace(unbound(command, "cuda", "", settings, 0.0), devices=(device,))
 
 
 @pytest.fixture(autouse=True)
@@ -149,3 +149,14 @@ async def test_what_went_while_the_server_started_is_not_foreign(board: Board) -
 
     assert gpus.devices()[0].memory_mib == 23_900
     assert unseen.devices()[0].memory_mib == 24_000 - 1_100
+
+
+async def test_an_adopted_replica_is_known_on_each_of_its_gpus(board: Board) -> None:
+    """Its memory is foreign on none of them."""
+    board.claim(A, 7, 1_000)
+    board.claim(B, 8, 500)
+    records = {"r1": replace(record("r1", A), devices=(A, B)), "r2": record("r2", B)}
+    found = await open_gpus(await find_gpus("all"), Adopting(), records)
+    await found.close()
+
+    assert [one.memory_mib for one in found.devices()] == [23_900, 24_000]

@@ -93,7 +93,7 @@ async def test_a_replica_is_measured_on_its_gpu(log: list[Any]) -> None:
     """The measurement gets the processes, the memory in use before the launch, and whether the
     replica is alone."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
-    tenants.begin(ID, GPU)
+    tenants.begin(ID, (GPU,))
     event = await measured(tenants, loaded())
 
     assert log == ["pids", (GPU, frozenset({7}), 40.0, True)]
@@ -107,10 +107,10 @@ async def test_a_standby_is_measured_with_what_it_had(log: list[Any]) -> None:
     gpus.used_mib = lambda device: next(used)  # type: ignore[method-assign]
     tenants = tenancy(Driver(log, *[frozenset({7})] * 3), gpus)
     for _ in range(2):
-        tenants.begin(ID, GPU)
+        tenants.begin(ID, (GPU,))
     await measured(tenants, loaded())
     for _ in range(2):
-        tenants.begin(ID, GPU)
+        tenants.begin(ID, (GPU,))
         await measured(tenants, loaded())
 
     assert [entry[2] for entry in log if entry != "pids"] == [40.0, 40.0, 20.0]
@@ -120,7 +120,7 @@ async def test_an_adopted_replica_is_measured_by_its_processes(log: list[Any]) -
     """An adopted replica is measured by its processes only: the memory before its launch is
     unknown."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log, 640.0))
-    tenants.adopt(ID, GPU)
+    tenants.adopt(ID, (GPU,))
     event = await measured(tenants, loaded())
 
     assert log == ["pids", (GPU, frozenset({7}), None, True)]
@@ -130,7 +130,7 @@ async def test_an_adopted_replica_is_measured_by_its_processes(log: list[Any]) -
 async def test_a_trial_reports_what_was_measured(log: list[Any]) -> None:
     """A trial's report contains the measured memory; the rest is unchanged."""
     tenants = tenancy(Driver(log, None), Gpus(log, 640.0))
-    tenants.begin(ID, GPU)
+    tenants.begin(ID, (GPU,))
     event = await measured(tenants, loaded({"memory_mib": 77.0, "load_ms": 3}))
 
     assert (event.memory_mib, event.report) == (640.0, {"memory_mib": 640.0, "load_ms": 3})
@@ -139,7 +139,7 @@ async def test_a_trial_reports_what_was_measured(log: list[Any]) -> None:
 async def test_what_cannot_be_measured_stays_charged(log: list[Any]) -> None:
     """If the memory cannot be measured, the charge is kept, also if the processes are unknown."""
     tenants = tenancy(Driver(log, DriverError("away")), Gpus(log), others=1)
-    tenants.begin(ID, GPU)
+    tenants.begin(ID, (GPU,))
     event = await measured(tenants, loaded({"memory_mib": 77.0}))
 
     assert log == ["pids", (GPU, None, 40.0, False)]
@@ -149,11 +149,11 @@ async def test_what_cannot_be_measured_stays_charged(log: list[Any]) -> None:
 def test_only_gpus_are_its_concern(log: list[Any]) -> None:
     """Only replicas on GPUs are covered, not those on CPU slots or without a device."""
     tenants = tenancy(Driver(log), Gpus(log))
-    for id, device in (("r1", GPU), ("r2", "cpu:0"), ("r3", "")):
-        tenants.begin(id, device)
-        tenants.adopt(id, device)
+    for id, devices in (("r1", (GPU,)), ("r2", ("cpu:0",)), ("r3", ())):
+        tenants.begin(id, devices)
+        tenants.adopt(id, devices)
     none = GpuOccupancy(FakeDriver())
-    none.begin("r1", GPU)
+    none.begin("r1", (GPU,))
 
     assert [tenants.covers(id) for id in ("r1", "r2", "r3")] == [True, False, False]
     assert not none.covers("r1")
@@ -162,7 +162,7 @@ def test_only_gpus_are_its_concern(log: list[Any]) -> None:
 async def test_a_replica_is_ended_before_its_gpu_is_looked_at(log: list[Any]) -> None:
     """A replica's processes are listed before its end, which comes before the proof."""
     tenants = tenancy(Driver(log, frozenset({7})), Gpus(log), others=2)
-    tenants.begin(ID, GPU)
+    tenants.begin(ID, (GPU,))
     await tenants.release(ID)
 
     assert log == ["pids", "release", (GPU, frozenset({7}), 100.0)]
@@ -174,7 +174,7 @@ async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> No
     gpus = Gpus(log, left="still there")
     driver = Driver(log, frozenset({7}), frozenset({8}), frozenset())
     tenants = tenancy(driver, gpus)
-    tenants.begin(ID, GPU)
+    tenants.begin(ID, (GPU,))
     await measured(tenants, loaded())
     with pytest.raises(DriverError, match="still there"):
         await tenants.release(ID)
@@ -190,7 +190,59 @@ async def test_processes_are_remembered_until_it_is_proved(log: list[Any]) -> No
 async def test_elsewhere_a_replica_is_just_ended(log: list[Any]) -> None:
     """On other devices a release does not list processes."""
     tenants = tenancy(Driver(log), Gpus(log))
-    tenants.begin(ID, "cpu:0")
+    tenants.begin(ID, ("cpu:0",))
     await tenants.release(ID)
 
     assert log == ["release"]
+
+
+OTHER = "GPU-2"
+
+
+class TwoGpus(Gpus):
+    """A second GPU, on which replicas take other amounts, None for unknown."""
+
+    def __init__(self, log: list[Any], *taken: float | None) -> None:
+        super().__init__(log)
+        self._taken = list(taken)
+
+    def view(self, device: str) -> GpuView | None:
+        return VIEW if device in (GPU, OTHER) else None
+
+    def used_mib(self, device: str) -> float | None:
+        return {GPU: 40.0, OTHER: None}[device]
+
+    async def taken_mib(
+        self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
+    ) -> float | None:
+        await super().taken_mib(device, pids, before_mib, is_alone=is_alone)
+        return self._taken.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("taken", "expected"), [((640.0, 700.0), 700.0), ((640.0, None), 900.0), ((950.0, None), 950.0)]
+)
+async def test_the_most_on_one_of_several_gpus_is_measured(
+    log: list[Any], taken: tuple[float | None, ...], expected: float
+) -> None:
+    """Each GPU is measured with what was in use there; the charge stands for what is unknown."""
+    tenants = tenancy(Driver(log, frozenset({7})), TwoGpus(log, *taken))
+    tenants.begin(ID, (GPU, OTHER, "cpu:0"))
+
+    assert tenants.used_mib(ID) == 40.0
+    assert (await measured(tenants, loaded())).memory_mib == expected
+    assert log == ["pids", *((one, frozenset({7}), mib, True) for one, mib in BEFORE)]
+
+
+BEFORE = ((GPU, 40.0), (OTHER, None))
+
+
+async def test_a_replica_is_ended_when_each_of_its_gpus_is_free(log: list[Any]) -> None:
+    """The proof of every GPU is needed; a release that is tried again asks for all."""
+    gpus = TwoGpus(log)
+    tenants = tenancy(Driver(log, frozenset({7}), frozenset()), gpus)
+    tenants.begin(ID, (GPU, OTHER))
+    await tenants.release(ID)
+
+    assert log == ["pids", "release", (GPU, frozenset({7}), 0.0), (OTHER, frozenset({7}), 0.0)]
+    assert tenants.used_mib(ID) is None

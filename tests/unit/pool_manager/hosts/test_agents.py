@@ -182,7 +182,7 @@ async def test_without_gpus_for_containers_an_agent_still_reports(rig: Rig) -> N
     await rig.ensure(rig.keeper, has_gpus=True)
 
     [record] = rig.driver.started
-    assert (record.device_kind, record.device) == ("cpu", "")
+    assert (record.device_kind, record.devices) == ("cpu", ())
     assert rig.keeper.reason == "its agent cannot see the GPUs: no NVIDIA container toolkit"
 
 

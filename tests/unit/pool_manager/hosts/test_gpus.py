@@ -165,7 +165,7 @@ async def test_gpus_of_running_replicas_are_kept_until_the_agent_reports(agent: 
     """Without their devices the replicas of an earlier server would be ended."""
     devices = HostDevices("gpu2", agent.reports, {}, lambda _event: None)
     pool = PoolSettings(Path(), Path(), Path())
-    used = replace(agent_record("gpu2", pool, has_gpus=True), device="gpu2/GPU-a")
+    used = replace(agent_record("gpu2", pool, has_gpus=True), devices=("gpu2/GPU-a",))
     idle = agent_record("gpu2", pool, has_gpus=False)
 
     found = devices.all(100.0, 1, [used, idle, used])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,17 @@ from pool_manager.drivers.fake import FakeDriver
 from pool_manager.replicas.adoption import adopt_all
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
-from runtime_image.contract.link import VERSION
+from runtime_image.contract.control import RECORD_FILE
+from runtime_image.contract.link import SPOKEN, VERSION
 from tests.support.replicas import KEY, Stage, pool_settings
 
 ID, STANDBY, STRANGER = "aaaa0001", "aaaa0002", "dead0001"
+RECORD_9 = """{"id": "aaaa0001", "token": "secret", "role": "serve", "namespace": "default",
+ "bound": "default/digits@1", "model_dir": "/models/aaaa0001", "device": "cpu:0",
+ "device_kind": "cpu", "engine": "onnx", "threads": 1, "orphan_s": 60.0, "memory_mib": 0,
+ "launched_s": 12.5, "link": 9, "phases": {"place": 1.5}, "host": "local", "control": "",
+ "data": "", "greeting": ""}"""
+"""A record as a server with link version 9 wrote it."""
 
 
 @pytest.fixture
@@ -50,20 +58,38 @@ async def test_what_runs_and_has_a_record_is_adopted(stage: Stage) -> None:
     told = await adopt(stage)
 
     assert told == [
-        events.Found(ID, KEY, "cpu:0", "serve"),
-        events.Found(STANDBY, "", "", "standby"),
+        events.Found(ID, KEY, ("cpu:0",), "serve"),
+        events.Found(STANDBY, "", (), "standby"),
     ]
     assert stage.launcher.control(ID) is not None
     assert [log.stem for log in stage.launcher.folders.logs("digits")] == [ID]
 
 
-async def test_what_speaks_another_link_version_is_released(stage: Stage) -> None:
+async def test_a_replica_of_the_link_version_before_is_adopted(
+    stage: Stage, settings: PoolSettings
+) -> None:
+    """The record that a server with link version 9 wrote is read, kept by later ones, and gateways
+    greet the replica by its own version."""
+    await stage.ready(ID)
+    stage.launcher._close_control(ID)
+    (settings.run_dir / ID / RECORD_FILE).write_text(RECORD_9)
+
+    assert await adopt(stage) == [events.Found(ID, KEY, ("cpu:0",), "serve")]
+    assert stage.launcher.located(ID).link == 9
+    record = stage.launcher.folders.read_records()[ID]
+    assert record is not None
+    stage.launcher.folders.rewrite(record)
+    assert stage.launcher.folders.read_records()[ID] == record
+
+
+@pytest.mark.parametrize("link", [SPOKEN[0] - 1, VERSION + 1, "9"])
+async def test_what_speaks_another_link_version_is_released(stage: Stage, link: Any) -> None:
     """A replica of another link version is released, since it may serve by older rules."""
     await stage.ready(ID)
     stage.launcher._close_control(ID)
     record = stage.launcher.folders.read_records()[ID]
     assert record is not None
-    stage.launcher.folders.rewrite(replace(record, link=VERSION - 1))
+    stage.launcher.folders.rewrite(replace(record, link=link))
 
     assert await adopt(stage) == []
     assert await stage.driver.list() == set()

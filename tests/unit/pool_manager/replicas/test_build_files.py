@@ -215,7 +215,7 @@ class Rig:
             self.passed.put_nowait,
             ModelFolder(folder / "kept"),
             self.tasks,
-            {ID: Replica(ID, KEY, "cpu:0", "build", 0.0, State.LOADING)}.get,
+            {ID: Replica(ID, KEY, ("cpu:0",), "build", 0.0, State.LOADING)}.get,
             {KEY: BOUND},
             lambda _id: reader_at(self.path),
         )

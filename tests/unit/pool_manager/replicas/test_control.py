@@ -20,7 +20,8 @@ from pool_manager.replicas import connections
 from pool_manager.replicas.connections import LocalConnections
 from pool_manager.replicas.control import Control
 from registry.tasks import Tasks
-from runtime_image.contract.link import CONTROL_MAX, HEADER, REFUTATION_MAX, Kind
+from runtime_image.contract.health import LEARNT_SECONDS, Learnt
+from runtime_image.contract.link import CONTROL_MAX, HEADER, REFUTATION_MAX, Flag, Kind
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.frames import LinkError
 from runtime_image.link.handshake import greet, read_bind
@@ -225,6 +226,18 @@ async def test_a_soft_drain_is_told_and_revoked(sidecar: Rig) -> None:
     assert await sidecar.events.get() == events.NotIdle(ID, 2.0)
     link.send(Kind.NOT_IDLE)
     assert await sidecar.lost == "unexpected NOT_IDLE"
+
+
+async def test_what_was_learnt_is_sent(sidecar: Rig) -> None:
+    """A sidecar of an earlier release may skip it, and nothing answers it."""
+    sidecar.open()
+    link = await sidecar.greeted()
+
+    sidecar.control.keep_learnt(Learnt(60, 1.5, 7.0))
+    frame = await read(link, Kind.LEARNT)
+
+    assert (frame.flags, frame.aux) == (Flag.OPTIONAL, 60)
+    assert LEARNT_SECONDS.unpack(frame.body) == (1.5, 7.0)
 
 
 async def test_a_soft_drain_alone_is_not_refused(sidecar: Rig) -> None:

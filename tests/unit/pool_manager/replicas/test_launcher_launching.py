@@ -90,7 +90,7 @@ async def test_a_start_is_recorded(stage: Stage) -> None:
     assert len(record.token) == 64
     assert (record.bound, record.role, record.namespace) == (KEY, "serve", "default")
     assert record.model_dir == str(stage.settings.model_dir / ID)
-    assert (record.device, record.device_kind, record.engine) == ("cpu:0", "cpu", "onnx")
+    assert (record.devices, record.device_kind, record.engine) == (("cpu:0",), "cpu", "onnx")
     assert (record.threads, record.orphan_s, record.memory_mib) == (3, 7.0, 100)
     assert record.launched_s > 0
 
@@ -112,7 +112,7 @@ async def test_a_standby_is_bound_to_nothing(stage: Stage) -> None:
 
     assert greeted == events.Greeted(ID, {})
     assert record is not None
-    assert (record.role, record.bound, record.namespace, record.device) == ("standby", "", "", "")
+    assert (record.role, record.bound, record.namespace, record.devices) == ("standby", "", "", ())
     assert (record.engine, record.memory_mib, record.threads) == ("onnx", 0, 3)
     assert [path.stem for path in stage.launcher.folders.logs(STANDBY_LOGS)] == [ID]
     assert list(stage.launcher.folders.model_dir(ID).iterdir()) == []
@@ -135,7 +135,7 @@ async def test_a_standby_is_given_its_model(
     [(record, was_written)] = caps.seen
     assert was_written
     assert (record.role, record.bound, record.namespace) == (role, KEY, "default")
-    assert (record.device, record.device_kind, record.engine) == ("cpu:0", "cpu", "python")
+    assert (record.devices, record.device_kind, record.engine) == (("cpu:0",), "cpu", "python")
     assert (record.memory_mib, list(record.phases)) == (64, ["place"])
     assert record.phases["place"] >= 1.5
     assert loaded.phases == {**record.phases, "bind": 0.0, "load": 0.0}
@@ -228,7 +228,7 @@ async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
         await stage.ready(ID)
     elif who == "starting":
         stage.driver._script = Script(hang_at="start")  # type: ignore[attr-defined]  # a FakeDriver
-        stage.launcher.launch(Launch(ID, "", "", "standby", {}), None, "cpu")
+        stage.launcher.launch(Launch(ID, "", (), "standby", {}), None, "cpu")
     stage.launcher._bundles = GatedBundles()
 
     with capture_logs():
@@ -655,7 +655,7 @@ async def test_a_start_that_leaves_the_queue_of_a_host_never_begins(
     monkeypatch.setattr(stage.driver, "place_files", place)
     monkeypatch.setattr(stage.driver, "start", start)
     await stage.launcher._gate("gpu2").enter("aaaa0001")
-    command = Launch(ID, KEY, "gpu2/cpu:0", "serve", {}, "gpu2")
+    command = Launch(ID, KEY, ("gpu2/cpu:0",), "serve", {}, "gpu2")
     stage.launcher.launch(command, binding(), "cpu")
     await placed.wait()
     await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from pool_manager.core import events
 from pool_manager.core.health.liveness import Reading
 from pool_manager.replicas import messages
 from registry.exchange import PoolEndpoints, encode
-from runtime_image.contract.health import Ready
+from runtime_image.contract.health import Learnt, Ready
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import Frame, LinkError
 
@@ -172,3 +172,33 @@ def test_a_reading_that_is_none_ends_the_link(changes: dict[str, Any]) -> None:
     """Readings decide about replicas, so every number is checked."""
     with pytest.raises(LinkError, match="malformed HEALTH"):
         messages.parse_health("r", {**HEALTH, **changes})
+
+
+LEARNT = {"known": 60, "usual_s": 1.5, "longest_s": 7}
+
+
+def test_what_an_earlier_manager_had_learnt_is_taken_as_it_is() -> None:
+    """A sidecar that was adopted repeats it; others have none."""
+    said = messages.parse_loaded("r", {**LOADED, "ready_for_s": 9, "learnt": LEARNT})
+    assert (said.ready_for_s, said.learnt) == (9.0, Learnt(60, 1.5, 7.0))
+
+    assert messages.parse_loaded("r", LOADED).learnt is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ready_for_s": -1},
+        {"ready_for_s": None},
+        {"learnt": {}},
+        {"learnt": [60, 1.5, 7.0]},
+        {"learnt": {**LEARNT, "known": -1}},
+        {"learnt": {**LEARNT, "known": 1.5}},
+        {"learnt": {**LEARNT, "usual_s": NAN}},
+        {"learnt": {**LEARNT, "longest_s": "7"}},
+    ],
+)
+def test_what_was_not_learnt_ends_the_link(changes: dict[str, Any]) -> None:
+    """It decides about replicas, so every number is checked."""
+    with pytest.raises(LinkError, match="malformed LOADED"):
+        messages.parse_loaded("r", {**LOADED, **changes})

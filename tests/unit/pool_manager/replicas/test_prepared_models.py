@@ -66,7 +66,7 @@ class Heard:
         self.socket = self.run_dir / ID / "data.sock"
         self.passed: asyncio.Queue[events.Event] = asyncio.Queue()
         self.tasks = Tasks("test")
-        replica = Replica(ID, KEY, "cpu:0", "trial", 0.0, State.LOADING)
+        replica = Replica(ID, KEY, ("cpu:0",), "trial", 0.0, State.LOADING)
         self.fetching = PreparedFetcher(
             self.passed.put_nowait,
             self.store,
@@ -242,7 +242,7 @@ async def test_only_a_trial_that_was_to_prepare_is_asked(
     heard: Heard, role: Any, prepare: bool
 ) -> None:
     """Only a trial that was asked to prepare is queried; other replicas cannot fill the store."""
-    replica = Replica(ID, KEY, "cpu:0", role, 0.0, State.LOADING)
+    replica = Replica(ID, KEY, ("cpu:0",), role, 0.0, State.LOADING)
     heard.fetching._find = {ID: replica}.get
     spec = ModelSpec("digits@1", model="model.onnx", prepare=prepare)
     heard.fetching._bindings = {KEY: binding(spec)}

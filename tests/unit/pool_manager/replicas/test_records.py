@@ -26,8 +26,8 @@ from runtime_image.contract.server import ServerSpec
 
 SPEC = ModelSpec("digits@1", "onnx", "digits.onnx", "")
 BINDING = Binding(SPEC, Bundle("d", ()), "default", "digits", 1, 0)
-LAUNCH = Launch("0a", "", "", "standby", {})
-ASSIGN = Assign("0a", "default/digits@1", "cpu:0", "serve", {"place": 1.5})
+LAUNCH = Launch("0a", "", (), "standby", {})
+ASSIGN = Assign("0a", "default/digits@1", ("cpu:0",), "serve", {"place": 1.5})
 
 
 def standby(tmp_path: Path) -> ReplicaRecord:
@@ -43,7 +43,7 @@ def test_a_standby_is_bound_to_nothing(tmp_path: Path) -> None:
     """A standby's record has a token, no pool, no device and no cap."""
     record = standby(tmp_path)
 
-    assert (record.role, record.bound, record.device, record.memory_mib) == ("standby", "", "", 0)
+    assert (record.role, record.bound, record.devices, record.memory_mib) == ("standby", "", (), 0)
     assert (record.orphan_s, record.launched_s, record.engine) == (7.0, 100.0, "onnx")
     assert record.model_dir == "/model"
     assert record.link == VERSION
@@ -55,11 +55,11 @@ def test_a_bound_record_names_its_pool_and_device(tmp_path: Path) -> None:
     """A bound record keeps the identity of the process and adds its pool and device."""
     record = records.bound(standby(tmp_path), ASSIGN, BINDING, "cpu", 512)
 
-    assert (record.id, record.role, record.bound, record.device) == (
+    assert (record.id, record.role, record.bound, record.devices) == (
         "0a",
         "serve",
         "default/digits@1",
-        "cpu:0",
+        ("cpu:0",),
     )
     assert (record.memory_mib, record.phases) == (512, {"place": 1.5})
 
@@ -72,7 +72,18 @@ def test_a_replica_is_told_all_of_it(tmp_path: Path) -> None:
 
     assert models.from_json(told["spec"]) == SPEC
     assert told["bound"] == "default/digits@1"
-    assert (told["device"], told["memory_mib"], told["assigned_s"]) == ("cpu:0", 512, 101.5)
+    assert (told["devices"], told["memory_mib"], told["assigned_s"]) == (["cpu:0"], 512, 101.5)
+
+
+@pytest.mark.parametrize(("devices", "device"), [(("g1",), "g1"), ((), "")])
+def test_a_replica_of_link_9_is_told_one_device(
+    tmp_path: Path, devices: tuple[str, ...], device: str
+) -> None:
+    """Such a replica, which an earlier server started, reads `device`; others get none."""
+    record = replace(records.bound(standby(tmp_path), ASSIGN, BINDING, "cpu", 512), devices=devices)
+
+    assert "device" not in records.bind_request(record, SPEC, 0.0)
+    assert records.bind_request(replace(record, link=9), SPEC, 0.0)["device"] == device
 
 
 def test_nobody_is_told_of_no_model(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.support.replicas import pool_settings
 
 ID = "aaaa0001"
 RECORD = ReplicaRecord(
-    ID, "secret", "serve", "default", "default/digits@1", "m", "cpu:0", "cpu", "onnx",
+    ID, "secret", "serve", "default", "default/digits@1", "m", ("cpu:0",), "cpu", "onnx",
     threads=1, orphan_s=60.0, memory_mib=0, launched_s=1.5, link=1, phases={"place": 2.0},
 )  # fmt: skip
 
@@ -86,7 +86,7 @@ def test_only_a_record_can_be_replaced(folders: RunFolders) -> None:
 
 def test_a_standby_is_read_again(folders: RunFolders) -> None:
     """A standby's record without a function can be read."""
-    standby = replace(RECORD, bound="", namespace="", device="", role="standby")
+    standby = replace(RECORD, bound="", namespace="", devices=(), role="standby")
     folders.record(standby)
 
     assert folders.read_records() == {ID: standby}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runtime_image.contract.link import HEADER, VERSION, Kind
+from runtime_image.contract.link import HEADER, SPOKEN, VERSION, Kind
 from runtime_image.link.frames import LinkError, pack
 from runtime_image.link.handshake import pack_hello
 from runtime_image.link.reception import GREETING_MAX, read_hello, welcome
@@ -48,7 +48,10 @@ def changed(**fields: Any) -> bytes:
         (b"".join(pack(Kind.HELLO, body=b"{")), "malformed HELLO"),
         (b"".join(pack(Kind.HELLO, body=b"[]")), "malformed HELLO"),
         (HEADER.pack(GREETING_MAX + 1, 0, Kind.HELLO, 0, 0, 0), "over the limit"),
-        (changed(version=VERSION + 1), f"link version {VERSION + 1} is not {VERSION}"),
+        (changed(version=VERSION + 1), f"link version {VERSION + 1} is not 9 to {VERSION}"),
+        (changed(version=8), f"link version 8 is not 9 to {VERSION}"),
+        (changed(version="9"), f"link version 9 is not 9 to {VERSION}"),
+        (changed(version=[9]), f"link version [9] is not 9 to {VERSION}"),
         (changed(token=None), "malformed HELLO"),
         (changed(token=1), "malformed HELLO"),
         (changed(pid="7"), "malformed HELLO"),
@@ -66,3 +69,11 @@ async def test_a_silent_stranger_is_not_waited_for(pair: Pair) -> None:
     """A connection that sends nothing is dropped."""
     with pytest.raises(LinkError, match="no HELLO: TimeoutError"):
         await read_hello(pair[1], 0)
+
+
+@pytest.mark.parametrize("version", SPOKEN)
+async def test_a_replica_of_an_earlier_server_is_greeted(pair: Pair, version: int) -> None:
+    """A HELLO of each version that a server speaks is read."""
+    pair[0].sendall(changed(version=version))
+
+    assert (await read_hello(pair[1], 10))["version"] == version

@@ -21,7 +21,17 @@ from runtime_image.link.record import (
 )
 
 RECORD = ReplicaRecord(
-    *("aaaa0001", "secret", "serve", "default", "default/digits@1", "/m", "cpu:0", "cpu", "onnx"),
+    *(
+        "aaaa0001",
+        "secret",
+        "serve",
+        "default",
+        "default/digits@1",
+        "/m",
+        ("cpu:0",),
+        "cpu",
+        "onnx",
+    ),
     threads=2,
     orphan_s=60.0,
     memory_mib=0,
@@ -74,13 +84,15 @@ def test_another_link_is_refused_before_anything_else(
         ("{", "Expecting property name"),
         ("[]", "expected an object, got list"),
         (" " * (RECORD_MAX + 1), f"expected at most {RECORD_MAX} bytes"),
-        (json.dumps({"link": VERSION}), "missing fields: bound, control, data, device"),
+        (json.dumps({"link": VERSION}), "missing fields: bound, control, data, device_kind"),
         (json.dumps({**asdict(RECORD), "colour": "red"}), "unknown fields: colour"),
         (json.dumps({**asdict(RECORD), "token": 7}), "expected a string as token, got '7'"),
         (
             json.dumps({**asdict(RECORD), "threads": "all"}),
             "expected a number of 0 or more as threads, got 'all'",
         ),
+        (json.dumps({**asdict(RECORD), "devices": "g1"}), "expected strings as devices, got 'g1'"),
+        (json.dumps({**asdict(RECORD), "devices": [1]}), "expected strings as devices, got '[1]'"),
         (
             json.dumps({**asdict(RECORD), "role": "king"}),
             "expected one of serve, trial, build, standby as role, got 'king'",

@@ -33,7 +33,7 @@ RECORD = ReplicaRecord(
     "default",
     "default/digits@1",
     "",
-    "cpu:0",
+    ("cpu:0",),
     "cpu",
     "python",
     threads=1,
@@ -43,7 +43,7 @@ RECORD = ReplicaRecord(
     link=VERSION,
     phases={"place": 1.5},
 )
-STANDBY = {"role": "standby", "bound": "", "namespace": "", "device": "", "phases": {}}
+STANDBY = {"role": "standby", "bound": "", "namespace": "", "devices": (), "phases": {}}
 
 pytestmark = pytest.mark.slow
 

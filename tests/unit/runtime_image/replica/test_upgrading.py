@@ -35,7 +35,7 @@ class Scene:
         self._posted: deque[Callable[[], None]] = deque()
         self._is_posted = threading.Semaphore(0)
         record = ReplicaRecord(
-            *("a", "t", "serve", "default", "default/digits@1", str(folder), "cpu:0", "cpu"),
+            *("a", "t", "serve", "default", "default/digits@1", str(folder), ("cpu:0",), "cpu"),
             engine="onnx",
             threads=1,
             orphan_s=0.0,

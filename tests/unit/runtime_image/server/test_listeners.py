@@ -35,7 +35,7 @@ def test_an_own_listener_is_found() -> None:
         port = sock.getsockname()[1]
         (found,) = (one for one in listeners.listeners() if one.port == port)
 
-        own = sockets_of([Process(os.getpid(), 0, False), Process(2**22 + 1, 0, False)])
+        own = sockets_of([Process(os.getpid(), 0), Process(2**22 + 1, 0)])
 
         assert found.inode == os.fstat(sock.fileno()).st_ino
         path = own[found.inode]

@@ -8,11 +8,11 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from runtime_image.proc import read_stat
 from runtime_image.server import libc, reaper
 from runtime_image.server.namespaces import in_child
 from runtime_image.server.reaper import Reaper
@@ -73,8 +73,9 @@ def test_the_exit_of_the_server_is_told(
     end = os.pidfd_open(made.pid)
     try:
         assert ends(made.sock.fileno())
-        stat = Path(f"/proc/{made.server}/stat").read_text()
-        assert stat.rpartition(") ")[2].split()[:2] == ["Z", str(made.pid)]
+        stat = read_stat(f"/proc/{made.server}")
+        assert stat is not None
+        assert (stat.state, stat.parent) == (b"Z", made.pid)
 
         assert made.take_exit() == code
 

@@ -38,7 +38,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplicaRecord:
         namespace="default",
         bound="default/f@1",
         model_dir=str(tmp_path / "model"),
-        device="cpu:0",
+        devices=("cpu:0",),
         device_kind="cpu",
         engine="onnx",
         threads=1,

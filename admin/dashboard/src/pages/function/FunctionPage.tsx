@@ -1,11 +1,14 @@
 import { useState } from "react";
 import { RollbackDialog } from "../../actions/RollbackDialog.tsx";
-import type { Session } from "../../api/types.ts";
+import type { Why } from "../../api/detail.ts";
+import type { Operation, Session } from "../../api/types.ts";
 import { LogPanel } from "../../logs/LogPanel.tsx";
+import { OperationNote } from "../../operations/OperationNote.tsx";
+import { operationOf } from "../../operations/operations.ts";
 import { Playground } from "../../playground/Playground.tsx";
 import { ServerPlayground } from "../../playground/server/ServerPlayground.tsx";
 import { ColdStarts } from "../../receipts/ColdStarts.tsx";
-import { useConnection, useFunction, useMayDeploy, useNamesVersion, useSite } from "../../store/hooks.ts";
+import { useConnection, useFunction, useMayDeploy, useNamesVersion, useOperationsVersion, useSite } from "../../store/hooks.ts";
 import { AdvicePanel } from "../../timeline/AdvicePanel.tsx";
 import { FunctionTimelinePanel } from "../../timeline/FunctionTimelinePanel.tsx";
 import { DecisionsPanel, ErrorsPanel } from "./ActivityPanels.tsx";
@@ -30,7 +33,8 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
   const { detail, why, errors, starts } = useFunctionData(name, line);
   const [to, setTo] = useState<number | null>(null);
   const mayDeploy = useMayDeploy();
-  if (!line) return <Missing name={name} why={detail.problem?.message ?? ""} />;
+  const operation = useOperation(name, why);
+  if (!line) return <Missing name={name} problem={detail.problem?.message ?? ""} why={why} operation={operation} />;
   const known = detail.data;
   const Form = known?.server ? ServerPlayground : Playground;
   return (
@@ -39,6 +43,7 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
         <a href="#/">← All functions</a>
       </nav>
       <Header line={line} actions={<FunctionActions line={line} revisions={known?.revisions.length ?? null} />} />
+      {operation?.state === "running" && <OperationNote operation={operation} />}
       {detail.problem && <p className={known ? "note warn" : "note bad"}>{detail.problem.message}</p>}
       <div className="fn-columns">
         <div className="fn-column">
@@ -71,8 +76,30 @@ export function FunctionPage({ name }: { name: string; query: URLSearchParams })
   );
 }
 
-/** Unknown function. Before a complete snapshot it may still appear. */
-function Missing({ name, why }: { name: string; why: string }) {
+/** The operation of the function that runs, or of one without a revision the first deploy, in its latest state. */
+function useOperation(name: string, why: Why | null): Operation | null {
+  const { store } = useSite();
+  useOperationsVersion();
+  return operationOf(name, why?.operation ?? null, store.operations);
+}
+
+/** Of a function without a revision, by the state of its operation. */
+const NOT_YET = {
+  running: "It is not deployed yet: its first deploy is running.",
+  done: "Its deploy is done.",
+  failed: "It is not deployed: its deploy failed.",
+  cancelled: "It is not deployed: its deploy was cancelled.",
+} as const;
+
+interface NotThere {
+  name: string;
+  problem: string;
+  why: Why | null;
+  operation: Operation | null;
+}
+
+/** Unknown function, or one whose first deploy runs or has failed. Before a complete snapshot it may still appear. */
+function Missing({ name, problem, why, operation }: NotThere) {
   const { store } = useSite();
   const connection = useConnection();
   useNamesVersion();
@@ -84,8 +111,11 @@ function Missing({ name, why }: { name: string; why: string }) {
       </nav>
       <h1>{name}</h1>
       <p className="muted" role="status">
-        {isKnown ? why || "There is no function with this name." : "…"}
+        {operation ? NOT_YET[operation.state] : isKnown ? problem || "There is no function with this name." : "…"}
       </p>
+      {operation && <OperationNote operation={operation} />}
+      {operation?.state === "running" && <LogPanel name={name} />}
+      {why && why.decisions.length > 0 && <DecisionsPanel name={name} why={why} />}
     </div>
   );
 }

@@ -44,7 +44,7 @@ export function Doing({ line }: { line: FunctionLine }) {
     const left_ms = leftOf(line, Date.now() - store.heardAt_ms(line.name));
     return (
       <span className="fn-doing waking">
-        {line.phase ?? "starting"}
+        {line.awaited ?? line.phase ?? "starting"}
         {left_ms !== null &&
           ` · ${left_ms > 0 ? `about ${left_ms < 1000 ? "a second" : span(left_ms / 1000)} left` : "any moment now"}`}
       </span>

@@ -1,5 +1,5 @@
 import { memo, type ReactNode } from "react";
-import type { FunctionDetail, ServerSettings } from "../../api/detail.ts";
+import type { FunctionDetail, Golden, ServerSettings } from "../../api/detail.ts";
 import { CopyText } from "../../design/CopyText.tsx";
 import { mebibytes, millis } from "../../design/format.ts";
 import { exactly } from "../../timeline/words.ts";
@@ -13,7 +13,8 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
   const secrets = Object.entries(server.secrets ?? {});
   const mounts = server.mounts ?? [];
   const fields = server.fields ?? [];
-  const profile = detail.revisions.find(({ traffic }) => traffic)?.profile;
+  const revision = detail.revisions.find(({ traffic }) => traffic);
+  const profile = revision?.profile;
   return (
     <section className="panel" aria-labelledby="server-title">
       <div className="panel-head">
@@ -43,6 +44,11 @@ export const ServerPanel = memo(function ServerPanel({ detail, server }: { detai
         </Fact>
         <Fact name="memory, at the deploy">{mebibytes(profile?.memory_mib)}</Fact>
         <Fact name="network">{NETWORKS[server.network]}</Fact>
+        {(profile?.golden || revision?.why_not_golden) && (
+          <Fact name="golden sample" isWide>
+            {profile?.golden ? goldenOf(profile.golden) : <span className="muted">none: {revision?.why_not_golden}</span>}
+          </Fact>
+        )}
         <Fact name="stop grace">{exactly(server.stop_grace_s)}</Fact>
         <Fact name="wakes" isWide={wake.length > 0}>
           <Rules rules={wake} none="every request" />
@@ -101,6 +107,11 @@ function Rules({ rules, none }: { rules: readonly string[]; none: string }) {
       ))}
     </ul>
   );
+}
+
+/** The request whose right answer the trial has learnt, and how answers are compared. */
+function goldenOf({ sample: { request, usual_ms, rule } }: Golden): string {
+  return `${request.method} ${request.path} in ${millis(usual_ms)}, compared by ${rule}`;
 }
 
 /** The command's words, quoted as for a shell where a word needs it. */

@@ -8,6 +8,8 @@ const one = (kind: Connected["kind"], counts: boolean, path = "/a"): Connected =
 const detail = (wake: string[] = [], websockets = "count") =>
   ({ server: { paths: { wake, free: [], deny: [] } }, exchange: { websockets } }) as unknown as FunctionDetail;
 const why = (items: Connected[], counting: number, free: number, awake = ""): Why => ({
+  state: "warm",
+  reason: "",
   blocked: "",
   decisions: [],
   cold_starts: [],

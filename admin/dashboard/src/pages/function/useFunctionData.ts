@@ -18,7 +18,7 @@ const CONNECTIONS_S = 3;
 export function useFunctionData(name: string, line: FunctionLine | undefined) {
   const path = functionPath(name);
   const activity = useActivity(name);
-  const ended = useEnded(name);
+  const { ended, live } = useOperations(name);
   const lastStart = activity.coldStarts[0]?.at_s ?? 0;
   const lastError = activity.errors[0]?.at_s ?? 0;
   const settings = line ? `${line.revision} ${line.min} ${line.max} ${line.idle_s} ${line.created_s} ${line.build?.state ?? ""}` : "";
@@ -27,16 +27,18 @@ export function useFunctionData(name: string, line: FunctionLine | undefined) {
   const turn = useTurn(CONNECTIONS_S, isOpen);
   const why = useFetched<Why>(
     `${path}/why`,
-    `${settings} ${line?.state ?? ""} ${line?.ready ?? 0} ${line?.wanted ?? 0} ${isOpen ? `${line.in_flight} ${turn}` : ""}`,
+    `${settings} ${live} ${line?.state ?? ""} ${line?.ready ?? 0} ${line?.wanted ?? 0} ${isOpen ? `${line.in_flight} ${turn}` : ""}`,
   );
   const errors = useFetched<{ items: CallError[] }>(`${path}/errors`, lastError);
   const starts: ColdStart[] = joined<ColdStart>(why.data?.cold_starts ?? [], activity.coldStarts, keyOf, STARTS_MAX);
   return { detail, why: why.data, errors: errors.data?.items ?? activity.errors, starts };
 }
 
-/** Number of ended operations of this function among the known ones. */
-function useEnded(name: string): number {
+/** Among the known operations of this function: the number of ended ones, and the states of all as one text. */
+function useOperations(name: string): { ended: number; live: string } {
   const { store } = useSite();
   useOperationsVersion();
-  return [...store.operations.values()].filter((one) => one["name"] === name && one.state !== "running").length;
+  const found = [...store.operations.values()].filter((one) => one.name === name);
+  const live = found.map(({ id, state }) => `${id} ${state}`).join();
+  return { ended: found.filter(({ state }) => state !== "running").length, live };
 }

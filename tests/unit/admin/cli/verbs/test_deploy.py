@@ -27,7 +27,13 @@ DONE: dict[str, Any] = {
     "id": "o1",
     "state": "done",
     "phase": "switch",
-    "result": {"revision": "adder@1", "created": True, "switch": "calls go to adder@1"},
+    "result": {
+        "revision": "adder@1",
+        "created": True,
+        "files": 1,
+        "size": 160,
+        "switch": "calls go to adder@1",
+    },
 }
 
 
@@ -260,6 +266,8 @@ WEB: dict[str, Any] = {
     "result": {
         "revision": "web@1",
         "created": True,
+        "files": 0,
+        "size": 0,
         "switch": "calls of web go to web@1, which is cold",
         "server": {
             "ready": "/up",

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from typer.testing import Result
 
 from admin.cli.verbs.show import render
@@ -189,6 +190,51 @@ def test_a_server_is_shown_with_its_command() -> None:
     ):
         assert line in lines
     assert not [line for line in lines if line.startswith(("wake", "answers"))]
+
+
+MEASURED = {"load_ms": 9, "memory_mib": 41}
+GOLDEN = {
+    "sample": {
+        "request": {"method": "POST", "path": "/v1/completions"},
+        "usual_ms": 12.0,
+        "rule": "tokens",
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("revision", "more", "line"),
+    [
+        (
+            {"profile": {**MEASURED, "golden": GOLDEN}, "why_not_golden": ""},
+            {},
+            "golden POST /v1/completions in 12 ms, compared by tokens",
+        ),
+        (
+            {"profile": {**MEASURED, "golden": GOLDEN}, "why_not_golden": ""},
+            {"golden": "wrong"},
+            "golden POST /v1/completions in 12 ms, compared by tokens; last answered wrong",
+        ),
+        (
+            {"why_not_golden": "no sample has golden = true"},
+            {},
+            "golden none: no sample has golden = true",
+        ),
+        ({"why_not_golden": "no sample has golden = true"}, {"predict": "a page"}, ""),
+        ({}, {}, ""),
+    ],
+    ids=["learnt", "wrong", "none", "python", "earlier release"],
+)
+def test_the_golden_sample_of_a_server_is_shown(
+    revision: dict[str, Any], more: dict[str, Any], line: str
+) -> None:
+    """Which it is, what it showed last, or why there is none."""
+    revisions = [{"number": 3, "traffic": True, **revision}, {"number": 2}]
+    one = {**FUNCTION, "server": {"command": ["serve"]}, "revisions": revisions, **more}
+
+    lines = [" ".join(line.split()) for line in render(one, NOW_S).splitlines()]
+
+    assert [one for one in lines if one.startswith("golden")] == ([line] if line else [])
 
 
 def test_an_image_is_shown_with_what_it_may_do() -> None:

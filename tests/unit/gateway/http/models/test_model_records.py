@@ -98,3 +98,21 @@ async def test_a_trace_goes_on_to_the_server(tmp_path: Path, is_fast: bool) -> N
         assert (record.trace.parent_id, record.trace_id) == (parent[36:52], parent[3:35])
         assert server.asked[0].fields["traceparent"] == record.trace.traceparent
         assert (record.function, record.outcome) == ("web", "ok")
+
+
+async def test_a_trace_is_that_of_its_request_alone(tmp_path: Path, is_fast: bool) -> None:
+    """Of requests with the same head, also once that is known, each has the trace and the id that
+    its client sent, if any, whatever model and form of answer it asks for."""
+    ids = [f"one-{number}" for number in range(4)]
+    traces = ["", *(f"00-{number}{'a' * 31}-{'b' * 16}-01" for number in range(1, 4))]
+    server = ModelServer(document(ok=1))
+    async with models(tmp_path, server, is_fast=is_fast) as one:
+        for body in ({"model": "web"}, {"model": "web@1"}, {"model": "web", "stream": True}):
+            for id, trace in zip(ids, traces, strict=True):
+                sent = (f"X-Request-Id: {id}", *((f"traceparent: {trace}",) if trace else ()))
+                await asks(one, post(CHAT, body, *sent))
+        got = [
+            (one.fields["x-request-id"], one.fields.get("traceparent", "")) for one in server.asked
+        ]
+        assert got == [*zip(ids, traces, strict=True)] * 3
+        await one.settled()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.proxy.exchange import FILTERED_MAX
+from gateway.proxy.answer_edit import FILTERED_MAX
 from gateway.proxy.framing import encode_chunk
 from gateway.v1.rewriting import ModelAnswer
 from registry.model.functions import ExchangeLimits, Limits
@@ -37,6 +37,7 @@ from tests.support.modelled import (
     post,
     read_request,
 )
+from tests.support.peers import published
 from tests.support.proxied import KEY, Gate, Wire, quiet, until, warm
 
 STREAM = {"model": "web", "stream": True}
@@ -325,6 +326,48 @@ async def test_a_server_that_dies_in_a_stream(
         assert one.delivery.balance().ended["failed"] == 1
 
 
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_server_that_is_replaced_in_a_stream(
+    tmp_path: Path, is_fast: bool, path: str, is_known: bool
+) -> None:
+    """The stream ends with the error that says so, whether the cause is known before the
+    connection is lost or afterwards."""
+    ends = asyncio.Event()
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await read_request(reader)
+        writer.write(EVENTS + chunked(event(n=1)))
+        await ends.wait()
+        writer.transport.abort()
+
+    async with models(tmp_path, serve, is_fast=is_fast) as one:
+        one.sidecar.listens = False
+        wire = await one.connect()
+        wire.send(post(path, STREAM))
+        await wire.head()
+        assert await chunks(wire.reader) == event(n=1)
+        replica = one.sidecar.endpoint(limit=64)
+        cause = {replica.id: "is not answering: its processes are idle"}
+        replaced = published(replica, key=KEY, ended=cause, hung=[replica.id])
+        if is_known:
+            one.delivery.receive_endpoints(replaced)
+        ends.set()
+        if not is_known:
+            await until(lambda: bool(one.delivery._death_causes._deferred))
+            one.delivery.receive_endpoints(replaced)
+        content, is_whole = dechunked(await wire.rest())
+        wire.close()
+        assert not is_whole
+        _, data = split_event(content)
+        said = "the replica died within its answer: it is not answering: its processes are idle"
+        assert said in data["error"]["message"]
+        if path != MESSAGES:  # the other protocol has no codes
+            assert data["error"]["code"] == "replica_hung"
+        await one.settled()
+        assert one.delivery.balance().ended["failed"] == 1
+
+
 @pytest.mark.parametrize("api", [ModelApi(), ModelApi("served")])
 async def test_a_server_that_dies_in_another_answer(
     tmp_path: Path, is_fast: bool, api: ModelApi
@@ -461,7 +504,7 @@ async def test_a_client_that_leaves(tmp_path: Path, is_fast: bool, ending: Any, 
             request.client_paused()
         wire.close()
         if ending == "abort":
-            await asyncio.wait_for(lost.wait(), 5)
+            await asyncio.wait_for(lost.wait(), 60)
             await one.settled()
             assert one.delivery.balance().ended["cancelled"] == 1
             return
@@ -470,7 +513,7 @@ async def test_a_client_that_leaves(tmp_path: Path, is_fast: bool, ending: Any, 
         assert one.delivery.loads()[KEY].in_flight == 1
         assert one.gateway.gate.active == 1
         release.set()
-        await asyncio.wait_for(ended.wait(), 5)
+        await asyncio.wait_for(ended.wait(), 60)
         await one.settled()
         assert one.delivery.balance().ended["completed"] == 1
         assert request._routed.answer.usage == (1, 2)

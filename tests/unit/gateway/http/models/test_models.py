@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from registry.catalog import Deployed
-from registry.model.servers import ModelApi
+from registry.model.functions import ExchangeLimits, Limits
+from registry.model.servers import ModelApi, PathRules
 from tests.support import nouns
 from tests.support.modelled import (
     CHAT,
@@ -22,6 +23,7 @@ from tests.support.modelled import (
     parsed,
     post,
 )
+from tests.support.proxied import quiet, server_function
 
 KEYS = {"fn_all": ("invoke",), "fn_web": ("invoke:web",), "fn_other": ("invoke:other",)}
 
@@ -356,4 +358,26 @@ async def test_a_model_of_another_process_appears(tmp_path: Path, is_fast: bool)
         answer = await asks(one, post(CHAT, {"model": "web", "x": "a" * 2**21}))
         assert answer.status == 413
         assert "1 MiB" in answer.json["error"]["message"]
+        await one.settled()
+
+
+async def test_what_a_change_makes_outdated_is_not_learned(tmp_path: Path, is_fast: bool) -> None:
+    """A request whose body arrives after a change of the functions gets what its head was given
+    before; the next ones with this head get what holds now."""
+    listed = server_function(
+        ExchangeLimits(), PathRules(), Limits(), "", ("https://a.example",), ModelApi()
+    )
+    async with models(tmp_path, ModelServer(document(ok=1)), is_fast=is_fast) as one:
+        request = post(CHAT, {"model": "web"})
+        for _ in range(2):
+            assert "vary" not in (await asks(one, request)).fields
+        wire = await one.connect()
+        wire.send(request[:-1])
+        await quiet(lambda: 0, 20)
+        one.gateway.invoker.catalog.put(listed)
+        wire.send(request[-1:])
+        assert parsed(await wire.rest()).status == 200
+        for _ in range(2):
+            assert (await asks(one, request)).fields["vary"] == "Origin"
+        wire.close()
         await one.settled()

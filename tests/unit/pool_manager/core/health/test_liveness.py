@@ -25,7 +25,7 @@ from pool_manager.core.health.liveness import (
     Watch,
     decide,
 )
-from runtime_image.contract.health import READ_S, Ready
+from runtime_image.contract.health import READ_S, Learnt, Ready
 from runtime_image.contract.samples import SampleVerdict
 
 LONG = Facts(silent_s=30.0, limit_s=30.0)
@@ -115,8 +115,22 @@ TABLE = [
     ),
     (
         20,
-        "busy, a server of short silences",
-        UNANSWERED._replace(silent_s=UNLEARNT_S - 1, is_learnt=True, longest_s=1.0),
+        "busy, a server of short silences within its longest step",
+        UNANSWERED._replace(silent_s=899.0, is_learnt=True, longest_s=1.0),
+        Verdict.REPORT,
+        None,
+    ),
+    (
+        19,
+        "busy, a server of short silences after its longest step",
+        UNANSWERED._replace(silent_s=900.0, is_learnt=True, longest_s=1.0),
+        Verdict.REPLACE,
+        Cause.STUCK,
+    ),
+    (
+        20,
+        "busy, short steps, but not 300 s",
+        UNANSWERED._replace(silent_s=UNLEARNT_S - 1, step_s=1.0, is_learnt=True, longest_s=1.0),
         Verdict.REPORT,
         None,
     ),
@@ -157,6 +171,60 @@ def test_the_limit_is_learnt() -> None:
     for _ in range(SILENCES_MAX):
         silences.add(1.0)
     assert (silences.limit_s(NEW_S), silences.longest_s) == (LIMIT_MIN_S, 40.0)
+
+
+def known(*seconds: float) -> Silences:
+    silences = Silences()
+    for one in seconds:
+        silences.add(one)
+    return silences
+
+
+def test_limits_are_restored() -> None:
+    """Three numbers are enough for the limits of another manager."""
+    before = known(*[2.0] * 60, 40.0, *[1.0] * 439, 90.0)
+    after = Silences()
+
+    after.restore(before.learnt())
+
+    assert before.learnt() == after.learnt() == Learnt(SILENCES_MAX, 90.0, 90.0)
+    assert after.limit_s(NEW_S) == before.limit_s(NEW_S) == 180.0
+
+
+@pytest.mark.parametrize("learnt", [Learnt(0, 0.0, 0.0), Learnt(KNOWN_MIN - 1, 40.0, 40.0)])
+def test_too_few_silences_are_too_few_after_a_restart(learnt: Learnt) -> None:
+    """The manager goes on counting."""
+    silences = Silences()
+    silences.restore(learnt)
+    assert (silences.is_learnt, silences.limit_s(NEW_S)) == (False, UNLEARNT_S)
+
+    for _ in range(KNOWN_MIN - learnt.known):
+        silences.add(1.0)
+
+    assert silences.is_learnt
+
+
+def test_what_several_servers_bring_never_shortens_a_limit() -> None:
+    """Sidecars of one revision were told at different times; a restored silence is the oldest."""
+    silences = known(20.0)
+    silences.restore(Learnt(SILENCES_MAX, 30.0, 400.0))
+    silences.restore(Learnt(SILENCES_MAX, 60.0, 300.0))
+    silences.restore(Learnt(60, 5.0, 5.0))
+    assert (silences.limit_s(NEW_S), silences.longest_s) == (120.0, 400.0)
+
+    for _ in range(SILENCES_MAX):
+        silences.add(1.0)
+
+    assert (silences.limit_s(NEW_S), silences.longest_s) == (LIMIT_MIN_S, 400.0)
+
+
+def test_a_large_number_of_silences_is_bounded() -> None:
+    """What a sidecar says is no reason for more memory."""
+    silences = Silences()
+
+    silences.restore(Learnt(10**9, 1.0, 1.0))
+
+    assert silences.learnt().known == SILENCES_MAX
 
 
 def test_a_new_server_has_more_time() -> None:

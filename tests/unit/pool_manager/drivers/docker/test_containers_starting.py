@@ -19,8 +19,8 @@ NO_DRIVER = 'could not select device driver "nvidia" with capabilities: [[gpu]]'
 CONFIG: dict[str, Any] = {"HostConfig": {"NetworkMode": "none"}}
 
 
-def start(holder: str | None = None, gpu: str = "") -> Start:
-    return Start("a name", CONFIG, holder, gpu, (by_cdi, by_request, by_runtime))
+def start(holder: str | None = None, gpus: tuple[str, ...] = ()) -> Start:
+    return Start("a name", CONFIG, holder, gpus, (by_cdi, by_request, by_runtime))
 
 
 def test_a_plain_start() -> None:
@@ -35,7 +35,7 @@ def test_the_next_way_to_a_gpu() -> None:
     """A way that the engine does not know leaves nothing and the next one is tried."""
     client = Recorder(start=[refusal(500, NO_CDI), refusal(500, NO_DRIVER)])
 
-    assert begin(client.api, start(gpu="GPU-1")) == Started("c3", by_runtime)
+    assert begin(client.api, start(gpus=("GPU-1",))) == Started("c3", by_runtime)
     assert client.done == [
         "create a name",
         "start c1",
@@ -56,7 +56,7 @@ def test_no_way_to_a_gpu() -> None:
     with pytest.raises(
         DriverError, match=r"^GPU GPU-1 is not available to containers: .*cdi.*nvidia.*runtime"
     ):
-        begin(client.api, start(gpu="GPU-1"))
+        begin(client.api, start(gpus=("GPU-1",)))
 
     assert client.left == set()
 
@@ -66,7 +66,7 @@ def test_what_is_wrong_with_any_way_is_tried_once() -> None:
     client = Recorder(create=[refusal(404, "No such image: x")])
 
     with pytest.raises(DriverError, match=r"^cannot start a container: .* No such image: x"):
-        begin(client.api, start(gpu="GPU-1"))
+        begin(client.api, start(gpus=("GPU-1",)))
 
     assert client.done == ["create a name"]
 

@@ -39,14 +39,14 @@ def packed(text: str, kind: bytes = tarfile.REGTYPE) -> bytes:
     return data.getvalue()
 
 
-def start(gpu: str = "", users: ImageUsers | None = None, **server: Any) -> PairStart:
+def start(gpus: tuple[str, ...] = (), users: ImageUsers | None = None, **server: Any) -> PairStart:
     pair = Pair(
         RECORD,
         ServerContainer("sha256:1", **server),
         Owner("0123456789abcdef"),
         MountPaths(NOWHERE, NOWHERE, 10_000),
     )
-    return PairStart(pair, "runtime:1", 9001, gpu, (by_cdi, by_request), users or ImageUsers())
+    return PairStart(pair, "runtime:1", 9001, gpus, (by_cdi, by_request), users or ImageUsers())
 
 
 def test_the_sidecar_starts_first() -> None:
@@ -79,7 +79,7 @@ def test_the_gpu_is_the_servers() -> None:
     """In the first way that the engine knows; the sidecar has none."""
     client = Client(start=[None, refusal(500, NO_CDI)])
 
-    assert begin_pair(client.api, start("GPU-1")) == Started("c3", by_request, "c1")
+    assert begin_pair(client.api, start(("GPU-1",))) == Started("c3", by_request, "c1")
     assert ["DeviceRequests" in one["HostConfig"] for one in client.configs] == [False, True, True]
     assert client.left == {"c1", "c3"}
 

@@ -178,7 +178,7 @@ def test_a_function_may_say_more() -> None:
 
 def test_a_server_sees_its_gpu_only() -> None:
     """Whatever the image or the function says: NVIDIA's runtime follows the variable."""
-    record = replace(RECORD, device="GPU-1", device_kind="cuda")
+    record = replace(RECORD, devices=("GPU-1",), device_kind="cuda")
     pair = Pair(record, replace(GIVEN, env={"NVIDIA_VISIBLE_DEVICES": "all"}), OWNER, PLACE)
 
     variables = server_spec.server(pair, FACTS, "s1", ABLE)["Env"]

@@ -17,6 +17,7 @@ from pool_manager.drivers.docker.spec import (
     by_cdi,
     by_request,
     by_runtime,
+    gpus_of,
     ways,
 )
 from runtime_image.contract.control import ReplicaRecord
@@ -198,7 +199,7 @@ def test_the_ways_that_an_engine_may_know(info: dict[str, Any], expected: list[W
 
 def test_by_cdi() -> None:
     """CDI requests the device by its qualified name, without capabilities."""
-    assert by_cdi(PLAIN, GPU)["HostConfig"] == {
+    assert by_cdi(PLAIN, [GPU])["HostConfig"] == {
         "ReadonlyRootfs": True,
         "DeviceRequests": [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={GPU}"]}],
     }
@@ -211,7 +212,7 @@ def test_by_request() -> None:
         "DeviceIDs": [GPU],
         "Capabilities": [["gpu", "compute", "utility"]],
     }
-    assert by_request(PLAIN, GPU)["HostConfig"] == {
+    assert by_request(PLAIN, [GPU])["HostConfig"] == {
         "ReadonlyRootfs": True,
         "DeviceRequests": [request],
     }
@@ -219,7 +220,7 @@ def test_by_request() -> None:
 
 def test_by_runtime() -> None:
     """The runtime's variables are added to the existing environment."""
-    made = by_runtime(PLAIN, GPU)
+    made = by_runtime(PLAIN, [GPU])
 
     assert made["HostConfig"] == {"ReadonlyRootfs": True, "Runtime": "nvidia"}
     assert made["Env"] == [
@@ -232,7 +233,7 @@ def test_by_runtime() -> None:
 @pytest.mark.parametrize("way", [by_cdi, by_request, by_runtime])
 def test_a_way_leaves_the_configuration_as_it_is(way: Way) -> None:
     """A way does not modify the configuration, which the next way uses."""
-    way(PLAIN, GPU)
+    way(PLAIN, [GPU])
 
     assert PLAIN == {"Env": ["A=1"], "HostConfig": {"ReadonlyRootfs": True}}
 
@@ -255,3 +256,17 @@ def test_containers_run_out_of_descriptors_before_their_server(
     owner = Owner.of(Path("/data"))
 
     assert (owner.nofile, owner.server_nofile) == (nofile, server_nofile)
+
+
+def test_several_gpus_are_requested_together() -> None:
+    """Each way takes all GPUs of a replica, as its host's driver names them, in their order."""
+    record = replace(RECORD, devices=("far/GPU-2", "far/GPU-1"), device_kind="cuda", host="far")
+    gpus = gpus_of(record)
+
+    assert gpus == ("GPU-2", "GPU-1")
+    assert gpus_of(replace(record, device_kind="cpu")) == ()
+    [cdi] = by_cdi(PLAIN, gpus)["HostConfig"]["DeviceRequests"]
+    assert cdi["DeviceIDs"] == ["nvidia.com/gpu=GPU-2", "nvidia.com/gpu=GPU-1"]
+    [request] = by_request(PLAIN, gpus)["HostConfig"]["DeviceRequests"]
+    assert request["DeviceIDs"] == ["GPU-2", "GPU-1"]
+    assert "NVIDIA_VISIBLE_DEVICES=GPU-2,GPU-1" in by_runtime(PLAIN, gpus)["Env"]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 from typing import Any
 
 import pytest
 
-from runtime_image.contract.samples import PICTURE_MAX, PROMPT_MAX, TOKENS_MAX, VECTOR_MAX
-from runtime_image.server.golden.answers import JSON_MAX, PARTS_MAX, read_answer
+from runtime_image.contract.samples import PROMPT_MAX, TOKENS_MAX, VECTOR_MAX, Picture
+from runtime_image.server.golden.answers import BODY_MAX, PARTS_MAX, read_answer
 from runtime_image.server.golden.png import SIGNATURE
-from tests.support.golden import png
+from tests.support.golden import chunk, head, png
 
 JSON = "application/json"
-LARGE_PICTURE = base64.b64encode(SIGNATURE + bytes(PICTURE_MAX)).decode()
+HUGE = SIGNATURE + head(8192, 8192) + chunk(b"IDAT", zlib.compress(bytes(2**20)))
 CHAT = {
     "choices": [
         {
@@ -88,8 +89,26 @@ def test_embeddings_and_pictures_are_read() -> None:
     encoded = base64.b64encode(picture).decode()
 
     assert read({"data": [{"embedding": [1, -0.5]}]}).vector == (1.0, -0.5)
-    assert read({"data": [{"b64_json": encoded}]}).picture == encoded
-    assert read_answer(200, "image/png", picture).picture == encoded
+    pixels = Picture(2, 1, 3, base64.b64encode(bytes([1, 4, 2, 5, 3, 6])).decode())
+    assert read({"data": [{"b64_json": encoded}]}).pixels == pixels
+    assert read_answer(200, "image/png", picture).pixels == pixels
+
+
+def test_a_large_picture_has_some_of_its_pixels() -> None:
+    """1024 x 1024, of which every 65th is compared: they lie in all columns and rows."""
+    side, found = 1024, {}
+    for place in (0, 65, 64, 65 * 16_000):
+        samples = bytearray(side * side * 3)
+        samples[3 * place + 1] = 9
+        body = png(side, side, bytes(samples))
+        found[place] = read_answer(200, "image/png", body).pixels
+        encoded = base64.b64encode(body).decode()
+        assert read({"data": [{"b64_json": encoded}]}).pixels == found[place]
+
+    kept = {place: base64.b64decode(one.samples) for place, one in found.items() if one}
+    assert {len(one) for one in kept.values()} == {3 * 16_132}
+    greens = {place: one.find(9) - 16_132 for place, one in kept.items()}
+    assert greens == {0: 0, 65: 1, 64: -16_133, 65 * 16_000: 16_000}
 
 
 @pytest.mark.parametrize(
@@ -108,14 +127,14 @@ def test_embeddings_and_pictures_are_read() -> None:
         {"data": [{"embedding": [0.5] * (VECTOR_MAX + 1)}]},
         {"data": [{"b64_json": "AAAA"}]},
         {"data": [{"b64_json": "\u00e9"}]},
-        {"data": [{"b64_json": LARGE_PICTURE}]},
+        {"data": [{"b64_json": base64.b64encode(HUGE).decode()}]},
     ],
 )
 def test_other_forms_are_left_out(document: Any) -> None:
     """Nothing in them is trusted, and nothing raises."""
     found = read(document)
 
-    assert (found.prompt, found.token_logprobs, found.vector, found.picture) == ((), (), (), "")
+    assert (found.prompt, found.token_logprobs, found.vector, found.pixels) == ((), (), (), None)
     assert found.digest
 
 
@@ -125,7 +144,9 @@ def test_other_forms_are_left_out(document: Any) -> None:
         b'{"choices": [{"text": "a", "x": NaN',
         b"[" * 5000,
         b'{"choices": [{"text": "a"}], "x": [' + b"1," * PARTS_MAX + b"1]}",
-        b'{"choices": [{"text": "' + b"a" * JSON_MAX + b'"}]}',
+        (b'{"choices": [{"text": "' + b"a" * BODY_MAX + b'"}]}')[:BODY_MAX],
+        b'{"a":' * 49_000,
+        b"9" * BODY_MAX,
         b"\xff\xfe",
     ],
 )

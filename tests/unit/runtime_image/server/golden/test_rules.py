@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from runtime_image.contract.samples import (
     golden_from_json,
     golden_to_json,
 )
+from runtime_image.server.golden.answers import read_answer
 from runtime_image.server.golden.rules import NotLearnt, differs, learn
 from tests.support.golden import png
 
@@ -49,8 +49,7 @@ def said(answer: Answer, *tokens: str, logprob: float = -0.1, tops: dict[str, fl
 
 def picture(*samples: int) -> Answer:
     """Return an answer that is a picture of two pixels."""
-    encoded = base64.b64encode(png(2, len(samples) // 6, bytes(samples))).decode()
-    return Answer(200, "image/png", str(samples), picture=encoded)
+    return read_answer(200, "image/png", png(2, len(samples) // 6, bytes(samples)))
 
 
 def test_the_usual_time_is_the_median() -> None:
@@ -147,8 +146,8 @@ def test_numbers_of_the_prompt_suffice() -> None:
 @pytest.mark.parametrize(
     ("right", "answer", "told"),
     [
-        (HEAD, replace(HEAD, status=500), "expected status 200, got 500"),
-        (HEAD, replace(HEAD, content_type="text/html"), "got text/html"),
+        (replace(HEAD, digest="1"), replace(HEAD, status=500), "expected status 200, got 500"),
+        (replace(HEAD, digest="1"), replace(HEAD, content_type="text/html"), "got text/html"),
         (replace(HEAD, text="one"), replace(HEAD, text="one"), ""),
         (replace(HEAD, text="one"), replace(HEAD, text="!!!!"), "expected 'one', got '!!!!'"),
         (replace(HEAD, vector=(3.0, 4.0)), replace(HEAD, vector=(3.02, 4.02)), ""),
@@ -159,8 +158,8 @@ def test_numbers_of_the_prompt_suffice() -> None:
         (replace(HEAD, vector=(0.0,)), replace(HEAD, vector=(0.1,)), "a norm of 0"),
         (picture(*[10] * 6), picture(*[12] * 6), ""),
         (picture(*[10] * 6), picture(*[10] * 5, 24), "2.3 off"),
-        (picture(*[10] * 6), picture(*[10] * 12), "another size"),
-        (picture(*[10] * 6), Answer(200, "image/png"), "expected a PNG file"),
+        (picture(*[10] * 6), picture(*[10] * 12), "got one of 2 x 2"),
+        (picture(*[10] * 6), Answer(200, "image/png"), "is not known"),
         (replace(HEAD, digest="1"), replace(HEAD, digest="1"), ""),
         (replace(HEAD, digest="1"), replace(HEAD, digest="2"), "the same bytes"),
     ],
@@ -195,6 +194,19 @@ def test_bytes_that_change_leave_the_status() -> None:
         {"answer": {"prompt": [0.0] * 5000}},
         {"answer": {"prompt": "abc"}},
         {"answer": {"tokens": [7]}},
+        {"answer": {"tokens": ["a"]}},
+        {"answer": {"status": 2**70}},
+        {"answer": {"prompt": [10**400]}},
+        {"answer": {"prompt": [], "tokens": [], "token_logprobs": []}},
+        {"answer": {"pixels": {"width": 0, "height": 1, "channels": 3, "samples": ""}}},
+        {"rule": "bytes"},
+        {"rule": "embedding"},
+        {"rule": "picture"},
+        {"rule": "text"},
+        {"usual_ms": 1e300},
+        {"usual_ms": -1.0},
+        {"token_tolerance": -0.1},
+        {"request": {"headers": {"a": 3}}},
     ],
 )
 def test_a_stored_sample_is_checked(change: dict[str, object]) -> None:
