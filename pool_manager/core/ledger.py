@@ -42,6 +42,8 @@ class Need:
     device_type: DeviceType | None = None
     host: str = ""
     """The only host whose devices will do, "" for any."""
+    count: int = 1
+    """Number of devices, all of one host; `share` and `memory_mib` are those of each."""
 
     def takes(self, device: Device) -> bool:
         """Whether a device is of the kind and type, on the host."""

@@ -203,7 +203,8 @@ class PoolSpec:
     `function` is the namespace and name; `max` limits the replicas of all its revisions together.
     `target` is the number of requests that one replica takes at once. `load_s` is the measured load
     time, 0 if unknown. `memory_mib` is the measured memory of one replica. `share` is the part of a
-    device that it needs, 1 for a whole device. `batches`: its replicas batch requests. A trial is a
+    device that it needs, 1 for a whole device; `count` whole devices of one host if that is more
+    than 1. `batches`: its replicas batch requests. A trial is a
     pool with one throw-away replica, and `trial_s` are the seconds that it has beyond other trials.
     A build is one, too; it has a whole device whatever its `share`, of the `device_type` if that is
     not None.
@@ -233,6 +234,7 @@ class PoolSpec:
     role: Role = "serve"
     function: str = ""
     share: float = 1.0
+    count: int = 1
     memory_mib: float = 0.0
     batches: bool = True
     is_server: bool = False
