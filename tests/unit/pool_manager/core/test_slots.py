@@ -232,6 +232,24 @@ def test_memory_of_called_functions_is_that_of_the_last_turn() -> None:
     assert play.state("r2") == "ready"
 
 
+def test_an_overfull_host_starts_nobody_of_unknown_memory() -> None:
+    """A replica may turn out larger than its bank. It runs on, but the next one waits until it has
+    made room."""
+    play = box(PoolSpec(A, idle_s=60.0), PoolSpec(B), kept=1)
+    play.demand(a=1)
+    play.ready("r1", memory_mib=2 * MIB)
+    play.demand()
+    play.run(a=1)
+    assert has_slot(play, "r1")
+    play.run(11.0)
+
+    commands = play.demand(b=1)
+
+    assert launched(commands) == []
+    assert [one.id for one in commands if isinstance(one, Drain)] == ["r1"]
+    assert launched(play.lose("r1")) == [("r2", "d0")]
+
+
 def test_an_idle_replica_ends_for_memory_where_a_slot_is_free() -> None:
     """It may refuse, as on a GPU."""
     play = box(PoolSpec(A, memory_mib=MIB), PoolSpec(B, memory_mib=MIB), kept=1)
