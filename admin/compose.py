@@ -67,7 +67,7 @@ from gateway.observing.errors import RecentFailures
 from gateway.pages.tickets import Tickets
 from gateway.ports import ModelControl
 from pool_manager.core.state import Device
-from pool_manager.devices import cpu_slots, host_memory_mib
+from pool_manager.devices import bank_mib, cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.process import ProcessDriver
@@ -266,7 +266,7 @@ async def make_manager(
     section = settings.pool()
     _check_private(section.run_dir)
     section.mounts.check()
-    memory_mib = section.host_memory_mib or host_memory_mib()
+    memory_mib = section.host_memory_mib or bank_mib(host_memory_mib())
     found, slots = await find_gpus(section.gpus), cpu_slots(section.cpu_slots, memory_mib)
     driver = driver or await open_driver(settings, [*found.devices(), *slots])
     gpus = await open_gpus(found, driver, RunFolders(section).read_records())

@@ -95,6 +95,7 @@ def pool_spec(
         bundle_bytes=required.size,
         function=f"{function.namespace}/{function.name}",
         share=revision.device.share,
+        count=revision.device.count,
         memory_mib=max(_measured_mib(deployed, compiled), _served_mib(deployed, bundle)),
         batches=batch_max > 1,
     )

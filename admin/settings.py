@@ -109,7 +109,8 @@ class Settings(BaseSettings):
     data: Path = Path("~/.fngate")
     """Folder for everything that is kept: functions, models, keys, history and logs."""
     cpu_slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
-    """Replicas that the CPU runs at once."""
+    """Replicas that the CPU runs at once. A start counts, an idle replica takes memory only: see
+    `FN_HOST_MEMORY_MIB`."""
     gpus: str = Field("all", min_length=1, max_length=4096)
     """GPUs for replicas: `all`, `none`, or numbers and UUIDs separated by commas, such as
     `0,GPU-5d3f…`, or `1:0` for a MIG slice. A GPU that does not exist is an error."""
@@ -121,7 +122,8 @@ class Settings(BaseSettings):
     """Memory cap of a replica in MiB; 0 for none. A function's own `device.memory_mib` overrides
     this."""
     host_memory_mib: int = Field(0, ge=0)
-    """Memory in MiB that all replicas may take together; 0 for all memory of the machine."""
+    """Memory in MiB that all replicas on the CPU may take together, idle ones included; 0 for the
+    memory of the machine without an eighth, or without 512 MiB if that is more."""
     standbys: int = Field(1, ge=0, le=16)
     """Standby replicas for the CPU. A standby is started without a model and shortens one cold
     start."""

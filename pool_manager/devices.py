@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from pool_manager.core.state import Device
 from runtime_image.proc import parse_sizes, read_text
 
 CPU_BANK = "cpu"
+OTHERS_MIB: Final = 512.0
+"""Least memory that is left to others than replicas on CPU slots."""
 MEMINFO = Path("/proc/meminfo")
 CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -19,6 +22,13 @@ CGROUP_LIMITS = (
 def cpu_slots(count: int, memory_mib: float = 0.0) -> list[Device]:
     """Return `count` CPU slots, which share `memory_mib` of host memory; 0 if not accounted."""
     return [Device(f"cpu:{index}", "cpu", memory_mib, CPU_BANK) for index in range(count)]
+
+
+def bank_mib(memory_mib: float) -> float:
+    """Return the MiB of a machine's memory that replicas on CPU slots may take together: an eighth
+    and at least OTHERS_MIB are left to the system, the server, replicas on GPUs and the page cache,
+    as idle replicas are kept until it is full. 0 if the memory is not known."""
+    return max(0.0, memory_mib - max(OTHERS_MIB, memory_mib / 8))
 
 
 def kind_of(device: str) -> str:

@@ -13,10 +13,10 @@ import structlog
 from pool_manager.core import commands, events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.events import Lost
-from pool_manager.core.eviction import EVICTED, GAVE_WAY, MAKES_ROOM
+from pool_manager.core.eviction import EVICTED, MAKES_ROOM
 from pool_manager.core.health.liveness import Cause
 from pool_manager.core.pool import Pool
-from pool_manager.core.replicas import OVERDUE
+from pool_manager.core.replicas import GAVE_WAY, OVERDUE
 
 log = structlog.get_logger()
 

@@ -20,7 +20,7 @@ class PoolSettings:
     log_dir: Path
     """Folder for the replicas' output."""
     cpu_slots: int = 2
-    """CPU slots: replicas that run on the CPU at the same time."""
+    """CPU slots: replicas that run or start on the CPU at the same time."""
     threads_per_slot: int = 1
     """Engine threads per CPU slot: its share of the cores."""
     memory_mib: int = 0
@@ -30,7 +30,7 @@ class PoolSettings:
     caps_all: bool = False
     """Whether a replica without a configured memory cap gets one from its trial's measurement."""
     host_memory_mib: float = 0.0
-    """Memory in MiB for all replicas on CPU slots together; 0 for the machine's whole memory."""
+    """Memory in MiB for all replicas on the CPU together; 0 for `devices.bank_mib`."""
     standbys: int = 0
     """Replicas without a model kept ready for the CPU slots of this host."""
     gpu_standbys: int = 0

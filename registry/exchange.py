@@ -83,6 +83,8 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
     greeting: str = ""
     link: int = VERSION
     """Version of the link that it speaks: an earlier one if an earlier server started it."""
+    paused: bool = False
+    """Calls for it are held, and those in flight end: it has no CPU slot to run on."""
 
     @property
     def first_device(self) -> str:

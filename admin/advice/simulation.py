@@ -198,7 +198,7 @@ class Callers:
 
     def _is_cold(self, key: str) -> bool:
         pool = self.dispatcher.pools.get(key)
-        return pool is None or all(link.closing for link in pool.links.values())
+        return pool is None or not pool.is_connected
 
     def tell_all(self) -> bool:
         """Report all load; return whether there is any now or was in the last report."""

@@ -204,7 +204,7 @@ def kept_text(answer: dict[str, Any]) -> str:
     names = [str(name) for name in answer.get("kept_by") or []]
     if not names:
         return ""
-    remedy = f"fnctl scale {names[0]} --min 0, or more CPU slots (FN_CPU_SLOTS)"
+    remedy = f"fnctl scale {names[0]} --min 0, or more memory or devices"
     return f"kept by {', '.join(names)}: {remedy}"
 
 

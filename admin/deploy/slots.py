@@ -1,61 +1,87 @@
-"""Warnings of functions whose `min` keeps all devices of a kind. Pure."""
+"""Warnings of functions whose `min` keeps all GPUs, or all memory for replicas on CPUs. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
+from pool_manager.core.ledger import RESERVE_MIB
 from pool_manager.hosts.view import HostView
 from registry.catalog import Deployed
 
 NAMED_MAX: Final = 8
 SLACK: Final = 1e-6
 """Shares of devices are decimal fractions."""
-NOUNS: Final = {"cpu": ("CPU slot", "CPU slots"), "cuda": ("GPU", "GPUs")}
 REMEDY: Final = "fnctl scale NAME --min 0 frees what it keeps"
-MORE_SLOTS: Final = ", FN_CPU_SLOTS sets the number of CPU slots"
+MORE_MEMORY: Final = ", FN_HOST_MEMORY_MIB sets the memory for all replicas on CPUs"
 
 
 def slot_warnings(
     subject: Deployed, functions: Iterable[Deployed], hosts: Iterable[HostView]
 ) -> list[str]:
-    """Return what to say after a change of a function: that the `min` of functions keeps all
-    devices on which it may run, of all hosts; [] while some are left.
+    """Return what to say after a change of a function: that the `min` of functions keeps all GPUs
+    of all hosts, or all memory for replicas on CPUs, and it needs one of the two; [] while some is
+    left. CPU slots are not kept: they are given in turns.
 
-    `functions` are the current revisions of all functions. Labels of hosts and memory are left out.
+    `functions` are the current revisions of all functions. Labels of hosts and the memory of GPUs
+    are left out; of functions that may run on both kinds, where there are GPUs, so is what they
+    keep and what keeps them out.
     """
     known = list(hosts)
-    counts = {"cpu": sum(one.cpu_slots for one in known), "cuda": sum(one.gpus for one in known)}
-    there = {kind: count for kind, count in counts.items() if count}
-    kept = [one for one in functions if one.function.scaling.min]
-    groups = [{"cpu"}, {"cuda"}, {"cpu", "cuda"}]
-    for group in groups:  # the smallest that has all of the function's kinds
-        if _kinds(subject, there) <= group and (text := _text(group, there, kept)):
-            return [text]
-    return []
+    gpus, mib = sum(one.gpus for one in known), sum(one.memory_mib for one in known)
+    kind = _kind(subject, gpus)
+    alike = [one for one in functions if _kind(one, gpus) == kind]
+    keepers = [one for one in alike if one.function.scaling.min]
+    text = ""
+    if kind == "cuda" and gpus:
+        text = _of_gpus(keepers, gpus)
+    elif kind == "cpu" and mib:
+        text = _of_memory(keepers, alike, mib - RESERVE_MIB)
+    return [text] if text else []
 
 
-def _kinds(one: Deployed, there: dict[str, int]) -> set[str]:
-    """Return the kinds of the devices on which a function may run."""
+def _kind(one: Deployed, gpus: int) -> str:
+    """Return the kind of device on which a function runs, "any" if there is a choice."""
     kind = one.revision.device.kind
-    return set(there) if kind == "any" else {kind}
+    return "cpu" if kind == "any" and not gpus else kind
 
 
-def _text(group: set[str], there: dict[str, int], kept: list[Deployed]) -> str:
-    """Return the warning for the kinds of devices in `group`, "" while some are left."""
-    keepers = [one for one in kept if _kinds(one, there) <= group]
+def _of_gpus(keepers: list[Deployed], gpus: int) -> str:
+    """Return the warning for GPUs, "" while some are left."""
     asked = sum(one.function.scaling.min * one.revision.device.share for one in keepers)
-    total = sum(there.get(kind, 0) for kind in group)
-    if not total or asked < total - SLACK:
+    if asked < gpus - SLACK:
         return ""
-    kinds = [kind for kind in NOUNS if kind in group and kind in there]
-    nouns = " and ".join(f"{there[kind]} {NOUNS[kind][there[kind] > 1]}" for kind in kinds)
-    names = [one.function.name for one in keepers]
-    listed = ", ".join(names[:NAMED_MAX])
-    if len(names) > NAMED_MAX:
-        listed += f" and {len(names) - NAMED_MAX} more"
-    if asked > total + SLACK:
-        said = f"min asks for {asked:g} of {nouns} ({listed}): not all are kept, and no other"
+    noun = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} ({_names(keepers)})"
+    if asked > gpus + SLACK:
+        said = (
+            f"min asks for {asked:g} of {noun}: not all are kept, and no other function can start"
+        )
+        return f"{said}; {REMEDY}"
+    return f"min keeps all of {noun}: no other function can start; {REMEDY}"
+
+
+def _of_memory(keepers: list[Deployed], alike: list[Deployed], mib: float) -> str:
+    """Return the warning for the memory of replicas on CPUs, "" while the largest has room."""
+    asked_mib = sum(one.function.scaling.min * _mib(one) for one in keepers)
+    rest = [one for one in alike if not one.function.scaling.min]
+    largest = max(rest, key=_mib, default=None)
+    largest_mib = _mib(largest) if largest is not None else 0.0
+    if not asked_mib or asked_mib + largest_mib <= mib:
+        return ""
+    of = f"{asked_mib:.0f} of {mib:.0f} MiB for replicas on CPUs ({_names(keepers)})"
+    if largest is None or asked_mib > mib:
+        said = f"min asks for {of}: not all are kept, and no other function can start"
     else:
-        said = f"min keeps all of {nouns} ({listed}): no other"
-    return f"{said} function can start; {REMEDY}" + (MORE_SLOTS if "cpu" in kinds else "")
+        said = f"min keeps {of}: no room for {largest.function.name}, which needs {largest_mib:.0f}"
+    return f"{said}; {REMEDY}{MORE_MEMORY}"
+
+
+def _mib(one: Deployed) -> float:
+    """Return the memory of a replica as its trial measured it, 0 if that is unknown."""
+    return one.profile.memory_mib if one.profile else 0.0
+
+
+def _names(keepers: list[Deployed]) -> str:
+    names = [one.function.name for one in keepers]
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

@@ -198,11 +198,11 @@ Command = Send | Recall | Fail | GiveUp | End | CloseIdle | Decline | Quiesced |
 class Link:
     """A connected replica and the requests of this process that are in flight there.
 
-    `limit`: max requests in flight. `marks_started`: the replica reports when requests start.
-    `full`: it rejected a request and will send WINDOW when it has room. `closing`: it accepts no
-    new requests. `settled`: ids that were requeued after GOAWAY and that it may still return.
-    `given_up`: the shell was commanded to close the link. `host` is the replica's host, "" for this
-    machine; `rtt_s`: the round trip time to it, 0 for this machine.
+    `limit`: max requests in flight, 0 while the replica is paused. `marks_started`: the replica
+    reports when requests start. `full`: it rejected a request and will send WINDOW when it has
+    room. `closing`: it accepts no new requests. `settled`: ids that were requeued after GOAWAY and
+    that it may still return. `given_up`: the shell was commanded to close the link. `host` is the
+    replica's host, "" for this machine; `rtt_s`: the round trip time to it, 0 for this machine.
     """
 
     is_server: ClassVar[bool] = False

@@ -171,13 +171,16 @@ class Dispatcher:
         return self.pools[key]
 
     def on_endpoints(self, key: str, endpoints: PoolEndpoints, now: float) -> list[Command]:
-        """Apply a pool's published state; failing and removed pools refuse queued calls."""
+        """Apply a pool's published state; failing and removed pools refuse queued calls. A paused
+        replica gets no calls."""
         if key not in self.pools and endpoints == UNKNOWN:
             return []
         pool = self.pool(key)
         pool.endpoints = endpoints
         pool.retry_at_s = now + endpoints.retry_after_s
         commands = self._failures.refuse_queued(pool, now)
+        if pool.update_limits():
+            commands += self._serve(pool, now)
         pool.update_waking(now)
         if endpoints.state == "gone":
             self._redirects.forget(key)
@@ -185,11 +188,14 @@ class Dispatcher:
         return commands
 
     def on_manager_lost(self, now: float) -> list[Command]:
-        """Handle the final loss of the manager: pools without a replica refuse all calls."""
+        """Handle the final loss of the manager: pools without a replica refuse all calls, and
+        paused replicas get theirs."""
         self._has_manager = False
         commands: list[Command] = []
         for pool in self.pools.values():
             pool.has_manager = False
+            if pool.update_limits():
+                commands += self._serve(pool, now)
             commands += self._failures.refuse_queued(pool, now)
         return commands
 
@@ -217,6 +223,7 @@ class Dispatcher:
         self.links[link.id] = link
         pool = self.pool(link.pool)
         pool.add_link(link)
+        pool.update_limits()
         pool.update_waking(now)
         return self._serve(pool, now)
 

@@ -66,9 +66,10 @@ class Pool:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a connected replica accepts calls, with room or without."""
+        """Whether a connected replica accepts calls, with room or without. A paused one does
+        not."""
         for link in self.links.values():  # noqa: SIM110 - any() of a generator takes thrice as long
-            if not link.closing:
+            if link.limit and not link.closing:
                 return True
         return False
 
@@ -84,6 +85,17 @@ class Pool:
         if link.rtt_s or any(each.rtt_s for each in self.links.values()):
             by_rtt = sorted(self.links.values(), key=lambda each: each.rtt_s)
             self.links = {each.id: each for each in by_rtt}
+
+    def update_limits(self) -> bool:
+        """Take over the limits of replicas that the manager has published, 0 of one that is paused;
+        whether any changed. Without a manager, which would end the pause, none is."""
+        has_changed = False
+        for endpoint in self.endpoints.replicas:
+            link = self.links.get(endpoint.id)
+            limit = 0 if endpoint.paused and self.has_manager else endpoint.limit
+            if link is not None and link.limit != limit:
+                link.limit, has_changed = limit, True
+        return has_changed
 
     def least_loaded_link(self) -> Link | None:
         """Return the link with room and the fewest requests in flight, None if all are full.
@@ -179,7 +191,7 @@ class Pool:
             for call in link.in_flight.values()
             if call.stage is Stage.STARTED
         ]
-        if not began:
+        if not (began and self.is_connected):
             return ""
         most, oldest_s = sum(link.limit for link in links), now - min(began)
         taken = f"{len(began)} of {most} slots are taken by exchanges of this gateway process"

@@ -80,7 +80,8 @@ class Cluster:
     pools with load whose last settling changed nothing, `shapes` what was derived from others for
     evictions; a change of a pool drops both. `quiesced` holds the ids of replicas that
     may be in a soft drain. `standby_places` has the pools of standbys that are kept, `build_pools`
-    those of builds.
+    those of builds. `on_slots` has the pools with replicas on CPU slots, or that are paused,
+    `yielding` those with a replica that may yield its slot.
     """
 
     def __init__(
@@ -103,6 +104,8 @@ class Cluster:
         self.quiesced: dict[str, None] = {}
         self.standby_places: dict[str, StandbyPlace] = {}
         self.build_pools: dict[str, None] = {}
+        self.on_slots: dict[str, None] = {}
+        self.yielding: dict[str, None] = {}
         self._pool_of: dict[str, str] = {}
         self._on_host: dict[str, dict[str, None]] = {}
         self._functions: dict[str, set[str]] = {}
@@ -161,6 +164,8 @@ class Cluster:
         self.shapes.pop(pool.key, None)
         self.standby_places.pop(pool.key, None)
         self.build_pools.pop(pool.key, None)
+        self.on_slots.pop(pool.key, None)
+        self.yielding.pop(pool.key, None)
 
     def builds(self) -> list[Replica]:
         """Return the replicas of builds."""
@@ -207,6 +212,17 @@ class Cluster:
         elif replica.role == "build":
             share = 1.0
         self.ledger.charge(replica.id, replica.devices, share, pool.memory_mib)
+        # The devices of a host that has not answered yet are not known.
+        if replica.role == "serve" and self._kind(replica.first_device) != "cuda":
+            self.on_slots[pool.key] = None
+
+    def may_have_slot(self, replica: Replica) -> bool:
+        """Whether a replica has a CPU slot, or a device that is not known (yet)."""
+        return self.ledger.has_slot(replica.id) and self._kind(replica.first_device) != "cuda"
+
+    def is_on_cpu(self, replica: Replica) -> bool:
+        """Whether a replica is on a CPU slot of its host, or was when it ran last."""
+        return self._kind(replica.first_device) == "cpu"
 
     def assign(self, replica: Replica, pool: Pool, devices: tuple[str, ...]) -> None:
         """Move a standby to `pool`, as a replica on `devices`."""
@@ -387,6 +403,7 @@ class Cluster:
                 _waited_phases(r),
                 pool.spec.is_server,
                 "" if r.host == LOCAL_HOST else r.host,
+                paused=r.is_paused,
             )
             for r in pool.replicas.values()
             if r.is_listed
@@ -416,16 +433,20 @@ class Cluster:
             device_type=spec.device_type,
         )
 
+    def slot_need(self, pool: Pool, replica: Replica) -> Need:
+        """Return what a kept replica of a pool needs to run: a share of a CPU slot of its host."""
+        return Need(pool.key, "cpu", pool.spec.share, host=replica.host, has_memory=True)
+
     def keepers(self, pool: Pool) -> dict[str, dict[str, str]]:
-        """Return by device the replicas of other functions that make no room for a pool, because
-        their function keeps as many (`min`), each with its function."""
+        """Return by memory bank the replicas of other functions that make no room for a pool,
+        because their function keeps as many (`min`), each with its function."""
         found: dict[str, dict[str, str]] = {}
         for key in self.live:
             other = self.pools[key]
             if other is not pool and 0 < other.staying() <= other.spec.min:
                 for id, one in other.replicas.items():
-                    for device in one.devices if other.counts(one) else ():
-                        found.setdefault(device, {})[id] = key.partition("@")[0]
+                    for bank in self.ledger.charge_of(id).banks if other.counts(one) else ():
+                        found.setdefault(bank, {})[id] = key.partition("@")[0]
         return found
 
     def suitable(self, pool: Pool) -> list[Device]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
+from typing import Final
 
 from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.cluster import Cluster, IdleShape
@@ -12,7 +13,7 @@ from pool_manager.core.commands import Command, Note
 from pool_manager.core.ledger import Need, Reservation
 from pool_manager.core.placement import EvictionPlan, plan_eviction
 from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
-from pool_manager.core.replicas import ReplicaLifecycle
+from pool_manager.core.replicas import GAVE_WAY, ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 from pool_manager.core.trial_room import called, own_candidates
 
@@ -32,11 +33,11 @@ PREEMPT_AFTER_S = 5.0
 TRIAL_PREEMPT_AFTER_S = 30.0
 """The same for a trial that evicts: a deploy is less urgent than a call. Any other trial drains no
 busy replica but, at the end of its wait, that of its own function (`trial_room`)."""
-EVICTED, GAVE_WAY = "evicted", "gives way: drained"
+EVICTED: Final = "evicted"
 MAKES_ROOM = "finishes its open streams before it makes room"
 GIVEN_UP = "its place is needed"
-"""Prefix of the reason of an eviction: of an idle replica, of a busy one, of a busy server, of a
-build. Metrics match the first three."""
+"""Prefix of the reason of an eviction: of an idle replica, of a busy server, of a build; that of a
+busy replica is GAVE_WAY. Metrics match all but the last."""
 
 Costs = Callable[[Pool, float], dict[str, float]]
 
@@ -96,6 +97,7 @@ class Candidates:
         it may never be ready.
     (5) `resident`: with or without load. Replicas that have been ready for RESIDENCY_S. The one
         that has served longest is the cheapest. All cost a thousandth if the pool has several.
+        Of those that are paused, whose turn is still to come, the last to have run is the cheapest.
         `brief` are those without servers, whose exchanges may be long.
     (6) `eventual`: replicas that will be past RESIDENCY_S at some time; the sooner, the cheaper.
     In (4) to (6), the residency of servers is that of `server_residency_s`.
@@ -161,9 +163,11 @@ class Candidates:
         discount = NOT_ONLY_DISCOUNT if pool.staying() > 1 else 1.0
         stay_s = _busy_residency_s(pool)
         return {
-            one.id: discount / (now - one.ready_s)
+            one.id: 1.0 - 1.0 / (now - served_since_s(one))
+            if one.is_paused
+            else discount / (now - served_since_s(one))
             for one in pool.replicas.values()
-            if one.is_ready and now - one.ready_s >= stay_s
+            if one.is_ready and now - served_since_s(one) >= stay_s
         }
 
     @classmethod
@@ -175,7 +179,7 @@ class Candidates:
         # Of a residency above RESIDENCY_S, only the last RESIDENCY_S count.
         more_s = _busy_residency_s(pool) - RESIDENCY_S
         served_s = {
-            one.id: max(0.0, now - one.ready_s - more_s) if one.is_ready else 0.0
+            one.id: max(0.0, now - served_since_s(one) - more_s) if one.is_ready else 0.0
             for one in pool.replicas.values()
             if one.is_coming or one.is_ready
         }
@@ -196,6 +200,12 @@ def _idle_shape(pool: Pool) -> IdleShape:
         if one.is_coming and one.state is State.LOADING
     ]
     return IdleShape(pool.staying() - pool.spec.min, tuple(ready), tuple(loading))
+
+
+def served_since_s(replica: Replica) -> float:
+    """Return since when a replica serves: since its load, or since it got its CPU slot; infinite
+    for one that is not ready."""
+    return max(replica.ready_s, replica.slot_s) if replica.is_ready else inf
 
 
 def server_residency_s(pool: Pool) -> float:
@@ -251,7 +261,7 @@ class Evictor:
         """Whether victims of the pool's reservation are still leaving. Victims that refused or that
         cannot be released do not count."""
         victims = pool.reservation.victims if pool.reservation is not None else ()
-        return any(one.is_leaving for one in self._found(victims))
+        return any(one.is_leaving or one.is_yielding for one in self._found(victims))
 
     def _found(self, ids: Iterable[str]) -> list[Replica]:
         """Return those of these replicas that are not yet stopped."""
@@ -295,7 +305,7 @@ class Evictor:
         """Return the cheapest candidates to stop, None if there is no such set. With `among` (only
         `max` is in the way) that is one of those, otherwise a set that makes room on one
         device."""
-        there = self._allowed(pool, candidates.all(now), now)
+        there = self.allowed(pool, candidates.all(now), now)
         if among is None:
             return plan_eviction(need, self._cluster.ledger, there, self.reusable_standbys(pool))
         ids = [one.id for one in among if one.id in there]
@@ -370,9 +380,11 @@ class Evictor:
         now: float,
         commands: list[Command],
     ) -> None:
-        """Carry out a plan: reserve its devices and drain its victims. With `if_idle_s` they may
-        refuse. Otherwise busy servers are drained softly."""
-        pool.reservation = Reservation(need, plan.devices, plan.victims, now)
+        """Carry out a plan: reserve its devices, drain its victims, and pause those that only have
+        to yield a CPU slot. With `if_idle_s` they may refuse. Otherwise busy servers are drained
+        softly."""
+        victims = (*plan.victims, *plan.paused)
+        pool.reservation = Reservation(need, plan.devices, victims, now)
         self._cluster.ledger.reserve(pool.reservation)
         names, softly_s = set(), 0.0
         for victim in self._found(plan.victims):
@@ -384,6 +396,9 @@ class Evictor:
                 self._replicas.quiesce(victim, pool.key, why, now, commands)
             else:
                 self._drain(victim, pool, if_idle_s, now, commands)
+        for one in self._found(plan.paused):
+            names.add(one.pool)
+            self._replicas.pause(one, pool.key, now, commands)
         where = f" on {' and '.join(plan.devices)}" if plan.devices else ""
         text = f"waits for {' and '.join(sorted(names))} to make room{where}"
         if softly_s:
@@ -428,10 +443,12 @@ class Evictor:
                 self._drain(victim, pool, if_idle_s, now, commands)
 
     def may_preempt(self, pool: Pool, now: float) -> bool:
-        """Whether busy replicas may be drained for the pool: it has no replica and its calls have
-        waited long enough. A pool whose own replica makes room for another one has its turn after
-        that: otherwise one claim would make every busy server of the host stop in turn."""
-        if pool.count() or pool.unserved_since_s is None or pool.is_making_room:
+        """Whether busy replicas may be drained or paused for the pool: it has no replica but paused
+        ones, and its calls have waited long enough. A pool whose own replica makes room for another
+        one has its turn after that: otherwise one claim would make every busy server of the host
+        stop in turn."""
+        has_other = any(pool.counts(one) and not one.is_paused for one in pool.replicas.values())
+        if has_other or pool.unserved_since_s is None or pool.is_making_room:
             return False
         is_trial = pool.spec.role == "trial"
         if is_trial and not pool.spec.evicts:
@@ -448,12 +465,18 @@ class Evictor:
         there = own_candidates(self._cluster, trial)
         return plan_eviction(need, self._cluster.ledger, there, self.reusable_standbys(trial))
 
-    def _allowed(self, pool: Pool, candidates: CandidateTable, now: float) -> CandidateTable:
+    def barred(self, pool: Pool) -> set[str]:
+        """Return the pools that make no room for a pool: the other revisions of a function of which
+        it is warmed beside them."""
+        is_beside = self._is_beside(pool)
+        return {other.key for other in self._cluster.siblings(pool)} if is_beside else set()
+
+    def allowed(self, pool: Pool, candidates: CandidateTable, now: float) -> CandidateTable:
         """Return the candidates that may be stopped for a pool: (1) one that is warmed beside the
         function's other revisions stops none of these; (2) a trial stops nobody who is being
         called, unless it evicts."""
         if self._is_beside(pool):  # (1)
-            return candidates.without({other.key for other in self._cluster.siblings(pool)})
+            return candidates.without(self.barred(pool))
         if pool.spec.role == "trial" and not pool.spec.evicts:  # (2)
             return candidates.without(called(self._cluster, now))
         return candidates

@@ -40,10 +40,18 @@ class Need:
     image: str = ""
     spread_from: tuple[str, ...] = ()
     device_type: DeviceType | None = None
+    host: str = ""
+    """The only host whose devices will do, "" for any."""
+    count: int = 1
+    """Number of devices, all of one host; `share` and `memory_mib` are those of each."""
+    has_memory: bool = False
+    """Whether its memory is charged already: that of a kept replica, which only needs a slot."""
 
     def takes(self, device: Device) -> bool:
-        """Whether a device is of the kind and type."""
-        return self.kind in ("any", device.kind) and self.device_type in (None, device.type)
+        """Whether a device is of the kind and type, on the host."""
+        is_there = self.host in ("", device.host)
+        is_kind = self.kind in ("any", device.kind)
+        return is_there and is_kind and self.device_type in (None, device.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +59,10 @@ class Charge:
     """Resources that one replica holds."""
 
     devices: tuple[str, ...]
-    """Ids of its devices; none for a standby, which takes only memory."""
+    """Ids of its devices; none for a standby and for a replica that is kept without a CPU slot,
+    which take only memory."""
     banks: tuple[str, ...]
-    """The memory bank of each device, in their order, "" of one that is not known; of a standby,
+    """The memory bank of each device, in their order, "" of one that is not known; without devices,
     the bank that it takes memory of."""
     share: float
     """Share of each device."""
@@ -106,8 +115,8 @@ class DeviceGroup:
     free_share: float = 1.0
 
 
-HostWish = tuple[str, DeviceType | None, tuple[tuple[str, str], ...], str, bool]
-"""Kind and type of device, labels and driver of a need, and whether closed hosts count."""
+HostWish = tuple[str, str, DeviceType | None, tuple[tuple[str, str], ...], str, bool]
+"""Host, kind and type of device, labels and driver of a need, and whether closed hosts count."""
 
 
 class Ledger:
@@ -246,6 +255,28 @@ class Ledger:
         self.release(id)
         self._put(id, Charge(was.devices, was.banks, was.share, memory_mib))
 
+    def take_slot(self, id: str, device: str, share: float) -> None:
+        """Charge a kept replica a share of a CPU slot of its bank, beside its memory."""
+        self._put_on(id, (device,), share)
+
+    def leave_slot(self, id: str) -> None:
+        """Charge a replica only its memory: it is kept."""
+        self._put_on(id, (), 0.0)
+
+    def has_slot(self, id: str) -> bool:
+        """Whether a replica is charged a device, and not only memory."""
+        return bool(self._charges[id].devices)
+
+    def _put_on(self, id: str, devices: tuple[str, ...], share: float) -> None:
+        """Replace the devices of a replica's charge; its memory stays."""
+        was = self._charges[id]
+        self._leave_devices(id, was)
+        charge = Charge(devices, was.banks, share, was.memory_mib)
+        self._charges[id] = charge
+        for bank in charge.banks:
+            self._in[bank][id] = charge
+        self._enter_devices(id, charge)
+
     def release(self, id: str) -> None:
         """Remove a replica's charge, if it has one."""
         charge = self._charges.pop(id, None)
@@ -256,6 +287,9 @@ class Ledger:
             others.pop(id, None)
             # An empty bank must be exactly 0, without rounding errors of earlier sums.
             self._used[bank] = self._used[bank] - charge.memory_mib if others else 0.0
+        self._leave_devices(id, charge)
+
+    def _leave_devices(self, id: str, charge: Charge) -> None:
         for device in charge.devices:
             if device in self._on:
                 self._on[device].pop(id, None)
@@ -266,6 +300,9 @@ class Ledger:
         for bank in charge.banks:
             self._in.setdefault(bank, {})[id] = charge
             self._used[bank] = self._used.get(bank, 0.0) + charge.memory_mib
+        self._enter_devices(id, charge)
+
+    def _enter_devices(self, id: str, charge: Charge) -> None:
         for device in charge.devices:
             # An adopted replica may be on a device that this host no longer has.
             if device in self._on:
@@ -337,7 +374,8 @@ class Ledger:
         whole device, only those with an empty one."""
         needs_whole_device = need.share >= 1.0 and not need.takes_rest
         for group in (self._with_empty if needs_whole_device else self._groups).values():
-            if need.kind in ("any", group.kind) and self.admits(group.host, need):
+            is_right = need.kind in ("any", group.kind) and need.host in ("", group.host)
+            if is_right and self.admits(group.host, need):
                 yield group
 
     def fullest(self, group: DeviceGroup) -> list[str]:
@@ -366,7 +404,7 @@ class Ledger:
     def refusing(self, need: Need) -> list[str]:
         """Return the hosts that do not admit the need although they have devices of the kind, or
         may have some, as their devices are not known yet; cached as `fleet` is."""
-        key = need.kind, need.device_type, need.labels, need.driver, False
+        key = need.host, need.kind, need.device_type, need.labels, need.driver, False
         if key not in self._refusing:
             there = [host for host, kind in self._groups if need.kind in ("any", kind)]
             known = {host for host, _ in self._groups}
@@ -387,7 +425,10 @@ class Ledger:
         """Return the devices that a need might have if all were empty: of its kind, not cordoned,
         on a host that admits it; with `is_closed_counted`, also on closed hosts that suit it.
         Cached until devices, cordons or hosts change."""
-        key = need.kind, need.device_type, need.labels, need.driver, is_closed_counted
+        key = (
+            *(need.host, need.kind, need.device_type),
+            *(need.labels, need.driver, is_closed_counted),
+        )
         if key not in self._fleets:
             sizes = [
                 device.memory_mib
@@ -460,6 +501,8 @@ class Ledger:
 
     def fits_memory(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
         """Whether the memory bank of a device has enough free memory."""
+        if need.has_memory:
+            return True
         return need.memory_mib <= self.free_mib(self.devices[device].bank, need.pool, without)
 
     def free_mib(self, bank: str, pool: str, without: Collection[str] = ()) -> float:

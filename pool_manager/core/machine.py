@@ -139,7 +139,8 @@ class Machine:
     ) -> list[Command]:
         """Apply `event` to the records at `now` (monotonic seconds); return the commands.
 
-        (1) The event changes records. A Tick also terminates or releases overdue replicas.
+        (1) The event changes records. A Tick also terminates or releases overdue replicas. CPU
+            slots of replicas that run nothing any more are free.
         (2) Decisions begin, for all pools, the first time that enough is known after a start.
         (3) Cordoned devices and draining hosts are evacuated; removed hosts are forgotten.
         (4) Every touched pool is settled; the pool that has waited longest comes first. After each,
@@ -153,10 +154,10 @@ class Machine:
         end as one ExceptionGroup, and `commands` then holds everything that is still to be done.
         """
         commands = [] if commands is None else commands
-        self._supply.evictor.candidates.forget()
+        self._supply.forget()
         defects: list[Exception] = []
         try:
-            touched = self._apply(event, now, commands)  # (1)
+            touched = self._supply.slots.free(self._apply(event, now, commands))  # (1)
             if not self.is_open and self._may_open(now):  # (2)
                 self.is_open = True
                 touched |= self.pools.keys()
@@ -432,7 +433,7 @@ class Machine:
     def _mark_steady(self, pool: Pool, busy: int, *, has_changed: bool) -> None:
         """Mark a pool with load as steady if no time matters to it: it waits for no room, and it
         has a ready replica, or one that starts after no failure."""
-        waits = pool.blocked or pool.warming or pool.reservation
+        waits = pool.blocked or pool.warming or pool.reservation or pool.has_paused
         ready = pool.ready()
         is_coming = any(one.is_coming for one in pool.replicas.values())
         is_served = ready or (is_coming and not pool.failures)

@@ -48,6 +48,8 @@ class EvictionPlan(NamedTuple):
     """The devices that then have room; none if only `max` was in the way."""
     victims: tuple[str, ...]
     """The replicas to stop."""
+    paused: tuple[str, ...] = ()
+    """The replicas that only yield their CPU slots."""
 
 
 class _Choice(NamedTuple):
@@ -211,13 +213,21 @@ def kept_devices(
     need: Need, ledger: Ledger, keepers: Mapping[str, Mapping[str, str]]
 ) -> dict[str, set[str]]:
     """Return the devices that a need might have, were it not for replicas that make no room, each
-    with the owners of those. `keepers` has such replicas by device, with their owners."""
+    with the owners of those. `keepers` has such replicas by memory bank, with their owners. On a
+    CPU they keep memory only: slots are given in turns."""
     found = {}
-    for device, kept in keepers.items():
-        if ledger.counts(device, need):
-            others = [id for id in ledger.on(device) if id not in kept]
-            if not ledger.fits_share(device, need, others):
+    for bank, kept in keepers.items():
+        others = [id for id in ledger.in_bank(bank) if id not in kept]
+        lacks_memory = need.memory_mib > ledger.free_mib(bank, need.pool, others)
+        for device in ledger.devices_of(bank):
+            if not ledger.counts(device, need):
+                continue
+            is_slot = ledger.devices[device].kind == "cpu"
+            if lacks_memory:
                 found[device] = set(kept.values())
+            elif not (is_slot or ledger.fits_share(device, need, others)):
+                there = ledger.on(device)
+                found[device] = {owner for id, owner in kept.items() if id in there}
     return found
 
 
@@ -235,7 +245,8 @@ def _obstacle(need: Need, ledger: Ledger, kept: int) -> str:
         by_min = f", {kept} of them kept by the min of other functions" if kept else ""
         return f"no free device ({fleet.devices} in use{by_min})"
     free_mib = max(ledger.free_mib(bank, need.pool) for bank in banks)  # (4)
-    return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free"
+    by_min = ", the min of other functions keeps the rest" if kept else ""
+    return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free{by_min}"
 
 
 def _wanted_host(need: Need) -> str:

@@ -107,6 +107,9 @@ class Pool:
     unserved_since_s: float | None = None
     last_used_s: float = float("-inf")
     warm_s: float = float("-inf")
+    """When it was last known to have a replica that can serve."""
+    was_warm: bool = False
+    """Whether it had one when its load was last observed."""
     reservation: Reservation | None = None
     warming: Warming | None = None
     blocked: str = ""
@@ -212,8 +215,16 @@ class Pool:
 
     @property
     def is_making_room(self) -> bool:
-        """Whether a replica finishes its exchanges to make room for another pool."""
-        return any(one.is_quiesced and one.condemned is None for one in self.replicas.values())
+        """Whether a replica finishes its open calls to make room for another pool."""
+        return any(
+            (one.is_quiesced and one.condemned is None) or one.is_yielding
+            for one in self.replicas.values()
+        )
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether a replica is paused."""
+        return any(one.is_paused for one in self.replicas.values())
 
     @property
     def is_warm(self) -> bool:
@@ -235,8 +246,10 @@ class Pool:
         if is_busy:
             self.last_used_s = now
         is_warm = self.is_warm
-        if is_warm:
+        # A replica's end is observed in the same event: until then, a warm pool stayed warm.
+        if is_warm or self.was_warm:
             self.warm_s = now
+        self.was_warm = is_warm
         if not queued or is_warm:
             self.waiting_since_s = None
         elif self.waiting_since_s is None:

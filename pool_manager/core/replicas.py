@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from math import inf
+from typing import Any, Final
 
 from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
@@ -49,6 +50,8 @@ OVERDUE = "lasted too long"
 CONNECT_S = 0.5
 """Longest time between READY and the first run of a waiting call: publishing endpoints, connecting
 gateways."""
+GAVE_WAY: Final = "gives way: drained"
+"""Prefix of the reason of a drain of a busy replica for another pool; metrics match it."""
 PLACEMENT_PHASES = ("place", "evict")
 """The phases before a cold start has a device. They are not part of the reload time."""
 
@@ -89,7 +92,7 @@ class ReplicaLifecycle:
         A soft drain becomes a final one and keeps its time limit."""
         replica.why, was_quiesced = why, replica.is_quiesced
         replica.claimant, replica.is_revoked = "", False
-        replica.condemned = None
+        replica.condemned, replica.is_paused = None, False
         commands.append(Note(replica.pool, f"{replica.id} is asked to stop: {why}"))
         if replica.state in (State.STARTING, State.STANDBY) or replica.role == "build":
             self.release(replica, why, now, commands)
@@ -114,11 +117,28 @@ class ReplicaLifecycle:
     ) -> None:
         """Begin the soft drain of a ready server for the pool `claimant`."""
         replica.why, replica.claimant, replica.if_idle = why, claimant, False
+        replica.is_paused = False
         self.advance(replica, Step.DRAINED, now)
         self._cluster.quiesced[replica.id] = None
         text = f"{replica.id} takes no new calls: it {why}"
         commands.append(Note(replica.pool, text))
         commands.append(Quiesce(replica.id))
+
+    def pause(self, replica: Replica, claimant: str, now: float, commands: list[Command]) -> None:
+        """Send a ready replica no new calls, so that the pool `claimant` gets its CPU slot once its
+        open calls have ended. They have as long as in a drain."""
+        replica.is_paused, replica.claimant = True, claimant
+        self._cluster.yielding[replica.pool] = None
+        replica.deadline_s = now + drain_limit_s(replica, self._spec(replica))
+        self.touch(replica)
+        text = f"{replica.id} is paused: {claimant} gets its CPU slot"
+        commands.append(Note(replica.pool, text))
+
+    def unpause(self, replica: Replica) -> None:
+        """Send a paused replica calls again."""
+        replica.is_paused, replica.claimant, replica.deadline_s = False, "", inf
+        self._cluster.yielding.pop(replica.pool, None)
+        self.touch(replica)
 
     def revoke_unclaimed(self, now: float, commands: list[Command]) -> None:
         """Revoke the soft drains whose claimant has no reservation that needs them any more."""
@@ -155,8 +175,8 @@ class ReplicaLifecycle:
         return self._cluster.pools[replica.pool].spec
 
     def enforce_deadline(self, replica: Replica, now: float, commands: list[Command]) -> None:
-        """Act on a replica whose state has outlasted its limit: retry a release, terminate a drain,
-        release a replica in any other state."""
+        """Act on a replica whose state has outlasted its limit: retry a release, end a pause whose
+        open calls have not ended, terminate a drain, release a replica in any other state."""
         if now < replica.deadline_s:
             return
         if replica.state is State.RELEASING:
@@ -166,6 +186,9 @@ class ReplicaLifecycle:
             reason = f"it did not connect again after {replica.host} was back"
             lost = events.Lost(replica.id, reason, is_its_fault=False, cause=reason)
             self.end(replica, lost, now, commands)
+        elif replica.is_yielding:
+            self.drain(replica, None, f"{GAVE_WAY} for {replica.claimant}", now, commands)
+            replica.deadline_s = now  # its calls have had their time
         elif replica.state is State.DRAINING and not replica.terminated:
             replica.terminated = True
             replica.if_idle = replica.is_revoked = False

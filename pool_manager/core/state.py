@@ -6,7 +6,8 @@ Two rules:
    table is a defect of this program. No process, driver or gateway can cause it: their messages are
    checked against the state first, and dropped if they crossed a state change.
 2. A device is free only when its replica is STOPPED, that is, when the driver has proved that
-   nothing of the process is left. In every other state the device is charged in full.
+   nothing of the process is left. In every other state the device is charged in full; on a CPU
+   its memory is, and a slot while it runs (`slots`).
 
 The states:
 
@@ -202,7 +203,8 @@ class PoolSpec:
     `function` is the namespace and name; `max` limits the replicas of all its revisions together.
     `target` is the number of requests that one replica takes at once. `load_s` is the measured load
     time, 0 if unknown. `memory_mib` is the measured memory of one replica. `share` is the part of a
-    device that it needs, 1 for a whole device. `batches`: its replicas batch requests. A trial is a
+    device that it needs, 1 for a whole device; `count` whole devices of one host if that is more
+    than 1. `batches`: its replicas batch requests. A trial is a
     pool with one throw-away replica, and `trial_s` are the seconds that it has beyond other trials.
     A build is one, too; it has a whole device whatever its `share`, of the `device_type` if that is
     not None.
@@ -232,6 +234,7 @@ class PoolSpec:
     role: Role = "serve"
     function: str = ""
     share: float = 1.0
+    count: int = 1
     memory_mib: float = 0.0
     batches: bool = True
     is_server: bool = False
@@ -266,8 +269,9 @@ class Replica:
     received, or is about to receive, the model to load. `if_idle` marks a drain that the replica
     may refuse; `refused_s` is the time of its last refusal. `ready_s` is when it became READY.
     `deadline_s` is the time limit of the present state. `terminated`: TERM was sent. `batches`: it
-    may batch requests, as far as is known. `claimant` marks a soft drain: the pool that it makes
-    room for. `is_revoked`: the soft drain was revoked, and the replica has not confirmed it yet.
+    may batch requests, as far as is known. `claimant` marks a soft drain, or a pause: the
+    pool that it makes room for. `is_revoked`: the soft drain was revoked, and the replica has not
+    confirmed it yet.
     `has_greeted`: it has connected since its host was last unreachable. `may_run`: it was given up
     on another host without a proof of its end. `session`: the session that it serves with, by its
     name in the contract, "" while that is unknown; `not_compiled`: why that is not the compiled
@@ -318,6 +322,11 @@ class Replica:
     """Why it counts as not answering, "" if it answers."""
     is_kept_wrong: bool = False
     """Whether it answered its golden sample wrong, and it is noted why it is not replaced."""
+    is_paused: bool = False
+    """Whether it is READY on a CPU and gets no new calls: other replicas run on all slots of its
+    host, or it gives its slot to the pool `claimant`."""
+    slot_s: float = 0.0
+    """When it got its CPU slot, the last one if it has none; 0 if it never had one while READY."""
     learnt: Learnt | None = None
     """What its sidecar keeps of the silences of its revision."""
     learnt_due_s: float = 0.0
@@ -372,8 +381,10 @@ class Replica:
 
     @property
     def can_serve(self) -> bool:
-        """Whether gateways may send requests to it: READY, or DRAINING and free to refuse."""
-        serves = self.state is State.READY or (self.state is State.DRAINING and self.if_idle)
+        """Whether gateways may send requests to it: READY and not paused, or DRAINING and free to
+        refuse."""
+        is_open = self.state is State.READY and not self.is_paused
+        serves = is_open or (self.state is State.DRAINING and self.if_idle)
         return serves and not self.is_unknown
 
     @property
@@ -389,7 +400,12 @@ class Replica:
     @property
     def is_listed(self) -> bool:
         """Whether gateways keep their links to it: it can serve, or may do so again."""
-        return self.can_serve or self.is_quiesced or self.is_returning
+        return self.can_serve or self.is_quiesced or self.is_returning or self.is_ready
+
+    @property
+    def is_yielding(self) -> bool:
+        """Whether it gives its CPU slot to another pool, once its open calls have ended."""
+        return self.is_ready and self.is_paused and self.claimant != ""
 
     @property
     def is_leaving(self) -> bool:

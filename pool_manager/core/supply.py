@@ -11,6 +11,7 @@ from pool_manager.core.commands import Command, EndTrial, EndWarm, Launch, Note,
 from pool_manager.core.eviction import GIVEN_UP, Evictor
 from pool_manager.core.ledger import Need
 from pool_manager.core.placement import (
+    EvictionPlan,
     devices_by_preference,
     find_device,
     kept_devices,
@@ -19,6 +20,7 @@ from pool_manager.core.placement import (
 from pool_manager.core.pool import JUST_USED_S, Pool
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
+from pool_manager.core.slots import Slots
 from pool_manager.core.state import Replica, State
 from registry.exchange import Load
 
@@ -197,9 +199,16 @@ class Supply:
         self.evictor = Evictor(cluster, replicas)
         self._builds = Builds(cluster, replicas, self.evictor, new_id)
         self._standbys = Standbys(cluster, replicas, self._builds, new_id)
+        self.slots = Slots(cluster, replicas, self.evictor)
+
+    def forget(self) -> None:
+        """Drop what was derived for one event."""
+        self.evictor.candidates.forget()
+        self.slots.forget()
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """Start missing replicas, answer a request for a warm pool, stop surplus replicas."""
+        """Give CPU slots to ready replicas, start missing ones, answer a request for a warm pool,
+        stop surplus replicas. While all ready ones wait for a slot, no more are started."""
         if pool.spec.role == "standby":
             self._standbys.settle(pool, now, commands)
             return
@@ -208,11 +217,12 @@ class Supply:
             return
         load = self._cluster.demand.load(pool.key)
         self._update_wanted(pool, load, now, commands)
-        while pool.count() < pool.wanted and self._place(pool, now, commands):
+        waits = self.slots.settle(pool, load, now, commands)
+        while not waits and pool.count() < pool.wanted and self._place(pool, now, commands):
             pass
         if pool.warming is not None and self._answer_warming(pool, now, commands):
             self._update_wanted(pool, load, now, commands)
-        if pool.count() >= pool.wanted:
+        if not waits and pool.count() >= pool.wanted:
             self._end_wait(pool, load, commands)
         self._stop_surplus(pool, load, now, commands)
 
@@ -282,8 +292,9 @@ class Supply:
         (7) Idle replicas can make room: reserve the device and drain the cheapest set; each of
             them may refuse. At `max` that is the cheapest replica of the other revisions.
         (8) The pool may preempt (it has no replica, and has waited for PREEMPT_AFTER_S; a trial
-            waits longer): drain busy replicas that are past their residency; servers only if
-            other replicas do not suffice, and softly.
+            waits longer): pause those whose turn on a CPU slot is over (`Slots.plan`); else drain
+            busy replicas that are past their residency; servers only if other replicas do not
+            suffice, and softly.
         (9) As (8), but no sufficient set is past its residency at the same time: reserve the
             device anyway. Otherwise pools that need only one victim would keep replacing these
             replicas one by one, and this pool would wait for ever.
@@ -317,9 +328,9 @@ class Supply:
         plan = evictor.plan(pool, need, candidates.idle, among, now)  # (7)
         is_idle = plan is not None
         if plan is None and evictor.may_preempt(pool, now):
-            plan = evictor.plan_preemption(pool, need, among, now)  # (8)
+            plan = self._plan_turn(pool, need, among, now)  # (8)
             if plan is None and not is_full:
-                evictor.reserve(pool, need, now)  # (9)
+                self._reserve(pool, need, now)  # (9)
         if plan is not None:
             evictor.execute(pool, need, plan, JUST_USED_S if is_idle else None, now, commands)
         elif pool.spec.role == "trial" and trial_room.is_over(pool, now):  # (10)
@@ -327,6 +338,19 @@ class Supply:
         else:  # (11)
             self._block(pool, need, commands, is_full=is_full)
         return False
+
+    def _plan_turn(
+        self, pool: Pool, need: Need, among: list[Replica] | None, now: float
+    ) -> EvictionPlan | None:
+        """Case 8 of `_place`; with `among`, only `max` is in the way."""
+        plan = self.slots.plan(pool, need, now) if among is None else None
+        return plan or self.evictor.plan_preemption(pool, need, among, now)
+
+    def _reserve(self, pool: Pool, need: Need, now: float) -> None:
+        """Case 9 of `_place`."""
+        self.evictor.reserve(pool, need, now)
+        if pool.reservation is None:
+            self.slots.reserve(pool, need, now)
 
     def _end_trial_wait(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> None:
         """Drain a replica of the function that a trial is for, or end the trial."""

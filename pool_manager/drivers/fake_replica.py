@@ -45,8 +45,6 @@ from runtime_image.link.socket_end import SocketEnd
 
 CRASHED: Final = "crashed"
 EXITED: Final = "exited with code 0"
-MEMORY_MIB: Final = 16.0
-"""Memory that a fake replica reports."""
 
 Spec = ModelSpec | ServerSpec
 Greeting = tuple[FrameReader, int, list[Frame]]
@@ -239,7 +237,7 @@ class FakeReplica:
             "limit": limit,
             "marks_started": True,
             "phases": {**self._phases(), "bind": 0.0, "load": self._script.load_s * 1e3},
-            "memory_mib": MEMORY_MIB,
+            "memory_mib": self._script.memory_mib,
             "session": "original" if isinstance(spec, ModelSpec) else "none",
         }
         if isinstance(spec, ModelSpec) and spec.compiled is not None:
@@ -262,7 +260,7 @@ class FakeReplica:
             return Report(
                 signature=signatures.to_json(Signature("http", (), ())),
                 load_ms=script.load_s * 1e3,
-                memory_mib=MEMORY_MIB,
+                memory_mib=script.memory_mib,
                 latency_ms={},
                 batchable=False,
                 why_not="",
@@ -273,7 +271,7 @@ class FakeReplica:
         return Report(
             signature=signatures.to_json(script.signature),
             load_ms=script.load_s * 1e3,
-            memory_mib=MEMORY_MIB,
+            memory_mib=script.memory_mib,
             latency_ms={str(rows): script.run_s * 1e3 for rows in {1, script.batch}},
             batchable=script.batch > 1,
             why_not="" if script.batch > 1 else "the fake driver's script says batch 1",

@@ -64,6 +64,8 @@ class Script:
     signature: Signature = ANY_JSON
     batch: int = 1
     contention: ContentionState = "unknown"
+    memory_mib: float = 16.0
+    """Memory that each replica reports."""
 
     def __post_init__(self) -> None:
         for name in ("crash_at", "hang_at"):
@@ -71,7 +73,7 @@ class Script:
             if phase is not None and phase not in get_args(Phase):
                 expected = ", ".join(get_args(Phase))
                 raise ValueError(f"{name}: expected None or one of {expected}, got {phase!r}")
-        for name in ("start_s", "load_s", "run_s", "build_s", "batch"):
+        for name in ("start_s", "load_s", "run_s", "build_s", "batch", "memory_mib"):
             least = 1 if name == "batch" else 0
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: expected at least {least}, got {getattr(self, name)}")

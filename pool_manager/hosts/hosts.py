@@ -215,6 +215,7 @@ class Hosts:
             driver=record.driver,
             cpu_slots=present[record.name, "slots"],
             gpus=present[record.name, "gpus"],
+            memory_mib=present[record.name, "mib"],
             replicas=present[record.name, "replicas"],
         )
         if record.is_local:
@@ -224,10 +225,13 @@ class Hosts:
 
 
 def _present(machine: Machine) -> Counter[tuple[str, str]]:
-    """Return the numbers of CPU slots, GPUs and replicas by host, counted in one pass."""
+    """Return the numbers of CPU slots, GPUs and replicas by host, and the MiB of its CPU slots,
+    counted in one pass."""
     found = Counter((one.host, "replicas") for one in machine.replicas())
     for device in machine.devices.values():
         found[device.host, "slots" if device.kind == "cpu" else "gpus"] += 1
+        if device.kind == "cpu":
+            found[device.host, "mib"] = round(device.memory_mib)
     return found
 
 

@@ -24,6 +24,7 @@ from hosts.errors import Unreachable
 from hosts.files import FileCache
 from pool_manager.core import events
 from pool_manager.core.state import Device
+from pool_manager.devices import bank_mib
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.gpus.memory import NONE
@@ -497,4 +498,6 @@ class RemoteHost:
 
     def devices(self) -> Sequence[Device]:
         """Return its devices."""
-        return self._devices.all(self.engine.memory_mib, self.slots, self.records.values())
+        return self._devices.all(
+            bank_mib(self.engine.memory_mib), self.slots, self.records.values()
+        )

@@ -19,8 +19,9 @@ class HostView:
     `state` is one of `core.hosts.HostState` (see `state_of`), since `since_s` (Unix seconds);
     `reason` says why the host is not up, or which problem it has although it is up. `driver` and
     `engine_version` are "" if unknown. `agent` says why there are no reports of GPUs and disks, ""
-    while there are. `gpus` and `cpu_slots` are the numbers of devices. `cached_mib` is the size of
-    the `cached_files` model files, `images` are the ids of the images that this server has put
+    while there are. `gpus` and `cpu_slots` are the numbers of devices, `memory_mib` is the memory
+    that replicas on its CPU slots share, 0 if it is not accounted. `cached_mib` is the size of the
+    `cached_files` model files, `images` are the ids of the images that this server has put
     there. `clock_offset_s` is the host's wall clock minus this machine's. `transfer` describes the
     transfers in progress, "" for none; `transferred_bytes` counts the bytes of files and images
     sent since the start of this server. None: unknown.
@@ -39,6 +40,7 @@ class HostView:
     agent: str = ""
     cpu_slots: int = 0
     gpus: int = 0
+    memory_mib: int = 0
     replicas: int = 0
     disk_free_mib: float | None = None
     cached_files: int = 0

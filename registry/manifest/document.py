@@ -120,6 +120,7 @@ class Overrides(TypedDict, total=False):
     host_labels: dict[str, str] | None
     memory_mib: int | None
     device: str | None
+    gpus: int | None
     batch_max: int | None
     batching: str | None
     timeout_s: float | None
@@ -143,6 +144,7 @@ _OVERRIDDEN: Final[dict[str, tuple[str, str]]] = {
     "host_labels": ("device", "host"),
     "memory_mib": ("device", "memory_mib"),
     "device": ("device", "kind"),
+    "gpus": ("device", "count"),
     "batch_max": ("batching", "max_size"),
     "batching": ("batching", "mode"),
     "timeout_s": ("limits", "timeout_s"),

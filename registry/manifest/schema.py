@@ -85,6 +85,8 @@ class DeviceTable(Section):
     """Memory cap of a replica in MiB; 0 for the server's default."""
     share: float = Field(default=1.0, ge=0.01, le=1)
     """Share of a GPU that a replica takes. 1 gives it a GPU of its own."""
+    count: int = Field(default=1, ge=1, le=64)
+    """Number of GPUs of one host that a replica takes. More than one are whole GPUs."""
     host: dict[str, str] = Field(default={})
     """Labels that the host of a replica must have, such as `{zone = "a"}`. The local host has the
     labels of `FN_HOST_LABELS`."""

@@ -25,6 +25,8 @@ class DeviceNeed:
     """Memory cap of a replica in MiB; 0 for the driver's default."""
     share: float = 1.0
     """Share of a GPU that a replica takes, over 0 to 1."""
+    count: int = 1
+    """Number of GPUs of one host that a replica takes; more than one are whole GPUs."""
     host: dict[str, str] = field(default_factory=dict)
     """Labels that its host must have; {} for any host."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from gateway.dispatch.dispatcher import Dispatcher, Limits
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.redirects import RerunPolicy
 from registry.errors import FnError, WaitBudgetOver
-from registry.exchange import Expected, PoolEndpoints
+from registry.exchange import Expected, PoolEndpoints, ReplicaEndpoint
 from runtime_image.contract.link import ID_MAX, NotStarted
 from runtime_image.link.meta import RequestMeta
 from tests.support.doses import amount
@@ -42,6 +44,7 @@ class Replica:
     has: dict[int, Call] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
     last_id: int = 0
+    limit: int = 1
 
 
 class Traffic(RuleBasedStateMachine):
@@ -137,7 +140,7 @@ class Traffic(RuleBasedStateMachine):
     def connect(self, pool: str, limit: int, marks: bool, last_id: int) -> Replica:
         self.count += 1
         link = Link(f"r{self.count}", pool, limit, marks, last_id=last_id)
-        self.replicas[link.id] = Replica(link, last_id=last_id)
+        self.replicas[link.id] = Replica(link, last_id=last_id, limit=limit)
         self.perform(self.dispatcher.on_link_up(link, self.now))
         return self.replicas[link.id]
 
@@ -249,10 +252,31 @@ class Traffic(RuleBasedStateMachine):
     @rule(pool=pools, state=st.sampled_from(["cold", "waking", "warm", "failing", "gone"]))
     def look(self, pool: str, state: str) -> None:
         """The manager publishes another state of a pool."""
-        shown = PoolEndpoints([], state, "for a reason", 5.0 if state == "failing" else 0.0)
+        retry_s = 5.0 if state == "failing" else 0.0
+        shown = PoolEndpoints(self.listed(pool, ()), state, "for a reason", retry_s)
         if state == "cold":
             shown = UNKNOWN
         self.perform(self.dispatcher.on_endpoints(pool, shown, self.now))
+
+    @rule(pool=pools, paused=st.lists(st.booleans(), max_size=4))
+    def pause(self, pool: str, paused: list[bool]) -> None:
+        """The manager pauses replicas of a pool, and lets others take calls again."""
+        if self.has(pool) and self.dispatcher.pools[pool].endpoints.state != "gone":
+            shown = PoolEndpoints(self.listed(pool, paused), "warm", "for a reason")
+            self.perform(self.dispatcher.on_endpoints(pool, shown, self.now))
+            links = self.dispatcher.pools[pool].links
+            are_paused = {one.id: one.paused for one in shown.replicas}
+            for id, link in links.items():
+                assert (link.limit == 0) == (are_paused[id] and self.has_manager)
+
+    def listed(self, pool: str, paused: Iterable[bool]) -> list[ReplicaEndpoint]:
+        """Return the endpoints of the connected replicas of a pool."""
+        there = [one for one in self.replicas.values() if one.link.pool == pool]
+        return [
+            ReplicaEndpoint(one.link.id, "", one.limit, True, "", {}, paused=is_paused)
+            for one, is_paused in zip_longest(there, paused, fillvalue=False)
+            if isinstance(one, Replica)
+        ]
 
     @rule(step_s=st.sampled_from([0.1, 1.0, 6.0, 20.0]))
     def sweep(self, step_s: float) -> None:
@@ -327,6 +351,7 @@ class Traffic(RuleBasedStateMachine):
         assert 0 < send.id <= ID_MAX
         assert send.id not in replica.has, "an id in use"
         assert not replica.link.closing
+        assert replica.link.limit, "sent to a paused replica"
         assert call.pool == replica.link.pool
         if call.pinned or "b@" in call.pool:
             assert call.pool == self.asked[call], "a call that must not move has moved"
@@ -344,7 +369,7 @@ class Traffic(RuleBasedStateMachine):
         """A link never exceeds its limit, and no call is queued while a link has room."""
         for pool in self.dispatcher.pools.values():
             for link in pool.links.values():
-                assert len(link.in_flight) <= link.limit
+                assert len(link.in_flight) <= self.replicas[link.id].limit
             assert not (pool.queue and pool.least_loaded_link())
 
     @invariant()

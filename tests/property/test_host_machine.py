@@ -310,7 +310,7 @@ class Hosts(Promises):
 TestHosts = Hosts.TestCase
 TestHosts.__doc__ = "No history of hosts lets a call run twice, or loses a replica."
 TestHosts.settings = settings(
-    max_examples=amount(25, 400),
+    max_examples=amount(40, 400),
     stateful_step_count=15,
     deadline=None,
     derandomize=True,

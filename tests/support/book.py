@@ -26,6 +26,8 @@ class Entry:
     is_told: bool = True
     ready_s: float = float("inf")
     host: str = LOCAL_HOST
+    is_kept: bool = False
+    """Whether it is ready on a CPU, without a slot."""
 
 
 @dataclass
@@ -94,7 +96,9 @@ class Book:
     def shares(self, device: str, without: frozenset[str] = frozenset()) -> list[float]:
         """Return the device shares of the replicas on a device."""
         return [
-            e.share for id, e in self.entries.items() if device in e.devices and id not in without
+            e.share
+            for id, e in self.entries.items()
+            if device in e.devices and id not in without and not e.is_kept
         ]
 
     def used_mib(self, bank: str, without: frozenset[str] = frozenset()) -> float:

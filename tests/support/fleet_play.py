@@ -9,12 +9,12 @@ from pool_manager.core import events
 from pool_manager.core.commands import Command
 from pool_manager.core.hosts import HostRecord
 from pool_manager.core.state import Device, PoolSpec
-from tests.support.play import Play
+from tests.support.play import Play, cpus
 
 HOST = "gpu2"
 SLOTS = (
-    Device("gpu2/cpu0", "cpu", 8_000, "gpu2/ram", HOST),
-    Device("gpu2/cpu1", "cpu", 8_000, "gpu2/ram", HOST),
+    Device("gpu2/d0", "cpu", 8_000, "gpu2/ram", HOST),
+    Device("gpu2/d1", "cpu", 8_000, "gpu2/ram", HOST),
 )
 FAR_GPU = Device("gpu2/GPU-1", "cuda", 8_000, host=HOST)
 
@@ -32,7 +32,7 @@ class FleetPlay(Play):
         standbys: int = 0,
         gpu_standbys: int = 0,
     ) -> None:
-        super().__init__(*specs, devices=near, standbys=standbys, gpu_standbys=gpu_standbys)
+        super().__init__(*specs, devices=cpus(near), standbys=standbys, gpu_standbys=gpu_standbys)
         self.far = tuple(far)
         self.epochs = itertools.count(1)
         self.on(events.HostDefined(HOST))
@@ -57,7 +57,7 @@ class FleetPlay(Play):
         """Let a replica connect (again)."""
         return self.on(events.Greeted(id, {}, loaded))
 
-    def found(self, id: str, pool: str, device: str = "gpu2/cpu0", host: str = HOST) -> None:
+    def found(self, id: str, pool: str, device: str = "gpu2/d0", host: str = HOST) -> None:
         """Find a replica of an earlier manager."""
         self.on(
             events.Found(

@@ -13,18 +13,18 @@ KEY = "default/a@1"
 
 
 class House:
-    """One pool and, unless `is_empty`, one replica r1 on cpu0. `now` starts at 100."""
+    """One pool and, unless `is_empty`, one replica r1 on d0. `now` starts at 100."""
 
     def __init__(
         self, state: State = State.STARTING, role: Role = "serve", *, is_empty: bool = False
     ) -> None:
         self.now = 100.0
-        self.cluster = Cluster([Device("cpu0", "cpu")])
+        self.cluster = Cluster([Device("d0", "cpu")])
         self.pool = self.cluster.define(PoolSpec(KEY, role=role))
         self.pools = self.cluster.pools
         self.replicas = ReplicaLifecycle(self.cluster)
         self.contacts = Contacts(self.cluster, self.replicas)
-        self.replica = Replica("r1", KEY, ("cpu0",), role, self.now, state)
+        self.replica = Replica("r1", KEY, ("d0",), role, self.now, state)
         if not is_empty:
             self.replicas.add(self.replica, self.now)
 

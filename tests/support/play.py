@@ -15,7 +15,12 @@ from registry.exchange import Demand, Load
 
 def cpus(count: int, memory_mib: float = 0.0) -> list[Device]:
     """Return CPU slots that share one memory bank."""
-    return [Device(f"cpu{number}", "cpu", memory_mib, "ram") for number in range(count)]
+    return [Device(f"d{number}", "cpu", memory_mib, "ram") for number in range(count)]
+
+
+def gpus(count: int) -> list[Device]:
+    """Return GPUs whose memory is not accounted."""
+    return [Device(f"d{number}", "cuda", bank="ram") for number in range(count)]
 
 
 LOAD_S = 1 / 256
@@ -23,8 +28,9 @@ LOAD_S = 1 / 256
 
 
 class Play:
-    """A machine with its clock. Replica ids are r1, r2, ... in order of launch; `a` stands for the
-    pool default/a@1, `b` for default/b@1 and so on."""
+    """A machine with its clock. `devices` as a number are GPUs, which a replica holds also while it
+    is idle, or CPU slots if there are `standbys` for them. Replica ids are r1, r2, ... in order of
+    launch; `a` stands for the pool default/a@1, `b` for default/b@1 and so on."""
 
     def __init__(
         self,
@@ -35,7 +41,9 @@ class Play:
         is_open: bool = True,
     ) -> None:
         numbers = itertools.count(1)
-        there = cpus(devices) if isinstance(devices, int) else devices
+        there = devices
+        if isinstance(devices, int):
+            there = cpus(devices) if standbys else gpus(devices)
         self.machine = Machine(there, lambda: f"r{next(numbers)}", standbys, gpu_standbys)
         self.now = 1000.0
         self.notes: list[Note] = []

@@ -123,6 +123,7 @@ class Promises(RuleBasedStateMachine):
         commands = self.machine.handle(event, self.now)
         due = self.twin.handle(event, self.now)
         assert commands == due, f"slept through: {[one for one in due if one not in commands]}"
+        self.write_slots()
         self.placed: set[str] = set()
         # Assignments first: an assigned replica no longer counts as a standby.
         self.check_placements(commands)
@@ -164,6 +165,29 @@ class Promises(RuleBasedStateMachine):
                 self.asked.discard(key)
             case events.DeviceLost() | events.DeviceBack():
                 self.write_cordon(event)
+
+    def write_slots(self) -> None:
+        """Record which replicas on CPUs are kept without a slot. One that has a slot while it is
+        ready is called; one without is called only while it is paused, or where no turns are taken.
+        One that ends keeps the slot that it has; a single event may free its slot and end it."""
+        cluster = self.machine.cluster
+        for replica in self.machine.replicas():
+            entry = self.book.entries.get(replica.id)
+            has_ended = not replica.is_unready and self.before.get(replica.id) != replica.state
+            may_change = replica.state is State.READY or has_ended
+            if entry is None or not may_change or not cluster.is_on_cpu(replica):
+                continue
+            was_kept, entry.is_kept = entry.is_kept, not cluster.ledger.has_slot(replica.id)
+            entry.devices = replica.devices
+            is_called = cluster.demand.load(replica.pool).busy
+            if not replica.is_ready:
+                assert entry.is_kept == was_kept or not is_called
+                continue
+            assert entry.is_kept or is_called
+            is_closed = replica.host in cluster.ledger.closed or not self.machine.is_open
+            is_ending = self.machine.stopping or self.machine.pools[replica.pool].removed
+            is_paused = replica.is_paused or is_closed or is_ending
+            assert not entry.is_kept or not is_called or is_paused
 
     def write_abandoned(self, commands: list[Command]) -> None:
         """Only replicas of hosts that were removed by force are abandoned; those that must not be
@@ -559,7 +583,10 @@ class Promises(RuleBasedStateMachine):
             if self.machine.cluster.demand.load(key).queued and not pool.is_warm:
                 assert pool.wanted >= 1
             assert spec.role != "trial" or not self.is_unplaceable(spec)
-            if pool.count() >= pool.wanted:
+            if any(one.is_ready and one.is_paused for one in pool.replicas.values()):
+                is_called = self.machine.cluster.demand.load(key).busy
+                assert pool.is_warm or key in self.machine.cluster.blocked or not is_called
+            elif pool.count() >= pool.wanted:
                 assert pool.reservation is None
                 assert key not in self.machine.cluster.blocked or pool.doubtful()
             elif not self.links.open_hosts() or self.now < pool.retry_at_s:
@@ -670,7 +697,8 @@ class Promises(RuleBasedStateMachine):
         """Replicas on a removed device are being released; replicas on a cordoned device are
         drained, unless they were adopted and have not reported yet."""
         for replica in self.machine.replicas():
-            if not replica.is_reachable:
+            entry = self.book.entries.get(replica.id)
+            if not replica.is_reachable or (entry is not None and entry.is_kept):
                 continue
             is_here = self.book.devices.keys() >= set(replica.devices)
             assert is_here or replica.state is State.RELEASING

@@ -153,9 +153,11 @@ async def test_a_call_ends_a_build(rig: Rig) -> None:
 
 @SLOW
 async def test_a_build_waits_for_a_device_and_can_be_cancelled(rig: Rig) -> None:
-    """Nothing of it is left, and another one may begin."""
+    """The only CPU slot is a called function's. Nothing of the build is left, and another one may
+    begin."""
     rig.define()
     await rig.warm()
+    rig.manager.receive_demand(encode(Demand("w", 1, True, {KEY: Load(0, 1, 0.0)})))
     building = asyncio.ensure_future(rig.built())
     await until(lambda: rig.manager.builds() != [])
     with pytest.raises(Conflict, match="is in progress"):

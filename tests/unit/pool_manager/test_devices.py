@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pool_manager.core.state import Device
-from pool_manager.devices import cpu_slots, host_memory_mib
+from pool_manager.devices import bank_mib, cpu_slots, host_memory_mib
 
 MEMINFO = "MemTotal:       16384000 kB\nMemFree:        1024000 kB\n"
 
@@ -44,3 +44,9 @@ def test_memory_that_cannot_be_read_is_not_accounted(tmp_path: Path) -> None:
 def test_this_machine_has_memory() -> None:
     """The real files can be read."""
     assert host_memory_mib() > 100.0
+
+
+@pytest.mark.parametrize(("mib", "left"), [(16_000.0, 14_000.0), (2_000.0, 1_488.0), (0.0, 0.0)])
+def test_a_part_of_the_memory_is_left_to_others(mib: float, left: float) -> None:
+    """Idle replicas are kept until their memory is full, so the system must have some besides."""
+    assert bank_mib(mib) == left

@@ -135,7 +135,7 @@ def test_a_soft_swap_counts_when_the_server_goes() -> None:
     """A server that made room counts as a busy eviction and not as a failure; one that was called
     back does not count."""
     counter = ReplicaCounter()
-    counter.note(commands.Launch("r1", A.key, ("cpu0",), "serve", {}))
+    counter.note(commands.Launch("r1", A.key, ("d0",), "serve", {}))
     counter.note(commands.Quiesce("r1"))
     counter.note(commands.Resume("r1"))
     counter.note(events.NotIdle("r1", 0.0))
@@ -177,14 +177,14 @@ def test_a_release_that_is_tried_again_counts_once() -> None:
 def test_adopted_replicas_did_not_start_here() -> None:
     """Adopted replicas count no starts, but their memory is counted as freed."""
     play = Told(A)
-    play.on(events.Found("old", A.key, ("cpu0",)))
+    play.on(events.Found("old", A.key, ("d0",)))
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 70.0, {}))
     assert play.starts == {}
     play.lose("old", "was killed by SIGKILL")
 
     assert play.failures == {("serving", "killed"): 1}
-    assert play.tally.counts.reclaimed_mib == {"cpu0": 70.0}
+    assert play.tally.counts.reclaimed_mib == {"d0": 70.0}
 
 
 def test_nothing_is_remembered_of_what_is_gone() -> None:

@@ -15,6 +15,10 @@ from registry.errors import BadRequest
 from tests.support.operator import MODEL, until
 from tests.support.server import Gate, ServingServer, serving
 
+ROOM_MIB = 256 + 1100
+"""Memory for a trial, or for one replica of LARGE."""
+LARGE = Script(memory_mib=700.0)
+
 CALL = {"inputs": {}}
 
 
@@ -120,7 +124,7 @@ async def why(server: ServingServer) -> dict[str, Any]:
 
 async def test_why_names_the_blocking_reason(tmp_path: Path) -> None:
     """why gives a reason for a function that serves but cannot have all the replicas it wants."""
-    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+    async with serving(tmp_path, FakeDriver(LARGE), host_memory_mib=ROOM_MIB) as server:
         await server.deploy({"m.onnx": MODEL}, name="digits", min=2, max=2)
         await server.until_shown("digits", state="warm", ready=1, wanted=2)
         why: dict[str, Any] = {}
@@ -132,13 +136,13 @@ async def test_why_names_the_blocking_reason(tmp_path: Path) -> None:
         await server.until(is_told)
 
     assert why["state"] == "warm"
-    assert why["blocked"] == "no free device (1 in use)"
+    assert why["blocked"] == "needs 700 MiB, 400 are free"
 
 
-async def test_who_keeps_all_slots_is_told_to_who_may_read_it(tmp_path: Path) -> None:
-    """A caller's 503 has the number of devices that `min` keeps; the administrator's, and why, name
-    the functions."""
-    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+async def test_who_keeps_all_memory_is_told_to_who_may_read_it(tmp_path: Path) -> None:
+    """A caller's 503 says that `min` keeps the memory; the administrator's, and why, name the
+    functions."""
+    async with serving(tmp_path, FakeDriver(LARGE), host_memory_mib=ROOM_MIB) as server:
         await server.deploy({"m.onnx": MODEL}, name="digits")
         await server.deploy({"m.onnx": MODEL}, name="private", min=1)
         await server.until_shown("private", state="warm")
@@ -152,15 +156,15 @@ async def test_who_keeps_all_slots_is_told_to_who_may_read_it(tmp_path: Path) ->
         why = (await server.admin("GET", "/functions/digits/why")).json()
         held.cancel()
 
-    text = "no free device (1 in use, 1 of them kept by the min of other functions)"
+    text = "needs 700 MiB, 400 are free, the min of other functions keeps the rest"
     assert caller.problem["detail"].endswith(text)
     assert "private" not in caller.body.decode()
     assert admin.problem["kept_by"] == why["kept_by"] == ["private"]
 
 
-async def test_a_change_warns_that_all_slots_are_kept(tmp_path: Path) -> None:
+async def test_a_change_warns_that_all_memory_is_kept(tmp_path: Path) -> None:
     """A deploy as well as a change of the scaling, at once and with the functions' names."""
-    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+    async with serving(tmp_path, FakeDriver(LARGE), host_memory_mib=ROOM_MIB) as server:
         first = await server.deploy({"m.onnx": MODEL}, name="digits")
         second = await server.deploy({"m.onnx": MODEL}, name="other", min=1)
         tag = (await server.admin("GET", "/functions/digits")).headers["ETag"]
@@ -173,10 +177,14 @@ async def test_a_change_warns_that_all_slots_are_kept(tmp_path: Path) -> None:
 
     said = [one.get("warnings", []) for one in (first, second)]
     assert said[0] == []
-    assert said[1][0].startswith("min keeps all of 1 CPU slot (other): no other function can start")
+    assert said[1][0].startswith(
+        "min keeps 700 of 1100 MiB for replicas on CPUs (other): no room for digits, which needs "
+    )
     [text] = changed.json()["warnings"]
-    assert text.startswith("min asks for 2 of 1 CPU slot (digits, other): not all are kept")
-    assert "FN_CPU_SLOTS" in text
+    assert text.startswith(
+        "min asks for 1400 of 1100 MiB for replicas on CPUs (digits, other): not all"
+    )
+    assert "FN_HOST_MEMORY_MIB" in text
 
 
 async def test_logs_are_what_replicas_wrote(server: ServingServer) -> None:

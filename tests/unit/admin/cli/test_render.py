@@ -222,7 +222,7 @@ def test_why_names_who_keeps_the_devices() -> None:
 
     shown = render_why({**waiting, "kept_by": ["a", "b"]}, NOW_S)
 
-    remedy = "fnctl scale a --min 0, or more CPU slots (FN_CPU_SLOTS)"
+    remedy = "fnctl scale a --min 0, or more memory or devices"
     assert shown == f"waking: no free device\nkept by a, b: {remedy}"
 
 

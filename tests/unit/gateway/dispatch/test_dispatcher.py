@@ -241,6 +241,49 @@ def test_waking_ends_when_the_manager_publishes_a_replica(dispatcher: Dispatcher
     assert pool.waking_s(NOW + 3.0) == 0.0
 
 
+def listed(*, paused: bool) -> PoolEndpoints:
+    """Return the endpoints of a pool whose only replica is paused, or takes two calls."""
+    replica = ReplicaEndpoint("r1", "", 2, True, "cpu:0", {}, paused=paused)
+    return PoolEndpoints([replica], "waking" if paused else "warm", "for a reason")
+
+
+def test_a_paused_replica_gets_no_calls(dispatcher: Dispatcher) -> None:
+    """What is in flight there goes on. Others are held as for a cold pool, so that the manager
+    learns of them at once, and are sent when the pause ends."""
+    link = up(dispatcher)
+    first, second = call(), call()
+    dispatcher.submit(first, NOW)
+
+    assert dispatcher.on_endpoints(KEY, listed(paused=True), NOW) == []
+    assert not dispatcher.send_now(second, NOW)
+    assert dispatcher.submit(second, NOW) == []
+    assert second.was_held
+    assert dispatcher.on_ended("r1", first.id, NOW) == (first, [])
+    assert sent(dispatcher.on_endpoints(KEY, listed(paused=False), NOW)) == [("r1", second)]
+    assert link.limit == 2
+
+
+def test_a_replica_is_paused_before_it_is_connected(dispatcher: Dispatcher) -> None:
+    """The connection takes a moment, and the manager knows more then."""
+    dispatcher.submit(call(), NOW)
+    dispatcher.on_endpoints(KEY, listed(paused=True), NOW)
+
+    link = up(dispatcher)
+
+    assert link.in_flight == {}
+    assert not dispatcher.pools[KEY].is_connected
+
+
+def test_a_pause_ends_with_the_manager(dispatcher: Dispatcher) -> None:
+    """Nobody else would end it."""
+    up(dispatcher)
+    dispatcher.on_endpoints(KEY, listed(paused=True), NOW)
+    held = call()
+    dispatcher.submit(held, NOW)
+
+    assert sent(dispatcher.on_manager_lost(NOW)) == [("r1", held)]
+
+
 def test_a_removed_pool_is_forgotten_with_its_last_link(dispatcher: Dispatcher) -> None:
     """Queued calls fail at once; calls in flight finish first."""
     up(dispatcher, limit=1)

@@ -49,9 +49,9 @@ def test_a_build_takes_a_free_device_as_a_new_process() -> None:
 
     (launch,) = begun(play)
 
-    assert launch == Launch("r2", BUILD, ("cpu0",), "build", {})
+    assert launch == Launch("r2", BUILD, ("d0",), "build", {})
     assert play.replica("r1").state is State.STANDBY
-    assert play.machine.cluster.ledger.free_share("cpu0") == 0.0
+    assert play.machine.cluster.ledger.free_share("d0") == 0.0
     assert play.machine.cluster.start_priority("r2").rank is Rank.BUILD
     assert begun(play) == []
 
@@ -91,7 +91,7 @@ def test_a_finished_build_is_reported_and_released() -> None:
     commands = play.on(events.Loaded("r1", 0, True, 50.0, {}, {"built": "it"}))
 
     assert commands == [
-        EndBuild(BUILD, "ended", "cpu0", {"built": "it"}),
+        EndBuild(BUILD, "ended", "d0", {"built": "it"}),
         Release("r1", "the build is over"),
     ]
     assert play.on(events.Released("r1")) == []
@@ -114,7 +114,7 @@ def test_a_call_ends_a_build_in_the_same_step(state: str) -> None:
         Release("r1", f"its place is needed for {B}"),
     ]
     assert play.demand(0.1, a=1, b=1) == []
-    assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
+    assert launched(play.on(events.Released("r1"))) == [("r2", "d0")]
     assert play.replica("r2").pool == B
 
 
@@ -161,7 +161,7 @@ def test_a_build_ends_although_a_victim_is_leaving_already() -> None:
     play = Play(
         PoolSpec(A, labels=(("host", "local"),)),
         PoolSpec(B, labels=(("zone", "x"),)),
-        devices=[Device("cpu0", "cpu"), HOST_CPU],
+        devices=[Device("d0", "cuda"), FAR],
     )
     up(play, labels=(("host", "far"),))
     play.on(events.PoolDefined(PoolSpec("default/c@1", labels=(("host", "far"),))))
@@ -177,14 +177,14 @@ def test_a_build_ends_although_a_victim_is_leaving_already() -> None:
     assert [one.reason for one in ends(commands)] == [f"its place is needed for {B}"]
 
 
-HOST_CPU = Device("far/cpu0", "cpu", host="far")
+FAR = Device("far/d0", "cuda", host="far")
 
 
 def up(play: Play, *devices: Device, labels: tuple[tuple[str, str], ...] = ()) -> list[Command]:
     """Connect the host `far`."""
     play.on(events.HostDefined("local", (("host", "local"),)))
     play.on(events.HostDefined("far", labels))
-    return play.on(events.HostUp("far", 1, devices or (HOST_CPU,), frozenset(), ""))
+    return play.on(events.HostUp("far", 1, devices or (FAR,), frozenset(), ""))
 
 
 def test_a_build_waits_while_a_pool_waits_that_could_have_the_device() -> None:
@@ -197,7 +197,7 @@ def test_a_build_waits_while_a_pool_waits_that_could_have_the_device() -> None:
         f"a build uses only spare devices: {A} waits for a device"
     )
 
-    assert launched(play.demand(0.5)) == [("r2", "cpu0")]
+    assert launched(play.demand(0.5)) == [("r2", "d0")]
     assert play.replica("r2").role == "build"
 
 
@@ -206,7 +206,7 @@ def test_a_pool_that_no_device_can_hold_keeps_no_build_waiting() -> None:
     play = Play(PoolSpec(A, memory_mib=9_000.0), devices=cpus(1, 4_000))
     play.demand(a=1)
 
-    assert launched(begun(play)) == [("r1", "cpu0")]
+    assert launched(begun(play)) == [("r1", "d0")]
 
 
 def test_a_build_evicts_nothing() -> None:
@@ -233,7 +233,7 @@ def test_a_build_leaves_the_memory_of_missing_standbys() -> None:
         "a build uses only spare devices: the memory is for standbys that are yet to be started"
     )
     assert launched(play.on(events.PoolRemoved(BUILD))) == []
-    assert launched(begun(play, memory_mib=140.0)) == [("r2", "cpu0")]
+    assert launched(begun(play, memory_mib=140.0)) == [("r2", "d0")]
 
 
 def test_standbys_of_other_devices_and_small_devices_do_not_matter() -> None:
@@ -298,15 +298,15 @@ def test_a_build_counts_for_no_max_and_takes_no_calls() -> None:
     play = Play(PoolSpec(A, max=1), devices=2)
     begun(play)
 
-    assert launched(play.demand(a=1)) == [("r2", "cpu1")]
+    assert launched(play.demand(a=1)) == [("r2", "d1")]
     assert play.machine.endpoints(BUILD, play.now).replicas == []
 
 
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (events.DeviceLost("cpu0", "XID 79", True), "cpu0 is gone: XID 79"),
-        (events.DeviceLost("cpu0", "XID 48", False), "cpu0 is cordoned: XID 48"),
+        (events.DeviceLost("d0", "XID 79", True), "d0 is gone: XID 79"),
+        (events.DeviceLost("d0", "XID 48", False), "d0 is cordoned: XID 48"),
         (events.HostDefined("local", (), True), "local is drained"),
         (events.Lost("r1", "the engine is away", is_its_fault=False), "the engine is away"),
     ],
@@ -372,7 +372,7 @@ def test_a_build_of_an_earlier_manager_is_released() -> None:
     """It has no caller any more."""
     play = Play(devices=1, is_open=False)
 
-    commands = play.on(events.Found("r9", BUILD, ("cpu0",), "build"))
+    commands = play.on(events.Found("r9", BUILD, ("d0",), "build"))
 
     assert commands == [Release("r9", "its build ended with the earlier manager")]
     play.on(events.ReplicasListed())
@@ -404,7 +404,7 @@ def test_nothing_is_built_where_nothing_can_be_started() -> None:
 
     assert begun(play) == []
     assert play.machine.pools[BUILD].blocked.startswith("nothing can be started: ")
-    assert launched(play.on(events.EngineBack(frozenset()))) == [("r1", "cpu0")]
+    assert launched(play.on(events.EngineBack(frozenset()))) == [("r1", "d0")]
 
 
 def test_a_pool_at_its_max_ends_no_build() -> None:
@@ -426,10 +426,10 @@ def test_the_session_of_a_replica_is_recorded() -> None:
     play.on(events.Greeted("r1", {}))
     loaded = events.Loaded("r1", 4, True, 80.0, {}, session="fast", not_compiled="another key")
 
-    assert play.on(loaded) == [RecordNotCompiled(A, "cpu0", "another key")]
+    assert play.on(loaded) == [RecordNotCompiled(A, "d0", "another key")]
     assert (play.replica("r1").session, play.replica("r1").not_compiled) == ("fast", "another key")
     assert play.on(events.Upgraded("r1", "fast", "too little memory")) == [
-        RecordNotCompiled(A, "cpu0", "too little memory")
+        RecordNotCompiled(A, "d0", "too little memory")
     ]
     assert play.on(events.Upgraded("r1", "compiled", "")) == []
     assert (play.replica("r1").session, play.replica("r1").not_compiled) == ("compiled", "")

@@ -9,7 +9,7 @@ from pool_manager.core.state import Device
 
 def opened(*charges: tuple[str, str]) -> Ledger:
     """A ledger of two GPUs and two CPU slots with these replicas."""
-    slots = [Device(id, "cpu", 1_000.0, "ram") for id in ("cpu1", "cpu0")]
+    slots = [Device(id, "cpu", 1_000.0, "ram") for id in ("d1", "d0")]
     ledger = Ledger([Device("g1", "cuda"), Device("g2", "cuda"), *slots])
     for id, device in charges:
         ledger.charge(id, (device,), 0.1, 0.0)
@@ -22,13 +22,13 @@ def candidate(cost: float, pool: str = "p") -> Candidate:
 
 def test_floors_are_the_cheapest_of_each_bank_in_rising_order() -> None:
     """Banks with equal floors come in the order of their first devices."""
-    ledger = opened(("r1", "g2"), ("r2", "g2"), ("r3", "g1"), ("r4", "cpu1"), ("r5", "cpu0"))
+    ledger = opened(("r1", "g2"), ("r2", "g2"), ("r3", "g1"), ("r4", "d1"), ("r5", "d0"))
     costs = {"r1": 0.3, "r2": 0.1, "r3": 0.1, "r4": 0.5, "r5": 0.05}
 
     table = CandidateTable.of(ledger, {id: candidate(cost) for id, cost in costs.items()})
 
     assert list(table.floors()) == [
-        (0.05, "cpu0", "ram"),
+        (0.05, "d0", "ram"),
         (0.1, "g1", "g1"),
         (0.1, "g2", "g2"),
     ]

@@ -12,7 +12,7 @@ from registry.exchange import Demand, Load
 
 A1, A2, B = "default/a@1", "default/a@2", "default/b@1"
 GPU = Device("gpu", "cuda", 10_000)
-CPU = Device("cpu0", "cpu", 2_000, "ram")
+CPU = Device("d0", "cpu", 2_000, "ram")
 
 
 def host(*specs: PoolSpec) -> Cluster:
@@ -135,12 +135,12 @@ def test_an_assigned_standby_is_a_replica_of_its_pool() -> None:
     one = standby("s1")
     there.add(one)
 
-    there.assign(one, there.pools[A1], ("cpu0",))
+    there.assign(one, there.pools[A1], ("d0",))
 
-    assert (one.pool, one.devices, one.role) == (A1, ("cpu0",), "serve")
+    assert (one.pool, one.devices, one.role) == (A1, ("d0",), "serve")
     assert there.pools[STANDBY_KEY].replicas == {}
     assert there.pools[A1].replicas == {"s1": one}
-    assert there.ledger.charge_of("s1") == Charge(("cpu0",), ("ram",), 1.0, 700.0)
+    assert there.ledger.charge_of("s1") == Charge(("d0",), ("ram",), 1.0, 700.0)
     assert there.changed == {STANDBY_KEY, A1}
 
 
@@ -160,11 +160,11 @@ def test_each_gpu_has_a_pool_of_standbys() -> None:
     unused key."""
     there = host()
 
-    pools = {device: there.standby_key(device) for device in ("", "cpu0", "gpu", "gone")}
+    pools = {device: there.standby_key(device) for device in ("", "d0", "gpu", "gone")}
 
     assert pools == {
         "": STANDBY_KEY,
-        "cpu0": STANDBY_KEY,
+        "d0": STANDBY_KEY,
         "gpu": "standby/gpu",
         "gone": "standby/gone",
     }
@@ -185,7 +185,7 @@ def test_everybody_on_a_device_is_known() -> None:
     assert there.standby_places == {STANDBY_KEY: ("local", ""), "standby/gpu": ("local", "gpu")}
     assert there.next_standby("gpu") is waiting
     assert there.on("gpu") == [one, waiting]
-    assert there.on("cpu0") == []
+    assert there.on("d0") == []
 
 
 def test_a_trial_takes_what_others_leave() -> None:
@@ -194,7 +194,7 @@ def test_a_trial_takes_what_others_leave() -> None:
     there = host(PoolSpec(A1, share=0.4), PoolSpec(B, role="trial", share=0.1))
     there.add(Replica("r1", A1, ("gpu",), "serve", 0.0))
 
-    for id, device in (("t1", "gpu"), ("t2", "cpu0"), ("t3", "gpu")):
+    for id, device in (("t1", "gpu"), ("t2", "d0"), ("t3", "gpu")):
         there.add(Replica(id, B, (device,), "trial", 0.0))
 
     shares = [there.ledger.charge_of(id).share for id in ("t1", "t2", "t3")]
@@ -222,7 +222,7 @@ def test_a_start_is_as_urgent_as_who_waits_for_it() -> None:
     there.keep_standbys("", 1)
     there.add(standby("s1", State.STARTING))
     for id, key in (("r1", A1), ("r2", B)):
-        there.add(Replica(id, key, ("cpu0",), "serve", 50.0))
+        there.add(Replica(id, key, ("d0",), "serve", 50.0))
     before = there.start_priority("r1")
     there.demand.update(Demand("w", 1, True, {A1: Load(1, 0, 3.0), B: Load(1, 1, 0.5)}), 100.0)
     there.pools[A1].observe_load(1, 0, 3.0, 100.0)

@@ -82,7 +82,7 @@ def test_a_model_starts_elsewhere_at_once() -> None:
     play = ready(near=1)
     play.down()
 
-    assert launched(play.demand(a=1)) == [("r2", "cpu0")]
+    assert launched(play.demand(a=1)) == [("r2", "d0")]
     assert play.pool("a").count() == 1
 
 
@@ -101,7 +101,7 @@ def test_a_handler_starts_elsewhere_once_the_host_is_gone(spec: PoolSpec) -> Non
     assert play.tick() == []
 
     play.now += 1.0
-    assert launched(play.tick()) == [("r2", "cpu0")]
+    assert launched(play.tick()) == [("r2", "d0")]
     assert play.host.state == "gone"
     assert (play.state("r1"), play.contact("r1")) == ("releasing", "gone")
     assert play.machine.endpoints(A, play.now).ended == {"r1": "gpu2 is gone: no route"}
@@ -142,12 +142,12 @@ def test_a_handler_that_is_given_up_counts_until_its_end_is_proved() -> None:
     assert play.demand(a=1) == []
     assert play.reason("a").startswith("it does not answer; r1 may still run on gpu2, another one")
 
-    assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
+    assert launched(play.on(events.Released("r1"))) == [("r2", "d0")]
 
 
 def test_a_handler_that_cannot_be_released_blocks_nothing_for_ever() -> None:
     """A failed release alone proves nothing: the connection may be what failed. It leaves the
-    device charged, and frees the function once the replica has had no manager for long."""
+    memory charged, and frees the function once the replica has had no manager for long."""
     play = ready(HANDLER, near=1)
     play.on(events.Lost("r1", "it does not answer"))
     assert play.on(events.NotReleased("r1", "stuck"), HOST_LOST_S - 1.0) == []
@@ -155,8 +155,8 @@ def test_a_handler_that_cannot_be_released_blocks_nothing_for_ever() -> None:
     assert play.tick(RELEASE_RETRY_S) == [Release("r1", "tried again")]
     assert play.demand(a=1) == []
 
-    assert launched(play.on(events.NotReleased("r1", "stuck"))) == [("r2", "cpu0")]
-    assert play.machine.cluster.ledger.on("gpu2/cpu0") == ["r1"]
+    assert launched(play.on(events.NotReleased("r1", "stuck"))) == [("r2", "d0")]
+    assert play.machine.cluster.ledger.in_bank("gpu2/ram") == ["r1"]
 
 
 def test_a_connection_renews_the_lease_of_a_lost_handler() -> None:
@@ -293,7 +293,7 @@ def test_the_replicas_of_a_start_are_awaited_for_a_moment() -> None:
     assert play.demand(a=1) == []
     assert play.shown("a") == "waking"
     play.now += JOINING_S
-    assert launched(play.tick()) == [("r1", "cpu0")]
+    assert launched(play.tick()) == [("r1", "d0")]
     assert play.contact("old") == "unreachable"
     assert play.tick(1.0) == []
 
@@ -408,7 +408,7 @@ def test_a_trial_begins_anew_elsewhere() -> None:
 
     assert play.down() == []
     assert play.state("r1") == "releasing"
-    assert launched(play.tick(PAUSE_S)) == [("r2", "cpu0")]
+    assert launched(play.tick(PAUSE_S)) == [("r2", "d0")]
 
     assert play.up() == [Release("r1", "gpu2 is unreachable: no route")]
 
@@ -482,7 +482,7 @@ def test_a_replica_without_its_device_is_released() -> None:
 def test_a_trial_of_an_earlier_manager_is_released_with_the_host() -> None:
     """Its deploy is gone; its release waits for the host."""
     play = FleetPlay(MODEL, is_up=False)
-    assert play.on(events.Found("old", A, ("gpu2/cpu0",), "trial", "gpu2")) == []
+    assert play.on(events.Found("old", A, ("gpu2/d0",), "trial", "gpu2")) == []
 
     assert play.up("old") == [Release("old", "its deploy ended with the earlier manager")]
 
@@ -537,7 +537,7 @@ def test_an_assigned_standby_of_a_removed_pool_is_released() -> None:
 def test_other_revisions_wait_for_one_that_may_run(end: events.Event) -> None:
     """`max` holds over all revisions, also over a replica that may run: of a handler until its end
     is proved, of a model not at all."""
-    for may_rerun, started in ((False, []), (True, [("r2", "cpu0")])):
+    for may_rerun, started in ((False, []), (True, [("r2", "d0")])):
         old, new = (
             PoolSpec(f"default/{name}@1", may_rerun=may_rerun, function="default/f")
             for name in ("a", "b")

@@ -47,7 +47,7 @@ def test_a_cleared_device_goes_to_whom_it_was_cleared_for() -> None:
     play.on(events.Lost("r1", "exit 0"))
     play.demand(a=1, c=1)
 
-    assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
+    assert launched(play.on(events.Released("r1"))) == [("r2", "d0")]
     assert play.replica("r2").pool == C
     assert play.reason("a") == "no free device (1 in use)"
 
@@ -88,7 +88,7 @@ def test_who_wants_nothing_any_more_keeps_nothing() -> None:
     play = Play(PoolSpec(A), PoolSpec(B), PoolSpec(C), devices=1)
     play.warm(a="r1")
     play.demand(1.0, b=1)
-    assert play.machine.cluster.ledger.reservations.keys() == {"cpu0"}
+    assert play.machine.cluster.ledger.reservations.keys() == {"d0"}
 
     play.demand(c=1)
 
@@ -104,7 +104,7 @@ def test_a_free_device_is_taken_before_one_that_is_being_cleared() -> None:
     play.warm(a="r1", b="r2")
     play.demand(1.0, c=1)
 
-    assert launched(play.lose("r2")) == [("r3", "cpu1")]
+    assert launched(play.lose("r2")) == [("r3", "d1")]
     assert play.machine.cluster.ledger.reservations == {}
 
 
@@ -146,7 +146,7 @@ def test_a_busy_replica_gives_way_after_a_while() -> None:
     play.hear(loads, 1.0)
     assert play.hear(loads, PREEMPT_AFTER_S - 0.5) == []
     assert play.hear(loads, 0.5) == [Drain("r1", None)]
-    assert play.reason("c") == f"waits for {A} to make room on cpu0"
+    assert play.reason("c") == f"waits for {A} to make room on d0"
     assert play.hear({A: HELD, B: RUNS, C: HELD}, 1.0) == []
 
 
@@ -257,7 +257,7 @@ def test_two_revisions_share_the_functions_max() -> None:
 
     assert play.hear({A2: HELD}) == [Drain("r1", 0.001)]
     assert play.hear({A2: HELD}) == []
-    assert launched(play.lose("r1", "exit 0")) == [("r2", "cpu1")]
+    assert launched(play.lose("r1", "exit 0")) == [("r2", "d1")]
 
 
 def test_a_busy_revision_gives_way_to_the_other() -> None:
@@ -307,7 +307,7 @@ def test_one_that_goes_already_is_waited_for() -> None:
     assert play.hear({A2: HELD}) == []
     assert play.machine.endpoints(A2, play.now).reason == f"waits for r1 of {A} to drain"
     play.on(events.Lost("r1", "exit 0"))
-    assert launched(play.tick()) == [("r3", "cpu2")]
+    assert launched(play.tick()) == [("r3", "d2")]
 
 
 def test_a_revision_on_another_kind_of_device_makes_place_for_the_other() -> None:
@@ -357,7 +357,7 @@ def test_beside_may_go_over_max_and_evict_strangers() -> None:
     play.hear({A: RUNS})
 
     assert play.on(events.WarmRequested(A2, beside=True)) == [Drain("r2", 0.001)]
-    assert launched(play.lose("r2", "exit 0")) == [("r3", "cpu1")]
+    assert launched(play.lose("r2", "exit 0")) == [("r3", "d1")]
 
 
 def test_beside_goes_over_max_once() -> None:
@@ -379,13 +379,13 @@ def test_beside_goes_over_max_once() -> None:
 
 def test_a_wait_is_noted_once() -> None:
     """A repeated reason for waiting is noted only once."""
-    play = Play(PoolSpec(A, device_kind="cuda"))
+    play = Play(PoolSpec(A, device_kind="cpu"))
     for _ in range(5):
         play.demand(1.0, a=1)
         play.tick()
 
     waits = [note for note in play.notes if note.text.startswith("cannot start yet")]
-    assert [note.text for note in waits] == ["cannot start yet: no device of kind cuda"]
+    assert [note.text for note in waits] == ["cannot start yet: no device of kind cpu"]
 
 
 def test_one_that_loads_for_long_is_kept() -> None:
@@ -492,7 +492,7 @@ def test_a_standby_given_away_is_no_victim() -> None:
     commands = play.demand(a=1, b=1, c=1)
 
     assert assigned(commands) == [("r1", A)]
-    assert launched(commands) == [("r2", "cpu1")]
+    assert launched(commands) == [("r2", "d1")]
     assert play.state("r1") == "loading"
 
 
@@ -542,7 +542,7 @@ def test_a_start_that_hangs_for_nobody_makes_room(load_s: float, patience_s: flo
     assert play.demand(1.5, b=1) == [Drain("r1", None)]
     assert play.replica("r1").why == f"evicted for {B}"
     assert play.replica("r1").deadline_s - play.now < 60.0
-    assert launched(play.lose("r1", "exit 0")) == [("r2", "cpu0")]
+    assert launched(play.lose("r1", "exit 0")) == [("r2", "d0")]
 
 
 def test_the_longest_start_counts() -> None:

@@ -29,7 +29,7 @@ def test_a_host_joins() -> None:
     commands = play.up()
 
     assert [(c.id, c.devices, c.host) for c in commands if isinstance(c, Launch)] == [
-        ("r1", ("gpu2/cpu0",), HOST)
+        ("r1", ("gpu2/d0",), HOST)
     ]
     assert (play.host.state, play.host.driver, play.host.rtt_s) == ("up", "docker", 0.001)
     assert play.machine.cluster.host_of("r1") == HOST
@@ -48,7 +48,7 @@ def test_the_local_host_is_always_there() -> None:
 
     (host,) = play.machine.cluster.hosts.values()
     assert (host.name, host.state, host.is_local) == (LOCAL_HOST, "up", True)
-    assert launched(play.demand(a=1)) == [("r1", "cpu0")]
+    assert launched(play.demand(a=1)) == [("r1", "d0")]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_host_that_never_answers_is_gone() -> None:
 
 def test_nothing_is_reserved_on_a_closed_host() -> None:
     """A pool that waits for a device of a host that breaks waits for another one."""
-    play = FleetPlay(MODEL, PoolSpec(B), far=SLOTS[:1])
+    play = FleetPlay(MODEL, PoolSpec(B), far=[FAR_GPU])
     play.warm(a="r1")
     play.demand(20.0, b=1)
     assert play.pool("b").reservation is not None
@@ -252,7 +252,7 @@ def test_the_local_host_can_be_drained() -> None:
     commands = play.on(events.HostDefined(LOCAL_HOST, is_draining=True))
 
     assert commands[0] == Release("r1", "local is drained")
-    assert launched(commands) == [("r2", "gpu2/cpu0")]
+    assert launched(commands) == [("r2", "gpu2/d0")]
 
 
 def test_nothing_is_drained_before_decisions_begin() -> None:
@@ -339,7 +339,7 @@ def test_replicas_on_an_undefined_host_are_abandoned() -> None:
     """The host of an earlier manager's replica was removed meanwhile. The replica is kept until the
     host would be gone, in case that it is defined later."""
     play = Play(MODEL)
-    play.on(events.Found("old", A, ("gpu2/cpu0",), "serve", HOST))
+    play.on(events.Found("old", A, ("gpu2/d0",), "serve", HOST))
     assert play.machine.cluster.hosts[HOST].is_removed
     assert play.tick(HOST_LOST_S - 1.0) == []
 
@@ -388,7 +388,7 @@ def test_a_standby_is_used_on_its_own_host() -> None:
 
     (told,) = (one for one in play.demand(a=1) if isinstance(one, Assign))
 
-    assert (told.id, told.devices) == (ids[HOST], ("gpu2/cpu0",))
+    assert (told.id, told.devices) == (ids[HOST], ("gpu2/d0",))
     assert play.machine.cluster.wakes_by_standby(play.pool("a"))
 
 
@@ -455,31 +455,31 @@ def test_a_device_may_lack_where_no_standbys_are_kept() -> None:
 
     play.up()
 
-    assert play.machine.devices.keys() == {"gpu2/cpu0"}
+    assert play.machine.devices.keys() == {"gpu2/d0"}
 
 
 def test_the_devices_of_other_hosts_are_not_taken() -> None:
     """A host reports its own devices only."""
-    play = FleetPlay(far=[*SLOTS, Device("cpu9", "cpu")])
+    play = FleetPlay(far=[*SLOTS, Device("d9", "cpu")])
 
-    assert play.machine.devices.keys() == {"gpu2/cpu0", "gpu2/cpu1"}
+    assert play.machine.devices.keys() == {"gpu2/d0", "gpu2/d1"}
 
 
 def test_a_cordoned_device_of_an_unreachable_host_is_left() -> None:
     """What is there is released when the host is back."""
-    play = FleetPlay(MODEL, far=SLOTS[:1])
+    play = FleetPlay(MODEL, far=[FAR_GPU])
     play.warm(a="r1")
     play.down()
-    assert play.on(events.DeviceLost("gpu2/cpu0", "XID 79", is_gone=True)) == []
+    assert play.on(events.DeviceLost(FAR_GPU.id, "XID 79", is_gone=True)) == []
 
     commands = play.up("r1")
 
-    assert commands == [Release("r1", "gpu2/cpu0 is gone: XID 79")]
+    assert commands == [Release("r1", f"{FAR_GPU.id} is gone: XID 79")]
 
 
 def test_the_shutdown_does_not_wait_for_an_unreachable_host() -> None:
     """What runs there ends by itself, or is adopted by a later manager."""
-    play = FleetPlay(MODEL, PoolSpec(B), near=1)
+    play = FleetPlay(MODEL, PoolSpec(B), near=1, far=[FAR_GPU])
     play.warm(a="r1", b="r2")
     assert {play.replica(id).host for id in ("r1", "r2")} == {LOCAL_HOST, HOST}
     play.down()

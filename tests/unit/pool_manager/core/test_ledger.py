@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pool_manager.core.ledger import RESERVE_MIB, Charge, Cordon, Ledger, Need, Reservation
 from pool_manager.core.state import Device
 
-CPUS = [Device("cpu0", "cpu", 1_000, "ram"), Device("cpu1", "cpu", 1_000, "ram")]
+CPUS = [Device("d0", "cpu", 1_000, "ram"), Device("d1", "cpu", 1_000, "ram")]
 GPU = Device("gpu", "cuda", 10_000)
 FREE_MIB = 1_000 - RESERVE_MIB
 
@@ -21,25 +23,25 @@ def test_what_is_charged_is_on_its_device_and_in_its_bank() -> None:
     share."""
     ledger = Ledger([*CPUS, GPU])
 
-    ledger.charge("r1", ("cpu0",), 0.5, 300.0)
+    ledger.charge("r1", ("d0",), 0.5, 300.0)
 
-    assert ledger.charge_of("r1") == Charge(("cpu0",), ("ram",), 0.5, 300.0)
-    assert ledger.on("cpu0") == ["r1"]
+    assert ledger.charge_of("r1") == Charge(("d0",), ("ram",), 0.5, 300.0)
+    assert ledger.on("d0") == ["r1"]
     assert ledger.in_bank("ram") == ["r1"]
-    assert (ledger.on("cpu1"), ledger.in_bank("gpu")) == ([], [])
-    assert ledger.empty() == ["cpu1", "gpu"]
+    assert (ledger.on("d1"), ledger.in_bank("gpu")) == ([], [])
+    assert ledger.empty() == ["d1", "gpu"]
 
 
 def test_what_is_released_is_free() -> None:
     """A released replica holds nothing; releasing it twice has no effect."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", ("cpu0",), 1.0, 0.1)
-    ledger.charge("r2", ("cpu1",), 1.0, 0.2)
+    ledger.charge("r1", ("d0",), 1.0, 0.1)
+    ledger.charge("r2", ("d1",), 1.0, 0.2)
 
     for id in ("r1", "r2", "r2"):
         ledger.release(id)
 
-    assert ledger.empty() == ["cpu0", "cpu1"]
+    assert ledger.empty() == ["d0", "d1"]
     assert ledger.free_mib("ram", "a") == FREE_MIB
 
 
@@ -47,10 +49,10 @@ def test_the_device_free_for_longest_comes_first() -> None:
     """Devices are used in rotation, so that one on which starts fail is not tried again and
     again."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", ("cpu0",), 1.0, 0.0)
+    ledger.charge("r1", ("d0",), 1.0, 0.0)
     ledger.release("r1")
 
-    assert ledger.empty() == ["cpu1", "cpu0"]
+    assert ledger.empty() == ["d1", "d0"]
 
 
 def test_a_second_charge_replaces_the_first() -> None:
@@ -59,7 +61,7 @@ def test_a_second_charge_replaces_the_first() -> None:
     ledger.charge_bank("r1", "ram", 80.0)
     assert ledger.charge_of("r1") == Charge((), ("ram",), 0.0, 80.0)
 
-    ledger.charge("r1", ("cpu1",), 1.0, 300.0)
+    ledger.charge("r1", ("d1",), 1.0, 300.0)
     assert ledger.free_mib("ram", "a") == FREE_MIB - 300
     ledger.charge_bank("r1", "gpu", 80.0)
     assert ledger.free_mib("ram", "a") == FREE_MIB
@@ -68,13 +70,14 @@ def test_a_second_charge_replaces_the_first() -> None:
 def test_what_was_measured_is_charged() -> None:
     """A larger measurement leaves less for others, possibly less than nothing."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", ("cpu0",), 0.5, 100.0)
+    ledger.charge("r1", ("d0",), 0.5, 100.0)
 
     ledger.recharge("r1", 900.0)
 
-    assert ledger.charge_of("r1") == Charge(("cpu0",), ("ram",), 0.5, 900.0)
+    assert ledger.charge_of("r1") == Charge(("d0",), ("ram",), 0.5, 900.0)
     assert ledger.free_mib("ram", "a") == FREE_MIB - 900
-    assert not ledger.fits_memory("cpu1", need(0.0))
+    assert not ledger.fits_memory("d1", need(0.0))
+    assert ledger.fits_memory("d1", replace(need(0.0), has_memory=True)), "only a slot is taken"
 
 
 def test_a_device_that_is_no_more_is_charged_to_nobody() -> None:
@@ -84,7 +87,7 @@ def test_a_device_that_is_no_more_is_charged_to_nobody() -> None:
     ledger.charge("old", ("gone",), 1.0, 100.0)
 
     assert ledger.charge_of("old") == Charge(("gone",), ("",), 1.0, 100.0)
-    assert ledger.empty() == ["cpu0", "cpu1"]
+    assert ledger.empty() == ["d0", "d1"]
     ledger.release("old")
     assert ledger.in_bank("") == []
 
@@ -115,27 +118,27 @@ def test_who_leaves_leaves_its_share_and_memory() -> None:
     """A device is judged without the share and memory of replicas that leave; unknown ids are
     ignored."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", ("cpu0",), 1.0, 700.0)
+    ledger.charge("r1", ("d0",), 1.0, 700.0)
 
-    assert not ledger.fits("cpu0", need(700.0))
-    assert ledger.fits("cpu0", need(700.0), ["r1", "r9"])
-    assert not ledger.fits("cpu0", need(FREE_MIB + 1), ["r1"])
+    assert not ledger.fits("d0", need(700.0))
+    assert ledger.fits("d0", need(700.0), ["r1", "r9"])
+    assert not ledger.fits("d0", need(FREE_MIB + 1), ["r1"])
 
 
 def test_memory_is_that_of_the_bank_less_a_reserve() -> None:
     """Slots of one bank share its memory, and some of it is kept free."""
     ledger = Ledger(CPUS)
-    ledger.charge("r1", ("cpu0",), 1.0, 300.0)
+    ledger.charge("r1", ("d0",), 1.0, 300.0)
 
-    assert ledger.fits_memory("cpu1", need(FREE_MIB - 300))
-    assert not ledger.fits_memory("cpu1", need(FREE_MIB - 299))
+    assert ledger.fits_memory("d1", need(FREE_MIB - 300))
+    assert not ledger.fits_memory("d1", need(FREE_MIB - 299))
 
 
 def test_memory_of_unknown_size_is_not_accounted() -> None:
     """With an unknown memory size, any amount of memory fits."""
-    ledger = Ledger([Device("cpu0", "cpu")])
+    ledger = Ledger([Device("d0", "cpu")])
 
-    assert ledger.fits_memory("cpu0", need(1e9))
+    assert ledger.fits_memory("d0", need(1e9))
     assert ledger.free_mib("nowhere", "a") == float("inf")
 
 
@@ -169,9 +172,9 @@ def test_a_claimed_device_is_for_one_pool() -> None:
 def test_a_claim_keeps_the_memory_its_victims_leave() -> None:
     """Memory freed by one victim stays reserved while the reservation waits for the second."""
     ledger = Ledger(CPUS)
-    ledger.charge("v1", ("cpu0",), 1.0, 300.0)
-    ledger.charge("v2", ("cpu1",), 1.0, 300.0)
-    reservation = Reservation(need(500.0, pool="a"), ("cpu0",), ("v1", "v2"), 0.0)
+    ledger.charge("v1", ("d0",), 1.0, 300.0)
+    ledger.charge("v2", ("d1",), 1.0, 300.0)
+    reservation = Reservation(need(500.0, pool="a"), ("d0",), ("v1", "v2"), 0.0)
     ledger.reserve(reservation)
     assert ledger.free_mib("ram", "b") == FREE_MIB - 600
 
@@ -244,50 +247,50 @@ def test_what_is_left_of_a_device() -> None:
 
 def test_nothing_is_placed_on_a_closed_host() -> None:
     """The devices of a closed host have no room and are not counted until it is opened again."""
-    there = Device("gpu2/cpu0", "cpu", host="gpu2")
+    there = Device("gpu2/d0", "cpu", host="gpu2")
     ledger = Ledger([*CPUS, there])
 
     ledger.close_host("gpu2", "no answer")
 
     assert ledger.closed == {"gpu2": "no answer"}
-    assert not ledger.fits("gpu2/cpu0", need())
-    assert ledger.fits("cpu0", need())
+    assert not ledger.fits("gpu2/d0", need())
+    assert ledger.fits("d0", need())
     assert ledger.fleet(need(kind="any")).devices == 2
 
     ledger.open_host("gpu2")
 
     assert ledger.closed == {}
-    assert ledger.fits("gpu2/cpu0", need())
+    assert ledger.fits("gpu2/d0", need())
     assert ledger.fleet(need(kind="any")).devices == 3
 
 
 def test_devices_are_added_and_removed() -> None:
     """Charges on a device that is added later are charged to its bank; those on a removed one stay
     until they are released."""
-    there = Device("gpu2/cpu0", "cpu", 1_000, "gpu2/ram", "gpu2")
+    there = Device("gpu2/d0", "cpu", 1_000, "gpu2/ram", "gpu2")
     ledger = Ledger(CPUS)
-    ledger.charge("r1", ("gpu2/cpu0",), 1.0, 100.0)
-    ledger.charge("r2", ("cpu0",), 1.0, 100.0)
+    ledger.charge("r1", ("gpu2/d0",), 1.0, 100.0)
+    ledger.charge("r2", ("d0",), 1.0, 100.0)
 
     ledger.add_devices([there])
 
     assert ledger.charge_of("r1").banks == ("gpu2/ram",)
-    assert ledger.on("gpu2/cpu0") == ["r1"]
-    assert ledger.empty() == ["cpu1"]
+    assert ledger.on("gpu2/d0") == ["r1"]
+    assert ledger.empty() == ["d1"]
     assert ledger.free_mib("gpu2/ram", "a") == FREE_MIB - 100.0
 
-    ledger.cordon("gpu2/cpu0", Cordon("XID 79", True))
-    ledger.remove_devices(["gpu2/cpu0"])
+    ledger.cordon("gpu2/d0", Cordon("XID 79", True))
+    ledger.remove_devices(["gpu2/d0"])
 
-    assert (list(ledger.devices), ledger.cordons) == (["cpu0", "cpu1"], {})
+    assert (list(ledger.devices), ledger.cordons) == (["d0", "d1"], {})
     assert ledger.in_bank("gpu2/ram") == ["r1"]
     assert ledger.free_mib("gpu2/ram", "a") == float("inf")
 
     ledger.add_devices([there])
 
-    assert ledger.on("gpu2/cpu0") == ["r1"]
+    assert ledger.on("gpu2/d0") == ["r1"]
     ledger.release("r1")
-    assert ledger.empty() == ["cpu1", "gpu2/cpu0"]
+    assert ledger.empty() == ["d1", "gpu2/d0"]
 
 
 def test_a_device_gets_other_settings() -> None:
@@ -326,7 +329,7 @@ def test_devices_of_one_bank_are_charged_the_memory_of_each() -> None:
     """The memory of a charge is that for each of its devices."""
     ledger = Ledger(CPUS)
 
-    ledger.charge("r1", ("cpu0", "cpu1"), 1.0, 100.0)
+    ledger.charge("r1", ("d0", "d1"), 1.0, 100.0)
 
     assert ledger.in_bank("ram") == ["r1"]
     assert ledger.free_mib("ram", "b") == FREE_MIB - 200

@@ -24,7 +24,7 @@ from pool_manager.core.state import PoolSpec, State
 from pool_manager.core.trial_room import CALLED_S
 from registry.builds import DeviceType
 from registry.exchange import Demand, Load, PoolEndpoints, ReplicaEndpoint
-from tests.support.play import LOAD_S, Play, launched
+from tests.support.play import LOAD_S, Play, cpus, launched
 
 A, B, C = "default/a@1", "default/b@1", "default/c@1"
 
@@ -38,7 +38,7 @@ def test_a_burst_at_zero_starts_one_copy() -> None:
         starts += launched(play.demand(0.1, a=more))
         starts += launched(play.tick())
 
-    assert starts == [("r1", "cpu0")]
+    assert starts == [("r1", "d0")]
 
 
 def test_what_one_replica_cannot_take_starts_a_second() -> None:
@@ -87,7 +87,7 @@ def test_a_start_comes_before_its_launch() -> None:
 
     (launch,) = play.demand(a=1)
 
-    assert launch == Launch("r1", A, ("cpu0",), "serve", {"place": 0.0})
+    assert launch == Launch("r1", A, ("d0",), "serve", {"place": 0.0})
     assert play.state("r1") == "starting"
 
 
@@ -161,7 +161,7 @@ def test_a_floor_is_started_without_demand() -> None:
     """`min` replicas are started without calls, and are not stopped for being idle."""
     play = Play(PoolSpec(A, min=2, max=2))
 
-    assert launched(play.demand()) == [("r1", "cpu0"), ("r2", "cpu1")]
+    assert launched(play.demand()) == [("r1", "d0"), ("r2", "d1")]
     play.ready("r1", "r2")
     assert play.tick(10_000.0) == []
 
@@ -173,7 +173,7 @@ def test_nothing_is_decided_before_the_list_is_read() -> None:
     assert play.demand(a=1) == []
     assert play.tick(60.0) == []
     play.demand(a=1)
-    assert launched(play.on(events.ReplicasListed())) == [("r1", "cpu0")]
+    assert launched(play.on(events.ReplicasListed())) == [("r1", "d0")]
 
 
 def test_without_a_gateway_three_seconds_are_waited() -> None:
@@ -182,7 +182,7 @@ def test_without_a_gateway_three_seconds_are_waited() -> None:
     play = Play(PoolSpec(A, min=1), PoolSpec(B, role="trial"))
 
     assert play.tick(2.9) == []
-    assert launched(play.tick(0.1)) == [("r1", "cpu0"), ("r2", "cpu1")]
+    assert launched(play.tick(0.1)) == [("r1", "d0"), ("r2", "d1")]
 
 
 def test_a_failed_load_backs_off() -> None:
@@ -258,7 +258,7 @@ def test_what_is_ready_is_published() -> None:
     play.on(events.Loaded("r1", 4, False, 80.0, {"load": 5.0}))
 
     assert play.published == [{A}]
-    endpoint = ReplicaEndpoint("r1", "", 4, False, ("cpu0",), {"load": 5.0})
+    endpoint = ReplicaEndpoint("r1", "", 4, False, ("d0",), {"load": 5.0})
     assert play.machine.endpoints(A, play.now).replicas == [endpoint]
     assert play.machine.endpoints(A, play.now).state == "warm"
 
@@ -284,13 +284,13 @@ def test_a_full_house_evicts_who_is_idle() -> None:
     play.ready("r2")
 
     assert play.demand(1.0, c=1) == [Drain("r1", 0.001)]
-    assert play.machine.endpoints(C, play.now).reason == f"waits for {A} to make room on cpu0"
+    assert play.machine.endpoints(C, play.now).reason == f"waits for {A} to make room on d0"
     assert play.machine.endpoints(A, play.now).state == "warm"
     assert play.tick() == []
 
     play.on(events.Lost("r1", "exit 0"), 0.5)
     (launch,) = play.on(events.Released("r1"))
-    assert launch == Launch("r3", C, ("cpu0",), "serve", {"place": 0.0, "evict": 500.0})
+    assert launch == Launch("r3", C, ("d0",), "serve", {"place": 0.0, "evict": 500.0})
 
 
 def test_who_refused_to_make_room_does_not_block_the_waiter() -> None:
@@ -344,7 +344,7 @@ def test_a_trial_is_not_evicted_and_evicts() -> None:
     play.demand(CALLED_S)
 
     assert play.on(events.PoolDefined(PoolSpec("trial", role="trial"))) == [Drain("r1", 0.001)]
-    assert launched(play.lose("r1")) == [("r2", "cpu0")]
+    assert launched(play.lose("r1")) == [("r2", "d0")]
     play.on(events.Greeted("r2", {}))
     assert play.demand(a=1) == []
     assert play.tick(10.0) == []
@@ -368,10 +368,10 @@ def test_a_trial_ends_and_can_be_wanted_again() -> None:
     play.tick()
     play.on(events.Greeted("r1", {}))
     ended, _ = play.on(events.Loaded("r1", 2, True, 80.0, {}, {"load_ms": 5.0}))
-    placed = {"device_kind": "cpu", "device_type": DeviceType("local")}
+    placed = {"device_kind": "cuda", "device_type": DeviceType("local")}
     assert ended == EndTrial(A, {"load_ms": 5.0, **placed})
 
-    assert launched(play.on(events.PoolDefined(PoolSpec(A, role="trial")))) == [("r2", "cpu1")]
+    assert launched(play.on(events.PoolDefined(PoolSpec(A, role="trial")))) == [("r2", "d1")]
     play.on(events.Released("r1"))
     assert A in play.machine.pools
 
@@ -385,7 +385,7 @@ def test_who_waits_for_longest_gets_the_device() -> None:
         loads = {B: Load(0, 1, 0.0)} | {key: Load(1, 0, 0.0) for key in held}
         play.on(events.DemandReported(Demand("w1", seq, True, loads)), 1.0)
 
-    assert launched(play.lose("r1")) == [("r2", "cpu0")]
+    assert launched(play.lose("r1")) == [("r2", "d0")]
     replica = play.machine.replica("r2")
     assert replica is not None
     assert replica.pool == C
@@ -393,7 +393,7 @@ def test_who_waits_for_longest_gets_the_device() -> None:
 
 def test_a_missing_kind_of_device_is_said() -> None:
     """A function that needs a GPU on a host without one waits with that reason."""
-    play = Play(PoolSpec(A, device_kind="cuda"))
+    play = Play(PoolSpec(A, device_kind="cuda"), devices=cpus(2))
 
     assert play.demand(a=1) == []
     assert play.machine.endpoints(A, play.now).reason == "no device of kind cuda"
@@ -402,7 +402,7 @@ def test_a_missing_kind_of_device_is_said() -> None:
 def test_found_replicas_are_kept() -> None:
     """An adopted replica keeps serving, and no second one is started."""
     play = Play(PoolSpec(A), is_open=False)
-    play.on(events.Found("old", A, ("cpu1",)))
+    play.on(events.Found("old", A, ("d1",)))
     play.on(events.ReplicasListed())
     assert play.demand(a=1) == []
 
@@ -417,7 +417,7 @@ def test_a_found_replica_without_a_function_goes() -> None:
     """An adopted replica of a removed function is released and its pool removed."""
     play = Play(is_open=False)
 
-    assert play.on(events.Found("old", A, ("cpu0",))) == [Release("old", "the pool was removed")]
+    assert play.on(events.Found("old", A, ("d0",))) == [Release("old", "the pool was removed")]
     play.on(events.Released("old"))
     assert play.machine.pools == {}
 
@@ -446,7 +446,7 @@ def test_a_pool_defined_again_while_it_goes_stays() -> None:
     play.ready("r1")
     play.on(events.PoolRemoved(A))
 
-    assert launched(play.on(events.PoolDefined(PoolSpec(A)))) == [("r2", "cpu1")]
+    assert launched(play.on(events.PoolDefined(PoolSpec(A)))) == [("r2", "d1")]
     play.lose("r1", "exit 0")
     assert A in play.machine.pools
 
@@ -459,7 +459,7 @@ def test_removing_what_is_not_there_does_nothing() -> None:
     assert play.on(events.PoolRemoved(A)) == []
     assert play.demand(a=1) == []
     assert play.published == []
-    assert launched(play.on(events.PoolDefined(PoolSpec(A)))) == [("r1", "cpu0")]
+    assert launched(play.on(events.PoolDefined(PoolSpec(A)))) == [("r1", "d0")]
 
 
 def test_new_settings_hold_at_once() -> None:
@@ -467,7 +467,7 @@ def test_new_settings_hold_at_once() -> None:
     play = Play(PoolSpec(A))
     play.demand()
 
-    assert launched(play.on(events.PoolDefined(PoolSpec(A, min=1)))) == [("r1", "cpu0")]
+    assert launched(play.on(events.PoolDefined(PoolSpec(A, min=1)))) == [("r1", "d0")]
 
 
 def test_a_worker_that_is_gone_holds_nothing() -> None:
@@ -521,7 +521,7 @@ def test_decisions_carry_their_reasons() -> None:
 
     assert [note.text for note in play.notes] == [
         "wants 1 replica: 3 held and 0 in flight, none is ready yet",
-        "starts r1 on cpu0: 3 held and 0 in flight, none is ready yet",
+        "starts r1 on d0: 3 held and 0 in flight, none is ready yet",
     ]
 
 
@@ -531,7 +531,7 @@ def test_a_new_replica_gets_a_new_id() -> None:
     play.demand(a=1)
     play.ready("r1")
 
-    assert launched(play.lose("r1")) == [("r2", "cpu0")]
+    assert launched(play.lose("r1")) == [("r2", "d0")]
     assert play.on(events.Greeted("r1", {})) == []
     assert play.on(events.Greeted("r2", {})) == [Bind("r2", A)]
 
@@ -549,7 +549,7 @@ def test_what_there_is_can_be_seen() -> None:
     play = Play(PoolSpec(A), devices=1)
     play.demand(a=1)
 
-    assert list(play.machine.devices) == ["cpu0"]
+    assert list(play.machine.devices) == ["d0"]
     assert list(play.machine.pools) == [A]
     assert play.machine.replicas() == [play.machine.replica("r1")]
 
@@ -558,7 +558,7 @@ def test_a_pool_is_decided_on_once_that_is_allowed() -> None:
     """The wanted number of a pool whose adopted replicas meet its floor is decided without an event
     about it."""
     play = Play(PoolSpec(A, min=1), is_open=False)
-    play.on(events.Found("old", A, ("cpu0",)))
+    play.on(events.Found("old", A, ("d0",)))
     play.on(events.ReplicasListed())
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 80.0, {}))
@@ -754,6 +754,6 @@ def test_the_first_known_device_stands_for_all() -> None:
     """Devices that are not known (any more) are passed over; a replica without one has none."""
     machine = Play(PoolSpec(A)).machine
 
-    assert machine.first_device(("gone", "cpu1", "cpu0")) == machine.devices["cpu1"]
+    assert machine.first_device(("gone", "d1", "d0")) == machine.devices["d1"]
     assert machine.first_device(("gone",)) is None
     assert machine.first_device(()) is None

@@ -108,12 +108,12 @@ def test_replicas_of_a_function_are_spread() -> None:
 def test_a_gpu_far_away_comes_before_a_slot_here() -> None:
     """If any kind is allowed, a free GPU elsewhere is worth CPU_SLOT_S of transfers."""
     ledger = fleet(record("gpu2"))
-    ledger.add_devices([Device("cpu0", "cpu")])
+    ledger.add_devices([Device("d0", "cpu")])
     rate = 1e8
     light, heavy = (int(CPU_SLOT_S * rate * part) for part in (0.9, 1.1))
 
     assert find_device(Need("a", files="f", bundle_bytes=light), ledger) == "gpu2/GPU-0"
-    assert find_device(Need("a", files="f", bundle_bytes=heavy), ledger) == "cpu0"
+    assert find_device(Need("a", files="f", bundle_bytes=heavy), ledger) == "d0"
     assert find_device(Need("a", "cuda", files="f", bundle_bytes=heavy), ledger) == "gpu2/GPU-0"
 
 
@@ -200,7 +200,7 @@ def test_the_obstacle_names_labels_and_hosts() -> None:
         record("gpu2", zone="a"), record("gpu3", zone="b"), record("gpu4"), record("gpu5", zone="b")
     )
     ledger.hosts["gpu5"].driver = "process"
-    ledger.add_devices([gpu("new"), Device("cpu0", "cpu")])
+    ledger.add_devices([gpu("new"), Device("d0", "cpu")])
     ledger.close_host("gpu3", "unreachable since 12:04")
     need = Need("a", "cuda", labels=(("zone", "b"),), driver="docker")
 

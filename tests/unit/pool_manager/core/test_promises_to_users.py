@@ -118,9 +118,9 @@ def test_two_models_that_are_called_in_turns_do_not_only_load() -> None:
 def test_one_waiting_model_does_not_hold_up_another() -> None:
     """Problem: a model that cannot be placed blocks one that could. Here each pool waits only for
     what it needs."""
-    play = Play(PoolSpec(A, device_kind="cuda"), PoolSpec(B), devices=1)
+    play = Play(PoolSpec(A, device_kind="cuda"), PoolSpec(B), devices=cpus(1))
 
-    assert launched(play.demand(a=1, b=1)) == [("r1", "cpu0")]
+    assert launched(play.demand(a=1, b=1)) == [("r1", "d0")]
     assert play.reason("a") == "no device of kind cuda"
 
 
@@ -134,7 +134,7 @@ def test_a_burst_at_zero_starts_one_copy() -> None:
         starts += launched(play.demand(1.0, a=100))
         starts += launched(play.tick())
 
-    assert starts == [("r1", "cpu0")]
+    assert starts == [("r1", "d0")]
     play.ready("r1")
     assert len(play.machine.replicas()) == 8
 
@@ -142,7 +142,7 @@ def test_a_burst_at_zero_starts_one_copy() -> None:
 def test_every_decision_says_why() -> None:
     """Problem: the reason of a start or stop is unknown. Here each start, drain, termination and
     wait is noted for its pool, in words, with the replica's id."""
-    play = Play(PoolSpec(A, idle_s=300.0), PoolSpec(B), PoolSpec(C), devices=1, standbys=1)
+    play = Play(PoolSpec(A, idle_s=300.0), PoolSpec(B), PoolSpec(C), devices=1, gpu_standbys=1)
     commands = play.tick(5.0)
     play.on(events.Greeted("r1", {}))
     commands += play.demand(a=1)
@@ -162,7 +162,7 @@ def test_every_decision_says_why() -> None:
     words = {word for note in play.notes for word in note.text.split()}
     assert {type(c) for c in decided} == {Launch, Assign, Drain, Terminate}
     assert {c.id for c in decided} <= words
-    assert Note(B, f"cannot start yet: waits for {A} to make room on cpu0") in play.notes
+    assert Note(B, f"cannot start yet: waits for {A} to make room on d0") in play.notes
 
 
 def test_looking_wakes_nothing() -> None:
@@ -270,7 +270,7 @@ def test_a_standby_shortens_the_next_cold_start() -> None:
 
     assert assigned(play.demand(a=1)) == [("r1", A)]
     assert launched(play.demand(a=1, b=1)) == [
-        ("r2", "cpu0" if play.replica("r1").first_device == "cpu1" else "cpu1")
+        ("r2", "d0" if play.replica("r1").first_device == "d1" else "d1")
     ]
     assert play.tick(1.0) == []
     assert [c.role for c in play.tick(2.0) if isinstance(c, Launch)] == ["standby"]
@@ -281,7 +281,7 @@ def test_nothing_is_started_on_a_guess_after_a_restart() -> None:
     adopts it, and counts it."""
     play = Play(PoolSpec(A, min=1), devices=cpus(2), is_open=False)
     play.demand(a=1)
-    play.on(events.Found("old", A, ("cpu0",)))
+    play.on(events.Found("old", A, ("d0",)))
 
     assert play.on(events.ReplicasListed()) == []
     play.on(events.Greeted("old", {}, loaded=True))

@@ -106,7 +106,7 @@ def test_the_new_one_is_ready_before_the_hung_one_ends() -> None:
 
     assert only(commands, RecordSilence) == [RecordSilence(A, "r1", HUNG)]
     assert only(commands, Quiesce) == [Quiesce("r1")]
-    assert launched(commands) == [("r2", "cpu1")]
+    assert launched(commands) == [("r2", "d1")]
     assert f"r1 takes no new calls: it is not answering: {HUNG}" in notes(play, A)
     play.hear_all(in_flight={"a": 1}, queued={"a": 1})
     assert (play.shown("a"), play.reason("a")) == ("waking", play.pool("a").wanted_reason)
@@ -137,7 +137,7 @@ def test_without_room_the_hung_one_makes_room() -> None:
     assert play.reason("a").startswith("waits for the place of r1, which is not answering")
     servers.readings.clear()
     play.hear_all(1.0, in_flight={}, queued={"a": 1, "b": 1})
-    assert launched(servers.released("r1")) == [("r2", "cpu0")]
+    assert launched(servers.released("r1")) == [("r2", "d0")]
     assert play.machine.replica("r2").pool == A  # type: ignore[union-attr]
 
 
@@ -483,7 +483,7 @@ def test_a_wrong_server_is_not_taken_back_because_it_moves() -> None:
     play = servers.play
     servers.change("r1", moved=2)
     commands = servers.sampled("r1", SampleVerdict.WRONG, in_silence=False)
-    assert launched(commands) == [("r2", "cpu1")]
+    assert launched(commands) == [("r2", "d1")]
     servers.change("r1", moved=3)
     play.ready("r2")
     commands = servers.change("r1", moved=4)
@@ -521,7 +521,7 @@ def test_a_sidecar_keeps_what_is_learnt() -> None:
 def test_an_adopted_server_has_the_limits_and_the_age_that_it_had() -> None:
     """The next manager judges it as the last one would have, from its first silence on."""
     play = Play(server(A), is_open=False)
-    play.on(events.Found("old1", A, ("cpu0",)))
+    play.on(events.Found("old1", A, ("d0",)))
     play.on(events.Greeted("old1", {}, True))
     learnt = Learnt(500, 1.0, 7.0)
     play.on(events.Loaded("old1", 8, True, 50.0, {}, ready_for_s=700.0, learnt=learnt))
@@ -538,7 +538,7 @@ def test_an_adopted_server_has_the_limits_and_the_age_that_it_had() -> None:
 def test_an_adopted_server_of_an_earlier_release_is_learnt_anew() -> None:
     """Its sidecar has kept nothing."""
     play = Play(server(A), is_open=False)
-    play.on(events.Found("old1", A, ("cpu0",)))
+    play.on(events.Found("old1", A, ("d0",)))
     play.on(events.Greeted("old1", {}, True))
 
     play.on(events.Loaded("old1", 8, True, 50.0, {}))

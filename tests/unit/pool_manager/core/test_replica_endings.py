@@ -226,7 +226,7 @@ def test_idle_time_has_no_part_in_loading() -> None:
 )
 def test_every_state_has_its_patience(state: State, adopted: bool, expected: float) -> None:
     """Every transitional state has a time limit; READY has none."""
-    replica = Replica("r1", KEY, ("cpu0",), "serve", 0.0, state, adopted=adopted)
+    replica = Replica("r1", KEY, ("d0",), "serve", 0.0, state, adopted=adopted)
 
     assert expected == state_limit_s(replica, PoolSpec(KEY))
 
@@ -241,7 +241,7 @@ def test_a_standby_may_wait_for_ever() -> None:
 def test_a_trial_has_time_to_check_and_prepare() -> None:
     """A trial's time limit is the load limit plus the time for verification and preparation; the
     server ends its wait for the preparation earlier."""
-    trial = Replica("r1", KEY, ("cpu0",), "trial", 0.0, State.LOADING)
+    trial = Replica("r1", KEY, ("d0",), "trial", 0.0, State.LOADING)
 
     assert state_limit_s(trial, PoolSpec(KEY, role="trial")) == 150.0
     assert state_limit_s(trial, PoolSpec(KEY, role="trial", bundle_bytes=8 * 2**30)) == 490.0

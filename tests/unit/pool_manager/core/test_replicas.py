@@ -124,9 +124,7 @@ def test_a_first_run_completes_the_receipt() -> None:
     house.replica.phases = {"load": 5.0}
     house.replica.waiting_since_s = 98.0
 
-    receipt = RecordColdStart(
-        KEY, "r1", ("cpu0",), 2000.0, {"load": 5.0, "first_run": 1.5}, "ready"
-    )
+    receipt = RecordColdStart(KEY, "r1", ("d0",), 2000.0, {"load": 5.0, "first_run": 1.5}, "ready")
     assert house.on(events.FirstRun("r1", 1.5)) == [receipt]
 
 
@@ -150,7 +148,7 @@ def test_a_start_whose_callers_left_has_its_receipt_when_it_ends() -> None:
 
     receipt, *_ = house.on(events.Lost("r1", "exit 0"))
 
-    assert receipt == RecordColdStart(KEY, "r1", ("cpu0",), 2000.0, {}, "ready", ago_s=8.0)
+    assert receipt == RecordColdStart(KEY, "r1", ("d0",), 2000.0, {}, "ready", ago_s=8.0)
     for known in ({"adopted": True}, {"phases": {"first_run": 1.0}}):
         house = House(State.READY)
         house.replica.ready_s = 92.0
@@ -225,7 +223,7 @@ def test_a_trial_that_fails_says_why() -> None:
 def test_a_found_replica_is_given_time_to_greet() -> None:
     """An adopted replica has time to connect, and its silence is no failed load."""
     house = House(is_empty=True)
-    house.on(events.Found("r1", KEY, ("cpu0",)))
+    house.on(events.Found("r1", KEY, ("d0",)))
     replica = house.cluster.find("r1")
     assert replica is not None
     house.replica = replica
@@ -241,7 +239,7 @@ def test_a_found_replica_without_a_pool_gets_one_that_is_removed() -> None:
     drained."""
     house = House(is_empty=True)
 
-    house.on(events.Found("r1", "default/old@1", ("cpu0",)))
+    house.on(events.Found("r1", "default/old@1", ("d0",)))
 
     assert house.touched == {"default/old@1"}
     assert house.pools["default/old@1"].removed
@@ -251,7 +249,7 @@ def test_a_found_trial_goes_and_its_pool_stays() -> None:
     """A trial of an earlier manager is released; a present trial with the same key still runs."""
     house = House(role="trial", is_empty=True)
 
-    assert house.on(events.Found("r1", KEY, ("cpu0",), role="trial")) == [
+    assert house.on(events.Found("r1", KEY, ("d0",), role="trial")) == [
         Release("r1", "its deploy ended with the earlier manager")
     ]
     assert not house.pool.removed
@@ -302,9 +300,9 @@ def test_a_waiting_standby_is_told_its_model_at_once() -> None:
     one = standby(house, State.STANDBY)
     one.adopted = True
 
-    told = house.replicas.assign(one, house.pool, ("cpu0",), 100.0)
+    told = house.replicas.assign(one, house.pool, ("d0",), 100.0)
 
-    assert told == [Assign("s1", KEY, ("cpu0",), "serve", {})]
+    assert told == [Assign("s1", KEY, ("d0",), "serve", {})]
     assert (one.state, one.is_bound, one.adopted, one.since_s) == ("loading", True, False, 100.0)
     house.on(events.Lost("s1", "opset 99"))
     assert house.pool.failures == 1
@@ -315,12 +313,12 @@ def test_a_starting_standby_is_told_when_it_greets() -> None:
     does not count as waiting."""
     house = House(is_empty=True)
     one = standby(house, State.STARTING)
-    assert house.replicas.assign(one, house.pool, ("cpu0",), 100.0) == []
+    assert house.replicas.assign(one, house.pool, ("d0",), 100.0) == []
     house.now = 100.25
 
     told = house.on(events.Greeted("s1", {"import": 900.0}))
 
-    assert told == [Assign("s1", KEY, ("cpu0",), "serve", {"import": 250.0})]
+    assert told == [Assign("s1", KEY, ("d0",), "serve", {"import": 250.0})]
 
 
 def test_a_standby_that_dies_while_it_waits_is_no_failure() -> None:
@@ -373,7 +371,7 @@ def test_what_lost_one_of_its_devices_is_ended() -> None:
     """A found replica needs all of its devices."""
     house = House(is_empty=True)
 
-    assert house.on(events.Found("old", KEY, ("cpu0", "GPU-8", "GPU-9"))) == [
+    assert house.on(events.Found("old", KEY, ("d0", "GPU-8", "GPU-9"))) == [
         Release("old", "this host has no device GPU-8 and GPU-9")
     ]
 
@@ -389,7 +387,7 @@ def test_the_others_are_told_and_it_is_kept_once() -> None:
     loading replica is commanded when it has loaded."""
     made = house()
     for id, state in (("r2", State.READY), ("r3", State.DRAINING), ("r4", State.LOADING)):
-        made.replicas.add(Replica(id, KEY, ("cpu0",), "serve", made.now, state), made.now)
+        made.replicas.add(Replica(id, KEY, ("d0",), "serve", made.now, state), made.now)
 
     asked = made.on(REFUTED)
     again = made.on(events.BatchingRefuted("r2", "so they are"))

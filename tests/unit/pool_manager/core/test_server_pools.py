@@ -57,8 +57,8 @@ def test_the_limit_of_a_start_is_the_functions() -> None:
     verification in addition."""
     spec = server(A, load_s=1000.0, bundle_bytes=2**40)
     assert load_limit_s(spec) == 200.0 + SERVER_MARGIN_S
-    loading = Replica("r1", A, ("cpu0",), "serve", 0.0, State.LOADING)
-    trial = Replica("r2", A, ("cpu0",), "trial", 0.0, State.LOADING)
+    loading = Replica("r1", A, ("d0",), "serve", 0.0, State.LOADING)
+    trial = Replica("r2", A, ("d0",), "trial", 0.0, State.LOADING)
     assert state_limit_s(loading, spec) == load_limit_s(spec)
     assert state_limit_s(trial, server(A, role="trial")) > load_limit_s(spec)
 
@@ -112,7 +112,7 @@ def test_a_server_never_uses_a_standby() -> None:
     assert play.machine.cluster.wakes_by_standby(play.pool("b"))
     assert not play.machine.cluster.wakes_by_standby(play.pool("a"))
 
-    assert launched(play.demand(a=1)) == [("r2", "cpu0")]
+    assert launched(play.demand(a=1)) == [("r2", "d0")]
     assert not play.machine.cluster.wakes_by_standby(play.pool("a"))
     assert play.on(events.Greeted("r2", {})) == [Bind("r2", A)]
 
@@ -125,7 +125,7 @@ def test_the_memory_of_a_standby_is_not_a_servers() -> None:
     play.on(events.Greeted("r1", {}))
 
     assert only(play.demand(a=1), Release) == [Release("r1", f"evicted for {A}")]
-    assert launched(play.on(events.Released("r1"))) == [("r2", "cpu0")]
+    assert launched(play.on(events.Released("r1"))) == [("r2", "d0")]
 
 
 def test_endpoints_name_servers() -> None:
@@ -220,13 +220,13 @@ def test_a_busy_server_is_swapped_softly(swap: Play) -> None:
     reason = f"finishes its open streams before it makes room for {B}"
     assert f"r1 takes no new calls: it {reason}" in notes(swap, A)
     assert swap.reason("b") == (
-        f"waits for {A} to make room on cpu0: open streams may take up to 90 s to end"
+        f"waits for {A} to make room on d0: open streams may take up to 90 s to end"
     )
     busy_a_waiting_b(swap, 1, a_queued=1)
     assert (swap.shown("a"), swap.reason("a")) == ("waking", reason)
 
     swap.on(events.Lost("r1", "exited with code 0"))
-    assert launched(swap.on(events.Released("r1"))) == [("r2", "cpu0")]
+    assert launched(swap.on(events.Released("r1"))) == [("r2", "d0")]
 
 
 def test_a_swap_ends_streams_after_the_functions_time(swap: Play) -> None:
@@ -257,11 +257,11 @@ def test_a_swap_is_revoked_when_nobody_waits(swap: Play) -> None:
 
 def test_a_swap_is_revoked_when_a_device_is_free(swap: Play) -> None:
     """A function that finds room elsewhere gives the claim up, in the same step."""
-    swap.machine.cluster.ledger.add_devices([Device("cpu9", "cpu", 0.0, "ram")])
+    swap.machine.cluster.ledger.add_devices([Device("d9", "cpu", 0.0, "ram")])
 
     commands = busy_a_waiting_b(swap, 1)
 
-    assert launched(commands) == [("r2", "cpu9")]
+    assert launched(commands) == [("r2", "d9")]
     assert only(commands, Resume) == [Resume("r1")]
 
 
@@ -276,7 +276,7 @@ def test_a_revoked_server_that_ends_is_replaced(swap: Play) -> None:
     swap.run(1.0, a=1)
     swap.on(events.Lost("r1", "exited with code 0"))
 
-    assert launched(swap.on(events.Released("r1"))) == [("r2", "cpu0")]
+    assert launched(swap.on(events.Released("r1"))) == [("r2", "d0")]
     assert swap.pool("a").failures == 0
 
 
@@ -303,7 +303,7 @@ def test_a_swap_of_a_removed_function_is_final(swap: Play) -> None:
 
 def test_a_swap_on_a_cordoned_device_is_final(swap: Play) -> None:
     """On a device that needs a reset, the server is not called back either."""
-    assert swap.on(events.DeviceLost("cpu0", "XID 48", False)) == [Drain("r1", None)]
+    assert swap.on(events.DeviceLost("d0", "XID 48", False)) == [Drain("r1", None)]
 
 
 def test_a_shutdown_drains_a_revoked_server(swap: Play) -> None:
@@ -344,7 +344,7 @@ def test_an_idle_replica_goes_sooner_than_a_stream_ends() -> None:
     play.on(events.Lost("r2", "exited with code 0"))
     commands = play.on(events.Released("r2"))
 
-    assert launched(commands) == [("r3", "cpu1")]
+    assert launched(commands) == [("r3", "d1")]
     assert only(commands, Resume) == [Resume("r1")]
 
 
@@ -402,7 +402,7 @@ def test_an_adopted_server_is_told_to_serve() -> None:
     """The earlier manager may have drained a server softly; its successor revokes that, and is not
     confused by the answer."""
     play = Play(server(A), is_open=False)
-    play.on(events.Found("old1", A, ("cpu0",)))
+    play.on(events.Found("old1", A, ("d0",)))
     play.on(events.Greeted("old1", {}, True))
 
     assert play.on(events.Loaded("old1", 8, True, 50.0, {})) == [Resume("old1")]

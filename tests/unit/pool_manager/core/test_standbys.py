@@ -44,7 +44,7 @@ def test_a_standby_is_given_a_model() -> None:
     """An assigned standby becomes the pool's replica by one Assign command, without a new HELLO."""
     play = opened(PoolSpec(A))
 
-    assert play.demand(a=1) == [Assign("r1", A, ("cpu0",), "serve", {"place": 0.0})]
+    assert play.demand(a=1) == [Assign("r1", A, ("d0",), "serve", {"place": 0.0})]
     assert play.state("r1") == "loading"
     assert play.machine.cluster.standbys() == []
 
@@ -59,7 +59,7 @@ def test_one_that_is_still_starting_is_told_when_it_greets() -> None:
 
     (told,) = play.on(events.Greeted("r1", {"start": 9.0}), 0.5)
 
-    assert told == Assign("r1", A, ("cpu0",), "serve", {"place": 0.0, "import": 500.0})
+    assert told == Assign("r1", A, ("d0",), "serve", {"place": 0.0, "import": 500.0})
 
 
 def test_a_standby_is_for_the_cpu() -> None:
@@ -227,7 +227,7 @@ def test_a_gpus_standby_is_for_that_gpu() -> None:
     assert assigned(play.demand(a=1)) == [("r1", A)]
     assert play.replica("r1").devices == ("gpu",)
     assert play.state("r2") == "standby"
-    assert launched(play.demand(a=1, b=1)) == [("r3", "cpu0")]
+    assert launched(play.demand(a=1, b=1)) == [("r3", "d0")]
 
 
 def test_a_gpu_without_a_standby_gets_no_other_ones() -> None:
@@ -276,7 +276,7 @@ def test_found_standbys_join_their_device() -> None:
         PoolSpec(A), devices=[GPU, GPU2, *cpus(1)], standbys=1, gpu_standbys=1, is_open=False
     )
     play.on(events.Found("old1", "", ("gpu2",), "standby"))
-    play.on(events.Found("old2", "", ("cpu0",), "standby"))
+    play.on(events.Found("old2", "", ("d0",), "standby"))
     play.on(events.ReplicasListed())
 
     assert standbys(play.demand()) == ["r1"]

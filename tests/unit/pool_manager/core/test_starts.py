@@ -197,7 +197,7 @@ def test_a_trial_that_others_wait_for_ends_sooner() -> None:
 
 def test_nobody_waits_who_could_not_have_the_device() -> None:
     """A function that needs another kind of device shortens no trial."""
-    play = Play(trial(), PoolSpec("default/a@1", device_kind="cuda"), devices=1)
+    play = Play(trial(), PoolSpec("default/a@1", device_kind="cpu"), devices=1)
     play.demand()
     play.on(events.Greeted("r1", {}))
     play.demand(a=1)

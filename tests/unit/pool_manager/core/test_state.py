@@ -64,7 +64,7 @@ def test_only_releasing_stops() -> None:
 @pytest.mark.parametrize("state", State)
 def test_what_gateways_may_send_to(state: State, if_idle: bool) -> None:
     """A replica serves if it is READY or may refuse its drain; before that it is coming."""
-    replica = Replica("r1", "default/a@1", ("cpu0",), "serve", 0.0, state, if_idle=if_idle)
+    replica = Replica("r1", "default/a@1", ("d0",), "serve", 0.0, state, if_idle=if_idle)
 
     assert replica.can_serve is (state == "ready" or (state == "draining" and if_idle))
     assert replica.is_coming is (state in {"starting", "standby", "loading"})
@@ -73,7 +73,7 @@ def test_what_gateways_may_send_to(state: State, if_idle: bool) -> None:
 @pytest.mark.parametrize("state", State)
 def test_what_goes_will_be_gone_soon(state: State) -> None:
     """Draining and releasing replicas are leaving; one whose release failed is not."""
-    replica = Replica("r1", "default/a@1", ("cpu0",), "serve", 0.0, state)
+    replica = Replica("r1", "default/a@1", ("d0",), "serve", 0.0, state)
     assert replica.is_leaving is (state in {"draining", "releasing"})
 
     replica.deadline_s = 100.0
@@ -84,4 +84,4 @@ def test_what_goes_will_be_gone_soon(state: State) -> None:
 def test_a_device_without_a_bank_is_its_own() -> None:
     """A device without a named bank has its own."""
     assert Device("gpu", "cuda").bank == "gpu"
-    assert Device("cpu0", "cpu", 1_000, "ram").bank == "ram"
+    assert Device("d0", "cpu", 1_000, "ram").bank == "ram"

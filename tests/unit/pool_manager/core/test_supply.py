@@ -53,7 +53,7 @@ def test_a_replica_that_is_asked_to_go_is_not_replaced() -> None:
 
     assert play.state("r1") == "draining"
     assert play.demand(a=1) == []
-    assert launched(play.on(events.Lost("r1", "exit 0"))) == [("r2", "cpu1")]
+    assert launched(play.on(events.Lost("r1", "exit 0"))) == [("r2", "d1")]
 
 
 def test_a_start_that_nobody_waits_for_any_more_is_kept() -> None:
@@ -85,7 +85,7 @@ def test_an_end_through_nobodys_fault_is_no_failure() -> None:
 
     assert play.reason("a") == "the last replica was lost, next try soon: the engine restarted"
     assert launched(play.demand(PAUSE_S - 0.5, a=1)) == []
-    assert launched(play.demand(0.5, a=1)) == [("r2", "cpu1")]
+    assert launched(play.demand(0.5, a=1)) == [("r2", "d1")]
     assert play.pool("a").failures == 0
 
 
@@ -94,7 +94,7 @@ def test_a_back_off_keeps_no_device() -> None:
     play = Play(PoolSpec(A, max=2), PoolSpec(B), devices=2)
     play.warm(b="r1")
     play.on(events.PoolDefined(PoolSpec(A, min=2, max=2)))
-    assert play.machine.cluster.ledger.reservations.keys() == {"cpu0"}
+    assert play.machine.cluster.ledger.reservations.keys() == {"d0"}
 
     play.on(events.Lost("r2", "no memory"))
 
@@ -109,7 +109,7 @@ def test_nothing_is_started_while_the_engine_is_away() -> None:
 
     assert play.demand(a=1) + play.tick(1.0) == []
     assert play.reason("a") == "nothing can be started: no answer"
-    assert launched(play.on(events.EngineBack(frozenset()))) == [("r1", "cpu0")]
+    assert launched(play.on(events.EngineBack(frozenset()))) == [("r1", "d0")]
 
 
 def test_the_receipt_has_the_time_an_eviction_took() -> None:
@@ -147,7 +147,7 @@ def test_sleep_asks_who_is_idle() -> None:
 def test_nobody_is_put_to_sleep_on_a_half_known_world() -> None:
     """`sleep` has no effect before decisions have begun, and for an unknown pool."""
     play = Play(PoolSpec(A), is_open=False)
-    play.on(events.Found("old", A, ("cpu0",)))
+    play.on(events.Found("old", A, ("d0",)))
     play.on(events.Greeted("old", {}, loaded=True))
     play.on(events.Loaded("old", 4, True, 80.0, {}))
 
@@ -298,7 +298,7 @@ def test_a_pool_is_warmed() -> None:
     play = Play(PoolSpec(A))
     play.demand()
 
-    assert launched(play.on(events.WarmRequested(A))) == [("r1", "cpu0")]
+    assert launched(play.on(events.WarmRequested(A))) == [("r1", "d0")]
     play.on(events.Greeted("r1", {}))
     assert play.on(events.Loaded("r1", 4, True, 80.0, {})) == [
         EndWarm(A, "ready", "kept for the next call")
@@ -368,7 +368,7 @@ def test_a_warm_up_that_is_dropped_leaves_nothing() -> None:
     play = Play(PoolSpec(A), PoolSpec(B), devices=1)
     play.warm(b="r1")
     play.on(events.WarmRequested(A))
-    assert play.machine.cluster.ledger.reservations.keys() == {"cpu0"}
+    assert play.machine.cluster.ledger.reservations.keys() == {"d0"}
 
     assert play.on(events.WarmCancelled(A)) == []
     assert (play.pool("a").wanted, play.machine.cluster.ledger.reservations) == (0, {})

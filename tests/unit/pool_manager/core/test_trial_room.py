@@ -56,7 +56,7 @@ def test_a_function_that_is_not_called_makes_room_at_once() -> None:
 
     assert play.tick(CALLED_S - 1.0) == []
     assert play.tick(1.0) == [Drain("r1", 0.001)]
-    assert launched(play.lose("r1", "exit 0")) == [("r2", "cpu0")]
+    assert launched(play.lose("r1", "exit 0")) == [("r2", "d0")]
 
 
 def test_a_wait_without_an_end_in_sight_ends() -> None:
@@ -68,7 +68,7 @@ def test_a_wait_without_an_end_in_sight_ends() -> None:
     (end,) = ends(play.seconds(2, b=1))
 
     assert (end.key, end.stage) == (TRIAL, STAGE)
-    assert "no device had room for the trial for 60 s: cpu0 is held by b@1 for 60 s" in end.reason
+    assert "no device had room for the trial for 60 s: d0 is held by b@1 for 60 s" in end.reason
     assert "called 0 s ago; --evict takes" in end.reason
     assert TRIAL not in play.machine.pools
     assert play.shown("b") == "warm"
@@ -82,7 +82,7 @@ def test_at_the_end_the_trials_own_function_makes_room(least: int) -> None:
 
     assert play.seconds(WAIT_S - 1, a=1) == []
     assert play.seconds(1, a=1) == [Drain("r1", None)]
-    assert launched(play.lose("r1", "exit 0")) == [("r2", "cpu0")]
+    assert launched(play.lose("r1", "exit 0")) == [("r2", "d0")]
     assert play.replica("r2").pool == TRIAL
     play.on(events.Greeted("r2", {}))
     (end,) = ends(play.on(events.Loaded("r2", 2, True, 80.0, {}, {"load_ms": 5.0})))
@@ -98,7 +98,7 @@ def test_a_busy_server_makes_room_softly() -> None:
 
     assert commands == [Quiesce("r1")]
     told = str(play.machine.pools[TRIAL].awaited(play.now))
-    assert "waiting for room: waits for default/a@1 to make room on cpu0: open streams" in told
+    assert "waiting for room: waits for default/a@1 to make room on d0: open streams" in told
 
 
 def test_another_function_makes_room_at_the_end_only_for_its_own_trial() -> None:
@@ -123,13 +123,13 @@ def test_what_a_trial_waits_for_is_told() -> None:
     play.seconds(7, **everybody)
 
     told = str(pool.awaited(play.now))
-    assert told.startswith("waiting for room: no free device (6 in use): cpu0 is held by b@1; ")
+    assert told.startswith("waiting for room: no free device (6 in use): d0 is held by b@1; ")
     assert told.endswith("; and 2 more for 10 s")
 
 
 def test_callers_are_told_of_a_trial_that_has_the_device() -> None:
     """Without its name; functions that could not have the device are not."""
-    play = Play(trial(), PoolSpec(B), PoolSpec("default/c@1", device_kind="cuda"), devices=1)
+    play = Play(trial(), PoolSpec(B), PoolSpec("default/c@1", device_kind="cpu"), devices=1)
     play.demand()
     play.demand(b=1, c=1)
 
@@ -148,7 +148,7 @@ def test_free_devices_are_held_by_nobody() -> None:
     play.on(events.PoolDefined(trial(memory_mib=1700.0)))
 
     blocked = play.machine.pools[TRIAL].blocked
-    assert blocked == "needs 1700 MiB, 1664 are free: cpu0 is held by b@1"
+    assert blocked == "needs 1700 MiB, 1664 are free: d0 is held by b@1"
 
 
 def test_trials_have_names_for_people() -> None:
