@@ -17,7 +17,7 @@ from runtime_image.link.frames import Frame, LinkError
 from runtime_image.proc import activity
 from runtime_image.replica.loop import Loop
 from runtime_image.server.connecting import Server
-from runtime_image.server.counter import CounterProbe, read_counter
+from runtime_image.server.counter import BODY_MAX, LIMIT_S, read_counter
 from runtime_image.server.elsewhere import machine_cpu_s
 from runtime_image.server.probe import Probe
 from runtime_image.server.process_tree import Process
@@ -75,7 +75,7 @@ class HealthMonitor:
         """Whether a probe is due, now or after a pause."""
         self._rests_until_s = 0.0
         self._last = Answer(0, "")
-        self._counting: CounterProbe | None = None
+        self._counting: Probe | None = None
         self._counter: float | None = None
         self._count_s = 0.0
         """When the counter may be read again."""
@@ -204,10 +204,13 @@ class HealthMonitor:
         if not self._spec.counter or self._counting is not None or now < self._count_s:
             return
         self._count_s = now + COUNT_AFTER_S
-        self._counting = CounterProbe(self._loop, self._server, self._spec.metrics, self._counted)
+        path = self._spec.metrics
+        self._counting = Probe(
+            self._loop, self._server, path, self._counted, LIMIT_S, body_max=BODY_MAX
+        )
 
-    def _counted(self, answer: bytes) -> None:
+    def _counted(self, answer: Answer) -> None:
         self._counting = None
-        value = read_counter(answer, self._spec.counter)
+        value = read_counter(answer.whole, self._spec.counter)
         if value is not None:
             self._counter = value
