@@ -251,7 +251,7 @@ class Delivery:
         self._report_soon(call.pool)
 
     def tell_unanswered(self, call: ExchangeCall) -> None:
-        """Have the server probed: it has not answered an opened call, in time or at all."""
+        """Have the server probed: an opened call got no answer, or not all of it in time."""
         is_linked = call.stage is Stage.STARTED and not self.has_lost_link(call)
         if is_linked and not call.is_broken:
             self._servers.tell_unanswered(call.link, call.id)

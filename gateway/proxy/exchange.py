@@ -29,7 +29,7 @@ from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
 from gateway.proxy.tunnel import ASLEEP, STOPPED, Tunnel
 from gateway.proxy.websocket import GOING_AWAY, POLICY_VIOLATION, agreed_protocol, is_switched
 from gateway.upstream import HostLost
-from registry.errors import FnError, NoKey, ReplicaDied, UpstreamFailed
+from registry.errors import FnError, NoKey, ReplicaDied, UpstreamFailed, UpstreamTimeout
 
 if TYPE_CHECKING:
     from gateway.delivery import Delivery
@@ -640,9 +640,10 @@ class Exchange:
             return
         call, has_begun = self._call, self._answer is not None
         self._leave_upstream()
-        waits = isinstance(error, ReplicaDied) if has_begun else self.state is not State.HELD
-        if call is not None and waits:
-            # It calls `_on_refused`, at once or when it is known why the replica died.
+        is_told = isinstance(error, ReplicaDied | UpstreamTimeout)
+        if call is not None and (is_told if has_begun else self.state is not State.HELD):
+            # It has a silent server probed, and calls `_on_refused`, at once or when it is known
+            # why the replica died.
             self.state = State.FAILING
             self._delivery.fail_exchange(call, error)
             return
