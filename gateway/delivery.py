@@ -238,7 +238,7 @@ class Delivery:
         if call.stage is not Stage.STARTED:
             return
         has_died = isinstance(error, ReplicaDied | Poison) or self.has_lost_link(call)
-        if isinstance(error, UpstreamTimeout):
+        if isinstance(error, UpstreamFailed | UpstreamTimeout):
             self.tell_unanswered(call)
         if isinstance(error, Poison):
             self._dispatcher.refuse_body(call, monotonic())
@@ -251,7 +251,7 @@ class Delivery:
         self._report_soon(call.pool)
 
     def tell_unanswered(self, call: ExchangeCall) -> None:
-        """Have the server probed: an opened call got no answer, or not all of it in time."""
+        """Have the server probed: an opened call got no whole answer, or not in time."""
         is_linked = call.stage is Stage.STARTED and not self.has_lost_link(call)
         if is_linked and not call.is_broken:
             self._servers.tell_unanswered(call.link, call.id)

@@ -465,6 +465,29 @@ async def test_time_limits(tmp_path: Path, is_fast: bool) -> None:
             assert one.sidecar.kinds().count("UNANSWERED") == 1
 
 
+@pytest.mark.parametrize(
+    "sent", [b"Content-Length: 100\r\n\r\nx", b"Transfer-Encoding: chunked\r\n\r\n!\r\n"]
+)
+async def test_a_server_that_breaks_off_its_answer_is_probed(
+    tmp_path: Path, is_fast: bool, sent: bytes
+) -> None:
+    """It closes the connection, or writes what is no HTTP. The client gets no clean end."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + sent)
+        writer.close()
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
+        wire = await one.connect()
+        wire.send(GET)
+        await wire.head()
+        assert not (await wire.rest()).endswith(b"0\r\n\r\n")
+        wire.close()
+        await one.settled()
+        assert one.sidecar.kinds().count("UNANSWERED") == 1
+
+
 async def _opened(one: Gate) -> None:
     """Wait until an exchange has its connection."""
     await until(lambda: any(each.state.value == "open" for each in one.exchanges.all()))
