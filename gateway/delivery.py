@@ -282,7 +282,9 @@ class Delivery:
             call.opened(connection)
         except Exception:  # a defect of the proxy must not keep the slot
             log.exception("an exchange could not begin", replica=connection.endpoint.id)
-            self.fail_exchange(call, UpstreamFailed("the exchange could not begin"))
+            if call.stage is Stage.STARTED:
+                self.end_exchange(call, kept=False, outcome="failed")
+                call.done(UpstreamFailed("the exchange could not begin"))
 
     def cancel(self, call: HeldCall | ExchangeCall) -> None:
         """Cancel a call whose client has disconnected; an open exchange is aborted."""
