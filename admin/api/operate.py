@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import BinaryIO, Final
 
 import msgspec
@@ -42,6 +43,10 @@ WARM_S = 60
 WARM_MAX_S = 3600
 DECIDE_S = 2.0
 """Max wait for replicas that were asked to stop: each accepts or refuses at once."""
+REPORTED_S: Final = 1.5
+"""Seconds in which the manager has learnt that a pool's last call has ended: gateways report it
+within one second."""
+REPORT_POLL_S: Final = 0.02
 
 log = structlog.get_logger()
 PIECE: Final = 1024 * 1024
@@ -166,13 +171,16 @@ class OperateRoutes:
         """Ask every idle replica of all revisions to stop, and those that start while nobody waits
         for them. Busy replicas, without `force`, and those of `min` stay; `reasons` says why.
 
-        The pool manager may not know yet of a call in flight; the replica does, and refuses.
+        The pool manager may not know yet of a call in flight; the replica does, and refuses. It may
+        not know yet either that the last call has ended: that is waited for.
         """
         body = await read_body(request, REQUEST_MAX, READ_S)
         wanted = read_json(body or b"{}", SleepRequest, "the request")
         deployed = self._resolve(request)
         function = deployed.function
         keys = {one.revision.key for one in self._catalog.revisions(function.name)}
+        if not wanted.force:
+            await self._await_reports(keys)
         ready, coming = self._ready(keys), self._coming(keys)
         for key in sorted(keys):
             self._manager.sleep(key, force=wanted.force)
@@ -192,6 +200,16 @@ class OperateRoutes:
                 "reasons": self._why_awake(deployed, keys, stay, open_count),
             }
         )
+
+    async def _await_reports(self, keys: set[str]) -> None:
+        """Wait until the manager knows no call of these pools; calls that are really open take the
+        whole of REPORTED_S."""
+        end_s = monotonic() + REPORTED_S
+        # No event tells of a report that changes nothing else.
+        while (  # noqa: ASYNC110
+            any(self._manager.load(key).busy for key in keys) and monotonic() < end_s
+        ):
+            await asyncio.sleep(REPORT_POLL_S)
 
     def _why_awake(
         self, deployed: Deployed, keys: set[str], stay: int, open_count: int
