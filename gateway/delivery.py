@@ -238,7 +238,7 @@ class Delivery:
         if call.stage is not Stage.STARTED:
             return
         has_died = isinstance(error, ReplicaDied | Poison) or self.has_lost_link(call)
-        if isinstance(error, UpstreamTimeout):
+        if isinstance(error, UpstreamFailed | UpstreamTimeout):
             self.tell_unanswered(call)
         if isinstance(error, Poison):
             self._dispatcher.refuse_body(call, monotonic())
@@ -251,7 +251,7 @@ class Delivery:
         self._report_soon(call.pool)
 
     def tell_unanswered(self, call: ExchangeCall) -> None:
-        """Have the server probed: it has not answered an opened call, in time or at all."""
+        """Have the server probed: an opened call got no whole answer, or not in time."""
         is_linked = call.stage is Stage.STARTED and not self.has_lost_link(call)
         if is_linked and not call.is_broken:
             self._servers.tell_unanswered(call.link, call.id)
@@ -282,7 +282,9 @@ class Delivery:
             call.opened(connection)
         except Exception:  # a defect of the proxy must not keep the slot
             log.exception("an exchange could not begin", replica=connection.endpoint.id)
-            self.fail_exchange(call, UpstreamFailed("the exchange could not begin"))
+            if call.stage is Stage.STARTED:
+                self.end_exchange(call, kept=False, outcome="failed")
+                call.done(UpstreamFailed("the exchange could not begin"))
 
     def cancel(self, call: HeldCall | ExchangeCall) -> None:
         """Cancel a call whose client has disconnected; an open exchange is aborted."""

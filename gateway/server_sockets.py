@@ -182,7 +182,11 @@ class ServerSockets(Side):
 
     def tell_unanswered(self, id: int, now: float) -> None:
         """Tell the sidecar that the server has not answered exchange `id`; once in UNANSWERED_S, as
-        one that runs since before an upgrade counts frames that it does not know."""
+        one that runs since before an upgrade counts frames that it does not know. The end of the
+        exchange says it of each."""
+        connection = self._live.get(id)
+        if connection is not None:
+            connection.has_failed = True
         if now - self._unanswered_s >= UNANSWERED_S:
             self._unanswered_s = now
             self._tell(Kind.UNANSWERED, id, Flag.OPTIONAL, 0)

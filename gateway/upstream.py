@@ -57,7 +57,8 @@ class UpstreamConnection(asyncio.Protocol):
     `handler` receives the events of the exchange; the proxy sets it when it gets the connection.
     Without a handler the connection is idle. `endpoint`: the replica. `connected_s`: when the link
     to it was established (monotonic seconds). `is_reused`: an earlier exchange used this
-    connection. `is_idle`: kept for the next exchange.
+    connection. `is_idle`: kept for the next exchange. `has_failed`: the server gave no whole answer
+    in time.
     `known_id`, `opened_s`, `idle_since_s` and `is_told` belong to `gateway.dispatch.keeping`.
     """
 
@@ -86,6 +87,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.known_id = id
         self.opened_s = self.idle_since_s = 0.0
         self.is_told = False
+        self.has_failed = False
         self._acknowledged = 0
         self._step_max = 0
         self._unread = b""

@@ -5,11 +5,17 @@ A process may end at any moment, so what cannot be read is None or empty.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+THREADS_MAX: Final = 1000
+"""Max threads whose states are looked at in one go."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
+_TRACED: Final = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
 
 
 class Stat(NamedTuple):
@@ -47,6 +53,35 @@ def read_stat(folder: str) -> Stat | None:
         return parse_stat(Path(f"{folder}/stat").read_bytes())
     except OSError:
         return None
+
+
+class ProcessActivity(NamedTuple):
+    """What processes do at one look."""
+
+    cpu_s: float
+    """Total of their CPU time in seconds."""
+    is_waiting: bool
+    """Whether a thread is runnable or waits for a disk: it works, or would if it got its turn. One
+    that is woken for a moment is so, too: only two looks in a row tell."""
+    is_traced: bool
+    """Whether a debugger traces one of them (TracerPid of proc_pid_status(5))."""
+
+
+def activity(folders: Iterable[str]) -> ProcessActivity:
+    """Return what processes do, by their folders of /proc: their CPU time, and the states of at
+    most THREADS_MAX of their threads."""
+    left, cpu_s = THREADS_MAX, 0.0
+    is_waiting = is_traced = False
+    for folder in folders:
+        stat = read_stat(folder)
+        cpu_s += stat.cpu_s if stat is not None else 0.0
+        is_traced = is_traced or _TRACED.search(read_text(f"{folder}/status")) is not None
+        with contextlib.suppress(OSError):
+            for thread in [] if is_waiting else os.listdir(f"{folder}/task")[:left]:
+                left -= 1
+                stat = read_stat(f"{folder}/task/{thread}")
+                is_waiting = is_waiting or (stat is not None and stat.state in (b"R", b"D"))
+    return ProcessActivity(cpu_s, is_waiting, is_traced)
 
 
 def parse_sizes(text: str) -> dict[str, int]:

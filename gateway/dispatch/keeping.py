@@ -19,6 +19,7 @@ SPAN_S: Final = 2.0
 """Seconds from an OPEN during which exchanges may continue it. Less than the sidecar adds to the
 longest exchange (MAX_GRACE_S), whose time counts from that OPEN."""
 _KEPT, _REUSE, _FREE = int(Flag.KEPT), int(Flag.REUSE), int(Flag.FREE)
+_FAILED: Final = int(Flag.FAILED)
 
 Tell = Callable[[Kind, int, int, int], None]
 """Sends a frame: kind, id, flags, aux."""
@@ -29,6 +30,7 @@ class Kept(Protocol):
 
     `id`: its exchange. `known_id`: the id under which the sidecar knows it; `opened_s`: when that
     was told. `idle_since_s`: end of its last exchange; `is_told`: the sidecar knows of that end.
+    `has_failed`: the server gave no whole answer in time.
     """
 
     id: int
@@ -36,6 +38,7 @@ class Kept(Protocol):
     opened_s: float
     idle_since_s: float
     is_told: bool
+    has_failed: bool
 
 
 C = TypeVar("C", bound=Kept)
@@ -91,7 +94,7 @@ class KeptConnections(Generic[C]):
     def drop(self, connection: C) -> None:
         """Note that the exchange of a connection is over, which is closed."""
         self._continued.pop(connection.known_id, None)
-        self._tell(Kind.END, connection.known_id, 0, 0)
+        self._tell(Kind.END, connection.known_id, _FAILED if connection.has_failed else 0, 0)
 
     def reuse(self, connection: C, id: int, now: float) -> None:
         """Use an idle connection for exchange `id`."""

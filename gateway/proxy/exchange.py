@@ -29,7 +29,7 @@ from gateway.proxy.response_head import SWITCHING, ResponseHead, UpstreamError
 from gateway.proxy.tunnel import ASLEEP, STOPPED, Tunnel
 from gateway.proxy.websocket import GOING_AWAY, POLICY_VIOLATION, agreed_protocol, is_switched
 from gateway.upstream import HostLost
-from registry.errors import FnError, NoKey, ReplicaDied, UpstreamFailed
+from registry.errors import FnError, NoKey, ReplicaDied, UpstreamFailed, UpstreamTimeout
 
 if TYPE_CHECKING:
     from gateway.delivery import Delivery
@@ -518,11 +518,14 @@ class Exchange:
         """Handle the end of the server's connection before the end of the answer."""
         if self.is_over:
             return
+        is_broken = isinstance(exc, HostLost)
+        if self._call is not None:
+            self._call.is_broken = is_broken
         if self.state is State.OPEN:
-            self._on_unanswered(is_broken=isinstance(exc, HostLost))
+            self._on_unanswered()
             return
-        if isinstance(exc, HostLost) or self.state is not State.ANSWERING:
-            lost = exc if isinstance(exc, HostLost) else "the server closed the connection"
+        if is_broken or self.state is not State.ANSWERING:
+            lost = exc if is_broken else "the server closed the connection"
             self.fail(UpstreamFailed(f"{lost} within its answer"))
             return
         # A process that died ends its connections like one that has said everything, or breaks off.
@@ -530,22 +533,21 @@ class Exchange:
         self._leave_upstream()
         asyncio.get_running_loop().call_later(DEATH_S, self._on_settled, is_end)
 
-    def _on_unanswered(self, *, is_broken: bool) -> None:
+    def _on_unanswered(self) -> None:
         """Decide about a request whose connection was lost before the answer's head.
 
-        `is_broken`: with that to the replica's host. Otherwise, unless a kept connection was lost
-        and a second run does no harm, it matters whether the server died, which may be noticed a
-        little later than the loss: until then the kernel accepts connections for it.
+        Unless that to the replica's host was lost, or a kept connection and a second run does no
+        harm, it matters whether the server died, which may be noticed a little later than the loss:
+        until then the kernel accepts connections for it.
         """
         assert self._upstream is not None
         assert self._call is not None
         self._is_reused = self._upstream.is_reused
-        self._call.is_broken = is_broken
         self._delivery.tell_unanswered(self._call)
         self._leave_upstream()
         decision, method = self._decide(), self._plan.head.method
         is_safe = isinstance(decision, retries.Resend) and method in retries.IDEMPOTENT
-        if is_broken or (is_safe and self._is_reused):
+        if self._call.is_broken or (is_safe and self._is_reused):
             self._carry_out(decision)
         else:
             asyncio.get_running_loop().call_later(DEATH_S, self._on_settled)
@@ -640,9 +642,11 @@ class Exchange:
             return
         call, has_begun = self._call, self._answer is not None
         self._leave_upstream()
-        waits = isinstance(error, ReplicaDied) if has_begun else self.state is not State.HELD
+        waits = self.state not in (State.HELD, State.TUNNEL)
+        if has_begun:
+            waits &= isinstance(error, ReplicaDied | UpstreamFailed | UpstreamTimeout)
         if call is not None and waits:
-            # It calls `_on_refused`, at once or when it is known why the replica died.
+            # It has a failed server probed, and calls `_on_refused`: once it is known how it died.
             self.state = State.FAILING
             self._delivery.fail_exchange(call, error)
             return

@@ -46,6 +46,10 @@ class Activity(NamedTuple):
     """MiB in use on its GPU, None without one."""
     log_tail: tuple[str, ...] = ()
     """The last lines of its log."""
+    is_waiting: bool = False
+    """Whether a thread is runnable or waits for a disk, as of `proc.activity`."""
+    is_traced: bool = False
+    """Whether a debugger traces one of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +95,24 @@ def folded(known: Probing | None, report: Probing, now: float) -> Probing:
 
 
 def has_moved(before: Activity, after: Activity, passed_s: float) -> bool:
-    """Whether a server has done more in `passed_s` seconds than answer probes.
+    """Whether a server has done more in `passed_s` seconds than answer probes, or could not.
 
-    (1) CPU time, or a process that has ended. (2) Bytes. (3) Lines of its log. (4) Memory of its
-    GPU. What could not be read both times says nothing.
+    (1) A debugger holds it, or it waits for the CPU or a disk both times: on a busy machine it may
+    get nothing for long. (2) CPU time, or a process that has ended. (3) Bytes. (4) Lines of its
+    log. (5) Memory of its GPU. What could not be read both times says nothing.
     """
-    cpu_s = after.cpu_s - before.cpu_s
-    if not 0.0 <= cpu_s <= IDLE_CPU * passed_s:  # (1)
+    if after.is_traced or (before.is_waiting and after.is_waiting):  # (1)
         return True
-    if after.io_bytes is not None and before.io_bytes is not None:  # (2)
+    cpu_s = after.cpu_s - before.cpu_s
+    if not 0.0 <= cpu_s <= IDLE_CPU * passed_s:  # (2)
+        return True
+    if after.io_bytes is not None and before.io_bytes is not None:  # (3)
         io_bytes = after.io_bytes - before.io_bytes
         if not 0 <= io_bytes <= IDLE_BYTES_S * passed_s:
             return True
-    if after.log_lines != before.log_lines:  # (3)
+    if after.log_lines != before.log_lines:  # (4)
         return True
-    if after.gpu_mib is None or before.gpu_mib is None:  # (4)
+    if after.gpu_mib is None or before.gpu_mib is None:  # (5)
         return False
     return abs(after.gpu_mib - before.gpu_mib) > IDLE_GPU_MIB
 

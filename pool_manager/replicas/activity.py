@@ -20,7 +20,7 @@ from pool_manager.replicas.logs import PIECE, read_log
 from pool_manager.replicas.output import TAIL_LINES, ReplicaOutput
 from pool_manager.replicas.run_folders import tail_lines
 from registry.errors import DriverError
-from runtime_image.proc import read_stat
+from runtime_image.proc import ProcessActivity, activity
 
 PIDS_MAX: Final = 10_000
 """Max processes that are looked at; of a server with more, nothing is known."""
@@ -94,39 +94,47 @@ def _read(pids: Iterable[int], log: Path | None, known: _Log, probed: str) -> Ac
     found = used(pids)
     if found is None:
         return None
-    cpu_s, io_bytes = found
+    did, io_bytes = found
     tail: tuple[str, ...] = ()
     if log is not None:
         with contextlib.suppress(OSError):
             known.place, more = count_lines(log, known.place, probed)
             known.lines += more
             tail = tail_lines(log, TAIL_LINES)
-    return Activity(cpu_s, io_bytes, known.lines, log_tail=tail)
+    return Activity(
+        did.cpu_s,
+        io_bytes,
+        known.lines,
+        log_tail=tail,
+        is_waiting=did.is_waiting,
+        is_traced=did.is_traced,
+    )
 
 
-def used(pids: Iterable[int], root: Path = Path("/proc")) -> tuple[float, int | None] | None:
-    """Return the CPU seconds of these processes but sidecars, and the bytes that they
-    have read and written (proc_pid_io(5)), None if this user may not read these.
+def used(
+    pids: Iterable[int], root: Path = Path("/proc")
+) -> tuple[ProcessActivity, int | None] | None:
+    """Return what these processes but sidecars do, and the bytes that they have read and written
+    (proc_pid_io(5)), None if this user may not read these.
 
     Returns None without a sidecar among them: the engine runs in another machine, whose pids are
     those of strangers here.
     """
-    cpu_s, io_bytes = 0.0, 0
-    is_readable, has_sidecar = True, False
+    folders: list[str] = []
+    io_bytes, is_readable, has_sidecar = 0, True, False
     for pid in pids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, IndexError, ValueError):
             folder = root / str(pid)
             if _SIDECAR in (folder / "cmdline").read_bytes():
                 has_sidecar = True
                 continue
-            stat = read_stat(str(folder))
-            cpu_s += stat.cpu_s if stat is not None else 0.0
+            folders.append(str(folder))
             try:
                 rows = (folder / "io").read_text().split()
                 io_bytes += int(rows[1]) + int(rows[3])
             except PermissionError:
                 is_readable = False
-    return (cpu_s, io_bytes if is_readable else None) if has_sidecar else None
+    return (activity(folders), io_bytes if is_readable else None) if has_sidecar else None
 
 
 def count_lines(log: Path, place: int, probed: str) -> tuple[int, int]:

@@ -49,7 +49,8 @@ class Health(TypedDict):
     moved: int
     """Total of bytes that the server has sent and taken, and of exchanges that it has ended."""
     given: int
-    """Total of bytes that the server has sent."""
+    """Total of bytes that the server has sent. The first ones of an answer count once others
+    follow, or at its end unless it has failed."""
     unread: bool
     """Whether bytes of the server wait for a gateway that does not read them."""
     counter: float | None

@@ -107,6 +107,7 @@ class Flag(IntEnum):
     FIRST = 8  # RESPONSE: from the replica's first run
     SLAB = 16  # REQUEST, RESPONSE: the frame's body is a SLAB_RANGE that locates the real body
     REUSE = 32  # OPEN: the exchange uses the gateway's idle connection `aux` and needs no answer
+    FAILED = 32  # END: the server gave no whole answer in time; an earlier sidecar ignores it
     KEPT = 64  # END: the connection stays open, idle for `aux` ms, under the id of the exchange
     FREE = 128  # OPEN, TUNNEL: the exchange takes no slot and does not count as use
     HEALTH = 128  # PING: the manager knows HEALTH; an earlier release would count and refuse it

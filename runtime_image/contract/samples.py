@@ -7,10 +7,11 @@ asks it again, and the verdict says whether the server still answers right. Plai
 from __future__ import annotations
 
 import sys
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from math import ceil, hypot, isfinite
+from math import ceil, gcd, hypot, isfinite
 from typing import Any, Final, TypedDict
 
 GOLDEN_TRIAL_S: Final = 60.0
@@ -113,7 +114,8 @@ class GoldenPlan:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture's pixels that are compared."""
+    """A picture's pixels that are compared. Raises ValueError for a size above the bounds of this
+    module, and if `samples` are more or less than a picture of that size has."""
 
     width: int
     height: int
@@ -121,6 +123,19 @@ class Picture:
     """1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha."""
     samples: str
     """A byte for each channel of each of these pixels, by channels, in base64."""
+
+    def __post_init__(self) -> None:
+        # The store decodes by types alone, and has no bounds of its own.
+        _whole(self.width, SIDE_MAX)
+        _whole(self.height, SIDE_MAX)
+        _whole(self.channels, 4)
+        got = len(b64decode(self.samples, validate=True))
+        pixels = -(-self.width * self.height // pixel_distance(self.width, self.height))
+        if got != pixels * self.channels:
+            raise ValueError(
+                f"a picture of {self.width} x {self.height} with {self.channels} channels: expected"
+                f" {pixels * self.channels} samples, got {got}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +192,15 @@ class Sampled(TypedDict):
     """Milliseconds from the connection to the end of the answer, or until it was given up."""
     reason: str
     """What was expected and what came, "" for RIGHT."""
+
+
+def pixel_distance(width: int, height: int) -> int:
+    """Return the distance, in the order of rows, of a picture's pixels that are compared: so many
+    that they are at most PIXELS_MAX, and that they do not lie in some columns only."""
+    distance = -(-width * height // PIXELS_MAX)
+    while gcd(distance, width) > 1:
+        distance += 1
+    return distance
 
 
 def budget_ms(start_ms: float) -> float:
@@ -245,9 +269,8 @@ def _has_compared(rule: GoldenRule, answer: Answer) -> bool:
 def _picture(data: Mapping[str, Any] | None) -> Picture | None:
     if data is None:
         return None
-    width, height = _whole(data["width"], SIDE_MAX), _whole(data["height"], SIDE_MAX)
     samples = _text(data["samples"], 4 * ceil(4 * PIXELS_MAX / 3))
-    return Picture(width, height, _whole(data["channels"], 4), samples)
+    return Picture(data["width"], data["height"], data["channels"], samples)
 
 
 def _bounded(values: Any, most: int) -> list[Any] | tuple[Any, ...]:

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from runtime_image.contract.server import ServerSpec
+from runtime_image.proc import activity
 from runtime_image.replica.loop import Loop
 from runtime_image.server import listeners, readiness
 from runtime_image.server.connecting import REFUSED, Server
 from runtime_image.server.listeners import Listener
 from runtime_image.server.probe import Probe
-from runtime_image.server.process_tree import Process, cpu_s
+from runtime_image.server.process_tree import Process
 from runtime_image.server.readiness import Answer, Readiness
 
 SETTLED_S: Final = 10.0
@@ -72,20 +73,25 @@ class Elsewhere:
         self._calm_since_s = 0.0
         self._seen_s = 0.0
         self._cpu_s = 0.0
+        self._was_waiting = False
 
-    def has_settled(self, now: float, found: list[Listener], cpu_s: float) -> bool:
+    def has_settled(
+        self, now: float, found: list[Listener], cpu_s: float, *, is_waiting: bool
+    ) -> bool:
         """Whether the server has had these addresses for SETTLED_S, with little else to do, or for
         the longest time.
 
         `found` is from `misplaced`, empty if the expected port does not refuse connections;
-        `cpu_s` is the CPU time of all its processes.
+        `cpu_s` and `is_waiting` are those of all its processes, as of `proc.activity`.
         """
         is_busy = cpu_s - self._cpu_s > self._busy * (now - self._seen_s)
+        is_busy = is_busy or (is_waiting and self._was_waiting)
         if found != self._found:
             self._same_since_s = self._calm_since_s = now
         elif is_busy:
             self._calm_since_s = now
         self._found, self._seen_s, self._cpu_s = found, now, cpu_s
+        self._was_waiting = is_waiting
         is_calm = now - self._calm_since_s >= SETTLED_S
         return bool(found) and (is_calm or now - self._same_since_s >= self._longest_s)
 
@@ -140,8 +146,12 @@ class PortWatch:
             return
         is_refused = self._readiness.last.text == REFUSED
         found = self._misplaced(processes) if is_refused else []
-        used_s = machine_cpu_s() if processes is None else cpu_s(processes)
-        if not self._elsewhere.has_settled(self._loop.clock(), found, used_s):
+        if processes is None:
+            used_s, is_waiting = machine_cpu_s(), False
+        else:
+            used_s, is_waiting, _ = activity(one.folder for one in processes if found)
+        now = self._loop.clock()
+        if not self._elsewhere.has_settled(now, found, used_s, is_waiting=is_waiting):
             return
         self._is_over = True
         self._log(readiness.misplaced(self._port, listeners.describe(found)))

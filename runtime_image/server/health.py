@@ -14,12 +14,13 @@ from runtime_image.contract.control import Loaded
 from runtime_image.contract.health import LEARNT_SECONDS, READ_S, SAID_MAX, Health, Learnt, Ready
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, LinkError
+from runtime_image.proc import activity
 from runtime_image.replica.loop import Loop
 from runtime_image.server.connecting import Server
-from runtime_image.server.counter import CounterProbe, read_counter
+from runtime_image.server.counter import BODY_MAX, LIMIT_S, read_counter
 from runtime_image.server.elsewhere import machine_cpu_s
 from runtime_image.server.probe import Probe
-from runtime_image.server.process_tree import Process, activity
+from runtime_image.server.process_tree import Process
 from runtime_image.server.progress import Progress
 from runtime_image.server.readiness import Answer
 
@@ -74,7 +75,7 @@ class HealthMonitor:
         """Whether a probe is due, now or after a pause."""
         self._rests_until_s = 0.0
         self._last = Answer(0, "")
-        self._counting: CounterProbe | None = None
+        self._counting: Probe | None = None
         self._counter: float | None = None
         self._count_s = 0.0
         """When the counter may be read again."""
@@ -187,7 +188,8 @@ class HealthMonitor:
         if self._processes is None:
             total_s, is_waiting, is_traced = machine_cpu_s(), False, False
         else:
-            total_s, is_waiting, is_traced = activity(self._processes())
+            folders = [one.folder for one in self._processes()]
+            total_s, is_waiting, is_traced = activity(folders)
         # A server that is woken by a probe may be runnable for a moment; one that computes and does
         # not get its turn is so at each look.
         was_waiting, self._was_waiting = self._was_waiting, is_waiting
@@ -202,10 +204,13 @@ class HealthMonitor:
         if not self._spec.counter or self._counting is not None or now < self._count_s:
             return
         self._count_s = now + COUNT_AFTER_S
-        self._counting = CounterProbe(self._loop, self._server, self._spec.metrics, self._counted)
+        path = self._spec.metrics
+        self._counting = Probe(
+            self._loop, self._server, path, self._counted, LIMIT_S, body_max=BODY_MAX
+        )
 
-    def _counted(self, answer: bytes) -> None:
+    def _counted(self, answer: Answer) -> None:
         self._counting = None
-        value = read_counter(answer, self._spec.counter)
+        value = read_counter(answer.whole, self._spec.counter)
         if value is not None:
             self._counter = value

@@ -244,9 +244,11 @@ class Links:
                 return table.reuse(link, frame.id, frame.aux, now)
             return table.open(link, frame.id, now, is_free=bool(frame.flags & Flag.FREE))
         if frame.kind is Kind.END:
-            is_kept = bool(frame.flags & Flag.KEPT)
+            key, is_kept = Key(link, frame.id), bool(frame.flags & Flag.KEPT)
             if is_kept:
-                self.progress.kept()
+                self.progress.kept(key)
+            elif frame.flags & Flag.FAILED and self._socket(key) is not None:
+                self.progress.failed(key)
             return table.end(link, frame.id, now, is_kept=is_kept, ago_ms=frame.aux)
         if frame.kind is Kind.TUNNEL:
             return table.tunnel(link, frame.id, now, is_quiet=bool(frame.flags & Flag.FREE))

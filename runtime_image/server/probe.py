@@ -1,18 +1,21 @@
-"""Probes of a starting server, over a fresh connection each."""
+"""Probes of a server, over a fresh connection each."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
 from runtime_image.contract.health import Ready
 from runtime_image.replica.loop import Loop
 from runtime_image.server.connecting import REFUSED, Connecting, Server
 from runtime_image.server.readiness import PROBE_S, Answer, Readiness, read_status, request
 
-HEAD_MAX = 16 * 1024
-"""Max bytes of an answer that are read."""
+HEAD_MAX: Final = 16 * 1024
+"""Max bytes before the end of an answer's status line."""
+_READ: Final = 64 * 1024
 
 
 class Probes:
@@ -66,7 +69,7 @@ class Probes:
 
 class Probe:
     """One request. Each loopback address is tried, and the one that answers is used from then on.
-    `answered` is called once, unless `close` is."""
+    `answered` is called once, unless `close` is, and never before the constructor returns."""
 
     def __init__(
         self,
@@ -75,10 +78,14 @@ class Probe:
         path: str,
         answered: Callable[[Answer], None],
         limit_s: float = PROBE_S,
+        *,
+        body_max: int = 0,
     ) -> None:
-        """`limit_s`: seconds until the probe counts as not answered."""
+        """`limit_s`: seconds until the probe counts as not answered. `body_max`: read the answer to
+        its end, which may have as many bytes; 0 for its status alone."""
         self._loop = loop
         self._limit_s = limit_s
+        self._body_max = body_max
         self._server = server
         self._path = path
         self._answered = answered
@@ -86,10 +93,11 @@ class Probe:
         self._host = ""
         self._sock: socket.socket | None = None
         self._connecting: Connecting | None = None
-        self._data = b""
+        self._data = bytearray()
+        self._answer: Answer | None = None
         self._is_over = False
         loop.after(limit_s, self._timed_out)
-        self._connect()
+        loop.post(self._connect)
 
     def close(self) -> None:
         """End the probe without an answer."""
@@ -102,6 +110,8 @@ class Probe:
             self._sock = None
 
     def _connect(self) -> None:
+        if self._is_over:
+            return
         self._host = self._hosts.pop(0)
         self._connecting = Connecting(self._loop, self._server, self._connected, self._host)
 
@@ -113,18 +123,15 @@ class Probe:
             self._send(sock)
         elif reason == REFUSED and self._hosts:
             # The loop first: this may still be the constructor of the attempt before.
-            self._loop.post(self._retry)
+            self._loop.post(self._connect)
         else:
             self._end(Answer(0, reason, Ready.REFUSED if reason == REFUSED else Ready.FAILING))
-
-    def _retry(self) -> None:
-        if not self._is_over:
-            self._connect()
 
     def _send(self, sock: socket.socket) -> None:
         try:
             # A few bytes always fit the buffer of a new socket.
-            sock.send(request(self._path, self._server.name))
+            version = "1.0" if self._body_max else "1.1"
+            sock.send(request(self._path, self._server.name, version))
         except OSError as error:
             sock.close()
             self._end(Answer(0, str(error)))
@@ -136,23 +143,35 @@ class Probe:
         if self._sock is None:
             return
         try:
-            data = self._sock.recv(HEAD_MAX)
+            data = self._sock.recv(_READ)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._end(Answer(0, str(error)))
             return
-        if not data:
-            self._end(Answer(0, "the connection was closed without an answer"))
-            return
         self._data += data
-        answer = read_status(self._data)
-        if answer is None and len(self._data) >= HEAD_MAX:
-            answer = Answer(0, f"no final status within {HEAD_MAX} bytes")
-        if answer is not None:
-            if answer.status and self._host:
-                self._server.host = self._host
+        if self._answer is None:
+            self._answer = self._read_status(is_over=not data)
+        answer, size = self._answer, len(self._data)
+        if answer is None:
+            return
+        if not self._body_max or not answer.status:
             self._end(answer)
+        elif size > self._body_max:
+            self._end(Answer(0, f"more than {self._body_max} bytes"))
+        elif not data:
+            self._end(replace(answer, whole=bytes(self._data)))
+
+    def _read_status(self, *, is_over: bool) -> Answer | None:
+        """Return the answer as far as its status, None if more bytes are needed for it."""
+        answer = read_status(bytes(self._data[:HEAD_MAX]))
+        if answer is None and is_over:
+            return Answer(0, "the connection was closed without an answer")
+        if answer is None and len(self._data) >= HEAD_MAX:
+            return Answer(0, f"no final status within {HEAD_MAX} bytes")
+        if answer is not None and answer.status and self._host:
+            self._server.host = self._host
+        return answer
 
     def _timed_out(self) -> None:
         is_connected = self._sock is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +17,6 @@ from runtime_image.proc import parse_sizes, read_stat, read_text
 
 TREE_MAX: Final = 100_000
 """Max processes that are looked at in one go."""
-THREADS_MAX: Final = 1000
-"""Max threads whose states are looked at in one go."""
-_TRACED: Final = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
 
 
 class Process(NamedTuple):
@@ -28,6 +24,11 @@ class Process(NamedTuple):
 
     pid: int
     started: int
+
+    @property
+    def folder(self) -> str:
+        """Its folder of /proc."""
+        return f"/proc/{self.pid}"
 
 
 def descendants(root: int) -> list[Process]:
@@ -87,36 +88,3 @@ def private_mib(processes: list[Process]) -> float:
 def _total_mib(processes: list[Process], file: str, fields: tuple[str, ...]) -> float:
     sizes = [parse_sizes(read_text(f"/proc/{process.pid}/{file}")) for process in processes]
     return sum(one.get(field, 0) for one in sizes for field in fields) / 1024
-
-
-def cpu_s(processes: list[Process]) -> float:
-    """Return the sum of the processes' CPU time in seconds."""
-    stats = (read_stat(f"/proc/{process.pid}") for process in processes)
-    return sum(stat.cpu_s for stat in stats if stat is not None)
-
-
-class Activity(NamedTuple):
-    """What processes do."""
-
-    cpu_s: float
-    """Total of their CPU time in seconds."""
-    is_waiting: bool
-    """Whether a thread is runnable or waits for a disk: it works, or would if it got its turn."""
-    is_traced: bool
-    """Whether a debugger traces one of them (TracerPid of proc_pid_status(5))."""
-
-
-def activity(processes: list[Process]) -> Activity:
-    """Return what the processes do, by their states and their threads'."""
-    left = THREADS_MAX
-    is_waiting = is_traced = False
-    for process in processes:
-        folder = f"/proc/{process.pid}"
-        status = read_text(f"{folder}/status")
-        is_traced = is_traced or _TRACED.search(status) is not None
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"{folder}/task")[: max(0, left)]:
-                left -= 1
-                stat = read_stat(f"{folder}/task/{thread}")
-                is_waiting = is_waiting or (stat is not None and stat.state in (b"R", b"D"))
-    return Activity(cpu_s(processes), is_waiting, is_traced)

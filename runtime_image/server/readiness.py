@@ -33,6 +33,8 @@ class Answer:
     text: str
     lack: Ready = Ready.FAILING
     """What came instead of an HTTP answer, if `status` is 0."""
+    whole: bytes = b""
+    """All bytes of the answer, if the probe reads its body."""
 
     @property
     def health(self) -> Ready:
@@ -91,9 +93,10 @@ class Readiness:
         return f"GET {self.path}: {answer.text}"
 
 
-def request(path: str, host: str) -> bytes:
-    """Return the probe's request."""
-    head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: fngate-probe\r\n"
+def request(path: str, host: str, version: str = "1.1") -> bytes:
+    """Return the probe's request. To one of HTTP/1.0 no answer may have a chunked coding (RFC 9112,
+    6.1)."""
+    head = f"GET {path} HTTP/{version}\r\nHost: {host}\r\nUser-Agent: fngate-probe\r\n"
     return f"{head}Accept: */*\r\nConnection: close\r\n\r\n".encode("ascii")
 
 
@@ -115,7 +118,7 @@ def read_status(data: bytes) -> Answer | None:
             return Answer(0, f"expected HTTP/1.1, got {text[:50]!r}")
         if len(code) != 3 or not code.startswith("1") or code == "101":
             return Answer(int(code), said or code)
-        _, found, data = rest.partition(b"\r\n\r\n")
+        _, found, data = (b"\n" + rest).partition(b"\n\r\n")  # it may have no fields
         if not found:
             return None
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
 import pytest
 
+from gateway.dispatch.held import HeldBytes
+from gateway.http.reservations import BodyBudget
 from gateway.proxy.response_head import parse_response_head
 from gateway.v1 import answer_bodies
 from gateway.v1.rewriting import ModelAnswer
@@ -27,25 +30,17 @@ TEXTS = (
 )
 
 
-class Memory:
-    """Counts what is held."""
+class Memory(BodyBudget):
+    """Room for what is held, with its peak."""
 
     def __init__(self) -> None:
-        self.held = self.peak = 0
-
-    def open(self, on_evicted: Any) -> Any:
-        raise NotImplementedError
-
-    def charge(self, count: int) -> None:
-        raise NotImplementedError
+        super().__init__(HeldBytes(2 * LARGE_MAX), time.monotonic)
+        self.peak = 0
 
     def try_charge(self, count: int) -> bool:
-        self.held += count
-        self.peak = max(self.peak, self.held)
-        return True
-
-    def refund(self, count: int) -> None:
-        self.held -= count
+        fits = super().try_charge(count)
+        self.peak = max(self.peak, self.held.bytes)
+        return fits
 
 
 class Part(NamedTuple):
@@ -229,7 +224,7 @@ def check(random: Random, one: Case) -> int:
             assert len(read(bytes(given)).events) == sum(complete), "an event is held"
     given += answer.end()
     answer.close()
-    assert memory.held == 0
+    assert memory.held.bytes == 0
     found = read(bytes(given))
     assert found.events == one.expected
     assert found.comments == one.comments

@@ -56,6 +56,7 @@ class Connection:
     opened_s: float = 0.0
     idle_since_s: float = 0.0
     is_told: bool = False
+    has_failed: bool = False
 
     @property
     def is_open(self) -> bool:

@@ -11,10 +11,9 @@ import base64
 import struct
 import zlib
 from itertools import accumulate
-from math import gcd
 from typing import Final, NamedTuple
 
-from runtime_image.contract.samples import PIXELS_MAX, SIDE_MAX, Picture
+from runtime_image.contract.samples import SIDE_MAX, Picture, pixel_distance
 
 SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 SAMPLES_MAX: Final = 2**22
@@ -61,9 +60,7 @@ def reduced(pixels: Pixels) -> Picture:
     """Return at most PIXELS_MAX of a picture's pixels, at even distances in the order of rows. The
     mean difference of these from those of another picture is close to that of all."""
     width, height, channels, samples = pixels
-    distance = -(-width * height // PIXELS_MAX)
-    while gcd(distance, width) > 1:  # else they would lie in some columns only
-        distance += 1
+    distance = pixel_distance(width, height)
     kept = b"".join(samples[channel :: channels * distance] for channel in range(channels))
     return Picture(width, height, channels, base64.b64encode(kept).decode())
 

@@ -482,7 +482,9 @@ async def test_the_error_of_a_dead_replica_has_its_cause(
     _, id = await open_exchange(delivery, sidecar, proxy)
     delivery.fail_exchange(proxy.calls[0], UpstreamFailed("no answer"))
     assert (await proxy.errors.get()).message == "no answer"
-    assert (await sidecar.next(Kind.END)).id == id
+    assert (await sidecar.next(Kind.UNANSWERED)).id == id
+    end = await sidecar.next(Kind.END)
+    assert (end.id, end.flags) == (id, Flag.FAILED)
     await open_exchange(delivery, sidecar, proxy)
     sidecar.hang_up()
     await proxy.lost.get()

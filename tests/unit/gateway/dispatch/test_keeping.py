@@ -22,6 +22,7 @@ class Connection:
     opened_s: float = 0.0
     idle_since_s: float = 0.0
     is_told: bool = False
+    has_failed: bool = False
 
 
 class World:
@@ -67,6 +68,14 @@ def test_requests_and_ends_without_keeping_are_told_at_once(world: World) -> Non
     world.kept.request(2, is_free=True)
     world.kept.drop(one)
     assert world.told() == [(Kind.OPEN, 1, 0, 0), (Kind.OPEN, 2, Flag.FREE, 0), (Kind.END, 1, 0, 0)]
+
+
+def test_the_end_of_a_failed_exchange_says_so(world: World) -> None:
+    """What its server has sent is no progress."""
+    one = world.open(1)
+    one.has_failed = True
+    world.kept.drop(one)
+    assert world.told()[-1] == (Kind.END, 1, Flag.FAILED, 0)
 
 
 def test_an_end_is_told_late_with_its_age(world: World) -> None:

@@ -433,7 +433,8 @@ async def test_a_websocket_moves_much_in_both_directions(tmp_path: Path, is_fast
 
 
 async def test_time_limits(tmp_path: Path, is_fast: bool) -> None:
-    """No first byte gives 504; `max_s` ends a stream so that the client sees it incomplete."""
+    """No first byte gives 504; `max_s` and `stall_s` end a stream so that the client sees it
+    incomplete. Each has the server probed."""
 
     async def serve(reader: Reader, writer: Writer) -> None:
         head = await head_of(reader)
@@ -450,15 +451,41 @@ async def test_time_limits(tmp_path: Path, is_fast: bool) -> None:
         assert problem(await wire.rest())["code"] == "upstream_timeout"
         wire.close()
         await one.settled()
-    limits = ExchangeLimits(max_s=0.05)
-    async with gate(tmp_path / "2", serve, is_fast=is_fast, exchange=limits) as one:
+        assert one.sidecar.kinds().count("UNANSWERED") == 1
+    for number, limits in enumerate((ExchangeLimits(max_s=0.05), ExchangeLimits(stall_s=0.05))):
+        path = tmp_path / str(number)
+        async with gate(path, serve, is_fast=is_fast, exchange=limits) as one:
+            wire = await one.connect()
+            wire.send(GET.replace(b"/x", b"/stream"))
+            await wire.head()
+            await until(lambda: one.sweep() or not one.exchanges.all())
+            assert await wire.rest() == b"x"
+            wire.close()
+            await one.settled()
+            assert one.sidecar.kinds().count("UNANSWERED") == 1
+
+
+@pytest.mark.parametrize(
+    "sent", [b"Content-Length: 100\r\n\r\nx", b"Transfer-Encoding: chunked\r\n\r\n!\r\n"]
+)
+async def test_a_server_that_breaks_off_its_answer_is_probed(
+    tmp_path: Path, is_fast: bool, sent: bytes
+) -> None:
+    """It closes the connection, or writes what is no HTTP. The client gets no clean end."""
+
+    async def serve(reader: Reader, writer: Writer) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + sent)
+        writer.close()
+
+    async with gate(tmp_path, serve, is_fast=is_fast) as one:
         wire = await one.connect()
-        wire.send(GET.replace(b"/x", b"/stream"))
+        wire.send(GET)
         await wire.head()
-        await until(lambda: one.sweep() or not one.exchanges.all())
-        assert await wire.rest() == b"x"
+        assert not (await wire.rest()).endswith(b"0\r\n\r\n")
         wire.close()
         await one.settled()
+        assert one.sidecar.kinds().count("UNANSWERED") == 1
 
 
 async def _opened(one: Gate) -> None:

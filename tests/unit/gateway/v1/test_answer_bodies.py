@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
+from gateway.dispatch.held import HeldBytes
+from gateway.http.reservations import BodyBudget
 from gateway.proxy.ports import FilterMode
 from gateway.v1.answer_bodies import HELD_MAX
 from gateway.v1.rewriting import ModelAnswer
@@ -140,41 +143,19 @@ def test_what_follows_a_long_object_is_changed_again(kind: str) -> None:
     assert answer.usage == TokenUsage(4, 0)
 
 
-class Memory:
-    """Room for so many bytes."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-
-    def open(self, on_evicted: Any) -> Any:
-        raise NotImplementedError
-
-    def charge(self, count: int) -> None:
-        raise NotImplementedError
-
-    def try_charge(self, count: int) -> bool:
-        if count > self.room:
-            return False
-        self.room -= count
-        return True
-
-    def refund(self, count: int) -> None:
-        self.room += count
-
-
 @pytest.mark.parametrize("kind", [EVENTS, JSON, NDJSON])
 def test_what_has_no_room_in_memory_passes(kind: str) -> None:
     """Held bytes count; where there is no memory, an object passes as it is."""
-    memory = Memory(100)
-    answer = begun(kind, memory=memory)
+    held = HeldBytes(100)
+    answer = begun(kind, memory=BodyBudget(held, time.monotonic))
     text = (b"data: " if kind == EVENTS else b"") + b'{"model":"s","x":"%b' % (b"A" * 60)
     assert answer.feed(text) == b""
-    assert memory.room == 100 - len(text)
+    assert held.bytes == len(text)
     assert answer.feed(b"A" * 99) == text + b"A" * 99
-    assert memory.room == 100
+    assert held.bytes == 0
     assert answer.feed(b'"}\n\n' + text) == b'"}\n\n' + (b"" if kind != JSON else text)
     answer.close()
-    assert memory.room == 100
+    assert held.bytes == 0
 
 
 def test_a_dropped_event_leaves_its_id() -> None:

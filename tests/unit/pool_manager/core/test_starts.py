@@ -37,6 +37,7 @@ MOVES = {
     "a log line": STILL._replace(log_lines=3),
     "more GPU memory": STILL._replace(gpu_mib=502.0),
     "less GPU memory": STILL._replace(gpu_mib=498.0),
+    "a debugger holds it": STILL._replace(is_traced=True),
 }
 RESTS = {
     "nothing": STILL,
@@ -58,6 +59,15 @@ def test_what_counts_as_progress(after: Activity) -> None:
 def test_what_is_no_progress(after: Activity) -> None:
     """What the answers to probes take, and what is unknown."""
     assert not has_moved(STILL, after, STEP_S)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["slept", "waited"])
+@pytest.mark.parametrize("after", [False, True], ids=["sleeps", "waits"])
+def test_a_server_that_gets_no_cpu_is_not_idle(before: bool, after: bool) -> None:
+    """It waits at both looks; a server that a probe wakes is runnable at one."""
+    first, second = (STILL._replace(is_waiting=one) for one in (before, after))
+
+    assert has_moved(first, second, STEP_S) == (before and after)
 
 
 def met(status: int = 404, activity: Activity | None = STILL, since_s: float = 0.0) -> Probing:
@@ -181,6 +191,20 @@ def test_a_trial_without_progress_ends_with_what_was_met() -> None:
     assert (end.key, end.stage, end.log_tail) == (TRIAL, "start", ("last line",))
     assert "404 for 60 s" in end.reason
     assert [one.id for one in commands if isinstance(one, Release)] == ["r1"]
+
+
+def test_a_trial_that_gets_no_cpu_is_left_alone() -> None:
+    """On a busy machine it may be unable to do anything for long. Once it sleeps, it is idle."""
+    play = Play(trial())
+    play.demand()
+    play.on(events.Greeted("r1", {}))
+    commands: list[Command] = []
+    for passed in range(0, 600, int(STEP_S)):
+        starved = STILL._replace(is_waiting=True)
+        commands += play.on(probed("r1", passed, starved), STEP_S)
+    assert not [one for one in commands if isinstance(one, EndTrial)]
+
+    assert [one for one in resting(play, "r1", 65) if isinstance(one, EndTrial)]
 
 
 def test_a_trial_that_others_wait_for_ends_sooner() -> None:

@@ -14,25 +14,50 @@ from pool_manager.replicas.activity import count_lines, used
 from pool_manager.replicas.logs import PIECE
 
 TICKS = os.sysconf("SC_CLK_TCK")
+SIDECAR = b"python\0-I\0-m\0runtime_image\0/run/a\0"
 
 
-def process(root: Path, pid: int, command: bytes, *, ticks: int = 0, io_bytes: int = 0) -> None:
-    """Write what /proc has of a process."""
+def process(
+    root: Path,
+    pid: int,
+    command: bytes,
+    *,
+    ticks: int = 0,
+    io_bytes: int = 0,
+    states: str = "S",
+) -> None:
+    """Write what /proc has of a process, with a thread in each of these states."""
     folder = root / str(pid)
     folder.mkdir()
     (folder / "cmdline").write_bytes(command)
     fields = ["S", *["0"] * 10, str(ticks), str(ticks), *["0"] * 30]
     (folder / "stat").write_text(f"{pid} (a) b) {' '.join(fields)}")
     (folder / "io").write_text(f"rchar: {io_bytes}\nwchar: {io_bytes}\nsyscr: 9\n")
+    for number, state in enumerate(states):
+        (folder / "task" / str(number)).mkdir(parents=True)
+        (folder / "task" / str(number) / "stat").write_text(f"1 (a) {state} {' '.join(fields[1:])}")
 
 
 def test_the_processes_of_a_server_add_up(tmp_path: Path) -> None:
     """Without the sidecar and its reaper, and without those that have ended."""
-    process(tmp_path, 10, b"python\0-I\0-m\0runtime_image\0/run/a\0", ticks=500, io_bytes=500)
+    process(tmp_path, 10, SIDECAR, ticks=500, io_bytes=500, states="R")
     process(tmp_path, 11, b"python3\0app.py\0", ticks=TICKS, io_bytes=7)
     process(tmp_path, 12, b"worker\0", ticks=TICKS, io_bytes=1)
 
-    assert used([10, 11, 12, 13], tmp_path) == (4.0, 16)
+    assert used([10, 11, 12, 13], tmp_path) == ((4.0, False, False), 16)
+
+
+@pytest.mark.parametrize(
+    ("states", "is_waiting"), [("S", False), ("SSR", True), ("SD", True), ("TZ", False)]
+)
+def test_a_thread_that_waits_for_the_cpu_or_a_disk_is_seen(
+    tmp_path: Path, states: str, is_waiting: bool
+) -> None:
+    """Whichever it is; the sidecar's own do not count."""
+    process(tmp_path, 10, SIDECAR, states="RD")
+    process(tmp_path, 11, b"python3\0app.py\0", states=states)
+
+    assert used([10, 11], tmp_path) == ((0.0, is_waiting, False), 0)
 
 
 def test_pids_of_another_machine_are_not_read(tmp_path: Path) -> None:
@@ -67,7 +92,8 @@ def test_this_process_has_used_something(sidecar: int) -> None:
 
     assert before is not None
     assert after is not None
-    assert before[0] >= 0.0
+    assert before[0].cpu_s >= 0.0
+    assert before[0].is_waiting, "this thread runs"
     assert before[1] is not None
     assert after[1] is not None
     assert after[1] - before[1] >= len(data)

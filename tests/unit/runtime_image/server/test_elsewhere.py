@@ -25,15 +25,20 @@ METRICS = Listener("127.0.0.1", 9090, 6)
 
 
 def seen(
-    addresses: list[list[Listener]], cpu_s: float = 0.0, elsewhere: Elsewhere | None = None
+    addresses: list[list[Listener]],
+    cpu_s: float = 0.0,
+    elsewhere: Elsewhere | None = None,
+    *,
+    waits_each: int = 0,
 ) -> int | None:
     """Return the second at which a server with these addresses, one list a second, has settled.
 
-    `cpu_s` is its CPU time in each second.
+    `cpu_s` is its CPU time in each second. It waits for the CPU at each `waits_each`th look.
     """
     elsewhere = elsewhere or Elsewhere()
     for second, found in enumerate(addresses):
-        if elsewhere.has_settled(100.0 + second, found, cpu_s * second):
+        is_waiting = bool(waits_each) and second % waits_each == 0
+        if elsewhere.has_settled(100.0 + second, found, cpu_s * second, is_waiting=is_waiting):
             return second
     return None
 
@@ -69,6 +74,12 @@ def test_a_busy_server_has_not_settled() -> None:
     """It may load a model, with its port for metrics open."""
     assert seen([[METRICS]] * 30, cpu_s=0.5) is None
     assert seen([[METRICS]] * 30, cpu_s=0.1) == SETTLED_S
+
+
+def test_a_server_that_gets_no_cpu_has_not_settled() -> None:
+    """On a busy machine it may load for long; what wakes it for a moment is no load."""
+    assert seen([[METRICS]] * 30, waits_each=1) is None
+    assert seen([[METRICS]] * 30, waits_each=2) == SETTLED_S
 
 
 def test_a_server_that_listens_nowhere_has_not_settled() -> None:

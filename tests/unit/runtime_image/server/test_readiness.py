@@ -80,6 +80,8 @@ def test_a_path_that_is_none_is_refused(path: str) -> None:
         (b"HTTP/1.1 404 Not Found\n", Answer(404, "404 Not Found")),
         (b"HTTP/1.1 101 Switching\r\n", Answer(101, "101 Switching")),
         (b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n", Answer(200, "200 OK")),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n", Answer(200, "200 OK")),
+        (b"HTTP/1.1 102 Processing\r\n\r\n", None),
         (b"HTTP/1.1 100 Continue\r\nX: y\r\n", None),
         (b"HTTP/1.1 20", None),
         (b"H", None),

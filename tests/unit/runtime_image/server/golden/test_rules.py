@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from registry.errors import StoreUnavailable
+from registry.store.records import decode_record, encode_record
 from runtime_image.contract.samples import (
     Answer,
     GoldenRule,
@@ -199,6 +201,9 @@ def test_bytes_that_change_leave_the_status() -> None:
         {"answer": {"prompt": [10**400]}},
         {"answer": {"prompt": [], "tokens": [], "token_logprobs": []}},
         {"answer": {"pixels": {"width": 0, "height": 1, "channels": 3, "samples": ""}}},
+        {"answer": {"pixels": {"width": 1, "height": 1, "channels": 3, "samples": "AAAA%"}}},
+        {"answer": {"pixels": {"width": 1, "height": 1, "channels": 2, "samples": "AAAA"}}},
+        {"answer": {"pixels": {"width": 2**13, "height": 2**13, "channels": 1, "samples": "AAAA"}}},
         {"rule": "bytes"},
         {"rule": "embedding"},
         {"rule": "picture"},
@@ -217,3 +222,14 @@ def test_a_stored_sample_is_checked(change: dict[str, object]) -> None:
 
     with pytest.raises((TypeError, ValueError)):
         golden_from_json(data)
+
+
+def test_a_stored_picture_has_the_samples_of_its_size() -> None:
+    """A record of the store is decoded by its type alone; the error says what came."""
+    sample = learnt(picture(*[10] * 6))
+    stored = encode_record(sample)
+    assert decode_record(stored, GoldenSample) == sample
+
+    for height, told in ((3, "2 x 3 with 3 channels: expected 18 samples, got 6"), (0, "from 1")):
+        with pytest.raises(StoreUnavailable, match=told):
+            decode_record(stored.replace('"height":1', f'"height":{height}'), GoldenSample)
