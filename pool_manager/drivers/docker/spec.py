@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
+from runtime_image.contract.server import several_gpus
 
 OWNER: Final = "fngate.owner"
 """Label: the owner of a container, derived from the server's data folder."""
@@ -80,7 +81,8 @@ CONFIGURE: Final = (
 GENERATE: Final = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 """Commands that register the runtime and the hook (CONFIGURE) and the CDI devices (GENERATE)."""
 Way = Callable[[dict[str, Any], Sequence[str]], dict[str, Any]]
-"""Adds the GPU or MIG slice with a UUID to a container's configuration; returns a new one."""
+"""Adds the GPUs or MIG slices with these UUIDs to a container's configuration; returns a new
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ def replica(
         "ORT_DISABLE_TELEMETRY=1",
         f"USER={USER_NAME}",
         f"LOGNAME={USER_NAME}",
+        *(f"{name}={value}" for name, value in several_gpus(len(gpus_of(record)), "none").items()),
     ]
     config["HostConfig"] |= {
         "Mounts": [*_links(place), _read_only(place.model_dir, MODEL_TARGET)],
