@@ -72,13 +72,13 @@ class ServerSpec:
     In `command` and the values of `env`, `${PORT}`, `${SOCKET}` and GPUS are replaced. `port` 0
     lets the sidecar choose. `ready` is the path of the readiness probe, which expects a status from
     200 to 399; "" probes "/" and accepts every status below 500. `concurrency` is the number of
-    exchanges at once over all gateways. `host` is the Host of probes and samples, "" for the server's
-    address. `is_apart`: the driver starts and stops the server, not the sidecar, which then has
-    neither command nor variables, and shares only the network with it. `read_only` are absolute
-    paths that the server cannot change, as far as it has mounts of its own. `description` is the
-    path that a trial asks for a description of the calls, "" for a server that has none. A trial
-    learns a golden sample by `golden_plan`, if there is one; other replicas have what an earlier
-    trial has learnt as `golden`.
+    exchanges at once over all gateways. `host` is the Host of probes and samples, "" for the
+    server's address. `is_apart`: the driver starts and stops the server, not the sidecar, which
+    then has neither command nor variables, and shares only the network with it. `read_only` are
+    absolute paths that the server cannot change, as far as it has mounts of its own. `description`
+    is the path that a trial asks for a description of the calls, "" for a server that has none. A
+    trial learns a golden sample by `golden_plan`, if there is one; other replicas have what an
+    earlier trial has learnt as `golden`.
     """
 
     revision: str

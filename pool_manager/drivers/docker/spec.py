@@ -228,8 +228,8 @@ def log_files(log_bytes: int) -> dict[str, Any]:
 
 def limits(record: ReplicaRecord) -> dict[str, int]:
     """Return the limits on memory (without swap) and CPU time, as fields of container create and
-    update."""
-    memory_mib = record.memory_mib
+    update. On several GPUs a server has a process for each, and the CPU time of each."""
+    memory_mib, processes = record.memory_mib, max(1, len(gpus_of(record)))
     if record.role == "standby":
         memory_mib = STANDBY_CAP_MIB[record.device_kind]
     memory = memory_mib * MIB
@@ -237,7 +237,7 @@ def limits(record: ReplicaRecord) -> dict[str, int]:
         "Memory": memory,
         "MemorySwap": memory,
         "CpuPeriod": CPU_PERIOD_US,
-        "CpuQuota": record.threads * CPU_PERIOD_US,
+        "CpuQuota": record.threads * processes * CPU_PERIOD_US,
     }
 
 
