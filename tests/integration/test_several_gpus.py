@@ -89,7 +89,7 @@ def get(server: ServerProcess, path: str) -> Any:
 def held(server: ServerProcess) -> dict[str, str]:
     """Return the replica of each GPU that has one."""
     items = get(server, "/admin/v1/devices")["items"]
-    return {one["id"]: one["replicas"][0]["id"] for one in items if one["replicas"]}
+    return {one["id"]: one["replicas"][0] for one in items if one["replicas"]}
 
 
 def numbers(devices: dict[str, str]) -> str:

@@ -183,7 +183,7 @@ class Flags:
 
 
 @connected
-def deploy(  # noqa: PLR0913 - typer takes one parameter per option
+def deploy(  # noqa: PLR0913  # longer because typer takes one parameter per option
     session: Session,
     path: PathGiven = None,
     name: Name = None,
