@@ -167,16 +167,22 @@ class Promises(RuleBasedStateMachine):
                 self.write_cordon(event)
 
     def write_slots(self) -> None:
-        """Record which ready replicas on CPUs are kept without a slot. One that has a slot is
-        called; one without is called only while it is paused, or where no turns are taken."""
+        """Record which replicas on CPUs are kept without a slot. One that has a slot while it is
+        ready is called; one without is called only while it is paused, or where no turns are taken.
+        One that ends keeps the slot that it has; a single event may free its slot and end it."""
         cluster = self.machine.cluster
         for replica in self.machine.replicas():
             entry = self.book.entries.get(replica.id)
-            if entry is None or not replica.is_ready or not cluster.is_on_cpu(replica):
+            has_ended = not replica.is_unready and self.before.get(replica.id) != replica.state
+            may_change = replica.state is State.READY or has_ended
+            if entry is None or not may_change or not cluster.is_on_cpu(replica):
                 continue
-            entry.is_kept = not cluster.ledger.has_slot(replica.id)
+            was_kept, entry.is_kept = entry.is_kept, not cluster.ledger.has_slot(replica.id)
             entry.devices = replica.devices
             is_called = cluster.demand.load(replica.pool).busy
+            if not replica.is_ready:
+                assert entry.is_kept == was_kept or not is_called
+                continue
             assert entry.is_kept or is_called
             is_closed = replica.host in cluster.ledger.closed or not self.machine.is_open
             is_ending = self.machine.stopping or self.machine.pools[replica.pool].removed
