@@ -152,14 +152,18 @@ def grouped(
 ) -> list[Clearing]:
     """Return the devices of `victims` as they are cleared: those that share a victim, a replica on
     several GPUs, together. `victims` has the ids of the replicas that must leave each device,
-    `costs` has the cost of each."""
+    `costs` has the cost of each.
+
+    A device has one such replica at most, since that takes it whole: what is cleared together is
+    what that one is on.
+    """
     groups: list[tuple[list[str], dict[str, None]]] = []
     for device in topology.sorted(victims):
         there = dict.fromkeys(victims[device])
         joined = [one for one in groups if not one[1].keys().isdisjoint(there)]
         groups = [one for one in groups if one not in joined]
-        devices = [device, *(id for one in joined for id in one[0])]
-        groups.append((devices, there | {id: None for one in joined for id in one[1]}))
+        devices = [*(id for one in joined for id in one[0]), device]
+        groups.append((devices, {id: None for one in joined for id in one[1]} | there))
     return [
         Clearing(sum(costs[id] for id in gone), topology.sorted(devices), tuple(gone))
         for devices, gone in groups
