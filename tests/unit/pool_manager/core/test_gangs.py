@@ -22,11 +22,13 @@ from pool_manager.core.placement import (
     plan_eviction,
 )
 from pool_manager.core.state import Device, PoolSpec, State
+from registry.exchange import Load
 from runtime_image.contract.gpus import Ancestor, Link
 from tests.support.play import Play
 
 A, B, C, D = (f"default/{name}@1" for name in "abcd")
 TRIAL = "default/trial-1@1"
+HELD = Load(1, 0, 0.0)
 
 
 def gpus(count: int, memory_mib: float = 10_000.0, host: str = "") -> list[Device]:
@@ -215,7 +217,7 @@ def test_each_pool_keeps_its_min() -> None:
     assert best(4) is None
 
 
-def test_the_search_for_allowed_sets_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_allowed_sets_has_a_limit() -> None:
     """A plan that is not found among so many is none."""
     ledger = house(gpus(12), **{f"r{n}": f"g{n}" for n in range(12)})
     costs = {f"r{n}": 1.0 for n in range(12)}
@@ -262,7 +264,7 @@ def test_a_single_gets_one_device_of_a_gang() -> None:
     )
     play.warm(a="r1")
     play.tick(1.0)
-    play.hear({"default/a@2": _held()})
+    play.hear({"default/a@2": HELD})
     reservation = play.machine.pools["default/a@2"].reservation
 
     assert reservation is not None
@@ -278,19 +280,13 @@ def test_a_gang_reserves_no_part_of_its_devices() -> None:
     )
     play.warm(a="r1")
     play.tick(1.0)
-    play.hear({"default/a@2": _held()})
+    play.hear({"default/a@2": HELD})
     reservation = play.machine.pools["default/a@2"].reservation
 
     assert reservation is not None
     assert (reservation.devices, reservation.victims) == ((), ("r1",))
     play.on(events.Lost("r1", "exit 0"))
     assert launched(play.on(events.Released("r1"))) == [("r2", ("g0", "g1"))]
-
-
-def _held() -> Any:
-    from registry.exchange import Load
-
-    return Load(1, 0, 0.0)
 
 
 # The standing claim
@@ -446,26 +442,31 @@ def test_a_claim_that_cannot_be_cleared_is_made_anew_or_ends() -> None:
 
 
 def test_a_plan_moves_the_claim() -> None:
-    """The reservation that follows is on the devices that can be cleared first."""
+    """The devices that it reserves are claimed: of two trials the second ends first."""
     play = Play(
-        gang(count=2),
+        PoolSpec("default/trial-0@1", role="trial", device_kind="cuda"),
         PoolSpec(TRIAL, role="trial", device_kind="cuda"),
+        gang(),
         PoolSpec(B),
         devices=gpus(3),
     )
-    play.warm(b="r2")
-    play.demand(a=1, b=1)
-    ledger = play.machine.cluster.ledger
-    play.run(b=1)
-    ledger.claim = StandingClaim(A, ("g0", "g1"), play.now)
+    play.demand(b=1)
+    play.ready("r3")
     load = {"in_flight": {"b": 1}, "queued": {"a": 1}}
     play.hear_all(1.0, **load)
-    play.hear_all(RESIDENCY_S + PREEMPT_AFTER_S, **load)
-    reservation = play.pool("a").reservation
+    play.hear_all(RESIDENCY_S, **load)
+    before = claim(play)
+    assert before is not None
+    assert before.devices == ("g0", "g1")
+    play.on(events.Lost("r2", "exit 1"))
 
-    assert reservation is not None
-    found = claim(play)
-    assert found is None or found.devices == reservation.devices
+    assert play.on(events.Released("r2")) == [Drain("r3", None)]
+    after = claim(play)
+    assert after is not None
+    assert after.devices == ("g1", "g2")
+    play.on(events.Lost("r3", "exit 0"))
+    assert launched(play.on(events.Released("r3"))) == [("r4", ("g1", "g2"))]
+    assert claim(play) is None
 
 
 def test_claimed_devices_are_the_ones_that_are_not_reserved() -> None:
