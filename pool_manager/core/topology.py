@@ -63,6 +63,10 @@ class Topology:
         ]
         self.islands = tuple(dict.fromkeys((*by_nvlink, *by_ancestor)))
         self._largest_nvlinked = max(map(len, by_nvlink), default=0)
+        # Of several islands of a device the last one here counts: the smallest, then the nearest.
+        several = [one for one in reversed(self.islands) if len(one) > 1]
+        several.sort(key=len, reverse=True)
+        self._island_of = {id: island for island in several for id in island}
 
     def sorted(self, devices: Iterable[str]) -> tuple[str, ...]:
         """Return devices of this host in the order of their PCI addresses."""
@@ -77,10 +81,8 @@ class Topology:
         return NO_NVLINK_S * lacks_nvlink + NUMA_S * crosses_nodes
 
     def island_of(self, device: str) -> tuple[str, ...]:
-        """Return the smallest island of several GPUs that a device is in; all GPUs if there is
-        none."""
-        able = [one for one in self.islands if device in one and len(one) > 1]
-        return min(able, key=len, default=self.order)
+        """Return the smallest island of several GPUs that a device is in, () if there is none."""
+        return self._island_of.get(device, ())
 
     def choose(self, clearings: Iterable[Clearing], count: int, per_cost_s: float) -> Choice | None:
         """Return the best `count` devices, None if fewer can be cleared. `per_cost_s` is the price

@@ -87,6 +87,7 @@ def test_of_equal_prices_the_nearest_ancestor_wins() -> None:
     assert chosen(topology, free(topology), 2) == ("g1", "g2")
     assert topology.island_of("g1") == ("g1", "g2")
     assert topology.island_of("g0") == ("g0", "g1")
+    assert topology.island_of("c0") == ()
 
 
 def test_a_connection_is_worth_a_victim() -> None:
