@@ -249,6 +249,19 @@ class World(Promises):
         for pick in range(len(self.book.entries)):
             self.bring_up(pick, 80.0)
 
+    @rule(seconds=st.sampled_from([1, 7, 20]), others=loads, is_up=st.booleans())
+    def call_for_two(self, seconds: int, others: dict[str, Load], is_up: bool) -> None:
+        """The function on two GPUs is called for some time, beside others."""
+        if GANG not in self.specs:
+            self.define(GANG, 0, 1, 5.0, 1.0, 0.0)
+        for worker in WORKERS:
+            self.hear(worker, others | {GANG: Load(2, 0, 0.5)})
+        self.wait(seconds)
+        if is_up:
+            self.clear([State.DRAINING, State.RELEASING])
+            for pick in range(len(self.book.entries)):
+                self.bring_up(pick, 80.0)
+
     @rule(worker=st.sampled_from(WORKERS))
     def lose_worker(self, worker: str) -> None:
         """A gateway worker dies."""

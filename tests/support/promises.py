@@ -117,6 +117,7 @@ class Promises(RuleBasedStateMachine):
         self.before = {r.id: r.state for r in self.machine.replicas()}
         self.late = {r.id for r in self.machine.replicas() if r.deadline_s <= self.now}
         self.reservations = {key: pool.reservation for key, pool in self.machine.pools.items()}
+        self.claim = self.machine.cluster.ledger.claim
         failures = {key: pool.failures for key, pool in self.machine.pools.items()}
         self.write_down(event)
         self.links.write_down(event, self.book, self.before, self.now)
@@ -416,8 +417,10 @@ class Promises(RuleBasedStateMachine):
         assert len(known | doubtful) <= most, f"{doubtful} may still run"
 
     def free_gpus(self, spec: PoolSpec) -> list[str]:
-        """Return the GPUs that have room for a pool and are not reserved."""
+        """Return the GPUs that have room for a pool and are neither reserved nor claimed."""
         reservations = {*self.machine.cluster.ledger.reservations, *self.cordoned}
+        for claim in (self.claim, self.machine.cluster.ledger.claim):
+            reservations |= {*claim.devices} if claim is not None else set()
         reservations |= {
             device
             for reservation in self.reservations.values()
@@ -607,7 +610,9 @@ class Promises(RuleBasedStateMachine):
 
     def is_unplaceable(self, spec: PoolSpec) -> bool:
         """Return whether every suitable device is cordoned."""
+        kinds = ("any", "cpu") if spec.count == 1 else ()
         able = [d for d in self.book.devices.values() if spec.device_kind in ("any", d.kind)]
+        able = [d for d in able if d.kind == "cuda" or spec.device_kind in kinds]
         return bool(able) and all(
             device.id in self.cordoned or self.links.is_lost(device.host, self.now)
             for device in able
