@@ -41,6 +41,23 @@ class Handler(BaseHTTPRequestHandler):
 
 HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
+HANDLER = """
+import os
+
+def predict(inputs, ctx):
+    assert ctx.device == "cuda"
+    return {name: value for name, value in os.environ.items() if name[:4] in ("CUDA", "NCCL")}
+"""
+MANIFEST = """
+schema = 1
+name = "torch"
+[runtime]
+engine = "python"
+[device]
+count = 2
+[input.x]
+kind = "json"
+"""
 ALONE = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     "NCCL_SOCKET_IFNAME": "lo",
@@ -112,6 +129,25 @@ def test_a_server_has_all_of_its_gpus(tmp_path: Path, count: int) -> None:
     assert answer["env"].items() >= ALONE.items()
     assert answer["env"]["CUDA_VISIBLE_DEVICES"] == numbers(devices)
     assert (function["device"]["kind"], function["device"]["count"]) == ("cuda", count)
+
+
+def test_a_handler_has_all_of_its_gpus(tmp_path: Path) -> None:
+    """A handler without a model sees them as a server does. It has the host's network, in which
+    NCCL finds an interface by itself. Its file names the number of GPUs alone."""
+    with box(tmp_path) as (server, _):
+        folder = tmp_path / "torch"
+        folder.mkdir()
+        (folder / "handler.py").write_text(HANDLER)
+        (folder / "function.toml").write_text(MANIFEST)
+        server.fnctl_json("deploy", str(folder), "--trust")
+        done = server.fnctl_json("invoke", "torch", "-i", "x=1")
+        devices = held(server)
+
+    assert len(devices) == 2
+    assert done["outputs"] == {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": numbers(devices),
+    }
 
 
 def test_beside_slices_gpus_have_their_names(tmp_path: Path) -> None:
