@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -111,7 +111,8 @@ def host_of(device: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """State of a device, with the ids of its replicas and the MiB charged for them.
+    """State of a device, with the ids of its replicas and the MiB charged for them, and for those
+    that are kept without a CPU slot and had this one last.
 
     `quarantined`: the release of a replica failed, its memory may still be in use. `cordoned`: no
     replicas are placed on the device because of an error. `gpu` is None for CPU slots. `leaked_mib`
@@ -138,12 +139,15 @@ def charges(ledger: Ledger, device: str, id: str) -> Charges:
 
 def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
     """Return the occupancy of every device, in the machine's order. A replica that is kept without
-    a CPU slot is on none."""
+    a CPU slot is on none; its memory is that of the slot that it had last."""
     there: dict[str, list[Replica]] = {}
+    kept_mib = Counter[str]()
+    ledger = machine.cluster.ledger
     for replica in machine.replicas():
-        is_kept = machine.cluster.is_on_cpu(replica) and replica.state is State.READY
-        is_there = not is_kept or machine.cluster.ledger.has_slot(replica.id)
-        for id in replica.devices if is_there else ():
+        if machine.cluster.is_on_cpu(replica) and not ledger.has_slot(replica.id):
+            kept_mib[replica.first_device] += ledger.charge_of(replica.id).memory_mib
+            continue
+        for id in replica.devices:
             there.setdefault(id, []).append(replica)
     cordons = machine.cordons()
     return [
@@ -151,7 +155,8 @@ def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
             device,
             there.get(device.id, []),
             cordons.get(device.id, ""),
-            machine.cluster.ledger,
+            kept_mib[device.id],
+            ledger,
             gpus,
         )
         for device in machine.devices.values()
@@ -159,10 +164,15 @@ def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
 
 
 def _occupancy(
-    device: Device, replicas: list[Replica], cordon: str, ledger: Ledger, gpus: Gpus
+    device: Device,
+    replicas: list[Replica],
+    cordon: str,
+    kept_mib: float,
+    ledger: Ledger,
+    gpus: Gpus,
 ) -> Occupancy:
     state, reason = _state(replicas, cordon)
-    charged_mib = sum(ledger.charge_of(replica.id).memory_mib for replica in replicas)
+    charged_mib = kept_mib + sum(ledger.charge_of(replica.id).memory_mib for replica in replicas)
     ids = tuple(replica.id for replica in replicas)
     view = gpus.view(device.id)
     stuck_mib = sum(ledger.charge_of(one.id).memory_mib for one in replicas if _is_stuck(one))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import Final
 
@@ -15,7 +16,6 @@ from pool_manager.core.ledger import Need, Reservation, StandingClaim
 from pool_manager.core.placement import (
     EvictionPlan,
     claimed_devices,
-    kept_devices,
     plan_eviction,
 )
 from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
@@ -401,21 +401,27 @@ class Evictor:
         """Make the standing claim for a pool whose replicas take several devices.
 
         (1) There is one in the cluster: that of the pool that has waited longest.
-        (2) It stays on its devices while they can be cleared: nothing there is kept by a `min`, or
-            by a release that fails.
+        (2) It stays on its devices while they can be cleared: no release fails there, and each
+            other pool has its `min` without its replicas there.
         (3) Else it is made anew.
         """
         cluster, ledger, claim = self._cluster, self._cluster.ledger, self._cluster.ledger.claim
         turn = need.unserved_since_s, pool.key
         if claim is not None and (claim.since_s, claim.pool) < turn:  # (1)
             return
-        avoided = set(kept_devices(need, ledger, cluster.keepers(pool)))
-        for one in cluster.replicas():
-            if one.state is State.RELEASING and not one.is_leaving:
-                avoided.update(one.devices)
+        stuck = (one for one in cluster.replicas() if one.is_stuck)
+        avoided = {device for one in (*stuck, *self._kept(pool)) for device in one.devices}
         if claim is None or claim.pool != pool.key or not avoided.isdisjoint(claim.devices):  # (2)
             devices = claimed_devices(need, ledger, avoided)  # (3)
             ledger.claim = StandingClaim(pool.key, devices, turn[0]) if devices else None
+
+    def _kept(self, pool: Pool) -> Iterator[Replica]:
+        """Yield as many replicas of each other pool as its `min` keeps, the oldest ones."""
+        for key in self._cluster.live:
+            other = self._cluster.pools[key]
+            if other is not pool and other.spec.min:
+                there = (one for one in other.replicas.values() if other.counts(one))
+                yield from islice(there, other.spec.min)
 
     def _fitting(self, devices: tuple[str, ...], need: Need) -> tuple[str, ...]:
         """Return as many of these devices as the need takes, if it may have each of them, else

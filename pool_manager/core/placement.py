@@ -28,7 +28,7 @@ comes first however far it is; one that must receive more than 3 GB at 100 MB/s 
 STAY_S: Final = 60.0
 """Time over which the price of a start is spread when it is compared with the costs of victims,
 which are seconds of cold starts per second: a started replica usually stays for longer."""
-BRANCHES_MAX: Final = 256
+BRANCHES_MAX: Final = 64
 """Sets of victims on one host that are looked at until one keeps the `min` of all pools."""
 HOSTS_MAX: Final = 8
 """Hosts named in the reason of a missing place."""

@@ -429,10 +429,14 @@ class Replica:
     def is_leaving(self) -> bool:
         """Whether it will be gone soon, unless it refuses. False after a failed release, which may
         keep failing for ever."""
-        is_stuck = self.deadline_s < float("inf")
         is_draining = self.state is State.DRAINING and not self.is_revoked
-        is_ending = is_draining or (self.state is State.RELEASING and not is_stuck)
+        is_ending = is_draining or (self.state is State.RELEASING and not self.is_stuck)
         return is_ending and not self.is_unknown
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its release has failed: it is tried again at its time limit."""
+        return self.state is State.RELEASING and self.deadline_s < inf
 
     @property
     def is_coming(self) -> bool:

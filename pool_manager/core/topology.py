@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Final, NamedTuple
 
 from pool_manager.core.state import Device
@@ -16,6 +16,12 @@ NUMA_S: Final = 5.0
 """Price of a set of GPUs on several NUMA nodes, in seconds of start."""
 UNKNOWN: Final = len(Ancestor) * 10
 """Distance of two GPUs of which the driver reports no common ancestor: farther than any other."""
+
+
+ISLANDS_MAX: Final = 32
+"""Max islands of a host. Boards of eight GPUs have up to 15."""
+LINKED_MAX: Final = 32
+"""Max GPUs of a host whose connections are looked at; those of a host with more do not count."""
 
 
 class Clearing(NamedTuple):
@@ -47,7 +53,7 @@ class Topology:
 
     `islands` are sets of GPUs that are close to each other, without repetition: those with NVLink
     between all of them, those below a common ancestor, and all. A search for a set looks into each
-    island, so it needs no more than `2 x devices` of them.
+    island, so there are ISLANDS_MAX at most.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
@@ -55,18 +61,19 @@ class Topology:
         self.order = tuple(one.id for one in there)
         self._position = {id: at for at, id in enumerate(self.order)}
         self._links: dict[tuple[str, str], Link] = {}
-        for link in (link for one in there for link in one.links):
+        is_small = len(there) <= LINKED_MAX
+        for link in (link for one in there for link in one.links if is_small):
             self._links[link.first, link.second] = self._links[link.second, link.first] = link
         by_nvlink = [self._nvlinked(id) for id in self.order]
-        by_ancestor = [
-            self._within(id, level) for level in (*Ancestor, UNKNOWN) for id in self.order
-        ]
-        self.islands = tuple(dict.fromkeys((*by_nvlink, *by_ancestor)))
+        by_ancestor = [self._within(id, level) for level in Ancestor for id in self.order]
+        several = (one for one in (*by_nvlink, *by_ancestor) if len(one) > 1)
+        found = islice(dict.fromkeys(several), ISLANDS_MAX - 1)
+        self.islands = tuple(dict.fromkeys((*found, self.order)))
         self._largest_nvlinked = max(map(len, by_nvlink), default=0)
-        # Of several islands of a device the last one here counts: the smallest, then the nearest.
-        several = [one for one in reversed(self.islands) if len(one) > 1]
-        several.sort(key=len, reverse=True)
-        self._island_of = {id: island for island in several for id in island}
+        self._island_of: dict[str, tuple[str, ...]] = {}
+        for island in sorted(self.islands, key=len):  # of equal ones the nearest is first
+            for id in island:
+                self._island_of.setdefault(id, island)
 
     def sorted(self, devices: Iterable[str]) -> tuple[str, ...]:
         """Return devices of this host in the order of their PCI addresses."""
@@ -81,7 +88,7 @@ class Topology:
         return NO_NVLINK_S * lacks_nvlink + NUMA_S * crosses_nodes
 
     def island_of(self, device: str) -> tuple[str, ...]:
-        """Return the smallest island of several GPUs that a device is in, () if there is none."""
+        """Return the smallest island that a device is in, () for another device than a GPU."""
         return self._island_of.get(device, ())
 
     def choose(self, clearings: Iterable[Clearing], count: int, per_cost_s: float) -> Choice | None:

@@ -51,8 +51,9 @@ class ReplicaRow(msgspec.Struct):
 
 
 class DeviceRow(msgspec.Struct):
-    """A device. `charged_mib`: memory of its replicas; `used_mib`: of all processes on the GPU;
-    `busy`: share of the last seconds in which a model ran. Null means unknown."""
+    """A device. `charged_mib`: memory of its replicas, and of those kept without a CPU slot that
+    ran here last; `used_mib`: of all processes on the GPU; `busy`: share of the last seconds in
+    which a model ran. Null means unknown."""
 
     id: str
     host: str

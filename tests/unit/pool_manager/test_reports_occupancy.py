@@ -63,6 +63,19 @@ def test_a_device_is_free_taken_or_quarantined() -> None:
     assert (shown[gpu].state, shown[gpu].reason) == ("quarantined", "r1: GPU-a still shows pid 7")
 
 
+def test_the_memory_of_kept_replicas_is_that_of_the_slot_they_had() -> None:
+    """They are not on it: it is free. All slots together show what the bank has charged."""
+    play = Play(PoolSpec("default/a@1"), PoolSpec("default/b@1"), devices=[CPU])
+    play.warm(a="r1", b="r2")
+
+    (idle,) = occupancies(play.machine, OneGpu())
+    assert (idle.state, idle.replicas, idle.charged_mib) == ("free", (), 160.0)
+
+    play.run(a=1)
+    (busy,) = occupancies(play.machine, OneGpu())
+    assert (busy.state, busy.replicas, busy.charged_mib) == ("taken", ("r1",), 160.0)
+
+
 class Shows(NoGpus):
     """Sees every device with so much in use, of which 100 MiB are foreign."""
 

@@ -23,6 +23,7 @@ from pool_manager.core.placement import (
 )
 from pool_manager.core.state import Device, PoolSpec, State
 from registry.exchange import Load
+from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.gpus import Ancestor, Link
 from tests.support.play import Play
 
@@ -33,8 +34,8 @@ HELD = Load(1, 0, 0.0)
 
 def gpus(count: int, memory_mib: float = 10_000.0, host: str = "") -> list[Device]:
     prefix = f"{host}/" if host else ""
-    where = {"host": host} if host else {}
-    return [Device(f"{prefix}g{n}", "cuda", memory_mib, **where) for n in range(count)]
+    where = host or LOCAL_HOST
+    return [Device(f"{prefix}g{n}", "cuda", memory_mib, host=where) for n in range(count)]
 
 
 def gang(key: str = A, count: int = 2, **settings: Any) -> PoolSpec:
@@ -315,6 +316,7 @@ def test_a_gang_without_a_plan_claims_its_devices() -> None:
     waits for longer does. The gang starts when the trial is over, and the claim ends."""
     play = blocked_gang()
     since_s = play.pool("a").unserved_since_s
+    assert since_s is not None
 
     assert claim(play) == StandingClaim(A, ("g0", "g1"), since_s)
     assert launched(play.demand(a=1, b=1)) == []
@@ -439,6 +441,28 @@ def test_a_claim_that_cannot_be_cleared_is_made_anew_or_ends() -> None:
         "needs 2 free GPUs of one host, at most 0 are free"
         " (2 in all, 1 of them kept by the min of other functions)"
     )
+
+
+def test_a_claim_leaves_each_pool_its_min() -> None:
+    """Of three replicas of a function that keeps two, it counts on one."""
+    play = Play(
+        PoolSpec(B, min=3, max=3),
+        PoolSpec(TRIAL, role="trial", device_kind="cuda"),
+        gang(),
+        devices=gpus(4),
+    )
+    play.demand()
+    play.on(events.PoolDefined(PoolSpec(B, min=2, max=3)))
+    play.ready("r1", "r2", "r3", "r4")
+    on = {one.devices[0]: one.pool for one in play.machine.replicas()}
+    assert sorted(on.values()) == [B, B, B, TRIAL]
+    load = {"in_flight": {"b": 30}, "queued": {"a": 1}}
+    play.hear_all(1.0, **load)
+    play.hear_all(PREEMPT_AFTER_S, **load)
+    found = claim(play)
+
+    assert found is not None
+    assert sorted(on[device] for device in found.devices) == [B, TRIAL]
 
 
 def test_a_plan_moves_the_claim() -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from pool_manager.core.state import Device
-from pool_manager.core.topology import NO_NVLINK_S, NUMA_S, Clearing, Topology, grouped
+from pool_manager.core.topology import ISLANDS_MAX, NO_NVLINK_S, NUMA_S, Clearing, Topology, grouped
 from runtime_image.contract.gpus import Ancestor, Link
 
 STAY_S = 60.0
@@ -52,7 +52,15 @@ def test_devices_are_in_the_order_of_their_pci_addresses() -> None:
     assert Topology(devices).order == ("c", "b", "a")
     assert Topology(devices).sorted({"a", "c"}) == ("c", "a")
     assert Topology(Device(one, "cuda") for one in "ba").order == ("a", "b")
-    assert Topology([]).islands == ()
+    assert Topology([]).islands == ((),)
+
+
+def test_hosts_with_very_many_gpus_have_few_islands() -> None:
+    """Whatever connections a host reports, a decision stays short."""
+    pairs = {(n, n + 1) for n in range(32)}
+
+    assert len(board(32, pairs).islands) == ISLANDS_MAX
+    assert board(33, pairs).islands == (tuple(f"g{n}" for n in range(33)),)
 
 
 def test_the_lowest_addresses_win_where_nothing_is_known() -> None:
