@@ -131,6 +131,29 @@ def test_a_server_has_all_of_its_gpus(tmp_path: Path, count: int) -> None:
     assert (function["device"]["kind"], function["device"]["count"]) == ("cuda", count)
 
 
+def test_a_second_counts_on_each_gpu(tmp_path: Path) -> None:
+    """The time of a replica is counted on each of its GPUs, and a function has their sum in its
+    timeline and in its cost."""
+    with box(tmp_path) as (server, _):
+        deploy(server, "llm", "--gpus", "2")
+        get(server, "/fn/llm/")
+        devices = held(server)
+        server.stop()
+        server.start()
+        timeline = get(server, "/admin/v1/timeline?hours=24")
+        costs = get(server, "/admin/v1/cost?by=function")["items"]
+
+    on_each = {one["id"]: one["waking_s"] for one in timeline["devices"]}
+    (function,) = timeline["functions"]
+    (cost,) = (one for one in costs if one["function"] == "llm")
+    assert on_each.keys() == devices.keys()
+    assert len(set(on_each.values())) == 1
+    assert function["waking_s"] == pytest.approx(sum(on_each.values()), abs=0.01)
+    assert function["waking_s"] > 0
+    spent_s = cost["waking_s"] + cost["idle_s"] + cost["busy_s"]
+    assert cost["held_s"] == pytest.approx(spent_s, abs=0.2)
+
+
 def test_a_handler_has_all_of_its_gpus(tmp_path: Path) -> None:
     """A handler without a model sees them as a server does. It has the host's network, in which
     NCCL finds an interface by itself. Its file names the number of GPUs alone."""
