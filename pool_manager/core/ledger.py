@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from pool_manager.core.gpus.topology import Topology
 from pool_manager.core.hosts import HostRecord
 from pool_manager.core.state import Device
-from pool_manager.core.topology import Topology
 from registry.builds import DeviceType
 
 RESERVE_MIB = 256.0
