@@ -459,7 +459,8 @@ class Cluster:
         found: dict[str, dict[str, str]] = {}
         for key in self.live:
             other = self.pools[key]
-            if other is not pool and 0 < other.staying() <= other.spec.min:
+            # Few have a `min`: the replicas of the others need not be counted.
+            if other is not pool and other.spec.min and 0 < other.staying() <= other.spec.min:
                 for id, one in other.replicas.items():
                     for bank in self.ledger.charge_of(id).banks if other.counts(one) else ():
                         found.setdefault(bank, {})[id] = key.partition("@")[0]
