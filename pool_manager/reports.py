@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -141,7 +141,7 @@ def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
     """Return the occupancy of every device, in the machine's order. A replica that is kept without
     a CPU slot is on none; its memory is that of the slot that it had last."""
     there: dict[str, list[Replica]] = {}
-    kept_mib = Counter[str]()
+    kept_mib = defaultdict[str, float](float)
     ledger = machine.cluster.ledger
     for replica in machine.replicas():
         if machine.cluster.is_on_cpu(replica) and not ledger.has_slot(replica.id):

@@ -431,13 +431,13 @@ class Cluster:
     def need(self, pool: Pool) -> Need:
         """Return the resources that one more replica of a pool needs."""
         spec, since_s = pool.spec, pool.unserved_since_s
-        is_gang = spec.is_gang
+        count = 1 if spec.role == "build" else spec.count
         return Need(
             pool.key,
             spec.device_kind,
-            1.0 if spec.role == "build" or is_gang else spec.share,
+            1.0 if spec.role == "build" or count > 1 else spec.share,
             pool.memory_mib,
-            takes_rest=spec.role == "trial" and not is_gang,
+            takes_rest=spec.role == "trial" and count == 1,
             labels=spec.labels,
             driver=spec.driver,
             files=spec.files,
@@ -445,7 +445,7 @@ class Cluster:
             image=spec.image,
             spread_from=self._spread_from(pool),
             device_type=spec.device_type,
-            count=spec.count if is_gang else 1,
+            count=count,
             unserved_since_s=inf if since_s is None else since_s,
         )
 
@@ -459,7 +459,8 @@ class Cluster:
         found: dict[str, dict[str, str]] = {}
         for key in self.live:
             other = self.pools[key]
-            if other is not pool and 0 < other.staying() <= other.spec.min:
+            # Few have a `min`: the replicas of the others need not be counted.
+            if other is not pool and other.spec.min and 0 < other.staying() <= other.spec.min:
                 for id, one in other.replicas.items():
                     for bank in self.ledger.charge_of(id).banks if other.counts(one) else ():
                         found.setdefault(bank, {})[id] = key.partition("@")[0]

@@ -258,7 +258,9 @@ class Evictor:
         """Cancel the pool's reservation, so that what makes room is planned anew. Its standing
         claim stays as long as it may preempt, if `may_claim`."""
         self._cluster.unreserve(pool)
-        if pool.spec.is_gang and not (may_claim and self.may_preempt(pool, now)):
+        if self._cluster.ledger.claim is not None and not (
+            may_claim and self.may_preempt(pool, now)
+        ):
             self._cluster.unclaim(pool)
 
     def block(

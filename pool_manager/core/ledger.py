@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from pool_manager.core.gpus.topology import Topology
 from pool_manager.core.hosts import HostRecord
 from pool_manager.core.state import Device
-from pool_manager.core.topology import Topology
 from registry.builds import DeviceType
 
 RESERVE_MIB = 256.0
@@ -59,7 +59,9 @@ class Need:
         is_kind = self.kind in ("any", device.kind)
         if self.count > 1 and (device.kind != "cuda" or device.is_slice):
             return False
-        return is_there and is_kind and self.device_type in (None, device.type)
+        # The type of a device is made anew each time: it is asked for only where it matters.
+        is_type = self.device_type is None or self.device_type == device.type
+        return is_there and is_kind and is_type
 
 
 @dataclass(frozen=True, slots=True)

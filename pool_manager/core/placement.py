@@ -9,9 +9,9 @@ from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from pool_manager.core.candidates import CandidateTable
+from pool_manager.core.gpus.topology import Choice, Clearing, Topology, grouped
 from pool_manager.core.hosts import HostRecord
 from pool_manager.core.ledger import RESERVE_MIB, SHARE_SLACK, DeviceGroup, Ledger, Need
-from pool_manager.core.topology import Choice, Clearing, Topology, grouped
 
 ROUND_TRIPS: Final = 4
 """Round trips between the decision and a replica that loads: its folders and links, the creation

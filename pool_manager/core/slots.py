@@ -45,10 +45,10 @@ class Slots:
             stays paused until it has a slot again.
         """
         cluster, is_more = self._cluster, False
-        there = cluster.on_slots.keys() & keys
         # Most pools on slots run something: set operations pass over them.
-        maybe_free = cluster.demand.idle(there) | (there & cluster.yielding.keys())
-        for key in sorted(maybe_free):  # in this order devices are free for longest
+        idle = cluster.demand.idle(keys) & cluster.on_slots.keys()
+        yielding = keys & cluster.yielding.keys() & cluster.on_slots.keys()
+        for key in sorted(idle | yielding):  # in this order devices are free for longest
             pool, load = cluster.pools[key], cluster.demand.load(key)
             if load.in_flight or (load.queued and not pool.is_making_room):
                 continue

@@ -275,8 +275,8 @@ class PoolSpec:
 
     @property
     def uses_standbys(self) -> bool:
-        """Whether a standby may become one of its replicas."""
-        return not (self.is_server or self.is_gang)
+        """Whether a standby may become one of its replicas, which a build's never is."""
+        return not (self.is_server or self.count > 1)
 
 
 @dataclass(slots=True)

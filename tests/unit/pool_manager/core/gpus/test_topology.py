@@ -7,8 +7,15 @@ import random
 
 import pytest
 
+from pool_manager.core.gpus.topology import (
+    ISLANDS_MAX,
+    NO_NVLINK_S,
+    NUMA_S,
+    Clearing,
+    Topology,
+    grouped,
+)
 from pool_manager.core.state import Device
-from pool_manager.core.topology import ISLANDS_MAX, NO_NVLINK_S, NUMA_S, Clearing, Topology, grouped
 from runtime_image.contract.gpus import Ancestor, Link
 
 STAY_S = 60.0
