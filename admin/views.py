@@ -388,7 +388,7 @@ def _rounded(value: float | None) -> int | None:
 
 def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
     """Return one replica; `since_s` is the start of its state in Unix seconds. A standby belongs to
-    no function yet."""
+    no function yet. `device` is the first one of `devices`."""
     pool = replica.pool.removesuffix(SUFFIX) if replica.role == "build" else replica.pool
     ref = pool.partition("/")[2] if replica.role != "standby" else ""
     return {
@@ -397,6 +397,7 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "function": ref.partition("@")[0],
         "revision": ref,
         "device": replica.first_device,
+        "devices": list(replica.devices),
         "host": replica.host,
         "role": replica.role,
         "state": str(replica.state),

@@ -87,6 +87,33 @@ async def test_changes_show_without_a_reload() -> None:
         assert await view.page.evaluate("() => window.sameDocument")
 
 
+async def test_a_replica_spans_its_gpus() -> None:
+    """Each of its cards has its chip with the place among them; pointing at one marks them all."""
+    async with overview() as (dashboard, view):
+        dashboard.tell(dashboard.world.rest("digits"))
+        dashboard.tell(dashboard.world.wake("digits", gpus=3))
+        chips = view.page.locator(".chip", has_text="digits@1")
+        await chips.nth(2).wait_for()
+        assert [text.split()[1:4] for text in await chips.all_inner_texts()] == [
+            [str(at), "of", "3"] for at in (1, 2, 3)
+        ]
+        assert await view.count(".chip.is-pointed") == 0
+
+        await chips.nth(1).hover()
+        await view.until("() => document.querySelectorAll('.chip.is-pointed').length === 3")
+        await view.page.mouse.move(0, 0)
+        await view.until("() => !document.querySelector('.chip.is-pointed')")
+        await chips.nth(2).locator("a").focus()
+        await view.until("() => document.querySelectorAll('.chip.is-pointed').length === 3")
+        assert await view.faults() == []
+
+        await chips.nth(0).locator("a").click()
+        panel = view.page.get_by_role("region", name="Replicas")
+        await panel.get_by_text("3 GPUs").wait_for()
+        names = panel.get_by_role("list", name="GPUs of this replica")
+        assert await names.get_by_role("listitem").count() == 3
+
+
 async def test_time_runs_down_between_events() -> None:
     """Countdowns advance between events."""
     async with overview() as (dashboard, view):

@@ -30,7 +30,8 @@ class PoolRow(msgspec.Struct):
 
 
 class ReplicaRow(msgspec.Struct):
-    """A replica that is not stopped. A standby has no function yet. `session`: the session that it
+    """A replica that is not stopped. A standby has no function yet. `devices`: ids of its devices;
+    `device` is the first one, "" for none. `session`: the session that it
     serves with, such as "compiled", "" if unknown."""
 
     id: str
@@ -38,6 +39,7 @@ class ReplicaRow(msgspec.Struct):
     function: str
     revision: str
     device: str
+    devices: list[str]
     host: str
     role: Literal["serve", "standby", "trial", "build"]
     state: str

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from gateway.problems import answer, json_answer
+from gateway.problems import json_answer, reply, response_of
 from registry.errors import BadInput, Unknown
 from tests.support.dashboard import details, servers
 from tests.support.dashboard.world import PHASES, Event, World
@@ -110,7 +110,8 @@ class FunctionRoutes:
         self.calls.append((request.content_type, body))
         if b"refuse" in body:
             fields = {"input": "x", "expected": "FP32 of shape [-1, 4]", "got": "shape [1, 3]"}
-            return answer(BadInput("x: expected FP32 of shape [-1, 4], got [1, 3]", detail=fields))
+            error = BadInput("x: expected FP32 of shape [-1, 4], got [1, 3]", detail=fields)
+            return response_of(reply(error))
         timing = WARM
         if line["state"] != "warm":
             timing = await self._wake(name)

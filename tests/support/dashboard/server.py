@@ -15,7 +15,7 @@ from aiohttp import web
 from admin.ui.files import UiPages, read_files
 from gateway.admission.access import Access
 from gateway.http.boundary import ErrorBoundary
-from gateway.problems import answer, json_answer
+from gateway.problems import json_answer, reply, response_of
 from registry.errors import FnError, NoKey, Unknown
 from registry.store.keys import KeyRing
 from registry.tasks import every
@@ -115,7 +115,7 @@ class Dashboard:
                 raise NoKey("the key is unknown")
             return await handler(request)
         except FnError as error:
-            return answer(error)
+            return response_of(reply(error))
 
     async def _session(self, request: web.Request) -> web.Response:
         about = {key: self.world.server[key] for key in ("version", "driver", "workers")}

@@ -201,6 +201,15 @@ def test_a_replica_shows_whose_it_is() -> None:
     json.dumps(shown)
 
 
+def test_a_replica_on_several_gpus_names_them_all() -> None:
+    """Its devices are in the order of its ranks, and its device is the first one."""
+    wide = Replica("r1", "default/llama@1", ("GPU-a", "GPU-b"), "serve", since_s=100.0)
+
+    shown = replica_json(wide, 1700.25)
+
+    assert (shown["device"], shown["devices"]) == ("GPU-a", ["GPU-a", "GPU-b"])
+
+
 def test_a_standby_is_no_functions() -> None:
     """A standby belongs to no function."""
     shown = replica_json(Replica("r1", "standby/cpu", (), "standby", since_s=0.0), 5.0)

@@ -282,6 +282,7 @@ export interface Why {
     number: number;
     replica: string;
     device_kind: string;
+    devices?: string[];
     at_s: number;
     total_ms: number;
     phases: Partial<Record<Phase, number>>;

@@ -64,7 +64,9 @@ export interface Replica {
   pool: string;
   function: string;
   revision: string;
+  /** The first of `devices`. */
   device: string;
+  devices: string[];
   host: string;
   role: "serve" | "trial" | "build" | "standby";
   state: ReplicaState;
@@ -171,6 +173,7 @@ export interface ColdStart {
   number: number;
   replica: string;
   device_kind: string;
+  devices?: string[];
   host?: string;
   at_s: number;
   total_ms: number;
