@@ -40,7 +40,7 @@ class Live(NamedTuple):
     the start of its state (Unix seconds). `ready_in_ms` is 0 if a replica is ready and None if
     unknown. `sleeps_at_s` (Unix seconds) is from the forecast. `response_rate` covers the last
     minute; `first_bytes` is the same of a server function's first bytes. `golden` is the worst
-    verdict of its replicas' golden samples."""
+    verdict of its replicas' golden samples, `trouble` why a ready server does not answer."""
 
     pool: tuple[PoolEndpoints, int, float]
     load: Load
@@ -51,11 +51,13 @@ class Live(NamedTuple):
     forecast: PoolForecast
     sleeps_at_s: float | None
     golden: SampleVerdict
+    trouble: str
 
 
 def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
     """Return one function as `fnctl ls` lists it. `phase` is the phase of a waking function,
-    `awaited` what its server is waited for, None while that is not worth telling."""
+    `awaited` what its server is waited for, None while that is not worth telling. `trouble`: why a
+    ready server does not answer, "" while all do."""
     function, expected, response_rate = deployed.function, live.expected, live.response_rate
     shown, wanted, since_s = live.pool
     return {
@@ -87,6 +89,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "ready_in_ms": _rounded(live.ready_in_ms),
         "created_s": function.created_s,
         "golden": live.golden,
+        "trouble": live.trouble,
     }
 
 
@@ -388,7 +391,8 @@ def _rounded(value: float | None) -> int | None:
 
 def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
     """Return one replica; `since_s` is the start of its state in Unix seconds. A standby belongs to
-    no function yet. `device` is the first one of `devices`."""
+    no function yet. `device` is the first one of `devices`. `trouble`: why its
+    server does not answer, "" while it does."""
     pool = replica.pool.removesuffix(SUFFIX) if replica.role == "build" else replica.pool
     ref = pool.partition("/")[2] if replica.role != "standby" else ""
     return {
@@ -408,4 +412,5 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "memory_mib": round(replica.memory_mib, 1),
         "phases": replica.phases,
         "why": replica.why,
+        "trouble": replica.trouble,
     }

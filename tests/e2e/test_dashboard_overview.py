@@ -114,6 +114,29 @@ async def test_a_replica_spans_its_gpus() -> None:
         assert await names.get_by_role("listitem").count() == 3
 
 
+async def test_a_server_that_does_not_answer_is_in_the_colours_of_failing() -> None:
+    """Its state stays `warm`; its row, its page and its chip show the trouble with the reason."""
+    why = "it refuses connections (connection refused)"
+    async with overview() as (dashboard, view):
+        world = dashboard.world
+        dashboard.tell(world.rest("web"))
+        dashboard.tell(world.warm("web"))
+        (mine,) = [one for one in world.replicas.values() if one["function"] == "web"]
+        dashboard.tell([("replicas", {"items": [{**mine, "trouble": why}]})])
+        dashboard.tell(world.change("web", trouble=why, reason=f"not answering: {why}"))
+
+        row = view.page.locator(ROW, has=view.page.get_by_role("link", name="web", exact=True))
+        await row.locator(".state.failing", has_text="warm 1/").wait_for()
+        await row.locator(".is-trouble", has_text="not answering").wait_for()
+        await view.page.locator(".chip .mark.failing").wait_for()
+        assert await view.faults() == []
+
+        await row.get_by_role("link", name="web", exact=True).click()
+        await view.page.get_by_role("status").locator(".state.failing").first.wait_for()
+        panel = view.page.get_by_role("region", name="Replicas")
+        await panel.locator(".is-trouble", has_text=why).wait_for()
+
+
 async def test_time_runs_down_between_events() -> None:
     """Countdowns advance between events."""
     async with overview() as (dashboard, view):

@@ -106,6 +106,7 @@ class FunctionRow(msgspec.Struct, kw_only=True):
     build: BuildRow | None
     reserved_user: str
     golden: SampleVerdict
+    trouble: str
 
 
 class Quantiles(msgspec.Struct):

@@ -31,8 +31,8 @@ class PoolRow(msgspec.Struct):
 
 class ReplicaRow(msgspec.Struct):
     """A replica that is not stopped. A standby has no function yet. `devices`: ids of its devices;
-    `device` is the first one, "" for none. `session`: the session that it
-    serves with, such as "compiled", "" if unknown."""
+    `device` is the first one, "" for none. `trouble`: why its server does not answer. `session`:
+    the session that it serves with, such as "compiled", "" if unknown."""
 
     id: str
     pool: str
@@ -50,6 +50,7 @@ class ReplicaRow(msgspec.Struct):
     memory_mib: float
     phases: dict[str, float]
     why: str
+    trouble: str
 
 
 class DeviceRow(msgspec.Struct):

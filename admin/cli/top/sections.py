@@ -146,7 +146,8 @@ def _name(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
 
 def _state(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
     state = shown(get(item, "state"))
-    return state, STATES.get(state, "")
+    is_troubled = get(item, "trouble") or get(item, "golden") == "wrong"
+    return state, STATES["failing"] if is_troubled else STATES.get(state, "")
 
 
 def _ready(item: FunctionRow, _context: RowContext) -> tuple[str, str]:

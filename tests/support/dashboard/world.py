@@ -216,6 +216,7 @@ class World:
             "memory_mib": float(self.random.randint(80, 4000)),
             "phases": {},
             "why": "a request waits",
+            "trouble": "",
         }
         self.replicas[replica["id"]] = replica
         self._put(name, "waking", "a request waits", phase="place", wanted=1, held=1)
@@ -347,6 +348,8 @@ class World:
             "sleeps_at_s": None,
             "phase": None,
             "devices": [],
+            "golden": "none",
+            "trouble": "",
         }
 
     def _host(self, name: str, devices: int) -> dict[str, Any]:
@@ -383,7 +386,7 @@ class World:
             "host": host,
             "kind": "cuda" if is_gpu else "cpu",
             "name": ("NVIDIA H100" if at % 2 else "NVIDIA H200") if is_gpu else None,
-            "index": at if is_gpu else None,
+            "index": str(at) if is_gpu else None,
             "capability": "9.0" if is_gpu else None,
             "driver": "580.95" if is_gpu else None,
             "bank": "host" if host == "local" else f"{host}/host",

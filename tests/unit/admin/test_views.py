@@ -50,6 +50,7 @@ def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: A
         "forecast": AT_REST,
         "sleeps_at_s": None,
         "golden": SampleVerdict.NONE,
+        "trouble": "",
     }
     return Live((shown, wanted, since_s), **{**usual, **known})
 

@@ -1,7 +1,7 @@
 import { useMemo } from "react";
 import { PHASES, type Replica } from "../../api/types.ts";
 import { ago, mebibytes, millis, span } from "../../design/format.ts";
-import { StateText } from "../../design/State.tsx";
+import { shownState, StateText } from "../../design/State.tsx";
 import { phaseColour, PhaseBar } from "../../receipts/PhaseBar.tsx";
 import { length_ms, segments, sentence } from "../../receipts/waterfall.ts";
 import { useSecond } from "../../store/clock.ts";
@@ -31,7 +31,7 @@ export function ReplicasPanel({ name }: { name: string }) {
         {replicas.map((replica) => (
           <li key={replica.id}>
             <div className="row-of">
-              <StateText state={replica.state} />
+              <StateText state={shownState(replica)} word={replica.state} />
               <span className="mono">{replica.id}</span>
               {replica.role !== "serve" && <span className="tag">{replica.role}</span>}
               {replica.adopted && <span className="tag">adopted</span>}
@@ -42,6 +42,7 @@ export function ReplicasPanel({ name }: { name: string }) {
               {placeOf(replica)} · limit {replica.limit} · {replica.revision}
             </p>
             {replica.devices.length > 1 && <DeviceNames ids={replica.devices} />}
+            {replica.trouble && <p className="small is-trouble">not answering: {replica.trouble}</p>}
             {replica.why && <p className="small">{replica.why}</p>}
             <Phases replica={replica} />
           </li>

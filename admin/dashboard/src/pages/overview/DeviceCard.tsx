@@ -1,6 +1,6 @@
 import { memo, type ReactNode } from "react";
 import type { Device, Replica } from "../../api/types.ts";
-import { StateMark } from "../../design/State.tsx";
+import { shownState, StateMark } from "../../design/State.tsx";
 import { mebibytes, percent } from "../../design/format.ts";
 import { functionHash } from "../../route/hash.ts";
 import { useDevice, useReplica } from "../../store/hooks.ts";
@@ -20,7 +20,8 @@ export const DeviceCard = memo(function DeviceCard({ id }: { id: string }) {
         <span className="device-name cut" title={device.id}>
           {device.name ?? shortId(device)}
         </span>
-        <span className="muted small cut">{device.name ? shortId(device) : device.kind}</span>
+        {device.index !== null && <span className="muted small device-index">GPU {device.index}</span>}
+        <span className="muted small cut device-id">{device.name ? shortId(device) : device.kind}</span>
         <span className="spread" />
         <Busy share={device.busy} />
       </div>
@@ -73,10 +74,10 @@ const ReplicaChip = memo(function ReplicaChip({ id, device }: { id: string; devi
   const name = replica.function || replica.role;
   const count = replica.devices.length;
   const at = `${replica.devices.indexOf(device) + 1} of ${count}`;
-  const words = `${replica.state}, ${mebibytes(replica.memory_mib)}${count > 1 ? ` on each of ${count} GPUs` : ""}`;
+  const words = `${replica.state}${replica.trouble ? ` but not answering: ${replica.trouble}` : ""}, ${mebibytes(replica.memory_mib)}${count > 1 ? ` on each of ${count} GPUs` : ""}`;
   const inside = (
     <>
-      <StateMark state={replica.state} />
+      <StateMark state={shownState(replica)} />
       <span className="cut">{replica.revision || name}</span>
       {count > 1 && <span className="chip-at">{at}</span>}
       <span className="unseen">{words}</span>

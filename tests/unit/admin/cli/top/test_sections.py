@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from admin.cli.live.state import QUIET_S, LiveState, Placed
-from admin.cli.top.lines import text
+from admin.cli.top.lines import STATES, text
 from admin.cli.top.sections import RowContext, columns, head, row, rows, upcoming
 from tests.support.event_server import beat, device, line, replica, snapshot
 
@@ -114,6 +114,15 @@ def test_a_row_has_what_fits() -> None:
     assert words(text(head(columns(60, 3), ""))) == "NAME STATE READY HELD RATE NEXT"
     assert words(shown(WARM, 100)) == "abc warm 1/4 2 1 41 1.2 ms 8.4 ms ██"
     assert words(shown(WARM, 60)) == "abc warm 1/4 2 41"
+
+
+@pytest.mark.parametrize("fields", [{"trouble": "it refuses connections"}, {"golden": "wrong"}])
+def test_a_server_in_trouble_has_the_colour_of_failing(fields: dict[str, Any]) -> None:
+    """Its state stays what it is."""
+    item = {**WARM, **fields}
+    spans = row(item, columns(120, 3), context(item), False)
+
+    assert [style for word, style in spans if word.strip() == "warm"] == [STATES["failing"]]
 
 
 def test_no_row_is_wider_than_its_screen() -> None:
