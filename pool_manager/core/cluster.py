@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from typing import Any, NamedTuple
 
 from pool_manager.core.demand import DemandTable
@@ -139,6 +141,10 @@ class Cluster:
         self.shapes.pop(spec.key, None)
         if spec.role == "build":
             self.build_pools[spec.key] = None
+        if spec.is_gang:
+            self.ledger.gangs.add(spec.key)
+        else:
+            self.ledger.gangs.discard(spec.key)
         self._functions.setdefault(spec.function or spec.key, set()).add(spec.key)
         return pool
 
@@ -164,6 +170,7 @@ class Cluster:
         self.shapes.pop(pool.key, None)
         self.standby_places.pop(pool.key, None)
         self.build_pools.pop(pool.key, None)
+        self.ledger.gangs.discard(pool.key)
         self.on_slots.pop(pool.key, None)
         self.yielding.pop(pool.key, None)
 
@@ -209,7 +216,7 @@ class Cluster:
         share, known = pool.spec.share, self.ledger.devices.keys() & replica.devices
         if replica.role == "trial" and known:
             share = max(0.0, min(map(self.ledger.free_share, known)))
-        elif replica.role == "build":
+        elif replica.role == "build" or pool.spec.is_gang:
             share = 1.0
         self.ledger.charge(replica.id, replica.devices, share, pool.memory_mib)
         # The devices of a host that has not answered yet are not known.
@@ -316,8 +323,8 @@ class Cluster:
 
     def wakes_by_standby(self, pool: Pool) -> bool:
         """Whether the pool's starting replica was a standby; if none is starting, whether the next
-        one would be. Servers never use standbys."""
-        if pool.spec.is_server:
+        one would be. Servers and replicas on several devices never use standbys."""
+        if not pool.spec.uses_standbys:
             return False
         coming = [one for one in pool.replicas.values() if one.is_coming]
         if coming:
@@ -387,6 +394,12 @@ class Cluster:
             self.ledger.unreserve(pool.reservation)
             pool.reservation = None
 
+    def unclaim(self, pool: Pool) -> None:
+        """End the standing claim if it is the pool's."""
+        claim = self.ledger.claim
+        if claim is not None and claim.pool == pool.key:
+            self.ledger.claim = None
+
     def endpoints(self, pool: Pool, now: float) -> PoolEndpoints:
         """Return the endpoints of a pool as gateways see them; data sockets are filled in later."""
         load = self.demand.load(pool.key)
@@ -417,13 +430,14 @@ class Cluster:
 
     def need(self, pool: Pool) -> Need:
         """Return the resources that one more replica of a pool needs."""
-        spec = pool.spec
+        spec, since_s = pool.spec, pool.unserved_since_s
+        is_gang = spec.is_gang
         return Need(
             pool.key,
             spec.device_kind,
-            1.0 if spec.role == "build" else spec.share,
+            1.0 if spec.role == "build" or is_gang else spec.share,
             pool.memory_mib,
-            takes_rest=spec.role == "trial",
+            takes_rest=spec.role == "trial" and not is_gang,
             labels=spec.labels,
             driver=spec.driver,
             files=spec.files,
@@ -431,6 +445,8 @@ class Cluster:
             image=spec.image,
             spread_from=self._spread_from(pool),
             device_type=spec.device_type,
+            count=spec.count if is_gang else 1,
+            unserved_since_s=inf if since_s is None else since_s,
         )
 
     def slot_need(self, pool: Pool, replica: Replica) -> Need:
@@ -451,13 +467,16 @@ class Cluster:
 
     def suitable(self, pool: Pool) -> list[Device]:
         """Return the devices that replicas of a pool may ever be on: of its kind, large enough, on
-        a host with its labels and driver, which may be closed."""
+        a host with its labels and driver, which may be closed and has as many as a replica
+        takes."""
         need, ledger = self.need(pool), self.ledger
-        return [
+        able = [
             one
             for one in ledger.devices.values()
             if need.takes(one) and ledger.suits(one.host, need) and ledger.can_hold(one.id, need)
         ]
+        there = Counter(one.host for one in able)
+        return [one for one in able if there[one.host] >= need.count]
 
     def _spread_from(self, pool: Pool) -> tuple[str, ...]:
         """Return the hosts of the function's replicas, once per replica; none if it does not prefer

@@ -35,6 +35,8 @@ class Cordons:
             reservation = ledger.reservations.get(device)
             if reservation is not None:
                 self._cluster.unreserve(self._cluster.pools[reservation.need.pool])
+            if ledger.claim is not None and device in ledger.claim.devices:
+                ledger.claim = None
             # A device that fell off the bus is gone until DeviceBack.
             was_gone = device in ledger.cordons and ledger.cordons[device].is_gone
             ledger.cordon(device, Cordon(event.reason, event.is_gone or was_gone))
@@ -83,7 +85,7 @@ class Cordons:
     def _has_lost_hosts(self, need: Need) -> bool:
         """Whether no host can take a need, while one that drains or is gone might."""
         ledger = self._cluster.ledger
-        if ledger.fleet(need).devices:
+        if ledger.fleet(need).on_one_host >= need.count:
             return False
         lost = {one.name for one in ledger.hosts.values() if one.state in LOST}
         return any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Final
@@ -10,8 +11,13 @@ from typing import Final
 from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.cluster import Cluster, IdleShape
 from pool_manager.core.commands import Command, Note
-from pool_manager.core.ledger import Need, Reservation
-from pool_manager.core.placement import EvictionPlan, plan_eviction
+from pool_manager.core.ledger import Need, Reservation, StandingClaim
+from pool_manager.core.placement import (
+    EvictionPlan,
+    claimed_devices,
+    kept_devices,
+    plan_eviction,
+)
 from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
 from pool_manager.core.replicas import GAVE_WAY, ReplicaLifecycle
 from pool_manager.core.state import Replica, State
@@ -239,12 +245,21 @@ class Evictor:
             self.due_s = at_s
 
     def unblock(self, pool: Pool) -> None:
-        """Cancel the pool's reservation and wait: it needs no device any more, or has one."""
+        """Cancel the pool's reservation, claim and wait: it needs no device any more, or has
+        one."""
         self._cluster.unreserve(pool)
+        self._cluster.unclaim(pool)
         pool.blocked = ""
         pool.kept_by = ()
         pool.asked = ()
         self._cluster.blocked.discard(pool.key)
+
+    def replan(self, pool: Pool, now: float, *, may_claim: bool) -> None:
+        """Cancel the pool's reservation, so that what makes room is planned anew. Its standing
+        claim stays as long as it may preempt, if `may_claim`."""
+        self._cluster.unreserve(pool)
+        if pool.spec.is_gang and not (may_claim and self.may_preempt(pool, now)):
+            self._cluster.unclaim(pool)
 
     def block(
         self, pool: Pool, reason: str, commands: list[Command], kept_by: Iterable[str] = ()
@@ -269,8 +284,8 @@ class Evictor:
 
     def reusable_standbys(self, pool: Pool) -> tuple[str, ...]:
         """Return the standbys that would become the new replica, one per device. The memory that
-        they are charged is available to it. Servers never use standbys."""
-        if pool.spec.is_server:
+        they are charged is available to it; none if it uses no standbys."""
+        if not pool.spec.uses_standbys:
             return ()
         return tuple(standby.id for standby in self._cluster.next_standbys())
 
@@ -353,23 +368,61 @@ class Evictor:
         if victim.is_hung(now):
             devices = self._fitting(victim.devices, need)
             self._cluster.unreserve(pool)
-            pool.reservation = Reservation(need, devices, (victim.id,), now)
-            self._cluster.ledger.reserve(pool.reservation)
+            self._hold(pool, need, devices, (victim.id,), now)
             self._replicas.end_condemned(victim, now, commands)
         self.block(pool, f"waits for the place of {victim.id}, which {victim.why}", commands)
         return True
 
     def reserve(self, pool: Pool, need: Need, now: float) -> None:
-        """Reserve the device whose replicas will be past their residency first."""
+        """Reserve the devices whose replicas will be past their residency first. If there are too
+        few for a need of several, make the standing claim."""
         plan = self.plan(pool, need, self.candidates.eventual, None, now)
         if plan is not None:
-            pool.reservation = Reservation(need, plan.devices, plan.victims, now)
-            self._cluster.ledger.reserve(pool.reservation)
+            self._hold(pool, need, plan.devices, plan.victims, now)
+        elif need.count > 1:
+            self._claim(pool, need)
+
+    def _hold(
+        self,
+        pool: Pool,
+        need: Need,
+        devices: tuple[str, ...],
+        victims: tuple[str, ...],
+        now: float,
+    ) -> None:
+        """Reserve devices for a pool. Its standing claim is on the same ones from now on."""
+        ledger = self._cluster.ledger
+        pool.reservation = Reservation(need, devices, victims, now)
+        ledger.reserve(pool.reservation)
+        if devices and ledger.claim is not None and ledger.claim.pool == pool.key:
+            ledger.claim = replace(ledger.claim, devices=devices)
+
+    def _claim(self, pool: Pool, need: Need) -> None:
+        """Make the standing claim for a pool whose replicas take several devices.
+
+        (1) There is one in the cluster: that of the pool that has waited longest.
+        (2) It stays on its devices while they can be cleared: nothing there is kept by a `min`, or
+            by a release that fails.
+        (3) Else it is made anew.
+        """
+        cluster, ledger, claim = self._cluster, self._cluster.ledger, self._cluster.ledger.claim
+        turn = need.unserved_since_s, pool.key
+        if claim is not None and (claim.since_s, claim.pool) < turn:  # (1)
+            return
+        avoided = set(kept_devices(need, ledger, cluster.keepers(pool)))
+        for one in cluster.replicas():
+            if one.state is State.RELEASING and not one.is_leaving:
+                avoided.update(one.devices)
+        if claim is None or claim.pool != pool.key or not avoided.isdisjoint(claim.devices):  # (2)
+            devices = claimed_devices(need, ledger, avoided)  # (3)
+            ledger.claim = StandingClaim(pool.key, devices, turn[0]) if devices else None
 
     def _fitting(self, devices: tuple[str, ...], need: Need) -> tuple[str, ...]:
-        """Return these devices if the need may have each of them, else none."""
-        ledger = self._cluster.ledger
-        return devices if all(ledger.fits_kind(one, need) for one in devices) else ()
+        """Return as many of these devices as the need takes, if it may have each of them, else
+        none."""
+        chosen = devices[: need.count]
+        is_able = all(self._cluster.ledger.fits_kind(one, need) for one in chosen)
+        return chosen if is_able and len(chosen) == need.count else ()
 
     def execute(
         self,
@@ -384,8 +437,7 @@ class Evictor:
         to yield a CPU slot. With `if_idle_s` they may refuse. Otherwise busy servers are drained
         softly."""
         victims = (*plan.victims, *plan.paused)
-        pool.reservation = Reservation(need, plan.devices, victims, now)
-        self._cluster.ledger.reserve(pool.reservation)
+        self._hold(pool, need, plan.devices, victims, now)
         names, softly_s = set(), 0.0
         for victim in self._found(plan.victims):
             spec = self._cluster.pools[victim.pool].spec

@@ -248,8 +248,11 @@ class HostLifecycle:
             self._cluster.ledger.open_host(record.name)
 
     def _unreserve(self, host: str) -> None:
-        for reservation in self._cluster.ledger.reserved_on(host):
+        ledger = self._cluster.ledger
+        for reservation in ledger.reserved_on(host):
             self._cluster.unreserve(self._cluster.pools[reservation.need.pool])
+        if ledger.claim is not None and ledger.devices[ledger.claim.devices[0]].host == host:
+            ledger.claim = None
 
     def _affected(self, host: str) -> set[str]:
         """Return the pools of a host's replicas and standbys, and those that wait for a device."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from pool_manager.core.hosts import HostRecord
 from pool_manager.core.state import Device
+from pool_manager.core.topology import Topology
 from registry.builds import DeviceType
 
 RESERVE_MIB = 256.0
@@ -43,12 +46,17 @@ class Need:
     host: str = ""
     """The only host whose devices will do, "" for any."""
     count: int = 1
-    """Number of devices, all of one host; `share` and `memory_mib` are those of each."""
+    """Number of devices, all of one host; `share` and `memory_mib` are those of each. Several are
+    whole GPUs, never MIG slices."""
+    unserved_since_s: float = inf
+    """Since when calls of the pool wait and no replica can serve them; infinite if none wait."""
 
     def takes(self, device: Device) -> bool:
         """Whether a device is of the kind and type, on the host."""
         is_there = self.host in ("", device.host)
         is_kind = self.kind in ("any", device.kind)
+        if self.count > 1 and (device.kind != "cuda" or device.is_slice):
+            return False
         return is_there and is_kind and self.device_type in (None, device.type)
 
 
@@ -82,6 +90,24 @@ class Reservation:
     """When the devices were reserved."""
 
 
+@dataclass(frozen=True, slots=True)
+class StandingClaim:
+    """Devices on which pools whose calls began to wait later get nothing new, until the pool that
+    claims them has several devices at once."""
+
+    pool: str
+    devices: tuple[str, ...]
+    """Ids of the devices, all of one host."""
+    since_s: float
+    """Since when its calls wait."""
+
+    def bars(self, device: str, need: Need) -> bool:
+        """Whether a need may not have a device because of the claim."""
+        if device not in self.devices or need.pool == self.pool:
+            return False
+        return (need.unserved_since_s, need.pool) > (self.since_s, self.pool)
+
+
 class Cordon(NamedTuple):
     """Why a device gets no replicas, and whether it is gone (its replicas are then useless)."""
 
@@ -90,11 +116,14 @@ class Cordon(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Number of usable devices of a kind, and the memory of the largest. That is infinite if one of
-    them has memory that is not accounted."""
+    """Usable devices of a kind on all hosts."""
 
     devices: int
+    """Their number."""
     largest_mib: float
+    """Memory of the largest; infinite if one of them has memory that is not accounted."""
+    on_one_host: int
+    """Number on the host that has most of them."""
 
 
 @dataclass(slots=True)
@@ -113,8 +142,9 @@ class DeviceGroup:
     free_share: float = 1.0
 
 
-HostWish = tuple[str, str, DeviceType | None, tuple[tuple[str, str], ...], str, bool]
-"""Host, kind and type of device, labels and driver of a need, and whether closed hosts count."""
+HostWish = tuple[str, str, DeviceType | None, bool, tuple[tuple[str, str], ...], str, bool]
+"""Host, kind and type of device, whether it is one of several, labels and driver of a need, and
+whether closed hosts count."""
 
 
 class Ledger:
@@ -122,7 +152,8 @@ class Ledger:
 
     `hosts` has the records of hosts: labels, driver, link, files. A host without a record has no
     labels and is as near as the local one. `closed` has the hosts where nothing may be placed, with
-    reasons. `has_one_host`: all devices are on the same host.
+    reasons. `has_one_host`: all devices are on the same host. `claim` is the standing claim of one
+    pool, `gangs` has the pools whose replicas take several devices.
     """
 
     def __init__(self, devices: Iterable[Device]) -> None:
@@ -131,6 +162,8 @@ class Ledger:
         self.cordons: dict[str, Cordon] = {}
         self.hosts: dict[str, HostRecord] = {}
         self.closed: dict[str, str] = {}
+        self.claim: StandingClaim | None = None
+        self.gangs: set[str] = set()
         self._charges: dict[str, Charge] = {}
         self._on: dict[str, dict[str, Charge]] = {}
         self._in: dict[str, dict[str, Charge]] = {}
@@ -148,6 +181,7 @@ class Ledger:
         self.has_one_host = True
         self._fleets: dict[HostWish, Fleet] = {}
         self._refusing: dict[HostWish, list[str]] = {}
+        self._topologies: dict[str, Topology] = {}
         self.add_devices(devices)
 
     def add_devices(self, devices: Iterable[Device]) -> None:
@@ -179,6 +213,7 @@ class Ledger:
     def _recount_devices(self) -> None:
         """Build the indexes anew. Hosts change rarely."""
         self.forget_fleets()
+        self._topologies.clear()
         self._sizes, self._banks, self._groups, self._with_empty = {}, {}, {}, {}
         for number, device in enumerate(self.devices.values()):
             self._sizes[device.bank] = max(device.memory_mib, self._sizes.get(device.bank, 0.0))
@@ -391,7 +426,8 @@ class Ledger:
     def refusing(self, need: Need) -> list[str]:
         """Return the hosts that do not admit the need although they have devices of the kind, or
         may have some, as their devices are not known yet; cached as `fleet` is."""
-        key = need.host, need.kind, need.device_type, need.labels, need.driver, False
+        is_one = need.count == 1
+        key = need.host, need.kind, need.device_type, is_one, need.labels, need.driver, False
         if key not in self._refusing:
             there = [host for host, kind in self._groups if need.kind in ("any", kind)]
             known = {host for host, _ in self._groups}
@@ -399,6 +435,14 @@ class Ledger:
             hosts = dict.fromkeys(host for host in there if not self.admits(host, need))
             self._refusing[key] = list(hosts | dict.fromkeys(untold))
         return self._refusing[key]
+
+    def topology(self, host: str) -> Topology:
+        """Return the GPUs of a host, slices left out."""
+        if host not in self._topologies:
+            there = self._groups.get((host, "cuda"), DeviceGroup(host, "cuda")).devices
+            whole = [one for id in there if not (one := self.devices[id]).is_slice]
+            self._topologies[host] = Topology(whole)
+        return self._topologies[host]
 
     def devices_of(self, bank: str) -> list[str]:
         """Return the devices of a memory bank by id."""
@@ -413,17 +457,19 @@ class Ledger:
         on a host that admits it; with `is_closed_counted`, also on closed hosts that suit it.
         Cached until devices, cordons or hosts change."""
         key = (
-            *(need.host, need.kind, need.device_type),
+            *(need.host, need.kind, need.device_type, need.count == 1),
             *(need.labels, need.driver, is_closed_counted),
         )
         if key not in self._fleets:
-            sizes = [
-                device.memory_mib
+            there = [
+                device
                 for device in self.devices.values()
                 if self.counts(device.id, need, is_closed_counted=is_closed_counted)
             ]
-            largest = max(sizes) if sizes and all(sizes) else float("inf")
-            self._fleets[key] = Fleet(len(sizes), largest)
+            sizes = [device.memory_mib for device in there]
+            largest = max(sizes) if sizes and all(sizes) else inf
+            by_host = Counter(device.host for device in there)
+            self._fleets[key] = Fleet(len(sizes), largest, max(by_host.values(), default=0))
         return self._fleets[key]
 
     def counts(self, device: str, need: Need, *, is_closed_counted: bool = False) -> bool:
@@ -457,12 +503,15 @@ class Ledger:
         )
 
     def fits_kind(self, device: str, need: Need) -> bool:
-        """Whether a device is of the right kind, not cordoned, not reserved for another pool, and
-        on a host that admits the need."""
+        """Whether a device is of the right kind, not cordoned, not reserved for another pool, not
+        claimed by one that has waited longer, and on a host that admits the need."""
         if device in self.cordons:
             return False
         reservation = self.reservations.get(device)
-        if reservation is not None and reservation.need.pool != need.pool:
+        if reservation is None:
+            if self.claim is not None and self.claim.bars(device, need):
+                return False
+        elif reservation.need.pool != need.pool:
             return False
         known = self.devices[device]
         return need.takes(known) and self.admits(known.host, need)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from heapq import merge
+from heapq import heappop, heappush, merge
+from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from pool_manager.core.candidates import CandidateTable
 from pool_manager.core.hosts import HostRecord
 from pool_manager.core.ledger import RESERVE_MIB, SHARE_SLACK, DeviceGroup, Ledger, Need
+from pool_manager.core.topology import Choice, Clearing, Topology, grouped
 
 ROUND_TRIPS: Final = 4
 """Round trips between the decision and a replica that loads: its folders and links, the creation
@@ -26,6 +28,8 @@ comes first however far it is; one that must receive more than 3 GB at 100 MB/s 
 STAY_S: Final = 60.0
 """Time over which the price of a start is spread when it is compared with the costs of victims,
 which are seconds of cold starts per second: a started replica usually stays for longer."""
+BRANCHES_MAX: Final = 256
+"""Sets of victims on one host that are looked at until one keeps the `min` of all pools."""
 HOSTS_MAX: Final = 8
 """Hosts named in the reason of a missing place."""
 
@@ -96,6 +100,20 @@ def find_device(need: Need, ledger: Ledger, without: Collection[str] = ()) -> st
     return next((device for device in devices if ledger.fits(device, need, without)), None)
 
 
+def find_devices(need: Need, ledger: Ledger, without: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the best devices with room now, in the order of their PCI addresses, none if there are
+    too few: one as of `find_device`, or several of one host as of `plan_eviction`."""
+    if need.count == 1:
+        device = find_device(need, ledger, without)
+        return () if device is None else (device,)
+    victims: Victims = {}
+    for group in ledger.groups(need):
+        free = (id for id in group.empty if ledger.fits(id, need, without))
+        victims[group.host] = dict.fromkeys(free, ())
+    plan = _plan_set(need, ledger, CandidateTable(ledger), victims)
+    return plan.devices if plan is not None else ()
+
+
 def devices_by_preference(need: Need, ledger: Ledger) -> Iterator[str]:
     """Yield the devices that may have room without an eviction, the best first.
 
@@ -104,7 +122,9 @@ def devices_by_preference(need: Need, ledger: Ledger) -> Iterator[str]:
         costs CPU_SLOT_S more than a GPU. Among devices of the same price:
     (3) A trial, which takes the rest of a device: empty devices, then those with the fewest
         replicas.
-    (4) A replica that needs a whole device: empty devices, the one free for longest first.
+    (4) A replica that needs a whole device: empty devices, the one free for longest first. While
+        there are pools whose replicas take several: the one first that breaks the smallest island
+        (`_most_broken`).
     (5) A replica that shares a device: the fullest first, to keep whole devices for (4).
     """
     priced: dict[float, list[DeviceGroup]] = {}
@@ -119,7 +139,8 @@ def devices_by_preference(need: Need, ledger: Ledger) -> Iterator[str]:
             shared = [id for group in groups for id in group.devices if id not in group.empty]
             yield from sorted(shared, key=lambda id: (len(ledger.on(id)), id))
         elif need.share >= 1.0:  # (4)
-            yield from _longest_empty(groups)
+            empty = _longest_empty(groups)
+            yield from _most_broken(empty, ledger) if ledger.gangs else empty
         else:  # (5)
             yield from _fullest(groups, need, ledger)
 
@@ -141,6 +162,20 @@ def _longest_empty(groups: list[DeviceGroup]) -> Iterator[str]:
     return (id for _, id in merge(*rows))
 
 
+def _most_broken(devices: Iterator[str], ledger: Ledger) -> list[str]:
+    """Return empty devices in the order in which they leave room for replicas on several: those
+    with the fewest empty devices on their island first, then on their host."""
+    found = list(devices)
+    empty = set(ledger.empty())
+
+    def room(id: str) -> tuple[int, int]:
+        topology = ledger.topology(ledger.devices[id].host)
+        island = topology.island_of(id)
+        return len(empty.intersection(island)), len(empty.intersection(topology.order))
+
+    return sorted(found, key=room)
+
+
 def _fullest(groups: list[DeviceGroup], need: Need, ledger: Ledger) -> Iterator[str]:
     rows = []
     for group in groups:
@@ -153,8 +188,8 @@ def _fullest(groups: list[DeviceGroup], need: Need, ledger: Ledger) -> Iterator[
 def plan_eviction(
     need: Need, ledger: Ledger, candidates: CandidateTable, without: Collection[str] = ()
 ) -> EvictionPlan | None:
-    """Return the cheapest set of candidates whose end makes room on one device; None if there is
-    none.
+    """Return the cheapest set of candidates whose end makes room on one device, or on as many as
+    are needed; None if there is none. Several devices are (5), one is (1) to (4):
 
     (1) Each bank has a floor, the cost of its cheapest candidate, since stopping that one may make
         room on any device of the bank. Banks are tried in the order of their floors, and the
@@ -166,7 +201,12 @@ def plan_eviction(
     (4) The search ends at a bank whose floor is above the cost of the best set so far. Of sets
         with the same cost, the one with the lowest floor is best, then the one whose device comes
         first.
+    (5) For several devices of one host, the victims on each are chosen as in (3); those that share
+        a victim, a replica on several, are cleared together for its cost. The cheapest of them that
+        fill the number are chosen (`Topology.choose`), so that each pool keeps its `min`.
     """
+    if need.count > 1:  # (5)
+        return _plan_set(need, ledger, candidates, _victims(need, ledger, candidates, without))
     best: _Choice | None = None
     prices: dict[str, float] = {}
     for floor, first, bank in candidates.floors():  # (1)
@@ -188,6 +228,100 @@ def plan_eviction(
     return EvictionPlan(best.devices, best.victims) if best is not None else None
 
 
+Victims = dict[str, dict[str, tuple[str, ...]]]
+"""By host, the devices that can be cleared, with the candidates that must leave each."""
+
+
+def _victims(
+    need: Need, ledger: Ledger, candidates: CandidateTable, without: Collection[str]
+) -> Victims:
+    found: Victims = {}
+    for id, device in ledger.devices.items():
+        victims = victims_on(id, need, ledger, candidates, without)
+        if victims is not None:
+            found.setdefault(device.host, {})[id] = victims
+    return found
+
+
+def _plan_set(
+    need: Need, ledger: Ledger, candidates: CandidateTable, victims: Victims
+) -> EvictionPlan | None:
+    """Return the best devices of one host for a need of several, with the replicas that must leave;
+    None if no host has as many."""
+    best: tuple[float, int, str] | None = None
+    plan = None
+    for host in sorted(victims):
+        there = victims[host]
+        if len(there) < need.count:
+            continue
+        topology = ledger.topology(host)
+        costs = {id: candidates[id].cost for ids in there.values() for id in ids}
+        clearings = grouped(topology, there, costs)
+        choice = _choose_set(need, topology, clearings, candidates)
+        if choice is None:
+            continue
+        total = choice.cost + _price_s(need, ledger, host) / STAY_S
+        if best is None or (total, choice.distance, host) < best:
+            best = total, choice.distance, host
+            devices = tuple(topology.order[at] for at in choice.positions)
+            gone = dict.fromkeys(id for one in choice.parts for id in one.victims)
+            needed = {id for device in devices for id in there[device]}
+            plan = EvictionPlan(devices, tuple(id for id in gone if id in needed))
+    return plan
+
+
+def _choose_set(
+    need: Need, topology: Topology, clearings: list[Clearing], candidates: CandidateTable
+) -> Choice | None:
+    """Return the best set of devices whose victims leave each pool its `min`; None if there is
+    none, or none among the first BRANCHES_MAX.
+
+    A set that takes too many replicas of a pool is replaced by those without one of the clearings
+    that take them; the search goes on with the best of all.
+    """
+    best = topology.choose(clearings, need.count, STAY_S)
+    queue: list[tuple[Choice, list[int]]] = [] if best is None else [(best, [])]
+    seen = set[frozenset[int]]()
+    while queue and len(seen) < BRANCHES_MAX:
+        choice, barred = heappop(queue)
+        gone = Counter(candidates[id].pool for one in choice.parts for id in one.victims)
+        over = {
+            at
+            for at, one in enumerate(clearings)
+            if one in choice.parts
+            and any(gone[candidates[id].pool] > candidates[id].spare for id in one.victims)
+        }
+        if not over:
+            return choice
+        for without in {frozenset((*barred, at)) for at in over} - seen:
+            seen.add(without)
+            left = [one for at, one in enumerate(clearings) if at not in without]
+            other = topology.choose(left, need.count, STAY_S)
+            if other is not None:
+                heappush(queue, (other, sorted(without)))
+    return None
+
+
+def claimed_devices(need: Need, ledger: Ledger, avoided: Collection[str]) -> tuple[str, ...]:
+    """Return the devices on which a need of several should be the next to get anything: as many of
+    one host as it needs, none if no host has them. Reserved ones come last. `avoided` are devices
+    that nothing can clear."""
+    best: tuple[float, str, tuple[str, ...]] | None = None
+    for host in dict.fromkeys(one.host for one in ledger.devices.values()):
+        topology = ledger.topology(host)
+        able = [
+            Clearing(float(id in ledger.reservations), (id,), ())
+            for id in topology.order
+            if ledger.counts(id, need) and ledger.can_hold(id, need) and id not in avoided
+        ]
+        choice = topology.choose(able, need.count, STAY_S)
+        if choice is not None:
+            total = choice.cost + _price_s(need, ledger, host) / STAY_S
+            devices = tuple(topology.order[at] for at in choice.positions)
+            best = min(best or (inf, "", ()), (total, host, devices))
+    return best[2] if best is not None else ()
+
+
 def placement_obstacle(need: Need, ledger: Ledger, kept: int = 0) -> str:
     """Return why no device has room for a need now, which devices are cordoned, and which hosts may
     not be used (text for callers, which names no function). `kept`: as many devices are kept by the
@@ -206,7 +340,8 @@ def is_unplaceable(need: Need, ledger: Ledger) -> bool:
     might. A closed host may be open again soon, so its devices count as usable."""
     fleet = ledger.fleet(need, is_closed_counted=True)
     is_too_large = need.memory_mib + RESERVE_MIB > fleet.largest_mib
-    return bool(ledger.cordoned(need)) and (not fleet.devices or is_too_large)
+    is_too_many = fleet.on_one_host < need.count
+    return bool(ledger.cordoned(need)) and (is_too_many or is_too_large)
 
 
 def kept_devices(
@@ -232,21 +367,49 @@ def kept_devices(
 
 
 def _obstacle(need: Need, ledger: Ledger, kept: int) -> str:
-    """Return the obstacle: (1) no device of the kind on a host with labels and driver; (2) every
-    device is too small; (3) every device is in use; (4) too little free memory."""
+    """Return the obstacle: (1) no device of the kind on a host with labels and driver, or too few
+    of one host; (2) every device is too small; (3) every device is in use, or too many of each
+    host; (4) too little free memory."""
     fleet = ledger.fleet(need)
     if not fleet.devices:  # (1)
         return f"no device of kind {need.kind}{_wanted_host(need)}"
+    if fleet.on_one_host < need.count:
+        return (
+            f"needs {need.count} GPUs of one host{_wanted_host(need)};"
+            f" the largest host has {fleet.on_one_host}"
+        )
     if need.memory_mib + RESERVE_MIB > fleet.largest_mib:  # (2)
         return f"needs {need.memory_mib:.0f} MiB + {RESERVE_MIB:.0f} spare, no device has that"
+    by_min = f", {kept} of them kept by the min of other functions" if kept else ""
+    claimed = _claimed_text(need, ledger)
+    if need.count > 1:  # (3)
+        free = Counter(
+            group.host
+            for group in ledger.groups(need)
+            for id in group.empty
+            if ledger.fits(id, need)
+        )
+        return (
+            f"needs {need.count} free GPUs of one host, at most {max(free.values(), default=0)} are"
+            f" free ({fleet.devices} in all{by_min}){claimed}"
+        )
     able = [id for id in devices_by_preference(need, ledger) if ledger.fits_kind(id, need)]
     banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}
     if not banks:  # (3)
-        by_min = f", {kept} of them kept by the min of other functions" if kept else ""
-        return f"no free device ({fleet.devices} in use{by_min})"
+        return f"no free device ({fleet.devices} in use{by_min}){claimed}"
     free_mib = max(ledger.free_mib(bank, need.pool) for bank in banks)  # (4)
     by_min = ", the min of other functions keeps the rest" if kept else ""
     return f"needs {need.memory_mib:.0f} MiB, {max(0.0, free_mib):.0f} are free{by_min}"
+
+
+def _claimed_text(need: Need, ledger: Ledger) -> str:
+    """Return how many devices are claimed by a pool that has waited longer, "" if none are."""
+    claim = ledger.claim
+    if claim is None or not any(
+        ledger.counts(id, need) and claim.bars(id, need) for id in claim.devices
+    ):
+        return ""
+    return f"; {len(claim.devices)} are kept for a replica on several GPUs that has waited longer"
 
 
 def _wanted_host(need: Need) -> str:

@@ -70,6 +70,7 @@ from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract import model
+from runtime_image.contract.gpus import Link
 from runtime_image.contract.health import Learnt
 from runtime_image.contract.samples import GOLDEN_TRIAL_S
 from runtime_image.contract.server import QUIESCE_S
@@ -185,6 +186,13 @@ class Device:
     bank: str = ""
     host: str = LOCAL_HOST
     model: str = ""
+    pci_bus: str = ""
+    """PCI address of a GPU, which orders those of a host; "" if that is not known."""
+    is_slice: bool = False
+    """Whether it is a MIG slice."""
+    links: tuple[Link, ...] = ()
+    """Its connections to other GPUs of its host, each known from one of both at least; the two are
+    named by their device ids."""
 
     def __post_init__(self) -> None:
         if not self.bank:
@@ -259,6 +267,16 @@ class PoolSpec:
     """Seconds that a trial waits for room before it ends, or takes that of its own function."""
     evicts: bool = False
     """Whether a trial may take the device of another function that is being called."""
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether each of its replicas takes several whole devices. A build never does."""
+        return self.count > 1 and self.role != "build"
+
+    @property
+    def uses_standbys(self) -> bool:
+        """Whether a standby may become one of its replicas."""
+        return not (self.is_server or self.is_gang)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from pool_manager.core.ledger import Need
 from pool_manager.core.placement import (
     EvictionPlan,
     devices_by_preference,
-    find_device,
+    find_devices,
     kept_devices,
     placement_obstacle,
 )
@@ -176,7 +176,9 @@ class Standbys:
     def _is_open(self, place: StandbyPlace) -> bool:
         ledger = self._cluster.ledger
         bank, _ = self._cluster.standby_charge(place.device, place.host)
-        return bool(bank) and not (place.device in ledger.cordons or place.host in ledger.closed)
+        is_claimed = ledger.claim is not None and place.device in ledger.claim.devices
+        is_barred = is_claimed or place.device in ledger.cordons
+        return bool(bank) and not (is_barred or place.host in ledger.closed)
 
     def _has_room(self, pool: Pool, place: StandbyPlace) -> bool:
         bank, memory_mib = self._cluster.standby_charge(place.device, place.host)
@@ -303,15 +305,15 @@ class Supply:
         """
         evictor, candidates = self.evictor, self.evictor.candidates
         if obstacle := self._obstacle(pool, now):  # (1)
-            self._cluster.unreserve(pool)
+            evictor.replan(pool, now, may_claim=False)
             evictor.block(pool, obstacle, commands)
             evictor.wake_at(max(pool.retry_at_s, now), now)
             return False
         need, ledger = self._cluster.need(pool), self._cluster.ledger
         others, is_full = evictor.other_revisions(pool)
-        device = None if is_full else find_device(need, ledger, evictor.reusable_standbys(pool))
-        if device is not None:  # (2)
-            self._start(pool, device, now, commands)
+        devices = () if is_full else find_devices(need, ledger, evictor.reusable_standbys(pool))
+        if devices:  # (2)
+            self._start(pool, devices, now, commands)
             return True
         among = others if is_full else None
         if (
@@ -321,7 +323,7 @@ class Supply:
         if evictor.is_evicting(pool):  # (5)
             evictor.hasten(pool, need, among, now, commands)
             return False
-        self._cluster.unreserve(pool)
+        evictor.replan(pool, now, may_claim=not is_full)
         if is_full and (text := self._awaited(others)):  # (6)
             evictor.block(pool, text, commands)
             return False
@@ -349,7 +351,7 @@ class Supply:
     def _reserve(self, pool: Pool, need: Need, now: float) -> None:
         """Case 9 of `_place`."""
         self.evictor.reserve(pool, need, now)
-        if pool.reservation is None:
+        if pool.reservation is None and need.count == 1:
             self.slots.reserve(pool, need, now)
 
     def _end_trial_wait(self, pool: Pool, need: Need, now: float, commands: list[Command]) -> None:
@@ -399,27 +401,31 @@ class Supply:
                 return f"waits for {one.id} of {one.pool} to drain"
         return ""
 
-    def _start(self, pool: Pool, device: str, now: float, commands: list[Command]) -> None:
+    def _start(
+        self, pool: Pool, devices: tuple[str, ...], now: float, commands: list[Command]
+    ) -> None:
         """Start a replica: assign a standby, a waiting one before a starting one, or launch a new
         process if there is none."""
         phases = _phases(pool, now)
         pool.unloading = ""
         self.evictor.unblock(pool)
-        replica = None if pool.spec.is_server else self._cluster.next_standby(device)
+        is_able = pool.spec.uses_standbys
+        replica = self._cluster.next_standby(devices[0]) if is_able else None
         if replica is not None:
             how = "wakes standby"
             replica.phases = dict(phases)
-            commands += self._replicas.assign(replica, pool, (device,), now)
+            commands += self._replicas.assign(replica, pool, devices, now)
         else:
             how = "starts"
             id, role = self._new_id(), pool.spec.role
-            host = self._cluster.ledger.devices[device].host
-            replica = Replica(id, pool.key, (device,), role, now, phases=phases, host=host)
+            host = self._cluster.ledger.devices[devices[0]].host
+            replica = Replica(id, pool.key, devices, role, now, phases=phases, host=host)
             self._replicas.add(replica, now)
             commands.append(Launch(id, pool.key, replica.devices, role, phases, host))
         replica.waiting_since_s = pool.waiting_since_s
         replica.last_used_s = now
-        text = f"{how} {replica.id} on {device}: {pool.wanted_reason}"
+        where = " and ".join(devices)
+        text = f"{how} {replica.id} on {where}: {pool.wanted_reason}"
         commands.append(Note(pool.key, text))
 
     def _stop_surplus(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:

@@ -8,6 +8,7 @@ called or not: the deploy replaces it anyway, and on the only device there is no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from pool_manager.core.candidates import Candidate, CandidateTable
@@ -107,7 +108,8 @@ def name_of(key: str) -> str:
 
 def _listed(cluster: Cluster, need: Need, told: Callable[[Replica], str]) -> str:
     texts = []
-    for device in devices_by_preference(need, cluster.ledger):
+    # Of a need for whole devices, those with replicas are meant, too.
+    for device in devices_by_preference(replace(need, takes_rest=True), cluster.ledger):
         there = [one for one in cluster.on(device) if one.role != "standby"]
         if there and cluster.ledger.fits_kind(device, need):
             texts.append(f"{device} is held by {' and '.join(map(told, there))}")

@@ -46,6 +46,22 @@ def _names(gpu: Reading) -> set[str]:
     return {gpu.uuid, gpu.index, *([gpu.parent, gpu.index.partition(":")[0]] if gpu.parent else [])}
 
 
+def cuda_numbers(snapshot: Snapshot) -> dict[str, int]:
+    """Return the numbers by which CUDA finds the GPUs of a host in the order PCI_BUS_ID, by UUID.
+
+    Empty where numbers may mean other GPUs: beside MIG slices, of which a process sees one, beside
+    a GPU that is lost or without its slices in the snapshot, and without PCI addresses.
+    """
+    is_whole = not (snapshot.lost or snapshot.unreadable)
+    indexes = {gpu.index for gpu in snapshot.gpus}
+    if not is_whole or indexes != {str(number) for number in range(len(snapshot.gpus))}:
+        return {}
+    places = sorted((gpu.pci_bus or "", gpu.uuid) for gpu in snapshot.gpus)
+    if len({place for place, _ in places} - {""}) < len(places):
+        return {}
+    return {uuid: number for number, (_, uuid) in enumerate(places)}
+
+
 def parts(gpus: Collection[Reading]) -> dict[str, float]:
     """Return the part of its GPU that each slice is, by memory; slices that report none are equal.
     All slices of a GPU add up to 1, and a whole GPU is not listed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pool_manager.core.events import DeviceBack, DeviceLost
@@ -36,6 +36,10 @@ class FleetGpus:
         """Return a GPU as last polled, None for any other device."""
         gpus, name = self._of(device)
         return gpus.view(name)
+
+    def visible(self, devices: Sequence[str]) -> str:
+        """Return the value of CUDA_VISIBLE_DEVICES for a process of this machine on its devices."""
+        return self._local.visible(devices)
 
     @property
     def silence(self) -> str:

@@ -202,9 +202,9 @@ def test_a_fleet_is_counted_by_kind() -> None:
         [Device("g0", "cuda", 80.0), Device("g1", "cuda", 40.0), Device("c0", "cpu", 0.0)]
     )
 
-    assert ledger.fleet(need(kind="cuda")) == (2, 80.0)
-    assert ledger.fleet(need(kind="any")) == (3, float("inf"))
-    assert ledger.fleet(need(kind="tpu")) == (0, float("inf"))
+    assert ledger.fleet(need(kind="cuda")) == (2, 80.0, 2)
+    assert ledger.fleet(need(kind="any")) == (3, float("inf"), 3)
+    assert ledger.fleet(need(kind="tpu")) == (0, float("inf"), 0)
     assert ledger.fleet(need(kind="cuda")) is ledger.fleet(need(kind="cuda"))
 
 
@@ -216,7 +216,7 @@ def test_a_cordoned_device_is_none() -> None:
     ledger.cordon("gpu", Cordon("XID 79", is_gone=True))
 
     assert not ledger.fits("gpu", need())
-    assert ledger.fleet(need(kind="cuda")) == (1, 1_000)
+    assert ledger.fleet(need(kind="cuda")) == (1, 1_000, 1)
     assert (
         list(ledger.cordoned(need(kind="cuda")))
         == list(ledger.cordoned(need(kind="any")))
@@ -226,7 +226,7 @@ def test_a_cordoned_device_is_none() -> None:
     ledger.uncordon("gpu")
     ledger.uncordon("gpu")
     assert ledger.fits("gpu", need())
-    assert ledger.fleet(need(kind="cuda")) == (2, 10_000)
+    assert ledger.fleet(need(kind="cuda")) == (2, 10_000, 2)
 
 
 def test_what_is_left_of_a_device() -> None:

@@ -11,6 +11,7 @@ from pool_manager.gpus.memory import (
     MODEL_MAX,
     SLACK_MIB,
     choose,
+    cuda_numbers,
     device,
     foreign_mib,
     model_of,
@@ -188,3 +189,33 @@ def test_memory_must_be_back(pids: frozenset[int] | None, lists: bool) -> None:
 def test_what_cannot_be_seen_is_not_waited_for() -> None:
     """A driver that reports neither processes nor memory does not block a device."""
     assert still_taken(gpu(None, lists=False), {1}, 0.0, 0.0) == ""
+
+
+THREE = (
+    Reading("GPU-a", "0", pci_bus="00000000:C1:00.0"),
+    Reading("GPU-b", "1", pci_bus="00000000:18:00.0"),
+    Reading("GPU-c", "2", pci_bus="00000001:01:00.0"),
+)
+
+
+def test_numbers_are_places_by_pci_address() -> None:
+    """CUDA numbers GPUs by PCI address with PCI_BUS_ID, whatever the driver's own order."""
+    assert cuda_numbers(Snapshot("580", THREE)) == {"GPU-b": 0, "GPU-a": 1, "GPU-c": 2}
+    assert cuda_numbers(Snapshot("580", ())) == {}
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        Snapshot("580", THREE, lost={"GPU-d": "GPU is lost"}),
+        Snapshot("580", THREE, unreadable=("GPU 3: GPU is lost",)),
+        Snapshot("580", (*THREE, Reading("MIG-1", "3:0", parent="GPU-d", pci_bus="0000:D1"))),
+        Snapshot("580", (THREE[0], THREE[2])),
+        Snapshot("580", (*THREE, Reading("GPU-d", "3"))),
+        Snapshot("580", (*THREE, replace(THREE[0], uuid="GPU-d", index="3"))),
+    ],
+    ids=["lost", "unreadable", "slices", "without slices", "no address", "same address"],
+)
+def test_numbers_that_may_mean_other_gpus_are_not_used(snapshot: Snapshot) -> None:
+    """A wrong number would put a replica on the GPU of another function."""
+    assert cuda_numbers(snapshot) == {}
