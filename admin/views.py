@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
 
@@ -10,8 +11,10 @@ from admin.rates import ResponseRate
 from gateway.http.connected import Connected, Connections
 from gateway.openapi.descriptions import python_calls
 from pool_manager.builds import SUFFIX
+from pool_manager.core.eviction import RESIDENCY_S, server_stay_s
 from pool_manager.core.pool import PoolForecast
-from pool_manager.core.state import Replica
+from pool_manager.core.state import Device, Replica
+from pool_manager.devices import is_slice
 from pool_manager.hosts.view import HostView
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
@@ -195,6 +198,29 @@ def call_json(deployed: Deployed) -> dict[str, Any]:
         **server_json(revision.server),
         **({"exchange": asdict(exchange)} if exchange else {}),
     }
+
+
+def neighbours(deployed: Deployed, devices: Iterable[Device]) -> str:
+    """Return what a replica on several GPUs means for other functions on the host with the most
+    whole GPUs of `devices`, with the start that the trial measured; "" for a replica on one
+    device."""
+    count, profile = deployed.revision.device.count, deployed.profile
+    if count == 1:
+        return ""
+    whole = Counter(one.host for one in devices if one.kind == "cuda" and not is_slice(one.id))
+    there = max(whole.values(), default=count)
+    load_s = profile.load_ms / 1e3 if profile is not None else 0.0
+    stay_s = server_stay_s(load_s) if deployed.revision.server is not None else RESIDENCY_S
+    taken = (
+        f"it takes {count} of the {there} GPUs of a host, and functions on the others run on"
+        if count < there
+        else f"it takes all {there} GPUs of a host: no other function has a GPU there meanwhile"
+    )
+    return (
+        f"{taken}. A call that needs one of its GPUs waits until it has been ready for {stay_s:.0f}"
+        " s (as long as it starts, 10 to 300 s) and its open requests have ended; then it is"
+        " stopped, and starts again at its next call"
+    )
 
 
 def server_json(server: ServerSettings | None) -> dict[str, Any]:

@@ -277,6 +277,7 @@ def render_summary(result: dict[str, Any]) -> str:
         ("prepared", prepared(profile)),
         ("compiled", get(result, "compiled")),
         ("note", get(profile, "note")),
+        ("neighbours", get(result, "neighbours")),
         ("room", get(result, "made_room")),
         ("switch", get(result, "switch")),
     ]
@@ -315,6 +316,7 @@ def _server_pairs(
         ("host", LOOPBACK_HOST if is_guarded else ""),
         ("held", f"calls wait up to {number(float(server.get('wait_s') or 0))} s for a start"),
         ("note", get(profile, "note")),
+        ("neighbours", get(result, "neighbours")),
         ("room", get(result, "made_room")),
         ("switch", get(result, "switch")),
     ]
