@@ -36,12 +36,6 @@ def kind_of(device: str) -> str:
     return "cpu" if device.rpartition("/")[2].startswith("cpu:") else "cuda"
 
 
-def is_slice(device: str) -> bool:
-    """Whether a device is a MIG slice of a GPU, by its id on any host: the UUID of a slice begins
-    with MIG- (NVIDIA's MIG User Guide, CUDA device enumeration)."""
-    return device.rpartition("/")[2].startswith("MIG-")
-
-
 def host_memory_mib(meminfo: Path = MEMINFO, limits: tuple[Path, ...] = CGROUP_LIMITS) -> float:
     """Return the memory in MiB of this host or of its control group, 0 if it cannot be read.
 

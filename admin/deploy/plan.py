@@ -11,7 +11,6 @@ import msgspec
 
 from admin.deploy.oip import is_meant, oip_name
 from pool_manager.core.state import Device
-from pool_manager.devices import is_slice
 from pool_manager.hosts.view import HostView
 from registry import manifest as manifests
 from registry.batching import is_current
@@ -305,7 +304,7 @@ def check_device(draft: Plan, devices: Iterable[Device]) -> None:
         )
     if need.count == 1:
         return
-    whole = Counter(one.host for one in known if one.kind == kind and not is_slice(one.id))
+    whole = Counter(one.host for one in known if one.kind == kind and not one.is_slice)
     most = max(whole.values(), default=0)
     if need.count > most:
         there = ", ".join(f"{host} {count}" for host, count in sorted(whole.items())) or "none"

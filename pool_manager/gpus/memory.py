@@ -103,13 +103,22 @@ def _used_by(gpu: Reading, pids: Collection[int]) -> float | None:
     return sum(size for size in sizes if size is not None)
 
 
-def device(gpu: Reading, foreign: float, driver: str | None) -> Device:
-    """Return a GPU as a device with its own memory bank, less the memory of the `driver` and of
-    foreign processes. The size is 0 (not accounted) if the driver does not report it."""
+def device(gpu: Reading, foreign: float, snapshot: Snapshot) -> Device:
+    """Return a GPU of a snapshot as a device with its own memory bank, less the memory of the
+    driver and of foreign processes. The size is 0 (not accounted) if the driver does not report
+    it."""
     free_mib = 0.0
     if gpu.total_mib is not None:
         free_mib = max(1.0, gpu.total_mib - (gpu.reserved_mib or 0.0) - foreign)
-    return Device(gpu.uuid, "cuda", free_mib, model=model_of(gpu, driver))
+    return Device(
+        gpu.uuid,
+        "cuda",
+        free_mib,
+        model=model_of(gpu, snapshot.driver),
+        pci_bus=gpu.pci_bus or "",
+        is_slice=bool(gpu.parent),
+        links=tuple(one for one in snapshot.links if gpu.uuid in (one.first, one.second)),
+    )
 
 
 def model_of(gpu: Reading, driver: str | None) -> str:

@@ -237,9 +237,7 @@ class GpuMonitor:
         self._calls = calls
         self._driver = snapshot.driver
         self._foreign_mib = foreign_mib
-        self._devices = [
-            memory.device(gpu, foreign_mib[gpu.uuid], snapshot.driver) for gpu in chosen
-        ]
+        self._devices = [memory.device(gpu, foreign_mib[gpu.uuid], snapshot) for gpu in chosen]
         self._seen = {gpu.uuid: gpu for gpu in chosen}
         self._parts = memory.parts(snapshot.gpus)
         self._numbers = memory.cuda_numbers(snapshot)

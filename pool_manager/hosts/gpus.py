@@ -76,8 +76,18 @@ class FleetGpus:
 
 
 def of_host(device: Device, host: str) -> Device:
-    """Return a device as one of another host: its id and bank begin with the host's name."""
-    return replace(device, id=f"{host}/{device.id}", bank=f"{host}/{device.bank}", host=host)
+    """Return a device as one of another host: its id, its bank and the ids in its links begin with
+    the host's name."""
+    return replace(
+        device,
+        id=f"{host}/{device.id}",
+        bank=f"{host}/{device.bank}",
+        host=host,
+        links=tuple(
+            replace(one, first=f"{host}/{one.first}", second=f"{host}/{one.second}")
+            for one in device.links
+        ),
+    )
 
 
 def slots_of(host: str, count: int, memory_mib: float) -> list[Device]:

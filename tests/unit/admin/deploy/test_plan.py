@@ -328,7 +328,8 @@ def test_several_gpus_must_be_on_one_host() -> None:
     """More whole GPUs than any host has are refused, with what there is; slices do not count."""
     draft = planned(request())
     draft = replace(draft, revision=replace(draft.revision, device=DeviceNeed("cuda", count=3)))
-    here = [Device(one, "cuda") for one in ("GPU-1", "GPU-2", "MIG-1", "MIG-2")]
+    slices = [Device(one, "cuda", is_slice=True) for one in ("MIG-1", "MIG-2", "MIG-3")]
+    here = [Device("GPU-1", "cuda"), Device("GPU-2", "cuda"), *slices]
     far = [Device(f"far/GPU-{one}", "cuda", host="far") for one in range(2)]
     slots = [Device(f"cpu:{one}", "cpu") for one in range(4)]
 
@@ -336,7 +337,7 @@ def test_several_gpus_must_be_on_one_host() -> None:
         check_device(draft, [*here, *far, *slots])
     check_device(draft, [*here, *far, Device("far/GPU-2", "cuda", host="far")])
     with pytest.raises(Refused, match=r"device\.count: expected at most 0, got 3: .*: none"):
-        check_device(draft, [Device("MIG-1", "cuda"), Device("MIG-2", "cuda")])
+        check_device(draft, slices)
 
 
 def test_a_host_must_have_the_labels() -> None:
