@@ -14,7 +14,6 @@ from pool_manager.builds import SUFFIX
 from pool_manager.core.eviction import RESIDENCY_S, server_stay_s
 from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Device, Replica
-from pool_manager.devices import is_slice
 from pool_manager.hosts.view import HostView
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
@@ -207,19 +206,19 @@ def neighbours(deployed: Deployed, devices: Iterable[Device]) -> str:
     count, profile = deployed.revision.device.count, deployed.profile
     if count == 1:
         return ""
-    whole = Counter(one.host for one in devices if one.kind == "cuda" and not is_slice(one.id))
+    whole = Counter(one.host for one in devices if one.kind == "cuda" and not one.is_slice)
     there = max(whole.values(), default=count)
     load_s = profile.load_ms / 1e3 if profile is not None else 0.0
     stay_s = server_stay_s(load_s) if deployed.revision.server is not None else RESIDENCY_S
     taken = (
         f"it takes {count} of the {there} GPUs of a host, and functions on the others run on"
         if count < there
-        else f"it takes all {there} GPUs of a host: no other function has a GPU there meanwhile"
+        else f"it takes all {there} GPUs of a host: no other function runs on a GPU there meanwhile"
     )
     return (
-        f"{taken}. A call that needs one of its GPUs waits until it has been ready for {stay_s:.0f}"
-        " s (as long as it starts, 10 to 300 s) and its open requests have ended; then it is"
-        " stopped, and starts again at its next call"
+        f"{taken}. A call for another that needs one of them waits until it has been ready for"
+        f" {stay_s:.0f} s and its open requests have ended; then it stops, and starts anew at its"
+        " next call"
     )
 
 

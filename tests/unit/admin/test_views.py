@@ -322,7 +322,7 @@ GPUS = [Device(f"GPU-{n}", "cuda") for n in range(8)]
         ),
         (
             on_gpus(2, HANDLER),
-            [*GPUS[:2], Device("MIG-1", "cuda"), Device("cpu:0", "cpu")],
+            [*GPUS[:2], Device("MIG-1", "cuda", is_slice=True), Device("cpu:0", "cpu")],
             ["all 2 GPUs"],
         ),
         (on_gpus(2, HANDLER), [], ["all 2 GPUs"]),
