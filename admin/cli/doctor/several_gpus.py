@@ -92,8 +92,8 @@ def links(found: Driver, host: Host) -> list[Check]:
     if not fast and len(others) == 1:
         return [Check("ok", name, f"all GPUs: {next(iter(others))}", todo)]
     parts = [f"NVLink: {' and '.join(map('+'.join, nvlinked(fast)))}"] if fast else []
-    for level, pairs in others.items():
-        shown = ", ".join(pairs) if len(pairs) <= PAIRS_MAX else f"{len(pairs)} pairs"
+    for level, slow in others.items():
+        shown = ", ".join(slow) if len(slow) <= PAIRS_MAX else f"{len(slow)} pairs"
         parts.append(f"{level}: {shown}")
     return [Check("ok", name, "; ".join(parts), todo)]
 

@@ -176,7 +176,7 @@ class Placed(NamedTuple):
     replica: Item
     at: int
     """Which of its devices this is, from 1."""
-    count: int
+    total: int
     """Number of its devices."""
 
 

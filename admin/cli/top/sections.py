@@ -278,7 +278,7 @@ def _replica(placed: Placed) -> tuple[Span, ...]:
     elif replica.get("role") == "trial":
         ref = f"{function} (trial)"
     state = shown(get(replica, "state"))
-    nth = f" {placed.at}/{placed.count}" if placed.count > 1 else ""
+    nth = f" {placed.at}/{placed.total}" if placed.total > 1 else ""
     parts = (("  ", ""), (shown(ref), ""), (nth, "dim"))
     return parts if ref == state else (*parts, (f" {state}", STATES.get(state, "")))
 
