@@ -137,6 +137,27 @@ async def test_a_server_that_does_not_answer_is_in_the_colours_of_failing() -> N
         await panel.locator(".is-trouble", has_text=why).wait_for()
 
 
+async def test_idle_replicas_without_a_cpu_slot_are_kept_in_memory() -> None:
+    """They are on no card; a line above the cards has them, until a call gives them a slot."""
+    async with overview() as (dashboard, view):
+        world = dashboard.world
+        dashboard.tell([*world.rest("digits"), *world.warm("digits")])
+        (mine,) = [one for one in world.replicas.values() if one["function"] == "digits"]
+        slot = next(one for one in world.devices.values() if one["kind"] == "cpu")
+        others = [one for one in slot["replicas"] if one != mine["id"]]
+        dashboard.tell([("replicas", {"items": [{**mine, "device": slot["id"]}]})])
+        dashboard.tell([("devices", {"items": [{**slot, "replicas": others}]})])
+        kept = view.page.locator(".kept")
+        await kept.get_by_text("kept in memory").wait_for()
+        await kept.locator(".chip", has_text="digits@1").wait_for()
+        assert await view.faults() == []
+
+        busy = [*others, mine["id"]]
+        dashboard.tell([("devices", {"items": [{**slot, "replicas": busy}]})])
+
+        await kept.locator(".chip", has_text="digits@1").wait_for(state="detached")
+
+
 async def test_time_runs_down_between_events() -> None:
     """Countdowns advance between events."""
     async with overview() as (dashboard, view):

@@ -68,7 +68,8 @@ function Memory({ device }: { device: Device }) {
   );
 }
 
-const ReplicaChip = memo(function ReplicaChip({ id, device }: { id: string; device: string }) {
+/** A replica; `device` is the one whose card this is. */
+export const ReplicaChip = memo(function ReplicaChip({ id, device }: { id: string; device: string }) {
   const replica = useReplica(id);
   if (!replica) return null;
   const name = replica.function || replica.role;
