@@ -451,7 +451,7 @@ class Cluster:
 
     def slot_need(self, pool: Pool, replica: Replica) -> Need:
         """Return what a kept replica of a pool needs to run: a share of a CPU slot of its host."""
-        return Need(pool.key, "cpu", pool.spec.share, host=replica.host)
+        return Need(pool.key, "cpu", pool.spec.share, host=replica.host, has_memory=True)
 
     def keepers(self, pool: Pool) -> dict[str, dict[str, str]]:
         """Return by memory bank the replicas of other functions that make no room for a pool,

@@ -62,6 +62,10 @@ class DemandTable:
                 return True
         return False
 
+    def idle(self, keys: set[str]) -> set[str]:
+        """Return those of these pools for which no worker has load."""
+        return keys.difference(*[worker.loads for worker in self._workers.values()])
+
     def load(self, key: str) -> Load:
         """Return a pool's load: the sum over all workers; the oldest wait is the maximum."""
         total: Load | None = None

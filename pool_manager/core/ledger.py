@@ -50,6 +50,8 @@ class Need:
     whole GPUs, never MIG slices."""
     unserved_since_s: float = inf
     """Since when calls of the pool wait and no replica can serve them; infinite if none wait."""
+    has_memory: bool = False
+    """Whether its memory is charged already: that of a kept replica, which only needs a slot."""
 
     def takes(self, device: Device) -> bool:
         """Whether a device is of the kind and type, on the host."""
@@ -301,9 +303,14 @@ class Ledger:
         return bool(self._charges[id].devices)
 
     def _put_on(self, id: str, devices: tuple[str, ...], share: float) -> None:
+        """Replace the devices of a replica's charge; its memory stays."""
         was = self._charges[id]
-        self.release(id)
-        self._put(id, Charge(devices, was.banks, share, was.memory_mib))
+        self._leave_devices(id, was)
+        charge = Charge(devices, was.banks, share, was.memory_mib)
+        self._charges[id] = charge
+        for bank in charge.banks:
+            self._in[bank][id] = charge
+        self._enter_devices(id, charge)
 
     def release(self, id: str) -> None:
         """Remove a replica's charge, if it has one."""
@@ -315,6 +322,9 @@ class Ledger:
             others.pop(id, None)
             # An empty bank must be exactly 0, without rounding errors of earlier sums.
             self._used[bank] = self._used[bank] - charge.memory_mib if others else 0.0
+        self._leave_devices(id, charge)
+
+    def _leave_devices(self, id: str, charge: Charge) -> None:
         for device in charge.devices:
             if device in self._on:
                 self._on[device].pop(id, None)
@@ -325,6 +335,9 @@ class Ledger:
         for bank in charge.banks:
             self._in.setdefault(bank, {})[id] = charge
             self._used[bank] = self._used.get(bank, 0.0) + charge.memory_mib
+        self._enter_devices(id, charge)
+
+    def _enter_devices(self, id: str, charge: Charge) -> None:
         for device in charge.devices:
             # An adopted replica may be on a device that this host no longer has.
             if device in self._on:
@@ -536,9 +549,8 @@ class Ledger:
         return not size_mib or need.memory_mib <= size_mib - RESERVE_MIB
 
     def fits_memory(self, device: str, need: Need, without: Collection[str] = ()) -> bool:
-        """Whether the memory bank of a device has enough free memory; a need without memory takes
-        none, whatever is charged."""
-        if not need.memory_mib:
+        """Whether the memory bank of a device has enough free memory."""
+        if need.has_memory:
             return True
         return need.memory_mib <= self.free_mib(self.devices[device].bank, need.pool, without)
 

@@ -192,7 +192,8 @@ class Machine:
         try:
             if pool := self.pools.get(key):
                 self._settle(pool, now, commands)
-                self._replicas.revoke_unclaimed(now, commands)
+                if not self.stopping:  # who finishes for another pool is to end now
+                    self._replicas.revoke_unclaimed(now, commands)
         except Exception as error:  # noqa: BLE001 - raised at the end of `handle`
             defects.append(error)
 

@@ -109,7 +109,7 @@ def find_devices(need: Need, ledger: Ledger, without: Collection[str] = ()) -> t
     victims: Victims = {}
     for group in ledger.groups(need):
         free = (id for id in group.empty if ledger.fits(id, need, without))
-        victims[group.host] = dict.fromkeys(free, ())
+        victims.setdefault(group.host, {}).update(dict.fromkeys(free, ()))
     plan = _plan_set(need, ledger, CandidateTable(ledger), victims)
     return plan.devices if plan is not None else ()
 

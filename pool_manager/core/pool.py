@@ -107,6 +107,9 @@ class Pool:
     unserved_since_s: float | None = None
     last_used_s: float = float("-inf")
     warm_s: float = float("-inf")
+    """When it was last known to have a replica that can serve."""
+    was_warm: bool = False
+    """Whether it had one when its load was last observed."""
     reservation: Reservation | None = None
     warming: Warming | None = None
     blocked: str = ""
@@ -243,8 +246,10 @@ class Pool:
         if is_busy:
             self.last_used_s = now
         is_warm = self.is_warm
-        if is_warm:
+        # A replica's end is observed in the same event: until then, a warm pool stayed warm.
+        if is_warm or self.was_warm:
             self.warm_s = now
+        self.was_warm = is_warm
         if not queued or is_warm:
             self.waiting_since_s = None
         elif self.waiting_since_s is None:

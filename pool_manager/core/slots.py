@@ -45,10 +45,10 @@ class Slots:
             stays paused until it has a slot again.
         """
         cluster, is_more = self._cluster, False
-        is_busy, yielding = cluster.demand.is_busy, cluster.yielding
-        for key in keys & cluster.on_slots.keys():
-            if is_busy(key) and key not in yielding:
-                continue
+        there = cluster.on_slots.keys() & keys
+        # Most pools on slots run something: set operations pass over them.
+        maybe_free = cluster.demand.idle(there) | (there & cluster.yielding.keys())
+        for key in sorted(maybe_free):  # in this order devices are free for longest
             pool, load = cluster.pools[key], cluster.demand.load(key)
             if load.in_flight or (load.queued and not pool.is_making_room):
                 continue

@@ -284,7 +284,8 @@ class Supply:
 
         (1) Nothing may be started: no host can take it or a back-off lasts. The pool's reservation
             is released, so that another pool can use the device in the meantime.
-        (2) A device has room and the function is below its `max`: start there.
+        (2) A device has room, or as many as are needed, and the function is below its `max`: start
+            there.
         (3) The end of builds alone makes room: end them, whatever else leaves for the pool.
         (4) A server of the pool does not answer any more: end it, and wait for its place.
         (5) Victims of the pool's reservation are still leaving: wait for them. If they finish long
@@ -298,8 +299,9 @@ class Supply:
             busy replicas that are past their residency; servers only if other replicas do not
             suffice, and softly.
         (9) As (8), but no sufficient set is past its residency at the same time: reserve the
-            device anyway. Otherwise pools that need only one victim would keep replacing these
-            replicas one by one, and this pool would wait for ever.
+            devices anyway; if it needs several, and too few can be, make the standing claim.
+            Otherwise pools that need only one victim would keep replacing these replicas one by
+            one, and this pool would wait for ever.
         (10) A trial has waited long enough: drain a replica of its own function, or end it.
         (11) Wait; `pool.blocked` is the reason.
         """

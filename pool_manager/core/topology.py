@@ -63,6 +63,10 @@ class Topology:
         ]
         self.islands = tuple(dict.fromkeys((*by_nvlink, *by_ancestor)))
         self._largest_nvlinked = max(map(len, by_nvlink), default=0)
+        # Of several islands of a device the last one here counts: the smallest, then the nearest.
+        several = [one for one in reversed(self.islands) if len(one) > 1]
+        several.sort(key=len, reverse=True)
+        self._island_of = {id: island for island in several for id in island}
 
     def sorted(self, devices: Iterable[str]) -> tuple[str, ...]:
         """Return devices of this host in the order of their PCI addresses."""
@@ -77,10 +81,8 @@ class Topology:
         return NO_NVLINK_S * lacks_nvlink + NUMA_S * crosses_nodes
 
     def island_of(self, device: str) -> tuple[str, ...]:
-        """Return the smallest island of several GPUs that a device is in; all GPUs if there is
-        none."""
-        able = [one for one in self.islands if device in one and len(one) > 1]
-        return min(able, key=len, default=self.order)
+        """Return the smallest island of several GPUs that a device is in, () if there is none."""
+        return self._island_of.get(device, ())
 
     def choose(self, clearings: Iterable[Clearing], count: int, per_cost_s: float) -> Choice | None:
         """Return the best `count` devices, None if fewer can be cleared. `per_cost_s` is the price
@@ -152,14 +154,18 @@ def grouped(
 ) -> list[Clearing]:
     """Return the devices of `victims` as they are cleared: those that share a victim, a replica on
     several GPUs, together. `victims` has the ids of the replicas that must leave each device,
-    `costs` has the cost of each."""
+    `costs` has the cost of each.
+
+    A device has one such replica at most, since that takes it whole: what is cleared together is
+    what that one is on.
+    """
     groups: list[tuple[list[str], dict[str, None]]] = []
     for device in topology.sorted(victims):
         there = dict.fromkeys(victims[device])
         joined = [one for one in groups if not one[1].keys().isdisjoint(there)]
         groups = [one for one in groups if one not in joined]
-        devices = [device, *(id for one in joined for id in one[0])]
-        groups.append((devices, there | {id: None for one in joined for id in one[1]}))
+        devices = [*(id for one in joined for id in one[0]), device]
+        groups.append((devices, {id: None for one in joined for id in one[1]} | there))
     return [
         Clearing(sum(costs[id] for id in gone), topology.sorted(devices), tuple(gone))
         for devices, gone in groups

@@ -22,9 +22,11 @@ from tests.support.book import Book, charged, host_of
 from tests.support.doses import amount
 from tests.support.promises import Promises, Sleepless
 
-KEYS = ["default/a@1", "default/a@2", "default/b@1", "default/c@1", "default/e@1"]
-KINDS = ["any", "any", "any", "cuda", "cuda"]
-SERVERS = {"default/b@1", "default/e@1"}
+GANG = "default/g@1"
+"""A function whose replicas take two GPUs each."""
+KEYS = ["default/a@1", "default/a@2", "default/b@1", "default/c@1", "default/e@1", GANG]
+KINDS = ["any", "any", "any", "cuda", "cuda", "cuda"]
+SERVERS = {"default/b@1", "default/e@1", GANG}
 HANDLERS = {"default/a@1", "default/a@2"}
 DRAIN_S = 20.0
 TRIAL = "default/d@1"
@@ -158,7 +160,8 @@ class World(Promises):
             idle_s,
             KINDS[KEYS.index(key)],
             function=key.partition("@")[0],
-            share=share,
+            share=1.0 if key == GANG else share,
+            count=2 if key == GANG else 1,
             memory_mib=memory_mib,
             batches=batches,
             is_server=key in SERVERS,
@@ -177,15 +180,25 @@ class World(Promises):
         self.feed(events.PoolRemoved(key))
         assert key not in self.asked
 
-    @rule(kind=st.sampled_from(["any", "cuda"]), memory_mib=memories, is_server=st.booleans())
-    def try_out(self, kind: str, memory_mib: float, is_server: bool) -> None:
-        """A deploy requests a trial; the device kind of a running trial never changes."""
-        if TRIAL in self.specs:
-            kind, is_server = self.specs[TRIAL].device_kind, self.specs[TRIAL].is_server
+    @rule(
+        kind=st.sampled_from(["any", "cuda"]),
+        count=st.sampled_from([1, 1, 2]),
+        memory_mib=memories,
+        is_server=st.booleans(),
+        evicts=st.booleans(),
+    )
+    def try_out(
+        self, kind: str, count: int, memory_mib: float, is_server: bool, evicts: bool
+    ) -> None:
+        """A deploy requests a trial; the devices of a running trial never change."""
+        if known := self.specs.get(TRIAL):
+            kind, count, is_server = known.device_kind, known.count, known.is_server
         spec = PoolSpec(
             TRIAL,
             role="trial",
             device_kind=kind,
+            count=count,
+            evicts=evicts,
             memory_mib=memory_mib,
             is_server=is_server,
             drain_s=DRAIN_S,
@@ -235,6 +248,19 @@ class World(Promises):
             self.hear(worker, {key: one})
         for pick in range(len(self.book.entries)):
             self.bring_up(pick, 80.0)
+
+    @rule(seconds=st.sampled_from([1, 7, 20]), others=loads, is_up=st.booleans())
+    def call_for_two(self, seconds: int, others: dict[str, Load], is_up: bool) -> None:
+        """The function on two GPUs is called for some time, beside others."""
+        if GANG not in self.specs:
+            self.define(GANG, 0, 1, 5.0, 1.0, 0.0)
+        for worker in WORKERS:
+            self.hear(worker, others | {GANG: Load(2, 0, 0.5)})
+        self.wait(seconds)
+        if is_up:
+            self.clear([State.DRAINING, State.RELEASING])
+            for pick in range(len(self.book.entries)):
+                self.bring_up(pick, 80.0)
 
     @rule(worker=st.sampled_from(WORKERS))
     def lose_worker(self, worker: str) -> None:

@@ -8,9 +8,11 @@ over all sets of candidates judges them.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +25,7 @@ from pool_manager.core.placement import (
     STAY_S,
     EvictionPlan,
     find_device,
+    find_devices,
     plan_eviction,
     start_price_s,
     victims_on,
@@ -262,3 +265,62 @@ def test_a_plan_exists_if_any_set_of_candidates_makes_room(
             if len(plan.victims) == 1:
                 total = making_room[device, plan.victims]
                 assert total == min(making_room.values())
+
+
+def gangs_on_two_hosts(pick: random.Random) -> tuple[Ledger, dict[str, Candidate]]:
+    """Return a ledger of two hosts with replicas on one GPU or several, and those of them that may
+    be stopped; each pool keeps some of its replicas."""
+    sizes = {LOCAL_HOST: pick.randint(1, 5), "gpu2": pick.randint(0, 4)}
+    ledger = Ledger(
+        Device(f"{host}/g{n}", "cuda", host=host)
+        for host, size in sizes.items()
+        for n in range(size)
+    )
+    ledger.hosts["gpu2"] = HostRecord("gpu2", HostState.UP, 0.0, rtt_s=pick.choice([0.0, 6.0]))
+    candidates = {}
+    for host, size in sizes.items():
+        left = [f"{host}/g{n}" for n in range(size)]
+        pick.shuffle(left)
+        while left:
+            taken = [left.pop() for _ in range(min(len(left), pick.choice([1, 1, 2, 3])))]
+            id, pool = f"r{host}{len(left)}", pick.choice("pq")
+            if pick.random() < 0.8:
+                ledger.charge(id, tuple(taken), 1.0, 0.0)
+                candidates[id] = Candidate(
+                    pool, pick.choice([0.001, 0.2, 1.0]), "pq".index(pool) + 1
+                )
+            if pick.random() < 0.2:
+                candidates.pop(id, None)
+    return ledger, candidates
+
+
+@pytest.mark.parametrize("seed", range(amount(150, 5_000)))
+def test_sets_of_devices_are_those_of_a_full_search(seed: int) -> None:
+    """For a need of several GPUs: of all sets of devices of one host whose replicas may all be
+    stopped, the plan has one of the cheapest; there is none if there is no such set. Devices with
+    room are found if and only if there are enough on one host."""
+    pick = random.Random(seed)
+    ledger, candidates = gangs_on_two_hosts(pick)
+    need = Need("new", "cuda", count=pick.randint(2, 4))
+
+    costs: dict[tuple[str, ...], float] = {}
+    for host in {device.host for device in ledger.devices.values()}:
+        there = [id for id, device in ledger.devices.items() if device.host == host]
+        price_s = start_price_s(ledger.hosts[host], need) if host in ledger.hosts else 0.0
+        price_s = price_s if len({one.host for one in ledger.devices.values()}) > 1 else 0.0
+        for devices in itertools.combinations(there, need.count):
+            gone = {id for device in devices for id in ledger.on(device)}
+            pools = [candidates[id].pool for id in gone if id in candidates]
+            is_allowed = pools.count("p") <= 1 and pools.count("q") <= 2
+            if gone <= candidates.keys() and is_allowed:
+                costs[devices] = sum(candidates[id].cost for id in gone) + price_s / STAY_S
+    plan = plan_eviction(need, ledger, CandidateTable.of(ledger, candidates))
+    free = find_devices(need, ledger)
+
+    assert bool(free) == any(not any(map(ledger.on, devices)) for devices in costs)
+    assert not any(map(ledger.on, free))
+    assert (plan is None) == (not costs)
+    if plan is not None:
+        gone = {id for device in plan.devices for id in ledger.on(device)}
+        assert gone == {*plan.victims}
+        assert costs[tuple(sorted(plan.devices))] == pytest.approx(min(costs.values()))

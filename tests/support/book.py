@@ -42,7 +42,7 @@ class Book:
     def place(self, id: str, spec: PoolSpec, devices: tuple[str, ...]) -> None:
         """Record a replica of a pool on devices; it may have been a standby."""
         told = id not in self.entries
-        share = spec.share
+        share = 1.0 if spec.count > 1 else spec.share
         if spec.role == "trial":
             share = max(0.0, 1.0 - max(sum(self.shares(device)) for device in devices))
         entry = Entry(spec.key, devices, share, self.memory_mib(spec), is_told=told)
@@ -110,11 +110,14 @@ class Book:
         )
 
     def has_room(self, device: Device, spec: PoolSpec, without: frozenset[str]) -> bool:
-        """Return whether one more replica fits once the replicas `without` are gone."""
-        if spec.device_kind not in ("any", device.kind):
+        """Return whether a device has room for one more replica once the replicas `without` are
+        gone."""
+        is_gang = spec.count > 1
+        if spec.device_kind not in ("any", device.kind) or (is_gang and device.kind != "cuda"):
             return False
         left = 1.0 - sum(self.shares(device.id, without))
-        if left < 1.0 and (left <= 1e-9 if spec.role == "trial" else spec.share > left + 1e-9):
+        takes_rest = spec.role == "trial" and not is_gang
+        if left < 1.0 and (left <= 1e-9 if takes_rest else spec.share > left + 1e-9):
             return False
         used = self.used_mib(device.bank, without) + self.memory_mib(spec) + RESERVE_MIB
         return not device.memory_mib or used <= device.memory_mib

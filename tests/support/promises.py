@@ -117,6 +117,7 @@ class Promises(RuleBasedStateMachine):
         self.before = {r.id: r.state for r in self.machine.replicas()}
         self.late = {r.id for r in self.machine.replicas() if r.deadline_s <= self.now}
         self.reservations = {key: pool.reservation for key, pool in self.machine.pools.items()}
+        self.claim = self.machine.cluster.ledger.claim
         failures = {key: pool.failures for key, pool in self.machine.pools.items()}
         self.write_down(event)
         self.links.write_down(event, self.book, self.before, self.now)
@@ -167,16 +168,22 @@ class Promises(RuleBasedStateMachine):
                 self.write_cordon(event)
 
     def write_slots(self) -> None:
-        """Record which ready replicas on CPUs are kept without a slot. One that has a slot is
-        called; one without is called only while it is paused, or where no turns are taken."""
+        """Record which replicas on CPUs are kept without a slot. One that has a slot while it is
+        ready is called; one without is called only while it is paused, or where no turns are taken.
+        One that ends keeps the slot that it has; a single event may free its slot and end it."""
         cluster = self.machine.cluster
         for replica in self.machine.replicas():
             entry = self.book.entries.get(replica.id)
-            if entry is None or not replica.is_ready or not cluster.is_on_cpu(replica):
+            has_ended = not replica.is_unready and self.before.get(replica.id) != replica.state
+            may_change = replica.state is State.READY or has_ended
+            if entry is None or not may_change or not cluster.is_on_cpu(replica):
                 continue
-            entry.is_kept = not cluster.ledger.has_slot(replica.id)
+            was_kept, entry.is_kept = entry.is_kept, not cluster.ledger.has_slot(replica.id)
             entry.devices = replica.devices
             is_called = cluster.demand.load(replica.pool).busy
+            if not replica.is_ready:
+                assert entry.is_kept == was_kept or not is_called
+                continue
             assert entry.is_kept or is_called
             is_closed = replica.host in cluster.ledger.closed or not self.machine.is_open
             is_ending = self.machine.stopping or self.machine.pools[replica.pool].removed
@@ -384,6 +391,11 @@ class Promises(RuleBasedStateMachine):
         if spec.device_kind == "any" and kind == "cpu":
             assert not self.free_gpus(spec), f"{id} was put on a CPU slot"
         self.book.place(id, spec, devices)
+        assert len({*devices}) == len(devices) == spec.count, f"{id} has a part of its devices"
+        assert {host_of(device) for device in devices} == {self.replica(id).host}
+        if spec.count > 1:
+            assert kind == "cuda"
+            assert list(devices) == sorted(devices)
         assert spec.device_kind in ("any", kind)
         self.placed.add(id)
         pool = self.machine.pools[key]
@@ -405,8 +417,10 @@ class Promises(RuleBasedStateMachine):
         assert len(known | doubtful) <= most, f"{doubtful} may still run"
 
     def free_gpus(self, spec: PoolSpec) -> list[str]:
-        """Return the GPUs that have room for a pool and are not reserved."""
+        """Return the GPUs that have room for a pool and are neither reserved nor claimed."""
         reservations = {*self.machine.cluster.ledger.reservations, *self.cordoned}
+        for claim in (self.claim, self.machine.cluster.ledger.claim):
+            reservations |= {*claim.devices} if claim is not None else set()
         reservations |= {
             device
             for reservation in self.reservations.values()
@@ -596,7 +610,9 @@ class Promises(RuleBasedStateMachine):
 
     def is_unplaceable(self, spec: PoolSpec) -> bool:
         """Return whether every suitable device is cordoned."""
+        kinds = ("any", "cpu") if spec.count == 1 else ()
         able = [d for d in self.book.devices.values() if spec.device_kind in ("any", d.kind)]
+        able = [d for d in able if d.kind == "cuda" or spec.device_kind in kinds]
         return bool(able) and all(
             device.id in self.cordoned or self.links.is_lost(device.host, self.now)
             for device in able
@@ -624,6 +640,9 @@ class Promises(RuleBasedStateMachine):
             and one.id not in self.cordoned
             and self.links.is_open(one.host)
         ]
+        if claim := self.machine.cluster.ledger.claim:
+            need = self.machine.cluster.need(pool)
+            devices = [one for one in devices if not claim.bars(one.id, need)]
         standbys = {id for id in self.book.standbys() if self.replica(id).is_coming}
         idle = self.idle()
         if spec.role == "trial" and not spec.evicts:
@@ -634,8 +653,11 @@ class Promises(RuleBasedStateMachine):
             pools = self.machine.pools
             if all(n <= pools[k].staying() - pools[k].spec.min for k, n in taken.items()):
                 gone = frozenset(group) | standbys
-                fit = [one.id for one in devices if self.book.has_room(one, spec, gone)]
-                assert not fit, f"{pool.key}: {pool.blocked}; without {group} it fits on {fit}"
+                fit = [one for one in devices if self.book.has_room(one, spec, gone)]
+                there = Counter(one.host for one in fit)
+                assert max(there.values(), default=0) < spec.count, (
+                    f"{pool.key}: {pool.blocked}; without {group} it fits on {fit}"
+                )
 
     def takes_place(self, replica: Replica) -> bool:
         """Whether a replica counts against the `max` of its function."""
@@ -736,6 +758,21 @@ class Promises(RuleBasedStateMachine):
             device: reservation for reservation in reservations for device in reservation.devices
         }
         assert all(key in self.specs for key, pool in pools.items() if pool.reservation)
+
+    @invariant()
+    def the_standing_claim_has_an_owner(self) -> None:
+        """The claim is that of a pool whose replicas take several devices and whose calls wait, on
+        as many usable devices of one host as it needs."""
+        ledger = self.machine.cluster.ledger
+        if (claim := ledger.claim) is None:
+            return
+        pool = self.machine.pools[claim.pool]
+        assert pool.blocked
+        assert pool.unserved_since_s == claim.since_s
+        assert len({*claim.devices}) == pool.spec.count == len(claim.devices)
+        (host,) = {host_of(device) for device in claim.devices}
+        assert self.links.is_open(host)
+        assert self.cordoned.keys().isdisjoint(claim.devices)
 
     @invariant()
     def soft_drains_are_claimed(self) -> None:

@@ -33,6 +33,14 @@ def test_loads_of_all_workers_are_added(book: DemandTable) -> None:
     assert not book.is_empty
 
 
+def test_pools_without_load_of_any_worker_are_idle(book: DemandTable) -> None:
+    """Load of one worker suffices; pools that no worker has named are idle."""
+    book.update(Demand("w2", 1, True, {"default/c@1": Load(1, 0, 0.0)}), 10.0)
+
+    assert book.idle({A, "default/c@1", "default/d@1"}) == {"default/d@1"}
+    assert DemandTable().idle({A}) == {A}
+
+
 def test_a_full_message_replaces_all(book: DemandTable) -> None:
     """Pools that a full message does not name have no demand any more, and are touched."""
     touched = book.update(Demand("w1", 2, True, {A: Load(1, 0, 0.0)}), 11.0)

@@ -188,6 +188,18 @@ def test_a_cold_start_counts_from_its_first_waiter() -> None:
     assert called.waiting_since_s is None
 
 
+def test_a_cold_start_does_not_count_what_a_replica_served() -> None:
+    """The oldest call arrived while the replica lived: it waited in vain since its end."""
+    idle = pool(State.READY)
+    idle.observe_load(0, 0, 0.0, 10.0)
+    idle.replicas.clear()
+
+    idle.observe_load(0, 0, 0.0, 20.0)
+    idle.observe_load(1, 0, 5.0, 21.0)
+
+    assert idle.waiting_since_s == 20.0
+
+
 def test_who_waits_in_vain_is_known() -> None:
     """A pool is unserved from the first settling with a waiting call and no replica until one can
     serve; a trial needs no calls."""

@@ -7,7 +7,7 @@ from pool_manager.core.commands import Drain, Launch, Quiesce, Release, Terminat
 from pool_manager.core.pool import JUST_USED_S, Warming
 from pool_manager.core.state import DRAIN_S, PoolSpec, State
 from registry.exchange import Load
-from tests.support.fleet_play import HOST, FleetPlay
+from tests.support.fleet_play import HOST, SLOTS, FleetPlay
 from tests.support.play import Play, cpus, launched
 
 A, B, C = "default/a@1", "default/b@1", "default/c@1"
@@ -232,6 +232,24 @@ def test_memory_of_called_functions_is_that_of_the_last_turn() -> None:
     assert play.state("r2") == "ready"
 
 
+def test_an_overfull_host_starts_nobody_of_unknown_memory() -> None:
+    """A replica may turn out larger than its bank. It runs on, but the next one waits until it has
+    made room."""
+    play = box(PoolSpec(A, idle_s=60.0), PoolSpec(B), kept=1)
+    play.demand(a=1)
+    play.ready("r1", memory_mib=2 * MIB)
+    play.demand()
+    play.run(a=1)
+    assert has_slot(play, "r1")
+    play.run(11.0)
+
+    commands = play.demand(b=1)
+
+    assert launched(commands) == []
+    assert [one.id for one in commands if isinstance(one, Drain)] == ["r1"]
+    assert launched(play.lose("r1")) == [("r2", "d0")]
+
+
 def test_an_idle_replica_ends_for_memory_where_a_slot_is_free() -> None:
     """It may refuse, as on a GPU."""
     play = box(PoolSpec(A, memory_mib=MIB), PoolSpec(B, memory_mib=MIB), kept=1)
@@ -360,6 +378,41 @@ def test_turns_on_another_host_are_told_with_its_name() -> None:
     hear(play, 1.0, {"a": 1, "b": 1}, {"c": 1})
 
     assert play.reason("c") == f"all CPU slots of {HOST} run other functions"
+
+
+def test_an_idle_replica_of_a_host_that_is_away_leaves_its_slot() -> None:
+    """It may end as soon as the host is back: without a slot, on which another one starts in the
+    same event."""
+    play = FleetPlay(PoolSpec(A, idle_s=5.0), PoolSpec(B), far=SLOTS[:1])
+    play.warm(a="r1")
+    play.run(a=1)
+    play.down()
+    play.run(6.0)
+    play.tick()
+    assert not has_slot(play, "r1")
+    play.demand(b=1)
+
+    assert launched(play.up("r1")) == [("r2", SLOTS[0].id)]
+    play.greet("r1")
+    play.tick(6.0)
+
+    assert play.state("r1") is State.DRAINING
+    assert play.machine.cluster.ledger.on(SLOTS[0].id) == ["r2"]
+
+
+def test_a_replica_may_get_ready_leave_its_slot_and_end_in_one_event() -> None:
+    """Its callers left while it loaded, and its function keeps nobody (`idle_s` 0)."""
+    play = box(PoolSpec(A, idle_s=0.0), PoolSpec(B))
+    play.demand(a=1)
+    play.on(events.Greeted("r1", {}))
+    play.demand(b=1)
+
+    commands = play.on(events.Loaded("r1", 4, True, MIB, {"load": 1.0}))
+
+    assert launched(commands) == [("r2", "d0")]
+    assert play.state("r1") is State.DRAINING
+    assert play.machine.cluster.ledger.on("d0") == ["r2"]
+    assert play.machine.cluster.ledger.in_bank("ram") == ["r1", "r2"]
 
 
 def test_a_revision_that_is_warmed_beside_takes_no_slot_of_its_function() -> None:
