@@ -456,6 +456,18 @@ async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
     assert [rig.manager.busy(one.id) for one in rig.manager.devices() if one.id != device] == [0.0]
 
 
+async def test_a_server_that_does_not_answer_is_told(rig: Rig) -> None:
+    """By its pool, with the reason, and as long as it is listed."""
+    await rig.warm()
+    (replica,) = rig.manager.replicas()
+    assert (rig.manager.trouble(KEY), rig.manager.trouble("default/no@1")) == ("", "")
+
+    replica.trouble = "it refuses connections"
+
+    assert rig.manager.trouble(KEY) == "it refuses connections"
+    assert rig.manager.not_answering() == [(KEY, "it refuses connections")]
+
+
 async def test_of_an_unknown_pool_nothing_is_seen(tmp_path: Path) -> None:
     """An unknown pool has no state, no forecast and no obstacle."""
     async with operating(tmp_path) as operator:
