@@ -449,7 +449,7 @@ async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
     rig.manager._use.flush()
 
     [device] = {one.device for one in rig.records.use_kept}
-    assert device == warm.replicas[0].first_device
+    assert (device,) == warm.replicas[0].devices
     assert {(one.name, one.number) for one in rig.records.use_kept} == {("digits", 1)}
     assert sum(one.waking_s for one in rig.records.use_kept) > 0.0
     assert rig.manager.busy(device) is None  # it has not been asked yet
