@@ -127,5 +127,7 @@ class Health:
 
 def _place(replica: Replica) -> str:
     """Return where a replica is; a standby that has not been bound has no device."""
-    devices = " and ".join(replica.devices)
-    return f"device {devices}" if devices else f"host {replica.host}"
+    if not replica.devices:
+        return f"host {replica.host}"
+    devices = ", ".join(replica.devices)
+    return f"device {devices}" if len(replica.devices) == 1 else f"devices {devices}"

@@ -160,8 +160,8 @@ class HeldFamilies:
         """Yield the families; values are at most ten seconds old."""
         labels = ("function", "kind", "namespace")
         text = (
-            "Time that a function's replicas held devices; holders of the same device split it."
-            " _idle is what no function held."
+            "Time that a function's replicas held devices; holders of the same device split it, and"
+            " a replica on several GPUs holds each of them. _idle is what no function held."
         )
         seconds = CounterMetricFamily(
             "fngate_function_device_seconds", text, labels=labels, unit="seconds"
@@ -431,7 +431,7 @@ class RunFamilies:
 def _supply(supplied: list[Supplied]) -> Iterable[Metric]:
     text = "Replicas that a pool wants; pools that want none and have none are left out."
     wanted = GaugeMetricFamily("fngate_pool_wanted_replicas", text, labels=["pool"])
-    text = "Replicas that a pool has, by state."
+    text = "Replicas that a pool has, by state; one on several GPUs counts once."
     there = GaugeMetricFamily("fngate_pool_replicas", text, labels=["pool", "state"])
     for pool, count, replicas in supplied:
         wanted.add_metric([pool], count)

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
+from registry.model.hosts import LOCAL_HOST
+
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _FULL: Final = "█"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -106,3 +108,11 @@ def get(data: dict[str, Any], *keys: str) -> str:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return "" if value is None else str(value)
+
+
+def place_of(cold_start: dict[str, Any]) -> str:
+    """Return where a replica started: "cuda", "4 GPUs", or "4 GPUs of gpu2" on another host."""
+    devices = cold_start.get("devices") or []
+    place = f"{len(devices)} GPUs" if len(devices) > 1 else get(cold_start, "device_kind")
+    host = get(cold_start, "host")
+    return place if host in ("", LOCAL_HOST) else f"{place} of {host}"

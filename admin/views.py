@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
 
@@ -10,8 +11,9 @@ from admin.rates import ResponseRate
 from gateway.http.connected import Connected, Connections
 from gateway.openapi.descriptions import python_calls
 from pool_manager.builds import SUFFIX
+from pool_manager.core.eviction import RESIDENCY_S, server_stay_s
 from pool_manager.core.pool import PoolForecast
-from pool_manager.core.state import Replica
+from pool_manager.core.state import Device, Replica
 from pool_manager.hosts.view import HostView
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
@@ -40,7 +42,7 @@ class Live(NamedTuple):
     the start of its state (Unix seconds). `ready_in_ms` is 0 if a replica is ready and None if
     unknown. `sleeps_at_s` (Unix seconds) is from the forecast. `response_rate` covers the last
     minute; `first_bytes` is the same of a server function's first bytes. `golden` is the worst
-    verdict of its replicas' golden samples."""
+    verdict of its replicas' golden samples, `trouble` why a ready server does not answer."""
 
     pool: tuple[PoolEndpoints, int, float]
     load: Load
@@ -51,11 +53,13 @@ class Live(NamedTuple):
     forecast: PoolForecast
     sleeps_at_s: float | None
     golden: SampleVerdict
+    trouble: str
 
 
 def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
     """Return one function as `fnctl ls` lists it. `phase` is the phase of a waking function,
-    `awaited` what its server is waited for, None while that is not worth telling."""
+    `awaited` what its server is waited for, None while that is not worth telling. `trouble`: why a
+    ready server does not answer, "" while all do."""
     function, expected, response_rate = deployed.function, live.expected, live.response_rate
     shown, wanted, since_s = live.pool
     return {
@@ -87,6 +91,7 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "ready_in_ms": _rounded(live.ready_in_ms),
         "created_s": function.created_s,
         "golden": live.golden,
+        "trouble": live.trouble,
     }
 
 
@@ -192,6 +197,29 @@ def call_json(deployed: Deployed) -> dict[str, Any]:
         **server_json(revision.server),
         **({"exchange": asdict(exchange)} if exchange else {}),
     }
+
+
+def neighbours(deployed: Deployed, devices: Iterable[Device]) -> str:
+    """Return what a replica on several GPUs means for other functions on the host with the most
+    whole GPUs of `devices`, with the start that the trial measured; "" for a replica on one
+    device."""
+    count, profile = deployed.revision.device.count, deployed.profile
+    if count == 1:
+        return ""
+    whole = Counter(one.host for one in devices if one.kind == "cuda" and not one.is_slice)
+    there = max(whole.values(), default=count)
+    load_s = profile.load_ms / 1e3 if profile is not None else 0.0
+    stay_s = server_stay_s(load_s) if deployed.revision.server is not None else RESIDENCY_S
+    taken = (
+        f"it takes {count} of the {there} GPUs of a host, and functions on the others run on"
+        if count < there
+        else f"it takes all {there} GPUs of a host: no other function runs on a GPU there meanwhile"
+    )
+    return (
+        f"{taken}. A call for another that needs one of them waits until it has been ready for"
+        f" {stay_s:.0f} s and its open requests have ended; then it stops, and starts anew at its"
+        " next call"
+    )
 
 
 def server_json(server: ServerSettings | None) -> dict[str, Any]:
@@ -388,7 +416,8 @@ def _rounded(value: float | None) -> int | None:
 
 def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
     """Return one replica; `since_s` is the start of its state in Unix seconds. A standby belongs to
-    no function yet."""
+    no function yet. `device` is the first one of `devices`. `trouble`: why its
+    server does not answer, "" while it does."""
     pool = replica.pool.removesuffix(SUFFIX) if replica.role == "build" else replica.pool
     ref = pool.partition("/")[2] if replica.role != "standby" else ""
     return {
@@ -397,6 +426,7 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "function": ref.partition("@")[0],
         "revision": ref,
         "device": replica.first_device,
+        "devices": list(replica.devices),
         "host": replica.host,
         "role": replica.role,
         "state": str(replica.state),
@@ -407,4 +437,5 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "memory_mib": round(replica.memory_mib, 1),
         "phases": replica.phases,
         "why": replica.why,
+        "trouble": replica.trouble,
     }

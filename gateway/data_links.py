@@ -43,9 +43,9 @@ class Delivered(NamedTuple):
     """A replica's answer, with facts about the replica.
 
     `json_length` is 0 unless the answer is binary with a JSON head. `is_first`: this is the answer
-    of the replica's first run. `connected_s`: when the link was established (monotonic seconds).
-    `phases`: the phases of the replica's cold start, in milliseconds. `host`: its host, "" for this
-    machine.
+    of the replica's first run. `devices`: ids of its devices. `connected_s`: when the link was
+    established (monotonic seconds). `phases`: the phases of the replica's cold start, in
+    milliseconds. `host`: its host, "" for this machine.
     """
 
     meta: AnswerMeta
@@ -53,7 +53,7 @@ class Delivered(NamedTuple):
     body: bytes | bytearray
     is_first: bool
     replica: str
-    device: str
+    devices: tuple[str, ...]
     connected_s: float
     phases: dict[str, float]
     host: str = ""
@@ -186,9 +186,9 @@ class DataLinks(ReplicaLinks[Bodies]):
             body = self._copy_answer(peer, frame)
         if json_length > len(body):
             raise LinkError("the JSON part is longer than the answer")
-        is_first, device, since_s = flags & _FIRST != 0, endpoint.first_device, peer.connected_s
+        is_first, devices, since_s = flags & _FIRST != 0, endpoint.devices, peer.connected_s
         phases, host = endpoint.phases, endpoint.host
-        answer = (meta, json_length, body, is_first, id, device, since_s, phases, host)
+        answer = (meta, json_length, body, is_first, id, devices, since_s, phases, host)
         self._on_final(id, peer, request, _delivered(answer), now)
 
     def _on_other_frame(self, id: str, peer: Peer[Bodies], frame: Frame, now: float) -> None:

@@ -102,13 +102,14 @@ _MS: Final = _Durations()
 class Receipt(NamedTuple):
     """How a replica served one request.
 
-    `phases`: the phases of the cold start that the request waited for, in milliseconds; empty if it
-    waited for none. `host`: the replica's host, "" for this machine.
+    `devices`: ids of the replica's devices, in the order of its ranks. `phases`: the phases of the
+    cold start that the request waited for, in milliseconds; empty if it waited for none. `host`:
+    the replica's host, "" for this machine.
     """
 
     revision: str
     replica: str
-    device: str
+    devices: tuple[str, ...]
     queue_ms: float
     phases: dict[str, float]
     is_first: bool
@@ -122,19 +123,27 @@ class Receipt(NamedTuple):
 
 
 make_receipt: Callable[
-    [tuple[str, str, str, float, dict[str, float], bool, AnswerMeta, str]], Receipt
+    [tuple[str, str, tuple[str, ...], float, dict[str, float], bool, AnswerMeta, str]], Receipt
 ] = partial(tuple.__new__, Receipt)
 """Construct a Receipt without the Python frame of the named tuple's own constructor."""
+
+
+def place(devices: tuple[str, ...]) -> str:
+    """Return where a replica ran, for people: the id of its device, or "4 GPUs"; only GPUs are used
+    together. "" without a device."""
+    if len(devices) > 1:
+        return f"{len(devices)} GPUs"
+    return devices[0] if devices else ""
 
 
 def server_timing(receipt: Receipt) -> str:
     """Return the header's value. A cold start has the metric `cold` and one metric per phase; a
     replica on another host has the metric `host`."""
-    revision, replica, device, queue_ms, phases, is_first, meta, host = receipt
+    revision, replica, devices, queue_ms, phases, is_first, meta, host = receipt
     _, decode_us, batch_us, compute_us, encode_us, rows, _ = meta
     begin = all_phases = ""
     if phases:
-        begin = f'cold;desc="{revision} on {device}", '
+        begin = f'cold;desc="{revision} on {place(devices)}", '
         all_phases = "".join(f"{p};dur={phases[p]:.3f}, " for p in PHASES if p in phases)
     compute = "first_run" if is_first else "compute"
     if host:
@@ -158,7 +167,7 @@ def exchange_timing(receipt: Receipt, first_byte_ms: float) -> str:
     begin = ""
     if receipt.phases:
         begin = "".join(f"{p};dur={receipt.phases[p]:.3f}, " for p in PHASES if p in receipt.phases)
-        begin = f'cold;desc="{receipt.revision} on {receipt.device}", {begin}'
+        begin = f'cold;desc="{receipt.revision} on {place(receipt.devices)}", {begin}'
     if receipt.host:
         begin += f'host;desc="{receipt.host}", '
     replica, queue = receipt.replica, _MS[round(receipt.queue_ms * 1e3)]

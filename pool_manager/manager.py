@@ -402,6 +402,12 @@ class Manager:
         there = self._machine.replicas()
         return [(one.pool, one.trouble) for one in there if one.trouble and one.is_listed]
 
+    def trouble(self, key: str) -> str:
+        """Return why a ready server of a pool does not answer, "" while all do."""
+        pool = self._machine.pools.get(key)
+        there = pool.replicas.values() if pool is not None else ()
+        return next((one.trouble for one in there if one.trouble and one.is_listed), "")
+
     @property
     def gpu_silence(self) -> str:
         """Reason why the GPU driver does not answer, "" while it does."""

@@ -98,6 +98,7 @@ class Journal:
                 kept.outcome,
                 host_of(next(iter(kept.devices), "")),
                 kept.session,
+                kept.devices,
             )
         )
 

@@ -86,11 +86,6 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
     paused: bool = False
     """Calls for it are held, and those in flight end: it has no CPU slot to run on."""
 
-    @property
-    def first_device(self) -> str:
-        """The first device, which stands for all in receipts and traces; "" without one."""
-        return self.devices[0] if self.devices else ""
-
 
 class PoolEndpoints(msgspec.Struct, frozen=True):
     """State of one pool for the gateways. `state` is cold, waking, warm, draining or failing.

@@ -19,6 +19,7 @@ from admin.store import Store
 from admin.views import (
     call_json,
     connections_json,
+    neighbours,
     operation_json,
     precision_json,
     revision_json,
@@ -130,6 +131,7 @@ class FunctionRoutes:
                 "previous": await self._traffic.previous(deployed.function.name),
                 "cold_starts": self._history.table(deployed.revision.key),
                 "example": example(deployed, origin),
+                "neighbours": neighbours(deployed, self._rows.manager.devices()),
             },
             OK,
             {"ETag": etag(deployed.function)},

@@ -160,12 +160,18 @@ def read_receipt(header: str) -> Receipt:
     return Receipt(cold, replica, phases, times, host)
 
 
+_GPUS: Final = re.compile(r" on [0-9]+ GPUs\Z")
+"""End of `Receipt.cold` for a replica on several GPUs."""
+
+
 def render_receipt(receipt: Receipt) -> str:
     """Render as one line: "cold start 183 ms: start 12 · load 9 | queue 180 ms", "warm: ..."."""
     times = _list(receipt.times)
     where = f" on {receipt.host}" if receipt.host else ""
     if not receipt.cold:
         return f"warm{where}: {times}" if times else ""
+    if gpus := _GPUS.search(receipt.cold):
+        where = f"{gpus[0]} of {receipt.host}" if receipt.host else gpus[0]
     cold = f"cold start{where} {duration(receipt.cold_ms)}: {_list(receipt.phases, unit='')}"
     return f"{cold} | {times}" if times else cold
 

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from admin.cli.answers import first_line
 from admin.cli.precision import summary as precision_summary
-from admin.text import ago, bar, command, duration, fields, get, number, one_line, size
+from admin.text import (
+    ago,
+    bar,
+    command,
+    duration,
+    fields,
+    get,
+    number,
+    one_line,
+    place_of,
+    size,
+)
 from gateway.openapi.input_fields import call_line, example_inputs
-from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.control import PHASES
 from runtime_image.contract.model import JSON, content_type
 
@@ -97,7 +107,7 @@ def waterfall(cold_start: dict[str, Any], now_s: float) -> str:
     head = [
         ago(_at_s(cold_start), now_s),
         duration(float(cold_start.get("total_ms") or 0)),
-        f"on {get(cold_start, 'device_kind')}{_of_host(cold_start)}",
+        f"on {place_of(cold_start)}",
         f"revision {get(cold_start, 'number')}",
         get(cold_start, "outcome"),
         *(["compiled"] if get(cold_start, "session") == "compiled" else []),
@@ -267,6 +277,7 @@ def render_summary(result: dict[str, Any]) -> str:
         ("prepared", prepared(profile)),
         ("compiled", get(result, "compiled")),
         ("note", get(profile, "note")),
+        ("neighbours", get(result, "neighbours")),
         ("room", get(result, "made_room")),
         ("switch", get(result, "switch")),
     ]
@@ -305,6 +316,7 @@ def _server_pairs(
         ("host", LOOPBACK_HOST if is_guarded else ""),
         ("held", f"calls wait up to {number(float(server.get('wait_s') or 0))} s for a start"),
         ("note", get(profile, "note")),
+        ("neighbours", get(result, "neighbours")),
         ("room", get(result, "made_room")),
         ("switch", get(result, "switch")),
     ]
@@ -412,11 +424,6 @@ def curl(collected: Collected, url: str) -> str:
 
 def _replicas(count: int) -> str:
     return f"{count} replica{'' if count == 1 else 's'}"
-
-
-def _of_host(item: dict[str, Any]) -> str:
-    host = get(item, "host")
-    return f" of {host}" if host not in ("", LOCAL_HOST) else ""
 
 
 def _at_s(item: dict[str, Any]) -> float:

@@ -37,7 +37,7 @@ from admin.deploy.slots import slot_warnings
 from admin.deploy.upstream_keys import UpstreamKeyReader
 from admin.deploy.verify import TRIAL_WAIT_S, Verification, Verified
 from admin.store import Store
-from admin.views import profile_json
+from admin.views import neighbours, profile_json
 from gateway.admission.callers import Caller
 from pool_manager.manager import Manager
 from pool_manager.mounts import MountRules
@@ -461,9 +461,9 @@ class Deploys:
         text = self._models.summary(deployed)
         return {"compiled": text} if text else {}
 
-    @staticmethod
-    def _result(deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:
+    def _result(self, deployed: Deployed, sample: dict[str, Any], how: str) -> dict[str, Any]:
         ref = deployed.revision.ref
+        text = neighbours(deployed, self._manager.devices())
         media = media_values(deployed.revision.signature, deployed.revision.inputs)
         return {
             "revision": ref,
@@ -474,6 +474,7 @@ class Deploys:
             "batching": summary(deployed.revision, deployed.profile),
             "switch": how,
             **({"media": media} if media else {}),
+            **({"neighbours": text} if text else {}),
             **server_result(deployed),
         }
 

@@ -24,18 +24,19 @@ class Telling:
     """Decides when to tell what a trial waits for. Pure."""
 
     def __init__(self) -> None:
-        self._what = ""
+        self._told = ("", "")
         self._next_s = 0.0
 
     def phase(self, awaited: Awaited | None) -> str:
         """Return the phase to publish, "" for the one published last: (1) nothing is waited for any
         more; (2) something new; (3) the same, for long enough to be told again."""
         if awaited is None:
-            was, self._what = self._what, ""
-            return VERIFY if was else ""  # (1)
-        if awaited.what == self._what and awaited.seconds < self._next_s:
+            was, self._told = self._told, ("", "")
+            return VERIFY if any(was) else ""  # (1)
+        told = awaited.what, awaited.why
+        if told == self._told and awaited.seconds < self._next_s:
             return ""
-        self._what = awaited.what  # (2), (3)
+        self._told = told  # (2), (3)
         pause_s = min(AGAIN_MAX_S, max(AGAIN_MIN_S, awaited.seconds))
         self._next_s = awaited.seconds + pause_s
         return f"{VERIFY} {awaited}"

@@ -139,6 +139,7 @@ class FunctionRows:
             forecast,
             sleeps_at_s,
             self.manager.golden.verdict(key)[0],
+            self.manager.trouble(key),
         )
         return {
             **function_json(deployed, live),

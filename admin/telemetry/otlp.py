@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import structlog
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2 as otlp
 
@@ -97,9 +97,12 @@ class Batch:
 
 
 @lru_cache(ATTRIBUTES_MAX, typed=True)
-def _attribute(key: str, value: str | float | bool) -> KeyValue:
+def _attribute(key: str, value: str | float | bool | tuple[str, ...]) -> KeyValue:
     made = KeyValue(key=key)
-    setattr(made.value, _FIELDS[type(value)], value)
+    if isinstance(value, tuple):
+        made.value.array_value.values.extend(AnyValue(string_value=one) for one in value)
+    else:
+        setattr(made.value, _FIELDS[type(value)], value)
     return made
 
 

@@ -123,7 +123,7 @@ class ExchangeJournal:
             (
                 call.pool.partition("/")[2],
                 endpoint.id,
-                endpoint.first_device,
+                endpoint.devices,
                 (self.sent_s - call.arrived_s) * 1e3,
                 endpoint.phases if is_cold else NO_PHASES,
                 False,

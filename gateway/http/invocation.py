@@ -370,14 +370,14 @@ class Invocation:
             self.fail(error, call)
 
     def _reply_answer(self, call: HeldCall, delivered: Delivered) -> None:
-        meta, json_length, body, is_first, replica, device, connected_s, phases, host = delivered
+        meta, json_length, body, is_first, replica, devices, connected_s, phases, host = delivered
         admission, invoker = self._admission, self._invoker
         is_cold = call.was_held and connected_s > call.arrived_s
         # The pool, not the admitted revision: the call may have followed its function's traffic.
         ref = call.pool.partition("/")[2]
         queue_ms = (call.sent_s - call.arrived_s) * 1e3
         receipt = make_receipt(
-            (ref, replica, device, queue_ms, phases if is_cold else {}, is_first, meta, host)
+            (ref, replica, devices, queue_ms, phases if is_cold else {}, is_first, meta, host)
         )
         lines = (
             f"Content-Type: {meta.content_type}\r\nFn-Revision: {ref}\r\n"

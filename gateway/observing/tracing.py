@@ -26,7 +26,7 @@ from runtime_image.contract.control import PHASES
 
 ROUTE: Final = "/fn/{name}"
 Kind = Literal["internal", "server", "client"]
-Attributes = dict[str, str | int | float | bool]
+Attributes = dict[str, str | int | float | bool | tuple[str, ...]]
 BATCHES_MAX: Final = 8
 """Max batches that wait for a slow collector: about 2,000 requests."""
 
@@ -184,10 +184,7 @@ class _Tree:
             phase: receipt.phases[phase] / 1e3 for phase in PHASES if phase in receipt.phases
         }
         begun_s = max(held_s, connected_s - sum(seconds.values()))
-        attributes: Attributes = {
-            "fngate.device": receipt.device,
-            "fngate.replica": receipt.replica,
-        }
+        attributes: Attributes = {**_on(receipt), "fngate.replica": receipt.replica}
         if receipt.host:
             attributes["fngate.host"] = receipt.host
         cold = self._add("cold start", hold, (begun_s, connected_s), attributes)
@@ -209,7 +206,7 @@ class _Tree:
         at_s = sent_s + max(0.0, room_s - all_s) / 2
         attributes: Attributes = {
             "fngate.revision": receipt.revision,
-            "fngate.device": receipt.device,
+            **_on(receipt),
             "fngate.rows": rows,
             "fngate.batch_wait_ms": wait_us / 1e3,
         }
@@ -276,13 +273,19 @@ def _attributes(record: RequestRecord) -> Attributes:
     if record.first_byte_ms is not None:
         found["fngate.first_byte_ms"] = record.first_byte_ms
     if record.receipt is not None:
-        found["fngate.device"] = record.receipt.device
+        found |= _on(record.receipt)
         if record.receipt.host:
             found["fngate.host"] = record.receipt.host
         if record.receipt.meta is not NO_RUN:
             found["fngate.rows"] = record.receipt.meta.rows
         found["fngate.is_cold"] = record.receipt.is_cold
     return found
+
+
+def _on(receipt: Receipt) -> Attributes:
+    """Return the attributes of the devices that a replica ran on: the first one, and all."""
+    devices = receipt.devices
+    return {"fngate.device": devices[0] if devices else "", "fngate.devices": devices}
 
 
 def _sent_to(replica: str, error: str) -> Attributes:

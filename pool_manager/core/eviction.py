@@ -216,7 +216,12 @@ def served_since_s(replica: Replica) -> float:
 
 def server_residency_s(pool: Pool) -> float:
     """Return how long a server is kept before it is stopped for another pool."""
-    return min(SERVER_RESIDENCY_MAX_S, max(RESIDENCY_S, pool.reload_s or pool.spec.load_s))
+    return server_stay_s(pool.reload_s or pool.spec.load_s)
+
+
+def server_stay_s(load_s: float) -> float:
+    """Return how long a server that takes `load_s` to start is kept for."""
+    return min(SERVER_RESIDENCY_MAX_S, max(RESIDENCY_S, load_s))
 
 
 def _is_draining(pool: Pool, replica: Replica) -> bool:

@@ -301,7 +301,7 @@ class Pool:
         for; None if that is not to be told."""
         if self.spec.role == "trial" and self.blocked and self.unserved_since_s is not None:
             seconds = now - self.unserved_since_s
-            told = Awaited(f"waiting for room: {self.blocked}", seconds)
+            told = Awaited("waiting for room", seconds, self.blocked)
             return told if seconds >= TOLD_AFTER_S else None
         coming = [one for one in self.replicas.values() if one.is_coming]
         return next(filter(None, (awaited(one.probing, now) for one in coming)), None)

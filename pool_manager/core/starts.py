@@ -138,10 +138,13 @@ class Awaited(NamedTuple):
 
     what: str
     seconds: float
+    why: str = ""
+    """Why it takes so long."""
 
     def __str__(self) -> str:
-        """Return both as one text, in steps of _STEP_S."""
-        return f"{self.what} for {int(self.seconds) // _STEP_S * _STEP_S} s"
+        """Return all as one text, with the seconds in steps of _STEP_S."""
+        text = f"{self.what} for {int(self.seconds) // _STEP_S * _STEP_S} s"
+        return f"{text}: {self.why}" if self.why else text
 
 
 def awaited(probing: Probing | None, now: float) -> Awaited | None:

@@ -33,6 +33,8 @@ class ColdStart:
     """Host of its device."""
     session: str = ""
     """Session that the replica serves with, "" if unknown."""
+    devices: tuple[str, ...] = ()
+    """Ids of its devices; empty in records of earlier releases."""
 
 
 @dataclass(frozen=True, slots=True)

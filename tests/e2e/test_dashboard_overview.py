@@ -87,6 +87,77 @@ async def test_changes_show_without_a_reload() -> None:
         assert await view.page.evaluate("() => window.sameDocument")
 
 
+async def test_a_replica_spans_its_gpus() -> None:
+    """Each of its cards has its chip with the place among them; pointing at one marks them all."""
+    async with overview() as (dashboard, view):
+        dashboard.tell(dashboard.world.rest("digits"))
+        dashboard.tell(dashboard.world.wake("digits", gpus=3))
+        chips = view.page.locator(".chip", has_text="digits@1")
+        await chips.nth(2).wait_for()
+        assert [text.split()[1:4] for text in await chips.all_inner_texts()] == [
+            [str(at), "of", "3"] for at in (1, 2, 3)
+        ]
+        assert await view.count(".chip.is-pointed") == 0
+
+        await chips.nth(1).hover()
+        await view.until("() => document.querySelectorAll('.chip.is-pointed').length === 3")
+        await view.page.mouse.move(0, 0)
+        await view.until("() => !document.querySelector('.chip.is-pointed')")
+        await chips.nth(2).locator("a").focus()
+        await view.until("() => document.querySelectorAll('.chip.is-pointed').length === 3")
+        assert await view.faults() == []
+
+        await chips.nth(0).locator("a").click()
+        panel = view.page.get_by_role("region", name="Replicas")
+        await panel.get_by_text("3 GPUs").wait_for()
+        names = panel.get_by_role("list", name="GPUs of this replica")
+        assert await names.get_by_role("listitem").count() == 3
+
+
+async def test_a_server_that_does_not_answer_is_in_the_colours_of_failing() -> None:
+    """Its state stays `warm`; its row, its page and its chip show the trouble with the reason."""
+    why = "it refuses connections (connection refused)"
+    async with overview() as (dashboard, view):
+        world = dashboard.world
+        dashboard.tell(world.rest("web"))
+        dashboard.tell(world.warm("web"))
+        (mine,) = [one for one in world.replicas.values() if one["function"] == "web"]
+        dashboard.tell([("replicas", {"items": [{**mine, "trouble": why}]})])
+        dashboard.tell(world.change("web", trouble=why, reason=f"not answering: {why}"))
+
+        row = view.page.locator(ROW, has=view.page.get_by_role("link", name="web", exact=True))
+        await row.locator(".state.failing", has_text="warm 1/").wait_for()
+        await row.locator(".is-trouble", has_text="not answering").wait_for()
+        await view.page.locator(".chip .mark.failing").wait_for()
+        assert await view.faults() == []
+
+        await row.get_by_role("link", name="web", exact=True).click()
+        await view.page.get_by_role("status").locator(".state.failing").first.wait_for()
+        panel = view.page.get_by_role("region", name="Replicas")
+        await panel.locator(".is-trouble", has_text=why).wait_for()
+
+
+async def test_idle_replicas_without_a_cpu_slot_are_kept_in_memory() -> None:
+    """They are on no card; a line above the cards has them, until a call gives them a slot."""
+    async with overview() as (dashboard, view):
+        world = dashboard.world
+        dashboard.tell([*world.rest("digits"), *world.warm("digits")])
+        (mine,) = [one for one in world.replicas.values() if one["function"] == "digits"]
+        slot = next(one for one in world.devices.values() if one["kind"] == "cpu")
+        others = [one for one in slot["replicas"] if one != mine["id"]]
+        dashboard.tell([("replicas", {"items": [{**mine, "device": slot["id"]}]})])
+        dashboard.tell([("devices", {"items": [{**slot, "replicas": others}]})])
+        kept = view.page.locator(".kept")
+        await kept.get_by_text("kept in memory").wait_for()
+        await kept.locator(".chip", has_text="digits@1").wait_for()
+        assert await view.faults() == []
+
+        busy = [*others, mine["id"]]
+        dashboard.tell([("devices", {"items": [{**slot, "replicas": busy}]})])
+
+        await kept.locator(".chip", has_text="digits@1").wait_for(state="detached")
+
+
 async def test_time_runs_down_between_events() -> None:
     """Countdowns advance between events."""
     async with overview() as (dashboard, view):

@@ -39,7 +39,7 @@ def test_fnctl_reads_any_server_timing_of_the_gateway(
 ) -> None:
     """fnctl parses every Server-Timing header that a gateway writes."""
     meta = AnswerMeta("application/json", us, us, us, us, 3)
-    written = server_timing(Receipt("digits@3", "r1", "cpu:0", queue_ms, phases, False, meta))
+    written = server_timing(Receipt("digits@3", "r1", ("cpu:0",), queue_ms, phases, False, meta))
 
     found = answers.read_receipt(written)
 

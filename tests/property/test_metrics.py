@@ -78,7 +78,7 @@ def test_the_page_is_the_sum_of_all_answers(answers: list[Answer]) -> None:
     metrics = Metrics(Balance, dict, lambda: 0, lambda *_: True)
     for one in answers:
         meta = AnswerMeta("application/json", 0, 0, 0, 0, one.rows)
-        receipt = Receipt(f"{one.function}@1", "r", "cpu-0", one.queue_s * 1e3, {}, False, meta)
+        receipt = Receipt(f"{one.function}@1", "r", ("cpu-0",), one.queue_s * 1e3, {}, False, meta)
         metrics.count_answer(("default", one.function), one.seconds, receipt, one.sends, 0)
 
     assert shown(metrics) == plainly(answers)

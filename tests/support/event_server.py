@@ -71,6 +71,7 @@ def replica(id: str, name: str, on: str, **fields: Any) -> dict[str, Any]:
         "function": name,
         "revision": f"{name}@1",
         "device": on,
+        "devices": [on],
         "role": "serve",
         "state": "ready",
         "since_s": 1.0,

@@ -8,7 +8,7 @@ from runtime_image.link.meta import AnswerMeta
 
 META = AnswerMeta("application/json", 1000, 2000, 3000, 4000, 5)
 """1 ms of decoding, 2 of waiting, 3 of computing, 4 of encoding; 5 rows."""
-RECEIPT = Receipt("digits@1", "r1", "cpu-0", 0.1, {}, is_first=False, meta=META)
+RECEIPT = Receipt("digits@1", "r1", ("cpu-0",), 0.1, {}, is_first=False, meta=META)
 TRACE = Trace("ab" * 16, "cd" * 8, "", 1)
 RECORD = RequestRecord(
     at_s=1000.0,

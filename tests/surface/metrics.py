@@ -48,7 +48,7 @@ def counted() -> Metrics:
     shown = page(Balance(2.0, {}, pools, pools))
     phases = dict.fromkeys(PHASES, 1.0)
     meta = AnswerMeta("application/json", 1, 1, 1, 1, 1)
-    receipt = Receipt("f@1", "r", "cpu:0", 1.0, phases, True, meta)
+    receipt = Receipt("f@1", "r", ("cpu:0",), 1.0, phases, True, meta)
     shown.count_answer(("default", "f"), 0.1, receipt, 3, 1)
     for status in STATUS.values():
         shown.count_reply("default", "f", outcome(status), "", 0.1)

@@ -83,7 +83,7 @@ def timings() -> list[str]:
     phases = dict.fromkeys(PHASES, 1.0)
     found = []
     for is_first, there in ((True, phases), (False, {})):
-        header = server_timing(Receipt("f@1", "r", "cpu:0", 1.0, there, is_first, meta, "h"))
+        header = server_timing(Receipt("f@1", "r", ("cpu:0",), 1.0, there, is_first, meta, "h"))
         for entry in header.split(", "):
             name, *parameters = entry.split(";")
             found.append(" ".join([name, *(one.partition("=")[0] for one in parameters)]))

@@ -50,7 +50,8 @@ class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
     its trial, at the end of the wait for room. `switch`: the change of the traffic. `compiled`:
     whether there is a compiled model, only if function.toml asks for one. `media`: the numbers that
     pictures and sounds become, only of integers. `warnings`: what cannot be kept or started now,
-    only if there is something. `from`: the revision that had it before a rollback."""
+    only if there is something. `neighbours`: what a replica on several GPUs means for other
+    functions. `from`: the revision that had it before a rollback."""
 
     revision: str | UnsetType = UNSET
     created: bool | UnsetType = UNSET
@@ -63,6 +64,7 @@ class OperationResult(msgspec.Struct, rename={"from_": "from"}, kw_only=True):
     batching: str | UnsetType = UNSET
     compiled: str | UnsetType = UNSET
     media: str | UnsetType = UNSET
+    neighbours: str | UnsetType = UNSET
     switch: str | UnsetType = UNSET
     made_room: str | UnsetType = UNSET
     server: DeployedServer | UnsetType = UNSET

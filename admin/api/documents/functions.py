@@ -106,6 +106,7 @@ class FunctionRow(msgspec.Struct, kw_only=True):
     build: BuildRow | None
     reserved_user: str
     golden: SampleVerdict
+    trouble: str
 
 
 class Quantiles(msgspec.Struct):
@@ -183,7 +184,8 @@ class FunctionDetail(FunctionRow, kw_only=True):
     those of its compiled models by type of device; `build`: one that is not done, if any.
     `precision`: candidates that the trial of the revision with the
     traffic measured, null without any. `server` and `exchange` only of server functions; of these
-    `predict`, `form`, `schema` and `no_schema` only of Python functions, as in `GET /fn/NAME`."""
+    `predict`, `form`, `schema` and `no_schema` only of Python functions, as in `GET /fn/NAME`.
+    `neighbours`: what a replica on several GPUs means for other functions, "" for one device."""
 
     build: BuildDetail | None
     builds: list[BuildDetail]
@@ -203,6 +205,7 @@ class FunctionDetail(FunctionRow, kw_only=True):
     previous: int | None
     cold_starts: list[ColdStartTimes]
     example: str
+    neighbours: str
     predict: str | UnsetType = UNSET
     form: PredictForm | UnsetType = UNSET
     schema: dict[str, Any] | UnsetType | None = UNSET

@@ -30,14 +30,16 @@ class PoolRow(msgspec.Struct):
 
 
 class ReplicaRow(msgspec.Struct):
-    """A replica that is not stopped. A standby has no function yet. `session`: the session that it
-    serves with, such as "compiled", "" if unknown."""
+    """A replica that is not stopped. A standby has no function yet. `devices`: ids of its devices;
+    `device` is the first one, "" for none. `trouble`: why its server does not answer. `session`:
+    the session that it serves with, such as "compiled", "" if unknown."""
 
     id: str
     pool: str
     function: str
     revision: str
     device: str
+    devices: list[str]
     host: str
     role: Literal["serve", "standby", "trial", "build"]
     state: str
@@ -48,6 +50,7 @@ class ReplicaRow(msgspec.Struct):
     memory_mib: float
     phases: dict[str, float]
     why: str
+    trouble: str
 
 
 class DeviceRow(msgspec.Struct):

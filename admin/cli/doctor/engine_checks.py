@@ -17,7 +17,7 @@ from admin.cli.doctor.machine import DISK_FULL, DISK_LOW, Check
 from admin.text import size
 from pool_manager.drivers.docker.spec import CDI_KIND, CONFIGURE, GENERATE
 from pool_manager.gpus.memory import ALL, NONE
-from runtime_image.contract.gpus import Ancestor, Link
+from runtime_image.contract.gpus import Link
 
 API_OLDEST: Final = (1, 41)
 """Docker 20.10, the oldest engine that is tested."""
@@ -31,21 +31,9 @@ CARDS: Final = "sys/bus/pci/devices"
 MODULE: Final = "proc/driver/nvidia"
 PROGRAMS: Final = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-ctk")
 TOOLKIT: Final = "sudo apt-get install nvidia-container-toolkit"
-CONNECTIONS: Final = {
-    Ancestor.INTERNAL: "one board",
-    Ancestor.SINGLE: "one PCIe switch",
-    Ancestor.MULTIPLE: "PCIe switches",
-    Ancestor.HOSTBRIDGE: "one PCIe host bridge",
-    Ancestor.NODE: "one NUMA node",
-    Ancestor.SYSTEM: "over NUMA nodes",
-}
 NO_CGROUPS: Final = re.compile(r"^\s*no-cgroups\s*=\s*true", re.MULTILINE)
 TOOLKIT_FILE: Final = Path("/etc/nvidia-container-runtime/config.toml")
 FILE_MAX: Final = 64 * 1024
-
-NO_PEER: Final = (
-    "see nvidia-smi topo -p2p r; disable the IOMMU and PCIe ACS if both GPUs support it"
-)
 
 Answer = dict[str, Any]
 """Answer of GET /info or GET /version."""
@@ -187,28 +175,6 @@ def driver(found: Driver, chosen: str) -> Check:
     library = found.error or f"driver {found.version}, no GPU"
     searched = f"libnvidia-ml.so.1: {library}; no /{MODULE}; no NVIDIA card in /{CARDS}"
     return Check("ok", name, f"no GPU: functions run on the CPU ({searched})")
-
-
-def links(found: Driver) -> list[Check]:
-    """Check how the GPUs of this machine reach each other's memory; none for fewer than two.
-
-    Programs on several GPUs, such as those of NCCL, work without peer access, through host memory.
-    """
-    if not found.links:
-        return []
-    name = "gpu links"
-    without = [f"{a} and {b}" for a, b, link in found.links if link.has_peer_access is False]
-    if without:
-        pairs = ", ".join(without)
-        text = f"no peer access between GPU {pairs}: programs on both copy through host memory"
-        return [Check("warn", name, text, NO_PEER)]
-    kinds: dict[str, list[str]] = {}
-    for first, second, link in found.links:
-        level = "unknown" if link.ancestor is None else CONNECTIONS[link.ancestor]
-        kinds.setdefault("NVLink" if link.has_nvlink else level, []).append(f"{first}-{second}")
-    if len(kinds) == 1:
-        return [Check("ok", name, f"all GPUs: {next(iter(kinds))}")]
-    return [Check("ok", name, "; ".join(f"{kind}: {', '.join(on)}" for kind, on in kinds.items()))]
 
 
 def ways(info: Answer, toolkit: Toolkit) -> list[str]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from admin.cli.live.events import StreamItem
 from admin.client.sse import Disconnected
 from admin.client.transport import Unreachable
-from admin.text import duration, get, one_line, plain
-from registry.model.hosts import LOCAL_HOST
+from admin.text import duration, get, one_line, place_of, plain
 
 TEXT_MAX: Final = 300
 """Max characters of an entry."""
@@ -82,9 +81,7 @@ def _decision(data: dict[str, Any]) -> ActivityEntry:
 def _cold_start(data: dict[str, Any]) -> ActivityEntry:
     outcome = get(data, "outcome")
     took = duration(seconds(data.get("total_ms")))
-    text = f"revision {get(data, 'number')} {outcome} after {took} on {get(data, 'device_kind')}"
-    if (host := get(data, "host")) not in ("", LOCAL_HOST):
-        text = f"{text} of {host}"
+    text = f"revision {get(data, 'number')} {outcome} after {took} on {place_of(data)}"
     at_s = seconds(data.get("at_s"))
     return ActivityEntry(at_s, "cold start", name(data), _short(text), outcome != "ready")
 
@@ -173,6 +170,16 @@ class Resources:
         return (self.replicas if kind == "replicas" else self.devices), "id"
 
 
+class Placed(NamedTuple):
+    """A replica on one of its devices."""
+
+    replica: Item
+    at: int
+    """Which of its devices this is, from 1."""
+    total: int
+    """Number of its devices."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outage:
     """Lost connection: the reason, and the time (`now`) of the next attempt."""
@@ -253,11 +260,16 @@ class LiveState:
         until = now if self.is_live(now) else self._last_event_s
         return at_s + max(0.0, until - self._beat_received_s)
 
-    def on_device(self) -> dict[str, list[Item]]:
-        """Return the replicas by the id of their device, in order of id."""
-        found: dict[str, list[Item]] = {}
+    def on_device(self) -> dict[str, list[Placed]]:
+        """Return the replicas by the id of their device, in order of their ids. One on several
+        devices is there once for each."""
+        found: dict[str, list[Placed]] = {}
         for replica in sorted(self.resources.replicas.values(), key=lambda each: str(each["id"])):
-            found.setdefault(str(replica.get("device")), []).append(replica)
+            devices = replica.get("devices")
+            if not isinstance(devices, list) or not devices:
+                devices = [replica.get("device")]  # a server of an earlier release names one
+            for at, device in enumerate(devices, 1):
+                found.setdefault(str(device), []).append(Placed(replica, at, len(devices)))
         return found
 
     def _changes(self) -> dict[str, Callable[[Item, float], None]]:

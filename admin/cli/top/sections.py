@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from admin.cli.live.state import TREND_MAX, LiveState, seconds
+from admin.cli.live.state import TREND_MAX, LiveState, Placed, seconds
 from admin.cli.top.lines import STATES, Line, Span, cut, fit, meter, shown, spark
 from admin.text import NONE, duration, get, number
 from runtime_image.contract.server import ENGINE
@@ -146,7 +146,8 @@ def _name(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
 
 def _state(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
     state = shown(get(item, "state"))
-    return state, STATES.get(state, "")
+    is_troubled = get(item, "trouble") or get(item, "golden") == "wrong"
+    return state, STATES["failing"] if is_troubled else STATES.get(state, "")
 
 
 def _ready(item: FunctionRow, _context: RowContext) -> tuple[str, str]:
@@ -198,7 +199,7 @@ _COLUMNS: Final = (
 
 def rows(
     devices: Mapping[str, DeviceRow],
-    replicas: Mapping[str, Sequence[DeviceRow]],
+    replicas: Mapping[str, Sequence[Placed]],
     room: int,
     width: int,
 ) -> list[Line]:
@@ -262,12 +263,14 @@ def _busy(device: DeviceRow, is_narrow: bool) -> tuple[Span, ...]:
     return (("busy ", ""), (drawn, "green on bright_black"), (f" {figure}", ""))
 
 
-def _replicas(replicas: Sequence[DeviceRow]) -> tuple[Span, ...]:
-    return tuple(span for replica in replicas for span in _replica(replica))
+def _replicas(replicas: Sequence[Placed]) -> tuple[Span, ...]:
+    return tuple(span for one in replicas for span in _replica(one))
 
 
-def _replica(replica: DeviceRow) -> tuple[Span, ...]:
-    """Render a replica's revision or role, and its state."""
+def _replica(placed: Placed) -> tuple[Span, ...]:
+    """Render a replica's revision or role, which of its devices this is if it has several, and its
+    state: "llama@3 2/4 ready"."""
+    replica = placed.replica
     function, revision = get(replica, "function"), get(replica, "revision")
     ref = revision if "@" in revision else f"{function}@{revision}"
     if not function:
@@ -275,7 +278,8 @@ def _replica(replica: DeviceRow) -> tuple[Span, ...]:
     elif replica.get("role") == "trial":
         ref = f"{function} (trial)"
     state = shown(get(replica, "state"))
-    parts = (("  ", ""), (shown(ref), ""))
+    nth = f" {placed.at}/{placed.total}" if placed.total > 1 else ""
+    parts = (("  ", ""), (shown(ref), ""), (nth, "dim"))
     return parts if ref == state else (*parts, (f" {state}", STATES.get(state, "")))
 
 

@@ -124,9 +124,10 @@ def local_checks(data: Path) -> list[Check]:
 
 def nvidia_driver(found: engine_checks.Driver, driver: Driver) -> list[Check]:
     """Return the checks of GPUs, which need none unless Docker's replicas shall have them."""
-    from admin.cli.doctor import engine_checks, machine
+    from admin.cli.doctor import engine_checks, machine, several_gpus
 
-    checks = [engine_checks.driver(found, settings().gpus), *engine_checks.links(found)]
+    several = several_gpus.checks(found, several_gpus.find_host())
+    checks = [engine_checks.driver(found, settings().gpus), *several]
     return checks if driver is Driver.DOCKER else machine.softened(checks)
 
 

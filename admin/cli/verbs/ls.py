@@ -87,6 +87,8 @@ def row(item: dict[str, Any], now_s: float) -> tuple[str, ...]:
     state, phase = get(item, "state"), get(item, "phase")
     if state == "warm" and get(item, "golden") == "wrong":
         phase = "wrong answers"
+    if state == "warm" and get(item, "trouble"):
+        phase = "not answering"
     return (
         get(item, "name"),
         get(item, "revision"),

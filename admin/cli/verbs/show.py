@@ -107,6 +107,8 @@ def _facts(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("scaling", f"{get(function, 'min')} to {get(function, 'max')} replicas"),
         # Which of both is not stored. A server that starts with another FN_IDLE_S changes nothing.
         ("idle", f"{get(function, 'idle_s')} s, as of its deploy or fnctl scale"),
+        ("GPUs", _gpus(function)),
+        ("neighbours", get(function, "neighbours")),
         ("hosts", _hosts(function)),
         ("ready in", ready_in(function.get("ready_in_ms"))),
         (
@@ -136,6 +138,12 @@ def _hosts(function: dict[str, Any]) -> str:
     found += [] if function.get("spread", True) else ["not spread"]
     found += [] if count == 1 else [f"files on {count}"]
     return ", ".join(found)
+
+
+def _gpus(function: dict[str, Any]) -> str:
+    """Return the number of GPUs of a replica; "" for one device."""
+    count = (function.get("device") or {}).get("count", 1)
+    return f"{count} for each replica" if count > 1 else ""
 
 
 def _answers(function: dict[str, Any]) -> str:

@@ -102,10 +102,11 @@ def cost(
     """Show what functions cost: device-seconds, energy and money.
 
     The price of a device-hour is FN_PRICE_DEVICE_HOUR. HELD is the time that a function had of
-    devices; holders of the same device split it. BUSY is the part in which a model ran. ENERGY is
-    read from the GPUs' counters. "idle" is time that no function held. Keys share each function by
-    the time of their calls; "none" are calls without a key, "no calls" functions that were held
-    without any. The last seconds are missing.
+    devices; holders of the same device split it, and a replica on 4 GPUs holds 4 seconds each
+    second. BUSY is the part in which a model ran. ENERGY is read from the GPUs' counters. "idle" is
+    time that no function held. Keys share each function by the time of their calls; "none" are
+    calls without a key, "no calls" functions that were held without any. The last seconds are
+    missing.
 
     \b
     Examples:

@@ -52,7 +52,7 @@ def detail(line: dict[str, Any], origin: str) -> dict[str, Any]:
         "inputs": inputs,
         "output": {"tensor": "", "labels": LABELS if has_labels else [], "top_k": 3},
         "batching": {"mode": "auto", "max_size": 0, "wait_ms": 0.0},
-        "device": {"kind": "any", "memory_mib": 0, "share": 1.0},
+        "device": {"kind": "any", "memory_mib": 0, "share": 1.0, "count": 1},
         "sample": "manifest" if has_labels else "zeros",
         "precision": precision() if has_labels else None,
         "revisions": [

@@ -135,9 +135,9 @@ class World:
             return self.rest(name) if self.random.random() < 0.7 else self.error(name)
         return self.wake(name)
 
-    def wake(self, name: str) -> list[Event]:
-        """Start a cold start: the first or another one."""
-        return self._wake(name)
+    def wake(self, name: str, gpus: int = 1) -> list[Event]:
+        """Start a cold start on so many devices: the first or another one."""
+        return self._wake(name, gpus)
 
     def warm(self, name: str) -> list[Event]:
         """Advance a function until it is ready."""
@@ -193,8 +193,11 @@ class World:
         del self.hosts[host]
         return [("gone", {"hosts": [host], "devices": gone})]
 
-    def _wake(self, name: str) -> list[Event]:
+    def _wake(self, name: str, gpus: int = 1) -> list[Event]:
         device = self.random.choice(list(self.devices)) if self.devices else "none"
+        host = self.devices[device]["host"] if device in self.devices else "local"
+        near = [id for id, one in self.devices.items() if one["host"] == host]
+        devices = near[:gpus] if gpus > 1 else [device]
         line = self.functions[name]
         number = self._number()
         replica = {
@@ -202,8 +205,9 @@ class World:
             "pool": f"default/{line['revision']}",
             "function": name,
             "revision": line["revision"],
-            "device": device,
-            "host": self.devices[device]["host"] if device in self.devices else "local",
+            "device": devices[0],
+            "devices": devices,
+            "host": host,
             "role": "serve",
             "state": "starting",
             "since_s": self.now_s,
@@ -212,13 +216,14 @@ class World:
             "memory_mib": float(self.random.randint(80, 4000)),
             "phases": {},
             "why": "a request waits",
+            "trouble": "",
         }
         self.replicas[replica["id"]] = replica
         self._put(name, "waking", "a request waits", phase="place", wanted=1, held=1)
-        self.functions[name]["devices"] = [device]
+        self.functions[name]["devices"] = devices
         self.functions[name]["ready_in_ms"] = float(self.random.randint(400, 9000))
         events = [("replicas", {"items": [replica]}), self._said(name, "wake"), self._told(name)]
-        return [*events, *self._placed(device)]
+        return [*events, *(event for one in devices for event in self._placed(one))]
 
     def _next_phase(self, name: str) -> list[Event]:
         line = self.functions[name]
@@ -237,6 +242,7 @@ class World:
         self._put(name, "warm", "ready", ready=1, wanted=1, ready_in_ms=0.0)
         cold = {"name": name, "number": int(line["revision"].partition("@")[2])}
         cold |= {"replica": mine["id"], "device_kind": self.devices[mine["device"]]["kind"]}
+        cold |= {"devices": mine["devices"]}
         cold |= {"at_s": self.now_s, "total_ms": round(sum(phases.values()), 1)}
         told = ("cold_start", {**cold, "phases": phases, "outcome": "ready"})
         return [("replicas", {"items": [mine]}), told, self._said(name, "ready"), self._told(name)]
@@ -273,7 +279,7 @@ class World:
         for one in gone:
             del self.replicas[one["id"]]
         events: list[Event] = [("gone", {"replicas": [one["id"] for one in gone]})]
-        for device in sorted({one["device"] for one in gone}):
+        for device in sorted({id for one in gone for id in one["devices"]}):
             events += self._placed(device)
         return events
 
@@ -281,7 +287,7 @@ class World:
         device = self.devices.get(device_id)
         if device is None:
             return []
-        mine = [one for one in self.replicas.values() if one["device"] == device_id]
+        mine = [one for one in self.replicas.values() if device_id in one["devices"]]
         charged = min(device["memory_mib"], round(sum(one["memory_mib"] for one in mine)))
         device["replicas"] = [one["id"] for one in mine]
         device["charged_mib"] = charged
@@ -342,6 +348,8 @@ class World:
             "sleeps_at_s": None,
             "phase": None,
             "devices": [],
+            "golden": "none",
+            "trouble": "",
         }
 
     def _host(self, name: str, devices: int) -> dict[str, Any]:
@@ -378,7 +386,7 @@ class World:
             "host": host,
             "kind": "cuda" if is_gpu else "cpu",
             "name": ("NVIDIA H100" if at % 2 else "NVIDIA H200") if is_gpu else None,
-            "index": at if is_gpu else None,
+            "index": str(at) if is_gpu else None,
             "capability": "9.0" if is_gpu else None,
             "driver": "580.95" if is_gpu else None,
             "bank": "host" if host == "local" else f"{host}/host",

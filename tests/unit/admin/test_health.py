@@ -171,6 +171,17 @@ async def test_a_standby_that_is_not_released_is_a_reason(
     assert make(later_s=60).reasons() == ["host gpu2: 1a is not released: no answer"]
 
 
+async def test_a_replica_on_several_gpus_that_is_not_released_names_them_all(
+    make: Make, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its devices is out of use until then."""
+    wide = Replica("1a", "default/llama@1", ("GPU-a", "GPU-b"), "serve", 0.0)
+    wide.state, wide.why = State.RELEASING, "no answer"
+    monkeypatch.setattr(operator.manager, "replicas", lambda: [wide])
+
+    assert make(later_s=60).reasons() == ["devices GPU-a, GPU-b: 1a is not released: no answer"]
+
+
 @pytest.mark.parametrize(
     ("host", "expected"),
     [

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from admin import text
@@ -99,3 +101,18 @@ def test_values_are_found_or_empty() -> None:
     assert text.get({"a": {"b": 1}}, "a", "b") == "1"
     assert text.get({"a": None}, "a", "b") == ""
     assert text.get({"a": 0}, "a") == "0"
+
+
+@pytest.mark.parametrize(
+    ("cold_start", "shown"),
+    [
+        ({"device_kind": "cpu"}, "cpu"),
+        ({"device_kind": "cuda", "devices": ["GPU-a"], "host": "local"}, "cuda"),
+        ({"device_kind": "cuda", "devices": ["gpu2/GPU-a"], "host": "gpu2"}, "cuda of gpu2"),
+        ({"device_kind": "cuda", "devices": ["GPU-a", "GPU-b"]}, "2 GPUs"),
+        ({"devices": ["gpu2/GPU-a", "gpu2/GPU-b"], "host": "gpu2"}, "2 GPUs of gpu2"),
+    ],
+)
+def test_the_place_of_a_cold_start_is_short(cold_start: dict[str, Any], shown: str) -> None:
+    """It is the kind of the device or the number of GPUs, with another host by its name."""
+    assert text.place_of(cold_start) == shown

@@ -15,6 +15,7 @@ from admin.views import (
     connections_json,
     function_json,
     key_json,
+    neighbours,
     occupancy_json,
     operation_json,
     profile_json,
@@ -28,10 +29,11 @@ from pool_manager.core.starts import Awaited
 from pool_manager.core.state import Device, Replica
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
+from registry.catalog import Deployed
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
 from registry.model.keys import Key
 from registry.model.operations import Operation
-from registry.model.revisions import Batching
+from registry.model.revisions import Batching, DeviceNeed
 from registry.model.servers import ModelApi, PathRules, ServerSettings
 from registry.store.keys import TOKEN_NOTE, KeyRing
 from runtime_image.contract.model import ImageForm, InputRule, OutputRule
@@ -50,6 +52,7 @@ def live(shown: PoolEndpoints, wanted: int = 0, since_s: float = 0.0, **known: A
         "forecast": AT_REST,
         "sleeps_at_s": None,
         "golden": SampleVerdict.NONE,
+        "trouble": "",
     }
     return Live((shown, wanted, since_s), **{**usual, **known})
 
@@ -201,6 +204,15 @@ def test_a_replica_shows_whose_it_is() -> None:
     json.dumps(shown)
 
 
+def test_a_replica_on_several_gpus_names_them_all() -> None:
+    """Its devices are in the order of its ranks, and its device is the first one."""
+    wide = Replica("r1", "default/llama@1", ("GPU-a", "GPU-b"), "serve", since_s=100.0)
+
+    shown = replica_json(wide, 1700.25)
+
+    assert (shown["device"], shown["devices"]) == ("GPU-a", ["GPU-a", "GPU-b"])
+
+
 def test_a_standby_is_no_functions() -> None:
     """A standby belongs to no function."""
     shown = replica_json(Replica("r1", "standby/cpu", (), "standby", since_s=0.0), 5.0)
@@ -284,3 +296,44 @@ def test_a_revision_says_why_it_has_no_golden_sample(settings: dict[str, Any], w
 
     assert "why_not_golden" not in revision_json(one, EMPTY)
     assert revision_json(serving, EMPTY)["why_not_golden"].startswith(why)
+
+
+def on_gpus(count: int, found: Deployed) -> Deployed:
+    """Return a function on so many GPUs whose trial took 61 s to start."""
+    revision = replace(found.revision, device=DeviceNeed("cuda", count=count))
+    return replace(found, revision=revision, profile=replace(profile(), load_ms=61_000.0))
+
+
+HANDLER, SERVER = deployed(), server_deployed()
+GPUS = [Device(f"GPU-{n}", "cuda") for n in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("found", "devices", "expected"),
+    [
+        (on_gpus(1, SERVER), GPUS, []),
+        (on_gpus(8, HANDLER), GPUS, ["it takes all 8 GPUs of a host", "for 10 s"]),
+        (on_gpus(8, SERVER), GPUS, ["it takes all 8 GPUs of a host", "for 61 s"]),
+        (on_gpus(2, SERVER), GPUS, ["it takes 2 of the 8 GPUs of a host", "for 61 s"]),
+        (
+            on_gpus(2, HANDLER),
+            [*GPUS[:2], Device("gpu2/GPU-9", "cuda", host="gpu2")],
+            ["all 2 GPUs"],
+        ),
+        (
+            on_gpus(2, HANDLER),
+            [*GPUS[:2], Device("MIG-1", "cuda", is_slice=True), Device("cpu:0", "cpu")],
+            ["all 2 GPUs"],
+        ),
+        (on_gpus(2, HANDLER), [], ["all 2 GPUs"]),
+    ],
+)
+def test_what_several_gpus_mean_for_others_is_told(
+    found: Deployed, devices: list[Device], expected: list[str]
+) -> None:
+    """How many of the whole GPUs of one host it takes, and how long others wait for them: a server
+    stays for as long as its trial took to start, and a handler for 10 s."""
+    text = neighbours(found, devices)
+
+    assert bool(text) is bool(expected)
+    assert all(part in text for part in expected)

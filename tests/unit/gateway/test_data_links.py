@@ -196,7 +196,7 @@ async def test_a_replica_that_is_listed_again_keeps_its_link(
     outcome = await client.outcomes.get()
 
     assert isinstance(outcome, Delivered)
-    assert outcome.device == "cpu:7"
+    assert outcome.devices == ("cpu:7",)
 
 
 @pytest.mark.parametrize("link", SPOKEN)
@@ -269,7 +269,7 @@ def test_calls_with_equal_contents_are_not_equal() -> None:
 def test_an_answer_is_immutable() -> None:
     """A delivered answer cannot be modified."""
     meta = AnswerMeta("application/json", 0, 0, 0, 0, 1)
-    answer = Delivered(meta, 0, b"{}", False, "r", "cpu:0", 0.0, {})
+    answer = Delivered(meta, 0, b"{}", False, "r", ("cpu:0",), 0.0, {})
 
     with pytest.raises(AttributeError):
         answer.body = b""  # type: ignore[misc]  # the refusal is tested

@@ -85,7 +85,7 @@ async def test_a_held_call_is_sent_to_a_replica_and_answered(
 
     assert (request.body, request.aux) == (b"body", 60_000)
     assert isinstance(outcome, Delivered)
-    assert (outcome.body, outcome.replica, outcome.device) == (b"answer", "r1", "cpu:0")
+    assert (outcome.body, outcome.replica, outcome.devices) == (b"answer", "r1", ("cpu:0",))
     assert outcome.phases == {"load": 5.0}
     assert call.was_held
     assert outcome.connected_s > call.arrived_s

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.replies import CLOSE, PIECE, Receipt, Reply, Writer, exchange_timing, server_timing
+from gateway.replies import (
+    CLOSE,
+    PIECE,
+    Receipt,
+    Reply,
+    Writer,
+    exchange_timing,
+    place,
+    server_timing,
+)
 from runtime_image.link.meta import AnswerMeta
 
 HEAD = (
@@ -64,7 +73,7 @@ def receipt(**changes: Any) -> Receipt:
     fields: dict[str, Any] = {
         "revision": "digits@3",
         "replica": "a1",
-        "device": "cpu:0",
+        "devices": ("cpu:0",),
         "queue_ms": 0.25,
         "phases": {},
         "is_first": False,
@@ -92,6 +101,19 @@ def test_a_cold_answer_lists_its_phases_in_order() -> None:
         ' start;dur=20.000, load;dur=4.000, decode;dur=1.500, batch;dur=0.020;desc="4 rows",'
         " first_run;dur=3.000, encode;dur=0.007"
     )
+
+
+def test_a_replica_on_several_gpus_is_named_by_their_number() -> None:
+    """A cold start on several GPUs names how many, of models and of servers alike."""
+    cold = receipt(devices=("GPU-a", "GPU-b", "GPU-c", "GPU-d"), phases={"load": 4.0})
+
+    assert server_timing(cold).startswith('cold;desc="digits@3 on 4 GPUs", ')
+    assert exchange_timing(cold, 1.0).startswith('cold;desc="digits@3 on 4 GPUs", ')
+
+
+def test_a_replica_without_a_device_names_none() -> None:
+    """The place of a replica without a device is empty."""
+    assert place(()) == ""
 
 
 def test_a_request_that_joined_a_warm_replica_was_not_cold() -> None:

@@ -86,8 +86,8 @@ async def exchange_twice(sidecar: Sidecar, proxy: Proxy) -> None:
         connection, id = await open_exchange(delivery, sidecar, proxy)
         server, loop = sidecar.servers[id], asyncio.get_running_loop()
         end = connection.endpoint
-        facts = connection.is_reused, end.id, end.first_device, end.phases
-        assert facts == (False, "r1", "cpu:0", {"load": 5.0})
+        facts = connection.is_reused, end.id, end.devices, end.phases
+        assert facts == (False, "r1", ("cpu:0",), {"load": 5.0})
         assert 0 < connection.connected_s <= monotonic()
         connection.write(b"GET")
         assert await loop.sock_recv(server, 10) == b"GET"

@@ -449,11 +449,23 @@ async def test_what_replicas_have_of_devices_is_kept(rig: Rig) -> None:
     rig.manager._use.flush()
 
     [device] = {one.device for one in rig.records.use_kept}
-    assert device == warm.replicas[0].first_device
+    assert (device,) == warm.replicas[0].devices
     assert {(one.name, one.number) for one in rig.records.use_kept} == {("digits", 1)}
     assert sum(one.waking_s for one in rig.records.use_kept) > 0.0
     assert rig.manager.busy(device) is None  # it has not been asked yet
     assert [rig.manager.busy(one.id) for one in rig.manager.devices() if one.id != device] == [0.0]
+
+
+async def test_a_server_that_does_not_answer_is_told(rig: Rig) -> None:
+    """By its pool, with the reason, and as long as it is listed."""
+    await rig.warm()
+    (replica,) = rig.manager.replicas()
+    assert (rig.manager.trouble(KEY), rig.manager.trouble("default/no@1")) == ("", "")
+
+    replica.trouble = "it refuses connections"
+
+    assert rig.manager.trouble(KEY) == "it refuses connections"
+    assert rig.manager.not_answering() == [(KEY, "it refuses connections")]
 
 
 async def test_of_an_unknown_pool_nothing_is_seen(tmp_path: Path) -> None:

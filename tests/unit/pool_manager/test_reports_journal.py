@@ -94,6 +94,15 @@ def test_a_receipt_is_kept() -> None:
 
     assert rig.records.kept == [
         ColdStart(
-            "default", "digits", 1, "aaaa0001", "cpu", 1000.0, 12.346, {"load": 10.0}, "ready"
+            "default",
+            "digits",
+            1,
+            "aaaa0001",
+            "cpu",
+            1000.0,
+            12.346,
+            {"load": 10.0},
+            "ready",
+            devices=("cpu:0",),
         )
     ]

@@ -234,7 +234,7 @@ export interface FunctionDetail extends FunctionLine {
   inputs: Record<string, InputRule>;
   output: { tensor: string; labels: string[]; top_k: number };
   batching: { mode: string; max_size: number; wait_ms: number };
-  device: { kind: string; memory_mib: number; share: number };
+  device: { kind: string; memory_mib: number; share: number; count: number };
   /** The source of the body that GET .../sample answers. */
   sample: "manifest" | "zeros";
   /** Set only if function.toml wants another precision. */
@@ -282,6 +282,7 @@ export interface Why {
     number: number;
     replica: string;
     device_kind: string;
+    devices?: string[];
     at_s: number;
     total_ms: number;
     phases: Partial<Record<Phase, number>>;

@@ -49,6 +49,10 @@ export interface FunctionLine {
   sleeps_at_s: number | null;
   /** Set for functions that ask for a compiled model. */
   build?: BuildLine | null;
+  /** Why a ready server does not answer, "" while all do. */
+  trouble?: string;
+  /** The worst verdict of its replicas' golden samples. */
+  golden?: string;
   /** While waking. */
   phase: Phase | null;
   /** What the readiness probes of a starting server meet, and for how long. */
@@ -64,7 +68,9 @@ export interface Replica {
   pool: string;
   function: string;
   revision: string;
+  /** The first of `devices`. */
   device: string;
+  devices: string[];
   host: string;
   role: "serve" | "trial" | "build" | "standby";
   state: ReplicaState;
@@ -76,6 +82,8 @@ export interface Replica {
   memory_mib: number;
   phases: Phases;
   why: string;
+  /** Why its server does not answer, "" while it does. */
+  trouble?: string;
 }
 
 export const HOST_STATES = ["joining", "up", "unreachable", "draining", "gone"] as const;
@@ -140,7 +148,7 @@ export interface Device {
   host: string;
   kind: string;
   name: string | null;
-  index: number | null;
+  index: string | null;
   capability: string | null;
   driver: string | null;
   bank: string | null;
@@ -171,6 +179,7 @@ export interface ColdStart {
   number: number;
   replica: string;
   device_kind: string;
+  devices?: string[];
   host?: string;
   at_s: number;
   total_ms: number;

@@ -36,6 +36,11 @@ export function lookOf(state: string): string {
   return LIKE[state] ?? (state in SHAPES ? state : "cold");
 }
 
+/** The state whose look a function has: one that does not answer, or answers wrong, is drawn as failing. */
+export function shownState({ state, trouble, golden }: { state: string; trouble?: string; golden?: string }): string {
+  return trouble || (state === "warm" && golden === "wrong") ? "failing" : state;
+}
+
 export function StateMark({ state }: { state: string }) {
   const look = lookOf(state);
   return (

@@ -32,6 +32,11 @@ test("a warm call has its own parts", () => {
   expect([receipt?.replica, receipt?.cold, receipt?.rows]).toEqual(["r1", "", "3 rows"]);
 });
 
+test("a cold start on several GPUs says how many", () => {
+  const receipt = receiptOf('cold;desc="llama@3 on 4 GPUs", load;dur=61000.000, replica;desc="r1", queue;dur=61001.000');
+  expect(receipt?.cold).toBe("llama@3 on 4 GPUs");
+});
+
 test("the phases of a cold start stand in the place of the wait for it", () => {
   const receipt = receiptOf(COLD);
   expect(receipt?.cold).toBe("digits@3 on cpu:0");

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { length_ms, rest, roundUp, scaleOf, segments, sentence } from "./waterfall.ts";
+import { length_ms, placeOf, rest, roundUp, scaleOf, segments, sentence } from "./waterfall.ts";
 
 const PHASES = { load: 50, place: 10, start: 40, first_run: 0 };
 
@@ -10,6 +10,14 @@ test("phases follow each other in their order", () => {
     { phase: "start", ms: 40, from: 0.05, share: 0.2 },
     { phase: "load", ms: 50, from: 0.25, share: 0.25 },
   ]);
+});
+
+test("a start on several GPUs says how many", () => {
+  const devices = ["GPU-a", "GPU-b"];
+  expect(placeOf({ device_kind: "cuda" })).toBe("cuda");
+  expect(placeOf({ device_kind: "cuda", devices: ["GPU-a"], host: "gpu2" })).toBe("cuda of gpu2");
+  expect(placeOf({ device_kind: "cuda", devices, host: "local" })).toBe("2 GPUs");
+  expect(placeOf({ device_kind: "cuda", devices, host: "gpu2" })).toBe("2 GPUs of gpu2");
 });
 
 test("bars never leave their scale", () => {

@@ -68,7 +68,8 @@ export function sentence(phases: Phases): string {
 export const keyOf = (start: Pick<ColdStart, "replica" | "at_s">): string =>
   `${start.replica} ${start.at_s.toFixed(1)}`;
 
-/** Where a replica started: "cuda", or "cuda of gpu2" on another host. */
-export function placeOf({ device_kind, host }: Pick<ColdStart, "device_kind" | "host">): string {
-  return host && host !== LOCAL ? `${device_kind} of ${host}` : device_kind;
+/** Where a replica started: "cuda", "4 GPUs", or "4 GPUs of gpu2" on another host. */
+export function placeOf({ device_kind, devices = [], host }: Pick<ColdStart, "device_kind" | "devices" | "host">): string {
+  const place = devices.length > 1 ? `${devices.length} GPUs` : device_kind;
+  return host && host !== LOCAL ? `${place} of ${host}` : place;
 }

@@ -155,3 +155,13 @@ def test_another_host_is_named() -> None:
         "cold start on gpu2 140 ms: start 12 "
     )
     assert warm.to_json()["host"] == "gpu2"
+
+
+def test_several_gpus_are_counted() -> None:
+    """The line of a cold start on several GPUs says how many, and on which other host."""
+    cold = COLD.replace("on cpu:0", "on 4 GPUs")
+
+    assert render_receipt(read_receipt(cold)).startswith("cold start on 4 GPUs 140 ms: start 12 ")
+    assert render_receipt(read_receipt(f'{cold}, host;desc="gpu2"')).startswith(
+        "cold start on 4 GPUs of gpu2 140 ms: start 12 "
+    )

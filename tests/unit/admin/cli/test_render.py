@@ -53,6 +53,20 @@ def test_a_new_revision_is_summed_up() -> None:
     ]
 
 
+@pytest.mark.parametrize("more", [{}, {"server": {"command": ["serve"]}}])
+def test_what_several_gpus_mean_for_others_is_summed_up(more: dict[str, Any]) -> None:
+    """For servers and for functions in Python alike."""
+    text = "it takes all 4 GPUs of a host"
+    result = {"revision": "llama@1", "profile": PROFILE, "neighbours": text, **more}
+
+    assert any(line.split() == f"neighbours {text}".split() for line in _lines(result))
+    assert not any("neighbours" in line for line in _lines({**result, "neighbours": ""}))
+
+
+def _lines(result: dict[str, Any]) -> list[str]:
+    return render_summary(result).split("\n")
+
+
 def test_a_known_revision_is_named() -> None:
     """A deploy without changes says so and names the revision."""
     result = {"revision": "digits@3", "created": False, "profile": PROFILE}

@@ -33,6 +33,16 @@ def test_something_new_is_told_at_once() -> None:
     assert told == ["verify a for 10 s", "verify b for 10 s", "verify a for 10 s", "verify", ""]
 
 
+def test_another_reason_is_told_at_once() -> None:
+    """The same wait for another reason is something new."""
+    telling = Telling()
+    given = [Awaited("room", 10.0, "a has it"), Awaited("room", 11.0, "b has it")]
+
+    told = [telling.phase(one) for one in given]
+
+    assert told == ["verify room for 10 s: a has it", "verify room for 10 s: b has it"]
+
+
 class Clock:
     """Pauses that a test ends one by one."""
 

@@ -218,6 +218,13 @@ def test_attributes_keep_their_types() -> None:
         assert found == {"a": (f"{kind}_value", value)}
 
 
+def test_several_texts_are_an_array() -> None:
+    """A tuple of texts is an array of strings, in its order."""
+    (sent,) = only(SPAN._replace(attributes={"a": ("GPU-b", "GPU-a")})).attributes
+
+    assert [one.string_value for one in sent.value.array_value.values] == ["GPU-b", "GPU-a"]
+
+
 def test_a_replica_is_a_service_of_its_own() -> None:
     """Each replica is a service with its spans together, whatever their order."""
     groups = sent(SPAN, REMOTE, SPAN, REMOTE._replace(replica="r2"), REMOTE)

@@ -51,7 +51,7 @@ def samples(page: Metrics) -> dict[tuple[str, ...], float]:
 
 def receipt(*, cold: bool, first: bool, replica: str = "r") -> Receipt:
     """Return a receipt; a cold one has a load phase of 2 s."""
-    return Receipt("f@1", replica, "cpu:0", 500.0, {"load": 2000.0} if cold else {}, first, META)
+    return Receipt("f@1", replica, ("cpu:0",), 500.0, {"load": 2000.0} if cold else {}, first, META)
 
 
 def test_answers_are_counted_by_outcome_and_timed() -> None:

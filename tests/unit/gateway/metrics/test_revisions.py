@@ -17,7 +17,7 @@ POOL = "default/f@1"
 
 def receipt(queue_ms: float = 0.5) -> Receipt:
     """Return the receipt of three rows in a batch of eight."""
-    return Receipt("f@1", "r1", "cpu:0", queue_ms, {}, False, META)
+    return Receipt("f@1", "r1", ("cpu:0",), queue_ms, {}, False, META)
 
 
 def counts() -> RevisionCounts:

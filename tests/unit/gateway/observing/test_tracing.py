@@ -249,6 +249,7 @@ def test_attributes_are_those_of_the_conventions() -> None:
         "fngate.queue_ms": 0.1,
         "fngate.sends": 1,
         "fngate.device": "cpu-0",
+        "fngate.devices": ("cpu-0",),
         "fngate.rows": 5,
         "fngate.is_cold": True,
     }

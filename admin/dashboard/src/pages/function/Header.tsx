@@ -1,7 +1,7 @@
 import type { ReactNode } from "react";
 import type { FunctionLine } from "../../api/types.ts";
 import { Sparkline } from "../../design/Sparkline.tsx";
-import { StateText } from "../../design/State.tsx";
+import { shownState, StateText } from "../../design/State.tsx";
 import { countdown, millis, rate, span } from "../../design/format.ts";
 import { useSecond } from "../../store/clock.ts";
 import { topic } from "../../store/store.ts";
@@ -9,20 +9,22 @@ import { useSite, useTopic } from "../../store/hooks.ts";
 
 /** State of the function at a glance, with `actions` beside it. */
 export function Header({ line, actions }: { line: FunctionLine; actions: ReactNode }) {
+  const look = shownState(line);
   return (
     <header className="fn-head panel">
       <div className="fn-title">
         <div className="row-of">
           <h1>{line.name}</h1>
           <span className="fn-state" role="status">
-            <StateText state={line.state} more={line.state === "warm" ? `${line.ready}/${line.max}` : ""} />
+            <StateText state={look} word={line.state} more={line.state === "warm" ? `${line.ready}/${line.max}` : ""} />
           </span>
           <Doing line={line} />
         </div>
         <p className="muted">
           <span className="mono">{line.revision}</span>
           {line.engine === "server" && " · server"}
-          {line.reason && ` · ${line.reason}`}
+          {line.reason && " · "}
+          <span className={look === line.state ? "" : "is-trouble"}>{line.reason}</span>
           {Object.entries(line.labels).map(([key, value]) => (
             <span key={key} className="tag fn-label">
               {key}={value}

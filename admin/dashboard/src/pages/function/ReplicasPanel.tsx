@@ -1,11 +1,12 @@
 import { useMemo } from "react";
 import { PHASES, type Replica } from "../../api/types.ts";
 import { ago, mebibytes, millis, span } from "../../design/format.ts";
-import { StateText } from "../../design/State.tsx";
+import { shownState, StateText } from "../../design/State.tsx";
 import { phaseColour, PhaseBar } from "../../receipts/PhaseBar.tsx";
 import { length_ms, segments, sentence } from "../../receipts/waterfall.ts";
 import { useSecond } from "../../store/clock.ts";
 import { useActivity, useReplicasVersion, useSite } from "../../store/hooks.ts";
+import { shortId } from "../overview/devices.ts";
 import { endOf } from "./recent.ts";
 
 /** The function's replicas, and the last ended ones with the reason. */
@@ -30,7 +31,7 @@ export function ReplicasPanel({ name }: { name: string }) {
         {replicas.map((replica) => (
           <li key={replica.id}>
             <div className="row-of">
-              <StateText state={replica.state} />
+              <StateText state={shownState(replica)} word={replica.state} />
               <span className="mono">{replica.id}</span>
               {replica.role !== "serve" && <span className="tag">{replica.role}</span>}
               {replica.adopted && <span className="tag">adopted</span>}
@@ -38,8 +39,10 @@ export function ReplicasPanel({ name }: { name: string }) {
               <span className="muted small">{span(Math.max(0, now_s - replica.since_s))}</span>
             </div>
             <p className="small muted">
-              {replica.device} · {mebibytes(replica.memory_mib)} · limit {replica.limit} · {replica.revision}
+              {placeOf(replica)} · limit {replica.limit} · {replica.revision}
             </p>
+            {replica.devices.length > 1 && <DeviceNames ids={replica.devices} />}
+            {replica.trouble && <p className="small is-trouble">not answering: {replica.trouble}</p>}
             {replica.why && <p className="small">{replica.why}</p>}
             <Phases replica={replica} />
           </li>
@@ -55,6 +58,31 @@ export function ReplicasPanel({ name }: { name: string }) {
         ))}
       </ul>
     </section>
+  );
+}
+
+/** A replica's device with its memory there: "GPU-1f · 20 GiB", or "4 GPUs · 20 GiB on each". */
+function placeOf({ device, devices, memory_mib }: Replica): string {
+  const size = mebibytes(memory_mib);
+  return devices.length > 1 ? `${devices.length} GPUs · ${size} on each` : `${device} · ${size}`;
+}
+
+/** The devices of a replica that has several, in the order in which its program numbers them. */
+function DeviceNames({ ids }: { ids: readonly string[] }) {
+  const { store } = useSite();
+  return (
+    <ol className="replica-devices small muted" aria-label="GPUs of this replica">
+      {ids.map((id) => {
+        const device = store.devices.get(id);
+        const index = device?.index ?? null;
+        return (
+          <li key={id} className="cut" title={id}>
+            {index === null ? "" : `GPU ${index} · `}
+            <span className="mono">{device ? shortId(device) : id}</span>
+          </li>
+        );
+      })}
+    </ol>
   );
 }
 

@@ -81,6 +81,7 @@ export function SettingsPanel({ detail, line }: { detail: FunctionDetail; line: 
         ["kind", device.kind],
         ["memory", device.memory_mib ? mebibytes(device.memory_mib) : "the driver's default"],
         ["share", device.share === 1 ? "whole" : String(device.share)],
+        ...(device.count > 1 ? [["GPUs of a replica", String(device.count)] as [string, string]] : []),
       ],
     ],
     ...aliasGroups(aliases ?? []),

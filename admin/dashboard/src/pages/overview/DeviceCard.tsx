@@ -1,10 +1,11 @@
-import { memo } from "react";
-import type { Device } from "../../api/types.ts";
-import { StateMark } from "../../design/State.tsx";
+import { memo, type ReactNode } from "react";
+import type { Device, Replica } from "../../api/types.ts";
+import { shownState, StateMark } from "../../design/State.tsx";
 import { mebibytes, percent } from "../../design/format.ts";
 import { functionHash } from "../../route/hash.ts";
 import { useDevice, useReplica } from "../../store/hooks.ts";
 import { shortId } from "./devices.ts";
+import { usePointed } from "./pointed.ts";
 import "./overview.css";
 
 /** A device with its memory and replicas. */
@@ -19,7 +20,8 @@ export const DeviceCard = memo(function DeviceCard({ id }: { id: string }) {
         <span className="device-name cut" title={device.id}>
           {device.name ?? shortId(device)}
         </span>
-        <span className="muted small cut">{device.name ? shortId(device) : device.kind}</span>
+        {device.index !== null && <span className="muted small device-index">GPU {device.index}</span>}
+        <span className="muted small cut device-id">{device.name ? shortId(device) : device.kind}</span>
         <span className="spread" />
         <Busy share={device.busy} />
       </div>
@@ -31,7 +33,7 @@ export const DeviceCard = memo(function DeviceCard({ id }: { id: string }) {
       )}
       <ul className="chips" aria-label={`Replicas on ${device.id}`}>
         {device.replicas.map((replica) => (
-          <ReplicaChip key={replica} id={replica} />
+          <ReplicaChip key={replica} id={replica} device={id} />
         ))}
       </ul>
     </li>
@@ -66,21 +68,45 @@ function Memory({ device }: { device: Device }) {
   );
 }
 
-const ReplicaChip = memo(function ReplicaChip({ id }: { id: string }) {
+/** A replica; `device` is the one whose card this is. */
+export const ReplicaChip = memo(function ReplicaChip({ id, device }: { id: string; device: string }) {
   const replica = useReplica(id);
   if (!replica) return null;
   const name = replica.function || replica.role;
-  const words = `${replica.state}, ${mebibytes(replica.memory_mib)}`;
+  const count = replica.devices.length;
+  const at = `${replica.devices.indexOf(device) + 1} of ${count}`;
+  const words = `${replica.state}${replica.trouble ? ` but not answering: ${replica.trouble}` : ""}, ${mebibytes(replica.memory_mib)}${count > 1 ? ` on each of ${count} GPUs` : ""}`;
   const inside = (
     <>
-      <StateMark state={replica.state} />
+      <StateMark state={shownState(replica)} />
       <span className="cut">{replica.revision || name}</span>
+      {count > 1 && <span className="chip-at">{at}</span>}
       <span className="unseen">{words}</span>
     </>
   );
+  const title = `${replica.id}: ${words}`;
+  const link = replica.function ? <a href={functionHash(replica.function)}>{inside}</a> : <span>{inside}</span>;
+  if (count > 1) return <SpanningChip replica={replica} title={`${title}: ${replica.devices.join(", ")}`} inside={link} />;
   return (
-    <li className="chip" title={`${replica.id}: ${words}`}>
-      {replica.function ? <a href={functionHash(replica.function)}>{inside}</a> : <span>{inside}</span>}
+    <li className="chip" title={title}>
+      {link}
     </li>
   );
 });
+
+/** The chip of a replica on several devices: while it is pointed at or focused, all its chips are marked. */
+function SpanningChip({ replica: { id }, title, inside }: { replica: Replica; title: string; inside: ReactNode }) {
+  const [isPointed, point] = usePointed(id);
+  return (
+    <li
+      className={`chip${isPointed ? " is-pointed" : ""}`}
+      title={title}
+      onPointerEnter={() => point(id)}
+      onPointerLeave={() => point("")}
+      onFocus={() => point(id)}
+      onBlur={() => point("")}
+    >
+      {inside}
+    </li>
+  );
+}

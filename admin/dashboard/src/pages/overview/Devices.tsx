@@ -4,9 +4,12 @@ import { mebibytes, millis, plural } from "../../design/format.ts";
 import { useIsNarrow } from "../../design/narrow.ts";
 import { hostHash } from "../../route/hash.ts";
 import { useDevicesVersion, useHost, useHostsVersion, useSite } from "../../store/hooks.ts";
-import { DeviceCard } from "./DeviceCard.tsx";
-import { groupsOf, ownLabels, troubleOf, type DeviceGroup } from "./devices.ts";
+import { useSecond } from "../../store/clock.ts";
+import { DeviceCard, ReplicaChip } from "./DeviceCard.tsx";
+import { groupsOf, isKept, ownLabels, troubleOf, type DeviceGroup } from "./devices.ts";
 import { useSums } from "./Totals.tsx";
+
+const KEPT_SHOWN = 30;
 
 /** All devices with their replicas, by host if there are several. Collapsed in narrow windows. */
 export function Devices() {
@@ -22,7 +25,14 @@ export function Devices() {
           {plural(devices, "device")}, {busy} busy{isOne ? "" : `, ${plural(groups.length, "host")}`}
         </span>
       </summary>
-      {isOne ? <DeviceList name="Devices" ids={groups[0]?.ids ?? []} /> : groups.map((group) => <HostGroup key={group.host} {...group} />)}
+      {isOne ? (
+        <>
+          {groups[0] && <Kept host={groups[0].host} />}
+          <DeviceList name="Devices" ids={groups[0]?.ids ?? []} />
+        </>
+      ) : (
+        groups.map((group) => <HostGroup key={group.host} {...group} />)
+      )}
     </details>
   );
 }
@@ -43,6 +53,29 @@ export function DeviceList({ name, ids }: { name: string; ids: readonly string[]
         <DeviceCard key={id} id={id} />
       ))}
     </ul>
+  );
+}
+
+/** Idle replicas that a host keeps in its memory, without a CPU slot. Read once a second: which slots are taken
+ * changes with every call. */
+function Kept({ host }: { host: string }) {
+  const { store } = useSite();
+  useSecond();
+  const kept = [...store.replicas.values()].filter((one) => one.host === host && isKept(one, store.devices));
+  if (!kept.length) return null;
+  const size = mebibytes(kept.reduce((sum, one) => sum + one.memory_mib, 0));
+  return (
+    <div className="kept">
+      <p className="small muted">
+        {plural(kept.length, "idle replica")} kept in memory, {size}, without a CPU slot
+      </p>
+      <ul className="chips" aria-label="Replicas kept in memory">
+        {kept.slice(0, KEPT_SHOWN).map((one) => (
+          <ReplicaChip key={one.id} id={one.id} device={one.device} />
+        ))}
+        {kept.length > KEPT_SHOWN && <li className="small muted">and {kept.length - KEPT_SHOWN} more</li>}
+      </ul>
+    </div>
   );
 }
 
@@ -73,6 +106,7 @@ function HostGroup({ host: name, ids }: DeviceGroup) {
           {trouble}
         </p>
       )}
+      <Kept host={name} />
       <DeviceList name={`Devices of ${name}`} ids={ids} />
     </section>
   );

@@ -1,7 +1,7 @@
 import { memo, type ReactElement } from "react";
 import type { FunctionLine } from "../../api/types.ts";
 import { Sparkline } from "../../design/Sparkline.tsx";
-import { StateText } from "../../design/State.tsx";
+import { shownState, StateText } from "../../design/State.tsx";
 import { ago, count, countdown, millis, rate } from "../../design/format.ts";
 import { ActionsButton } from "../../actions/ActionsButton.tsx";
 import { go } from "../../route/address.ts";
@@ -86,14 +86,15 @@ function Number({ value, isHot = false }: { value: number; isHot?: boolean }) {
 }
 
 function Status({ line }: { line: FunctionLine }) {
+  const look = shownState(line);
   const more = line.state === "warm" || line.state === "draining" ? `${line.ready}/${Math.max(line.max, line.ready)}` : undefined;
   return (
     <>
-      <StateText state={line.state} {...(more ? { more } : {})} />
+      <StateText state={look} word={line.state} {...(more ? { more } : {})} />
       {line.state === "waking" ? (
         <Waking line={line} />
       ) : (
-        <span className="second cut" title={line.reason}>
+        <span className={`second cut${look === line.state ? "" : " is-trouble"}`} title={line.reason}>
           {line.reason}
         </span>
       )}

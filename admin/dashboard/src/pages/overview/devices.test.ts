@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import type { Device, Host } from "../../api/types.ts";
-import { groupsOf, ownLabels, shortId, troubleOf } from "./devices.ts";
+import type { Device, Host, Replica } from "../../api/types.ts";
+import { groupsOf, isKept, ownLabels, shortId, troubleOf } from "./devices.ts";
 
 const device = (id: string, host: string) => ({ id, host }) as Device;
 const host = (name: string) => ({ name }) as Host;
@@ -34,4 +34,14 @@ test("trouble is the reason and what the agent lacks", () => {
   expect(troubleOf({ state: "up", reason: "", agent: "" })).toBe("");
   expect(troubleOf({ state: "up", reason: "disk is full", agent: "no report" })).toBe("disk is full; no report");
   expect(troubleOf({ state: "unreachable", reason: "timed out", agent: "no report" })).toBe("timed out");
+});
+
+test("an idle replica without a CPU slot is kept", () => {
+  const one = { id: "r1", device: "cpu:0", state: "ready" } as Replica;
+  const slot = (kind: string, ...replicas: string[]) => new Map([["cpu:0", { kind, replicas }]]);
+  expect(isKept(one, slot("cpu"))).toBe(true);
+  expect(isKept(one, slot("cpu", "r1"))).toBe(false);
+  expect(isKept({ ...one, state: "loading" }, slot("cpu"))).toBe(false);
+  expect(isKept(one, slot("cuda"))).toBe(false);
+  expect(isKept(one, new Map())).toBe(false);
 });

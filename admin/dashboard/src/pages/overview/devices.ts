@@ -1,4 +1,4 @@
-import { LOCAL, type Device, type Host } from "../../api/types.ts";
+import { LOCAL, type Device, type Host, type Replica } from "../../api/types.ts";
 
 const collator = new Intl.Collator("en", { numeric: true });
 
@@ -25,6 +25,12 @@ export function groupsOf(devices: Iterable<Device>, hosts: Iterable<Host>): Devi
 /** A device's id on its host: "gpu2/GPU-1f" is "GPU-1f" there. */
 export function shortId({ id, host }: Pick<Device, "id" | "host">): string {
   return id.startsWith(`${host}/`) ? id.slice(host.length + 1) : id;
+}
+
+/** Whether an idle replica is kept in a host's memory alone: it has no CPU slot until it is called. */
+export function isKept(replica: Replica, devices: ReadonlyMap<string, Pick<Device, "kind" | "replicas">>): boolean {
+  const last = devices.get(replica.device);
+  return replica.state === "ready" && last?.kind === "cpu" && !last.replicas.includes(replica.id);
 }
 
 /** The problem of a host; "" for none. */

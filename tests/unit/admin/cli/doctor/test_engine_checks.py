@@ -10,12 +10,10 @@ from admin.cli.doctor.engine_checks import (
     CONFIGURE,
     DAEMON_FILE,
     GENERATE,
-    NO_PEER,
     Driver,
     Links,
     Toolkit,
 )
-from admin.cli.doctor.machine import Check
 from runtime_image.contract.gpus import Ancestor, Link
 from tests.support.nvml.board import Board, Gpu
 from tests.support.nvml.fixtures import board
@@ -249,42 +247,6 @@ def test_the_machine_is_looked_at(tmp_path: Path) -> None:
     assert engine_checks.find_driver(tmp_path, lambda: ("580.1", 1, ())) == Driver(
         version="580.1", gpus=1, is_loaded=True, has_card=True
     )
-
-
-NVLINK = Link("a", "b", Ancestor.SYSTEM, has_nvlink=True, has_peer_access=True)
-PCIE = Link("a", "b", Ancestor.SINGLE, has_nvlink=False, has_peer_access=True)
-NONE = Link("a", "b", Ancestor.NODE, has_nvlink=False, has_peer_access=False)
-
-
-@pytest.mark.parametrize(
-    ("links", "checks"),
-    [
-        ((), []),
-        ([NVLINK], [Check("ok", "gpu links", "all GPUs: NVLink")]),
-        ([PCIE, PCIE], [Check("ok", "gpu links", "all GPUs: one PCIe switch")]),
-        (
-            [NVLINK, PCIE, Link("a", "b")],
-            [Check("ok", "gpu links", "NVLink: 0-1; one PCIe switch: 0-2; unknown: 0-3")],
-        ),
-        (
-            [NVLINK, NONE, NONE],
-            [
-                Check(
-                    "warn",
-                    "gpu links",
-                    "no peer access between GPU 0 and 2, 0 and 3: programs on both copy through"
-                    " host memory",
-                    NO_PEER,
-                )
-            ],
-        ),
-    ],
-)
-def test_connections_of_gpus_are_told(links: list[Link], checks: list[Check]) -> None:
-    """NVLink or the nearest common part of each pair; without peer access there is a warning."""
-    numbered = tuple(("0", str(second), link) for second, link in enumerate(links, 1))
-
-    assert engine_checks.links(Driver(version="580.1", gpus=9, links=numbered)) == checks
 
 
 def test_gpus_of_this_machine_are_read(board: Board, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from admin.cli.live.state import (
     ActivityEntry,
     FunctionChanges,
     LiveState,
+    Placed,
     activity_entry,
     name,
     read_live_state,
@@ -92,9 +93,23 @@ def test_replicas_are_told_by_device() -> None:
     here = [replica("r2", "a", "cpu:0"), replica("r1", "b", "cpu:0"), replica("r3", "b", "cpu:1")]
     made.apply("replicas", {"items": here}, 1.0)
 
-    found = {id: [one["id"] for one in found] for id, found in made.on_device().items()}
+    found = {id: [one.replica["id"] for one in there] for id, there in made.on_device().items()}
 
     assert found == {"cpu:0": ["r1", "r2"], "cpu:1": ["r3"]}
+
+
+def test_a_replica_on_several_devices_is_told_on_each() -> None:
+    """Each device has it once, with its place among them; a server of an earlier release names only
+    one device."""
+    made = live()
+    wide = replica("r1", "a", "GPU-a", devices=["GPU-a", "GPU-b"])
+    old = {key: value for key, value in replica("r2", "b", "GPU-b").items() if key != "devices"}
+    made.apply("replicas", {"items": [wide, old]}, 1.0)
+
+    assert made.on_device() == {
+        "GPU-a": [Placed(wide, 1, 2)],
+        "GPU-b": [Placed(wide, 2, 2), Placed(old, 1, 1)],
+    }
 
 
 def test_a_silent_server_makes_the_picture_old() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from admin.cli.live.state import QUIET_S, LiveState
-from admin.cli.top.lines import text
+from admin.cli.live.state import QUIET_S, LiveState, Placed
+from admin.cli.top.lines import STATES, text
 from admin.cli.top.sections import RowContext, columns, head, row, rows, upcoming
 from tests.support.event_server import beat, device, line, replica, snapshot
 
@@ -17,11 +17,14 @@ GPU = device(
 def test_a_device_is_a_row_with_its_replicas() -> None:
     """A device's row has its memory as the driver reports it, its busy share and its replicas."""
     here = [
-        replica("r1", "digits", "GPU-1"),
-        replica("r2", "sounds", "GPU-1", state="loading", role="trial"),
-        replica(
-            "r3", "", "GPU-1", role="standby", state="standby", revision="", pool="standby/cuda"
-        ),
+        Placed(one, 1, 1)
+        for one in (
+            replica("r1", "digits", "GPU-1"),
+            replica("r2", "sounds", "GPU-1", state="loading", role="trial"),
+            replica(
+                "r3", "", "GPU-1", role="standby", state="standby", revision="", pool="standby/cuda"
+            ),
+        )
     ]
 
     found = [text(line) for line in rows({"GPU-1": GPU}, {"GPU-1": here}, 5, 120)]
@@ -30,6 +33,15 @@ def test_a_device_is_a_row_with_its_replicas() -> None:
         "GPU-1 ██       20.0/80.0 GiB busy ██▌    50% taken"
         "  digits@1 ready  sounds (trial) loading  standby",
     ]
+
+
+def test_a_replica_on_several_gpus_tells_which_this_is() -> None:
+    """The row of one of its GPUs has the number of that GPU among them."""
+    wide = Placed(replica("r1", "llama", "GPU-1", devices=["GPU-0", "GPU-1"]), 2, 2)
+
+    found = text(rows({"GPU-1": GPU}, {"GPU-1": [wide]}, 5, 120)[0])
+
+    assert found.endswith("taken  llama@1 2/2 ready")
 
 
 def test_unknown_figures_are_not_shown() -> None:
@@ -60,7 +72,7 @@ def test_where_there_is_no_room_those_in_use_are_shown() -> None:
     """If not all devices fit, those in use are shown and the others counted."""
     many = {f"cpu:{n}": device(f"cpu:{n}") for n in range(50)}
     many["cpu:40"] = device("cpu:40", state="taken")
-    here = {"cpu:45": [replica("r1", "a", "cpu:45")]}
+    here = {"cpu:45": [Placed(replica("r1", "a", "cpu:45"), 1, 1)]}
 
     found = [text(line) for line in rows(many, here, 4, 60)]
 
@@ -102,6 +114,15 @@ def test_a_row_has_what_fits() -> None:
     assert words(text(head(columns(60, 3), ""))) == "NAME STATE READY HELD RATE NEXT"
     assert words(shown(WARM, 100)) == "abc warm 1/4 2 1 41 1.2 ms 8.4 ms ██"
     assert words(shown(WARM, 60)) == "abc warm 1/4 2 41"
+
+
+@pytest.mark.parametrize("fields", [{"trouble": "it refuses connections"}, {"golden": "wrong"}])
+def test_a_server_in_trouble_has_the_colour_of_failing(fields: dict[str, Any]) -> None:
+    """Its state stays what it is."""
+    item = {**WARM, **fields}
+    spans = row(item, columns(120, 3), context(item), False)
+
+    assert [style for word, style in spans if word.strip() == "warm"] == [STATES["failing"]]
 
 
 def test_no_row_is_wider_than_its_screen() -> None:

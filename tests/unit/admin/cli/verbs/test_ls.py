@@ -4,9 +4,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from typer.testing import Result
 
-from admin.cli.verbs.ls import HEAD, render, sleeps_in
+from admin.cli.verbs.ls import HEAD, render, row, sleeps_in
 from tests.support.admin_api import AdminApi, Canned
 
 ITEM: dict[str, Any] = {
@@ -52,6 +53,20 @@ def test_functions_are_rows() -> None:
         "c digits@3 waking: load 1/2 4 5 0 - - - - -",
         "d gone -/- - - 0 - - - - -",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({}, "warm"),
+        ({"golden": "wrong"}, "warm: wrong answers"),
+        ({"trouble": "it refuses connections"}, "warm: not answering"),
+        ({"golden": "wrong", "trouble": "it refuses connections"}, "warm: not answering"),
+    ],
+)
+def test_a_server_in_trouble_is_told(fields: dict[str, Any], shown: str) -> None:
+    """Beside the state, the worse of both troubles; `fnctl why` has the reason."""
+    assert row({**ITEM, **fields}, 0.0)[2] == shown
 
 
 def test_functions_with_a_reserved_user_id_are_told_below() -> None:

@@ -192,6 +192,16 @@ def test_a_server_is_shown_with_its_command() -> None:
     assert not [line for line in lines if line.startswith(("wake", "answers"))]
 
 
+def test_several_gpus_are_shown_with_what_they_mean_for_others() -> None:
+    """Of a function on one device nothing is said."""
+    text = "it takes 4 of the 8 GPUs of a host"
+    wide = {**FUNCTION, "device": {"count": 4}, "neighbours": text}
+    lines = [" ".join(line.split()) for line in render(wide, NOW_S).splitlines()]
+
+    assert {"GPUs 4 for each replica", f"neighbours {text}"} <= set(lines)
+    assert "GPUs" not in render({**FUNCTION, "device": {"count": 1}, "neighbours": ""}, NOW_S)
+
+
 MEASURED = {"load_ms": 9, "memory_mib": 41}
 GOLDEN = {
     "sample": {
