@@ -406,6 +406,10 @@ class Ledger:
         """Return the devices without a replica; the one that has been free for longest is first."""
         return list(self._empty)
 
+    def has_empty(self, host: str, kind: str) -> bool:
+        """Whether a host has a device of a kind without a replica."""
+        return (host, kind) in self._with_empty
+
     def groups(self, need: Need) -> Iterator[DeviceGroup]:
         """Yield the groups of devices that a need may have, as far as kind and host decide; for a
         whole device, only those with an empty one."""

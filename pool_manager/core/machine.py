@@ -359,6 +359,7 @@ class Machine:
     def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
         """Enforce deadlines; return the pools that have load or that time alone may change."""
         touched = self.cluster.demand.active() | self.cluster.blocked
+        self._supply.slots.resume()
         for key in self._hosts.tick(now, commands):
             touched.add(key)
             self.cluster.steady.pop(key, None)

@@ -29,6 +29,7 @@ OVERDUE_MIN_S: Final = 20.0
 JUST_USED_S = 0.001
 """An idle replica refuses to drain if it was used more recently: only it sees every gateway."""
 NOBODY_CALLS = "no calls"
+NO_SLOT = "kept until a CPU slot is free"
 ENDED_MAX = 8
 """Deaths kept per pool for publication. Gateways with calls in flight read them at once."""
 PHASE_OF: Final = {State.STARTING: "start", State.STANDBY: "bind", State.LOADING: "load"}
@@ -318,6 +319,8 @@ class Pool:
         if held and not self.removed and (self.wanted or not self.unloading):
             quiesced = next((r.why for r in self.replicas.values() if r.is_quiesced), "")
             return "waking", quiesced or self.blocked or self.last_error or self.wanted_reason
+        if any(one.is_ready and one.is_paused for one in self.replicas.values()):
+            return "warm", NO_SLOT
         leaving = next((r.why for r in self.replicas.values() if r.is_reachable), None)
         if leaving is not None:
             return "draining", leaving

@@ -22,8 +22,10 @@ class Slots:
 
     A start holds a slot until its replica is READY, and a replica that drains until it is STOPPED.
     A READY one holds a slot while its pool has calls, as far as gateways have reported; without, it
-    is *kept*: charged its memory alone, and listed. A kept replica whose pool is called while all
-    slots are taken is *paused*: gateways hold its calls until it has a slot.
+    is *kept*: charged its memory alone, and listed. A kept replica is *paused* if its pool is
+    called while all slots are taken, or if it leaves the slot that another pool waits for: gateways
+    hold its calls until it has a slot. Otherwise calls that are shorter than the time between two
+    reports would run beside those on the slots.
     """
 
     def __init__(self, cluster: Cluster, replicas: ReplicaLifecycle, evictor: Evictor) -> None:
@@ -40,11 +42,13 @@ class Slots:
         """Take the slots of ready replicas that run nothing any more. `keys` are the pools whose
         load or replicas may have changed; returned with those that wait for room, if there is more.
 
-        (1) A pool without calls: its replicas are kept, and paused ones take calls again.
+        (1) A pool without calls: its replicas are kept. Those that leave a slot are paused if other
+            pools wait for one of their host's.
         (2) A replica that yields its slot, and no call of the pool is in flight: it is kept, and
             stays paused until it has a slot again.
         """
         cluster, is_more = self._cluster, False
+        is_full: dict[str, bool] = {}
         # Most pools on slots run something: set operations pass over them.
         idle = cluster.demand.idle(keys) & cluster.on_slots.keys()
         yielding = keys & cluster.yielding.keys() & cluster.on_slots.keys()
@@ -57,17 +61,39 @@ class Slots:
                 # One whose host is away has run nothing either that a gateway knows of.
                 if one.state is not State.READY or not cluster.is_on_cpu(one):
                     continue
-                if cluster.ledger.has_slot(one.id) and (is_idle or one.is_yielding):
-                    is_more = True
-                    if one.is_yielding:
-                        one.claimant, one.deadline_s = "", float("inf")
-                    cluster.ledger.leave_slot(one.id)
-                    cluster.yielding.pop(key, None)
-                if is_idle and one.is_paused:
-                    self._replicas.unpause(one)
+                if not cluster.ledger.has_slot(one.id) or not (is_idle or one.is_yielding):
+                    continue
+                is_more = True
+                if one.host not in is_full:
+                    is_full[one.host] = self._is_full(one.host)
+                if one.is_yielding:
+                    one.claimant, one.deadline_s = "", float("inf")
+                cluster.ledger.leave_slot(one.id)
+                cluster.yielding.pop(key, None)
+                if not one.is_paused and is_full[one.host] and self._is_waited_for():
+                    one.is_paused = True
+                    self._replicas.touch(one)
             if not any(map(self._is_on_slot, pool.replicas.values())):
                 del cluster.on_slots[key]
         return keys | cluster.blocked if is_more else keys
+
+    def resume(self) -> None:
+        """Let paused replicas of pools without calls take calls again where a slot is free."""
+        cluster = self._cluster
+        for key in cluster.demand.idle(set(cluster.on_slots)):
+            replicas = cluster.pools[key].replicas.values()
+            for one in replicas:
+                if one.is_paused and not one.is_yielding and not self._is_full(one.host):
+                    self._replicas.unpause(one)
+            if not any(map(self._is_on_slot, replicas)):
+                del cluster.on_slots[key]
+
+    def _is_full(self, host: str) -> bool:
+        return not self._cluster.ledger.has_empty(host, "cpu")
+
+    def _is_waited_for(self) -> bool:
+        pools = self._cluster.pools
+        return any(pools[key].spec.device_kind != "cuda" for key in self._cluster.blocked)
 
     def settle(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> bool:
         """Give slots to the ready replicas of a called pool; whether all of them wait for one.

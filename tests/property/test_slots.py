@@ -36,8 +36,8 @@ class Gateway:
     """A machine with processes and one gateway: it sends calls to listed replicas, holds the
     others, and reports each second, and at once when a call is held.
 
-    `busy` are the pools that are called without pause; all others get calls by `call`. An open call
-    ends `run_s` after it was sent.
+    `busy` are the pools that are called again `pause_s` after each answer; all others get calls by
+    `call`. An open call ends `run_s` after it was sent.
     """
 
     devices: list[Device]
@@ -45,6 +45,7 @@ class Gateway:
     run_s: float = RUN_S
     now: float = 1000.0
     busy: set[str] = field(default_factory=set)
+    pause_s: float = 0.0
     due: list[tuple[float, int, object]] = field(default_factory=list)
     held: dict[str, list[float]] = field(default_factory=dict)
     opened: dict[str, list[float]] = field(default_factory=dict)
@@ -124,7 +125,9 @@ class Gateway:
 
     def ended(self, key: str) -> None:
         self.opened[key].pop(0)
-        if key in self.busy:
+        if key in self.busy and self.pause_s:
+            self.later(self.pause_s, ("call", key))
+        elif key in self.busy:
             self.held[key].append(self.now)
         self.send(key)
         if not self.load(key).busy and any(self.held.values()):
@@ -139,12 +142,14 @@ class Gateway:
                 self.now, _, what = self.due.pop(0)
                 if isinstance(what, str):
                     self.ended(what)
+                elif isinstance(what, tuple):
+                    self.call(what[1])
                 else:
                     self.feed(what)  # type: ignore[arg-type]
             else:
                 self.now = tick_s
                 tick_s += REPORT_S
-                for key in sorted(self.busy):
+                for key in sorted(self.busy) if not self.pause_s else ():
                     if not self.load(key).busy:
                         self.call(key)
                 self.report()
@@ -221,6 +226,24 @@ def test_too_many_called_at_once_take_turns_without_a_start() -> None:
 
     assert (play.starts, play.drains) == (30, 0)
     assert play.longest_wait_s() <= 15 * TURN_S + PREEMPT_AFTER_S
+
+
+def test_short_calls_run_on_slots_only() -> None:
+    """Functions that are called again soon after each answer leave their slot with it: they wait
+    for the next one, and do not run beside the others until that is reported."""
+    play = Gateway(slots(2, 30), kept(30), run_s=0.2)
+    play.go(60.0)
+    play.busy, play.pause_s = {spec.key for spec in play.specs}, 0.05
+    for key in play.busy:
+        play.call(key)
+    play.go(20.0)
+    play.served = {spec.key: [play.now] for spec in play.specs}
+    for _ in range(600):
+        play.go(0.1)
+        assert play.running() <= 2
+
+    assert (play.starts, play.drains) == (30, 0)
+    assert play.longest_wait_s() <= 15 * (play.run_s + REPORT_S) + PREEMPT_AFTER_S
 
 
 @given(

@@ -95,8 +95,29 @@ def test_what_is_in_flight_at_a_paused_replica_ends_there() -> None:
     assert limits(play, "b") == [0]
     assert limits(play, "a") == [4]
     hear(play, 1.0, {"a": 1})
-    assert limits(play, "b") == [4]
+    assert limits(play, "b") == [0]
     assert not has_slot(play, "r2")
+    assert (play.shown("b"), play.reason("b")) == ("warm", "kept until a CPU slot is free")
+    hear(play, 1.0, {})
+    assert limits(play, "b") == [4]
+
+
+def test_a_function_that_leaves_its_slot_to_another_waits_for_the_next() -> None:
+    """Short calls would run beside the one that has the slot until they are reported. With a free
+    slot, all take calls without a word to the manager."""
+    play = two()
+    play.run(a=1)
+    play.hear_all(in_flight={"a": 1}, queued={"b": 1})
+
+    play.demand(b=1)
+    assert (limits(play, "a"), limits(play, "b")) == ([0], [4])
+    play.hear_all(in_flight={"b": 1}, queued={"a": 1})
+    assert limits(play, "a") == [0]
+    play.demand(a=1)
+    assert (limits(play, "a"), limits(play, "b")) == ([4], [0])
+
+    hear(play, 1.0, {})
+    assert (limits(play, "a"), limits(play, "b")) == ([4], [4])
 
 
 def test_a_replica_may_move_to_another_slot() -> None:
@@ -109,7 +130,7 @@ def test_a_replica_may_move_to_another_slot() -> None:
     play.run(c=1, a=1)
 
     assert (play.replica("r3").first_device, play.replica("r1").first_device) == ("d0", "d1")
-    assert play.machine.endpoints(A, play.now).replicas[0].first_device == "d1"
+    assert play.machine.endpoints(A, play.now).replicas[0].devices[0] == "d1"
     play.run()
     play.run(a=1)
     assert play.replica("r1").first_device == "d1"
