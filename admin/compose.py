@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -233,8 +233,11 @@ class _Linked(Bundles):
         return upload.sha256
 
 
-async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
-    """Return the driver that the settings name, ready for devices of these kinds.
+async def open_driver(
+    settings: Settings, devices: Iterable[Device], visible: Callable[[Sequence[str]], str]
+) -> Driver:
+    """Return the driver that the settings name, ready for devices of these kinds. `visible` is
+    `Gpus.visible` of this machine's GPUs, for processes.
 
     Raises DriverError if its container engine or images cannot be used.
     """
@@ -242,7 +245,7 @@ async def open_driver(settings: Settings, devices: Iterable[Device]) -> Driver:
         return FakeDriver()
     section = settings.pool()
     if settings.driver == "process":
-        return ProcessDriver(section.run_dir, server_path=section.server_path)
+        return ProcessDriver(section.run_dir, server_path=section.server_path, visible=visible)
     # Imported here, as servers with other drivers do not need the engine's library.
     from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 
@@ -268,7 +271,10 @@ async def make_manager(
     section.mounts.check()
     memory_mib = section.host_memory_mib or bank_mib(host_memory_mib())
     found, slots = await find_gpus(section.gpus), cpu_slots(section.cpu_slots, memory_mib)
-    driver = driver or await open_driver(settings, [*found.devices(), *slots])
+    # The GPUs are opened with the driver, which asks for them only at its first start.
+    driver = driver or await open_driver(
+        settings, [*found.devices(), *slots], lambda devices: gpus.visible(devices)
+    )
     gpus = await open_gpus(found, driver, RunFolders(section).read_records())
     devices = [*gpus.devices(), *slots]
     remote = HostSettings(

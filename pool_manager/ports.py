@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -332,6 +332,10 @@ class Gpus(Protocol):
 
     def start(self, emit: Callable[[DeviceLost | DeviceBack], None]) -> None:
         """Start polling; `emit` is called in the event loop's thread."""
+
+    def visible(self, devices: Sequence[str]) -> str:
+        """Return the value of CUDA_VISIBLE_DEVICES for a process on these devices, which expects
+        the order PCI_BUS_ID."""
 
     def used_mib(self, device: str) -> float | None:
         """Return the MiB in use on a device as last polled, None if unknown."""

@@ -227,11 +227,14 @@ def profile_engine(revision: Revision) -> str:
     The bundle says what a model function runs; with candidates of other precision, the engine is
     followed by a digest of the settings that they are judged by. A server function also runs what
     its command says, and may have no file at all: its engine is followed by a digest of the
-    settings that it runs by.
+    settings that it runs by. Several GPUs are a part of what was measured, so that another number
+    has a profile of its own.
     """
+    several = {"gpus": revision.device.count} if revision.device.count > 1 else {}
     if revision.server is None:
         wanted = wanted_precision(revision)
-        return _with_digest(revision.engine, asdict(wanted)) if wanted else revision.engine
+        settings = {**(asdict(wanted) if wanted else {}), **several}
+        return _with_digest(revision.engine, settings) if settings else revision.engine
     defaults = asdict(ServerSettings(()))
     ran = {key: value for key, value in asdict(revision.server).items() if value != defaults[key]}
     # Without defaults, so that a new field does not separate a profile from its revision.
@@ -242,7 +245,7 @@ def profile_engine(revision: Revision) -> str:
     ran.pop("found_host", None)
     for sample in ran.get("samples", ()):
         del sample["golden"]
-    return _with_digest(revision.engine, ran)
+    return _with_digest(revision.engine, {**ran, **several})
 
 
 def _with_digest(engine: str, settings: dict[str, Any]) -> str:

@@ -270,7 +270,7 @@ class Deploys:
     async def _plan(self, name: str, request: WireDeploy, caller: Caller) -> Plan:
         asked = await self._requests.read(caller.id, name, request)
         draft = plan(name, request, asked, self._store.catalog, self._wall(), self._idle_s)
-        check_device(draft, {device.kind for device in self._manager.devices()})
+        check_device(draft, self._manager.devices())
         check_host(draft, self._manager.hosts())
         check_trial(draft, self._manager.hosts())
         check_code(draft, self._driver, caller.scopes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast, get_args
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, cast, get_args
 import msgspec
 
 from admin.deploy.oip import is_meant, oip_name
+from pool_manager.core.state import Device
 from pool_manager.hosts.view import HostView
 from registry import manifest as manifests
 from registry.batching import is_current
@@ -290,13 +292,25 @@ def _reaching(server: ServerSettings) -> str:
     return next((key for key, value in keys.items() if value), "")
 
 
-def check_device(draft: Plan, kinds: Collection[str]) -> None:
-    """Raise Refused if the server has no device of the kind: the trial would wait for ever."""
-    kind = draft.revision.device.kind
+def check_device(draft: Plan, devices: Iterable[Device]) -> None:
+    """Raise Refused if the server has no device of the kind, or too few on one host: the trial
+    would wait for ever."""
+    need, known = draft.revision.device, list(devices)
+    kind, kinds = need.kind, {one.kind for one in known}
     if kind != "any" and kind not in kinds:
         raise Refused(
             f"device.kind: expected any or {' or '.join(sorted(kinds))}, got {kind}; this server"
             f" has no {kind} device, fnctl doctor says why"
+        )
+    if need.count == 1:
+        return
+    whole = Counter(one.host for one in known if one.kind == kind and not one.is_slice)
+    most = max(whole.values(), default=0)
+    if need.count > most:
+        there = ", ".join(f"{host} {count}" for host, count in sorted(whole.items())) or "none"
+        raise Refused(
+            f"device.count: expected at most {most}, got {need.count}: a replica takes whole GPUs,"
+            f" no MIG slices, of one host, and there are: {there} (fnctl doctor shows them)"
         )
 
 
@@ -416,6 +430,7 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             revision.output,
             revision.sample,
             revision.device.memory_mib,
+            revision.device.count,
             revision.compilation is not None and revision.compilation.engine == "tensorrt",
             wanted_precision(revision),
         )

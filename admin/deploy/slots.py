@@ -34,7 +34,7 @@ def slot_warnings(
     keepers = [one for one in alike if one.function.scaling.min]
     text = ""
     if kind == "cuda" and gpus:
-        text = _of_gpus(keepers, gpus)
+        text = _of_gpus(keepers, alike, gpus)
     elif kind == "cpu" and mib:
         text = _of_memory(keepers, alike, mib - RESERVE_MIB)
     return [text] if text else []
@@ -46,11 +46,18 @@ def _kind(one: Deployed, gpus: int) -> str:
     return "cpu" if kind == "any" and not gpus else kind
 
 
-def _of_gpus(keepers: list[Deployed], gpus: int) -> str:
-    """Return the warning for GPUs, "" while some are left."""
-    asked = sum(one.function.scaling.min * one.revision.device.share for one in keepers)
+def _of_gpus(keepers: list[Deployed], alike: list[Deployed], gpus: int) -> str:
+    """Return the warning for GPUs, "" while some are left: as many as a function without a `min`
+    takes for one replica, if that is several."""
+    asked = sum(one.function.scaling.min * _gpus(one) for one in keepers)
     if asked < gpus - SLACK:
-        return ""
+        wide = [one for one in alike if one not in keepers and one.revision.device.count > 1]
+        largest = max(wide, key=_gpus, default=None)
+        if largest is None or not asked or asked + _gpus(largest) <= gpus + SLACK:
+            return ""
+        name, count = largest.function.name, largest.revision.device.count
+        said = f"min keeps {asked:g} of {gpus} GPUs ({_names(keepers)}): no room for {name}"
+        return f"{said}, which needs {count}; {REMEDY}"
     noun = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} ({_names(keepers)})"
     if asked > gpus + SLACK:
         said = (
@@ -74,6 +81,11 @@ def _of_memory(keepers: list[Deployed], alike: list[Deployed], mib: float) -> st
     else:
         said = f"min keeps {of}: no room for {largest.function.name}, which needs {largest_mib:.0f}"
     return f"{said}; {REMEDY}{MORE_MEMORY}"
+
+
+def _gpus(one: Deployed) -> float:
+    """Return the GPUs that a replica takes."""
+    return one.revision.device.count * one.revision.device.share
 
 
 def _mib(one: Deployed) -> float:

@@ -279,6 +279,7 @@ class Verification:
         spec = PoolSpec(
             key,
             device_kind=kind,
+            count=draft.revision.device.count,
             bundle_bytes=size,
             role="trial",
             memory_mib=need_mib,

@@ -9,7 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
 from pool_manager.driver import EngineLosses, Exits
@@ -20,7 +20,7 @@ from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from registry.model.bundles import BundleFile
 from runtime_image.contract.control import ReplicaRecord
-from runtime_image.contract.server import ENGINE, MARKER
+from runtime_image.contract.server import ENGINE, MARKER, SEVERAL_GPUS, VISIBLE_DEVICES
 
 GONE_S = 5.0
 """Time limit for a killed process group to disappear."""
@@ -44,13 +44,20 @@ class ProcessDriver:
     images: Images | None = None
 
     def __init__(
-        self, run_root: Path, *, python: str = sys.executable, server_path: str = os.defpath
+        self,
+        run_root: Path,
+        *,
+        python: str = sys.executable,
+        server_path: str = os.defpath,
+        visible: Callable[[Sequence[str]], str] = ",".join,
     ) -> None:
         """`run_root` contains the run folders, whose paths identify processes to adopt. `python` is
-        the interpreter of replicas, `server_path` the PATH of servers."""
+        the interpreter of replicas, `server_path` the PATH of servers. `visible` returns the value
+        of CUDA_VISIBLE_DEVICES for GPUs, as `Gpus.visible`."""
         self._run_root = run_root
         self._python = python
         self._server_path = server_path
+        self._visible = visible
         self._models: set[str] = set()
         self._groups: dict[str, ProcessGroup] = {}
         self._reported: set[str] = set()
@@ -78,7 +85,7 @@ class ProcessDriver:
         # would compile its libraries again.
         # -u: a handler's output appears in the log at once, not only at its exit.
         command = [self._python, "-I", "-u", "-m", MODULE, str(run_dir)]
-        environment = _environment(record, run_dir, self._server_path)
+        environment = self._environment(record, run_dir)
         try:
             group = await asyncio.to_thread(_launch, command, environment, record, run_dir, log)
         except OSError as error:
@@ -198,6 +205,24 @@ class ProcessDriver:
         for id in list(self._groups):
             self._forget(id)
 
+    def _environment(self, record: ReplicaRecord, run_dir: Path) -> dict[str, str]:
+        environment = {
+            "HOME": str(run_dir),
+            "LANG": "C.UTF-8",
+            "PATH": os.defpath,
+            "OMP_NUM_THREADS": str(record.threads),
+        }
+        if record.engine == ENGINE:
+            environment |= {"PATH": self._server_path, MARKER: str(run_dir)}
+        else:
+            environment["ORT_DISABLE_TELEMETRY"] = "1"
+        if record.device_kind == "cuda":
+            # The replica sees only these devices.
+            environment[VISIBLE_DEVICES] = self._visible(record.devices)
+            if len(record.devices) > 1:
+                environment |= SEVERAL_GPUS
+        return environment
+
     def _watch(self, id: str, group: ProcessGroup) -> None:
         self._groups[id] = group
         asyncio.get_running_loop().add_reader(group.pidfd, self._exited, id)
@@ -224,23 +249,6 @@ class ProcessDriver:
         self._models.discard(id)
         asyncio.get_running_loop().remove_reader(group.pidfd)
         group.close()
-
-
-def _environment(record: ReplicaRecord, run_dir: Path, server_path: str) -> dict[str, str]:
-    environment = {
-        "HOME": str(run_dir),
-        "LANG": "C.UTF-8",
-        "PATH": os.defpath,
-        "OMP_NUM_THREADS": str(record.threads),
-    }
-    if record.engine == ENGINE:
-        environment |= {"PATH": server_path, MARKER: str(run_dir)}
-    else:
-        environment["ORT_DISABLE_TELEMETRY"] = "1"
-    if record.device_kind == "cuda":
-        # CUDA accepts UUIDs of GPUs and of MIG slices: the replica sees only these devices.
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(record.devices)
-    return environment
 
 
 def _launch(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pool_manager.core.state import Device
@@ -23,6 +23,10 @@ class NoGpus:
     def view(self, device: str) -> GpuView | None:  # noqa: ARG002 - no device is a GPU
         """Return None."""
         return None
+
+    def visible(self, devices: Sequence[str]) -> str:
+        """Return the devices by their ids."""
+        return ",".join(devices)
 
     def start(self, emit: Callable[[Any], None]) -> None:
         """Do nothing."""

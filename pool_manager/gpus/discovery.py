@@ -43,7 +43,7 @@ class FoundGpus:
 
     def devices(self) -> list[Device]:
         """Return the GPUs as devices, with all of their memory."""
-        return [memory.device(gpu, 0.0, self.snapshot.driver) for gpu in self.chosen]
+        return [memory.device(gpu, 0.0, self.snapshot) for gpu in self.chosen]
 
 
 async def find_gpus(setting: str) -> FoundGpus:

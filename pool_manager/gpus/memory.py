@@ -46,6 +46,22 @@ def _names(gpu: Reading) -> set[str]:
     return {gpu.uuid, gpu.index, *([gpu.parent, gpu.index.partition(":")[0]] if gpu.parent else [])}
 
 
+def cuda_numbers(snapshot: Snapshot) -> dict[str, int]:
+    """Return the numbers by which CUDA finds the GPUs of a host in the order PCI_BUS_ID, by UUID.
+
+    Empty where numbers may mean other GPUs: beside MIG slices, of which a process sees one, beside
+    a GPU that is lost or without its slices in the snapshot, and without PCI addresses.
+    """
+    is_whole = not (snapshot.lost or snapshot.unreadable)
+    indexes = {gpu.index for gpu in snapshot.gpus}
+    if not is_whole or indexes != {str(number) for number in range(len(snapshot.gpus))}:
+        return {}
+    places = sorted((gpu.pci_bus or "", gpu.uuid) for gpu in snapshot.gpus)
+    if len({place for place, _ in places} - {""}) < len(places):
+        return {}
+    return {uuid: number for number, (_, uuid) in enumerate(places)}
+
+
 def parts(gpus: Collection[Reading]) -> dict[str, float]:
     """Return the part of its GPU that each slice is, by memory; slices that report none are equal.
     All slices of a GPU add up to 1, and a whole GPU is not listed."""
@@ -87,13 +103,22 @@ def _used_by(gpu: Reading, pids: Collection[int]) -> float | None:
     return sum(size for size in sizes if size is not None)
 
 
-def device(gpu: Reading, foreign: float, driver: str | None) -> Device:
-    """Return a GPU as a device with its own memory bank, less the memory of the `driver` and of
-    foreign processes. The size is 0 (not accounted) if the driver does not report it."""
+def device(gpu: Reading, foreign: float, snapshot: Snapshot) -> Device:
+    """Return a GPU of a snapshot as a device with its own memory bank, less the memory of the
+    driver and of foreign processes. The size is 0 (not accounted) if the driver does not report
+    it."""
     free_mib = 0.0
     if gpu.total_mib is not None:
         free_mib = max(1.0, gpu.total_mib - (gpu.reserved_mib or 0.0) - foreign)
-    return Device(gpu.uuid, "cuda", free_mib, model=model_of(gpu, driver))
+    return Device(
+        gpu.uuid,
+        "cuda",
+        free_mib,
+        model=model_of(gpu, snapshot.driver),
+        pci_bus=gpu.pci_bus or "",
+        is_slice=bool(gpu.parent),
+        links=tuple(one for one in snapshot.links if gpu.uuid in (one.first, one.second)),
+    )
 
 
 def model_of(gpu: Reading, driver: str | None) -> str:

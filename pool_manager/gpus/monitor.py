@@ -237,11 +237,10 @@ class GpuMonitor:
         self._calls = calls
         self._driver = snapshot.driver
         self._foreign_mib = foreign_mib
-        self._devices = [
-            memory.device(gpu, foreign_mib[gpu.uuid], snapshot.driver) for gpu in chosen
-        ]
+        self._devices = [memory.device(gpu, foreign_mib[gpu.uuid], snapshot) for gpu in chosen]
         self._seen = {gpu.uuid: gpu for gpu in chosen}
         self._parts = memory.parts(snapshot.gpus)
+        self._numbers = memory.cuda_numbers(snapshot)
         self._xids: dict[str, dict[int, int]] = {gpu.parent or gpu.uuid: {} for gpu in chosen}
         self._health = GpuHealth(chosen)
         self._pause = pause
@@ -278,6 +277,20 @@ class GpuMonitor:
             self._parts.get(device, 1.0),
             dict(self._xids.get(gpu.parent or gpu.uuid, {})),
         )
+
+    def visible(self, devices: Sequence[str]) -> str:
+        """Return the value of CUDA_VISIBLE_DEVICES for a process on these devices, in the order
+        PCI_BUS_ID.
+
+        One device is named by its UUID. Several are named by their numbers, in their order: vLLM
+        has ended on UUIDs (vllm-project/vllm#20939, #41848). While numbers may mean other GPUs they
+        are named by UUIDs, too.
+        """
+        numbers = [self._numbers[one] for one in devices if one in self._numbers]
+        is_sure = len(numbers) == len(devices) and not (self._health.gone or self.silence)
+        if len(devices) < 2 or not is_sure:
+            return ",".join(devices)
+        return ",".join(map(str, sorted(numbers)))
 
     def used_mib(self, device: str) -> float | None:
         """Return the MiB in use as last polled, None if unknown."""
@@ -318,6 +331,7 @@ class GpuMonitor:
         self.silence = ""
         self._note(snapshot.gpus)
         self._parts = memory.parts(snapshot.gpus)
+        self._numbers = memory.cuda_numbers(snapshot)
         xids, self._reported = self._reported, []
         for xid in xids:
             self._count(xid)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from pool_manager.core.events import DeviceBack, DeviceLost
@@ -36,6 +36,10 @@ class FleetGpus:
         """Return a GPU as last polled, None for any other device."""
         gpus, name = self._of(device)
         return gpus.view(name)
+
+    def visible(self, devices: Sequence[str]) -> str:
+        """Return the value of CUDA_VISIBLE_DEVICES for a process of this machine on its devices."""
+        return self._local.visible(devices)
 
     @property
     def silence(self) -> str:
@@ -72,8 +76,18 @@ class FleetGpus:
 
 
 def of_host(device: Device, host: str) -> Device:
-    """Return a device as one of another host: its id and bank begin with the host's name."""
-    return replace(device, id=f"{host}/{device.id}", bank=f"{host}/{device.bank}", host=host)
+    """Return a device as one of another host: its id, its bank and the ids in its links begin with
+    the host's name."""
+    return replace(
+        device,
+        id=f"{host}/{device.id}",
+        bank=f"{host}/{device.bank}",
+        host=host,
+        links=tuple(
+            replace(one, first=f"{host}/{one.first}", second=f"{host}/{one.second}")
+            for one in device.links
+        ),
+    )
 
 
 def slots_of(host: str, count: int, memory_mib: float) -> list[Device]:

@@ -387,7 +387,8 @@ class Launcher:
     def _bound(
         self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
     ) -> ReplicaRecord:
-        cap = records.cap_mib(binding, self._settings, device_kind)
+        devices = max(1, len(command.devices))
+        cap = records.cap_mib(binding, self._settings, device_kind, devices)
         is_contained = self._settings.caps_all or record.host != LOCAL_HOST
         if advice := records.network_advice(binding, is_contained=is_contained):
             self._relay.network_advice[record.id] = advice

@@ -154,12 +154,13 @@ def _engine(spec: ModelSpec | ServerSpec) -> str:
     return "onnx" if spec.model else "python"
 
 
-def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
+def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str, devices: int = 1) -> int:
     """Return the cap on a replica's host memory in MiB, 0 for none.
 
     It is the function's cap, else the server's default. If neither is configured and every replica
     needs a cap: twice the memory measured in the trial, at least BUNDLES times the bundle, plus
-    SPARE_MIB. A trial on a GPU measured GPU memory, which still indicates the size of the model.
+    SPARE_MIB. A trial on a GPU measured GPU memory, which still indicates the size of the model; on
+    several `devices` each has a process of its own with its part of the model.
     What a server may write to folders in memory is added.
     """
     if named := binding.memory_mib or settings.memory_mib:
@@ -169,10 +170,10 @@ def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str) -> int:
     spec = binding.spec
     makes = isinstance(spec, ModelSpec) and spec.optimise is not None
     bundles = BUNDLES + CANDIDATE_BUNDLES * makes
-    size_mib = max(2 * binding.measured_mib, bundles * binding.bundle.size / 2**20)
+    size_mib = max(2 * binding.measured_mib * devices, bundles * binding.bundle.size / 2**20)
     container = binding.container
     files_mib = container.shm_mib + sum(container.writable.values()) if container else 0
-    return round(size_mib) + SPARE_MIB[device_kind] + files_mib
+    return round(size_mib) + SPARE_MIB[device_kind] * devices + files_mib
 
 
 def cap_hint(record: ReplicaRecord | None) -> str:

@@ -22,6 +22,11 @@ MOUNTS_MAX: Final = 20
 WRITABLE_MAX: Final = 20
 ORIGINS_MAX: Final = 20
 WRITABLE_MIB_MAX: Final = 1_048_576
+SHM_MIB: Final = 64
+"""Default size of /dev/shm, in MiB."""
+SHM_GPU_MIB: Final = 512
+SHM_SEVERAL_MIB: Final = 1024
+"""MiB for each GPU of a server that has several, and the least that such a server has."""
 ID_MAX: Final = 2**31 - 1
 """Largest user or group id."""
 FOLDER_FORM: Final = (
@@ -67,16 +72,23 @@ class ContainerTable(Section):
     `NET_BIND_SERVICE`, `SETGID` or `SETUID`."""
     writable: dict[str, int] = Field(default={}, max_length=WRITABLE_MAX)
     """Folders that an image's server may write to, with MiB of memory that their files may take."""
-    shm_mib: int = Field(default=64, ge=1, le=1_048_576)
-    """MiB of shared memory (`/dev/shm`) of an image's server."""
+    shm_mib: int | None = Field(default=None, ge=1, le=1_048_576)
+    """MiB of shared memory (`/dev/shm`) of an image's server: by default 64, and on several GPUs
+    512 for each of them, at least 1024."""
     stop_signal: str = Field(default="", max_length=20)
     """Signal that stops an image's server, such as `SIGQUIT`. Empty for the image's own, or
     TERM."""
 
 
-def container_settings(table: ContainerTable) -> dict[str, Any]:
-    """Convert the keys to fields of ServerSettings. Raises BadManifest, also for a key that only
-    images have, in a table without `image`."""
+def default_shm_mib(gpus: int) -> int:
+    """Return the MiB of shared memory of a server whose function says none. The processes of a
+    server on several GPUs exchange data there: NCCL's buffers, and the queues of its workers."""
+    return max(SHM_SEVERAL_MIB, SHM_GPU_MIB * gpus) if gpus > 1 else SHM_MIB
+
+
+def container_settings(table: ContainerTable, gpus: int) -> dict[str, Any]:
+    """Convert the keys to fields of ServerSettings; `gpus` is the number of GPUs of a replica.
+    Raises BadManifest, also for a key that only images have, in a table without `image`."""
     if not table.image:
         for key in _OWN:
             if getattr(table, key) != _DEFAULTS[key]:
@@ -89,20 +101,23 @@ def container_settings(table: ContainerTable) -> dict[str, Any]:
         "user": _user(table.user),
         "capabilities": _capabilities(table.capabilities),
         "writable": _writable(table.writable),
-        "shm_mib": table.shm_mib,
+        "shm_mib": default_shm_mib(gpus) if table.shm_mib is None else table.shm_mib,
         "stop_signal": _stop_signal(table.stop_signal),
         "mounts": _mounts(table.mounts),
     }
 
 
-def container_table(settings: ServerSettings) -> dict[str, Any]:
-    """Return the keys that `container_settings` converts to these settings."""
+def container_table(settings: ServerSettings, gpus: int) -> dict[str, Any]:
+    """Return the keys that `container_settings` converts to these settings of replicas with this
+    number of GPUs. A size of shared memory that is the default of that number counts as not given,
+    so that it follows another number."""
+    is_default = settings.image is None or settings.shm_mib == default_shm_mib(gpus)
     return {
         "image": settings.image.reference if settings.image else "",
         "user": settings.user,
         "capabilities": list(settings.capabilities),
         "writable": dict(settings.writable),
-        "shm_mib": settings.shm_mib,
+        "shm_mib": None if is_default else settings.shm_mib,
         "stop_signal": settings.stop_signal,
         "mounts": {
             one.name: f"{one.source}:{one.target}{'' if one.is_read_only else ':rw'}"
@@ -111,7 +126,7 @@ def container_table(settings: ServerSettings) -> dict[str, Any]:
     }
 
 
-_DEFAULTS: Final = container_table(ServerSettings(()))
+_DEFAULTS: Final = container_table(ServerSettings(()), 1)
 
 
 ORIGIN_MAX: Final = 300

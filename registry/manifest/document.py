@@ -13,6 +13,7 @@ from registry.builds import Compilation
 from registry.bundles.foreign_formats import by_suffix, is_onnx
 from registry.errors import BadManifest, BadRequest
 from registry.manifest.checks import NOTHING, refused, validate
+from registry.manifest.device import device_need
 from registry.manifest.health import health_settings
 from registry.manifest.oip import oip_identity
 from registry.manifest.openai import model_api
@@ -200,7 +201,7 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         "device": asdict(manifest.device),
         "batching": asdict(manifest.batching),
         "limits": _limits_given(manifest),
-        "server": server_table(manifest.server) if manifest.server else {},
+        "server": server_table(manifest.server, manifest.device.count) if manifest.server else {},
         "python": python_table(manifest.server, manifest.handler) if manifest.server else {},
     }
     named = set(manifest.named)
@@ -209,7 +210,7 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         before = tables[section].get(inner)
         tables[section][inner] = {**(before or {}), **value} if isinstance(value, dict) else value
         named.add(f"{section}.{inner}")
-    device = DeviceNeed(**validate(DeviceTable, tables["device"], "device").model_dump())
+    device = device_need(validate(DeviceTable, tables["device"], "device"), manifest.engine)
     check_device(manifest.compilation, device)
     limits_table = validate(LimitsTable, tables["limits"], "limits")
     batching = Batching(**validate(BatchingTable, tables["batching"], "batching").model_dump())
@@ -224,7 +225,7 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         batching=batching,
         limits=own_limits,
         exchange=exchange,
-        server=_changed_server(manifest, tables, batching),
+        server=_changed_server(manifest, tables, batching, device.count),
         named=frozenset(named),
     )
 
@@ -245,16 +246,17 @@ def _place(manifest: Manifest, key: str, value: object) -> tuple[str, str]:
 
 
 def _changed_server(
-    manifest: Manifest, tables: dict[str, dict[str, Any]], batching: Batching
+    manifest: Manifest, tables: dict[str, dict[str, Any]], batching: Batching, gpus: int
 ) -> ServerSettings | None:
     before = manifest.server
     if before is None:
         return None
     if before.python is not None and manifest.is_python:
-        table = validate(PythonTable, tables["python"], "python")
+        python = validate(PythonTable, tables["python"], "python")
         output = before.python.kind, before.python.content_type
-        return python_settings(table, before.samples, batching, output)
-    changed = server_settings(validate(ServerTable, tables["server"], "server"), before.samples, ())
+        return python_settings(python, before.samples, batching, output)
+    table = validate(ServerTable, tables["server"], "server")
+    changed = server_settings(table, before.samples, (), gpus)
     return replace(changed, api=before.api, python=before.python)
 
 
@@ -276,7 +278,7 @@ def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
 def _manifest(document: Document, files: Collection[str]) -> Manifest:
     engine: Literal["onnx", "python"] = "python" if document.runtime.engine == "python" else "onnx"
     handler = HANDLER_FILE if HANDLER_FILE in files else ""
-    device = DeviceNeed(**document.device.model_dump())
+    device = device_need(document.device, engine)
     if engine == "python" and not handler:
         raise refused("runtime.engine", f"{HANDLER_FILE} beside the manifest", "no such file")
     if "health" in document.model_fields_set:
@@ -331,14 +333,16 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         note = "needs the key, which only requests at /v1 have"
         raise refused("sample.golden", "no golden sample with openai.upstream_key", True, note)
     own_limits, exchange = _limits(document.limits, is_server=True)
-    server = replace(server_settings(document.server, samples, files), api=api, python=python)
+    device = device_need(document.device, "server")
+    server = server_settings(document.server, samples, files, device.count)
+    server = replace(server, api=api, python=python)
     return Manifest(
         name=document.name,
         engine="server",
         labels=document.labels,
         scaling=Scaling(**document.scaling.model_dump()),
         limits=own_limits,
-        device=DeviceNeed(**document.device.model_dump()),
+        device=device,
         server=server,
         exchange=exchange,
         health=health_settings(document.health, server),
@@ -372,7 +376,7 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         labels=document.labels,
         scaling=Scaling(**document.scaling.model_dump()),
         limits=own_limits,
-        device=DeviceNeed(**document.device.model_dump()),
+        device=device_need(document.device, "server"),
         batching=batching,
         inputs=rules,
         output=output,

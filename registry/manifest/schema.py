@@ -80,13 +80,15 @@ class DeviceTable(Section):
     """Table [device]."""
 
     kind: Literal["any", "cpu", "cuda"] = "any"
-    """Device of the replicas. `any` prefers a GPU with room and falls back to a CPU slot."""
+    """Device of the replicas. `any` prefers a GPU with room and falls back to a CPU slot. With
+    `count` above 1 it means `cuda`."""
     memory_mib: int = Field(default=0, ge=0, le=4_194_304)
     """Memory cap of a replica in MiB; 0 for the server's default."""
     share: float = Field(default=1.0, ge=0.01, le=1)
     """Share of a GPU that a replica takes. 1 gives it a GPU of its own."""
     count: int = Field(default=1, ge=1, le=64)
-    """Number of GPUs of one host that a replica takes. More than one are whole GPUs."""
+    """Number of GPUs of one host that a replica takes. More than one are whole GPUs, no MIG slices,
+    with `share = 1`. Only for servers, and for Python functions without a model."""
     host: dict[str, str] = Field(default={})
     """Labels that the host of a replica must have, such as `{zone = "a"}`. The local host has the
     labels of `FN_HOST_LABELS`."""

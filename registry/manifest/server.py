@@ -119,7 +119,8 @@ class ServerTable(ContainerTable):
     )
     """Program and arguments that start an HTTP/1.1 server, as a list of words, or as a string that
     is split as by a shell. No shell runs it. `${PORT}` stands for the port to listen on,
-    `${SOCKET}` for the path of a Unix socket. With `image`, arguments that replace the image's."""
+    `${SOCKET}` for the path of a Unix socket, `${GPUS}` for the number of GPUs of the replica, 0 on
+    a CPU slot. With `image`, arguments that replace the image's."""
     port: int = Field(default=0, ge=0, le=PORT_MAX)
     """Port that the server listens on. 0 where the command takes it from `${PORT}`, and for the
     only port that an image exposes."""
@@ -140,7 +141,8 @@ class ServerTable(ContainerTable):
     deny: list[Word] = Field(default=[], max_length=RULES_MAX)
     """Requests that are refused, such as a server's own control calls."""
     env: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
-    """Environment variables of the server, with `${PORT}` and `${SOCKET}` as in `command`."""
+    """Environment variables of the server, with `${PORT}`, `${SOCKET}` and `${GPUS}` as in
+    `command`."""
     secrets: dict[str, Word] = Field(default={}, max_length=VARIABLES_MAX)
     """Environment variables whose values are secrets: variable to the secret's name."""
     origins: list[Word] = Field(default=[], max_length=ORIGINS_MAX)
@@ -180,9 +182,10 @@ class SampleTable(Section):
 
 
 def server_settings(
-    table: ServerTable, samples: Sequence[SampleRequest], files: Collection[str]
+    table: ServerTable, samples: Sequence[SampleRequest], files: Collection[str], gpus: int
 ) -> ServerSettings:
-    """Convert the table to settings; `files` are the paths of the bundle. Raises BadManifest."""
+    """Convert the table to settings; `files` are the paths of the bundle, `gpus` is the number of
+    GPUs of a replica (`device.count`). Raises BadManifest."""
     command = _command(table, files)
     check_variables(table.env, table.secrets, command)
     if not table.image:
@@ -203,13 +206,13 @@ def server_settings(
         origins=tuple(map(check_origin, table.origins)),
         fields=tuple(dict.fromkeys(map(_passing_field, table.fields))),
         host=_checked_host(table.host),
-        **container_settings(table),
+        **container_settings(table, gpus),
     )
 
 
-def server_table(settings: ServerSettings) -> dict[str, Any]:
-    """Return the table that `server_settings` converts to these settings, without samples and
-    the table [openai]."""
+def server_table(settings: ServerSettings, gpus: int) -> dict[str, Any]:
+    """Return the table that `server_settings` converts to these settings of replicas with this
+    number of GPUs, without samples and the table [openai]."""
     values = asdict(settings)
     del values["samples"], values["api"], values["found_host"], values["python"]
     paths = values.pop("paths")
@@ -219,7 +222,7 @@ def server_table(settings: ServerSettings) -> dict[str, Any]:
         "origins": list(settings.origins),
         "fields": list(settings.fields),
         **{kind: list(rules) for kind, rules in paths.items()},
-        **container_table(settings),
+        **container_table(settings, gpus),
     }
 
 

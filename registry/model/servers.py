@@ -108,11 +108,11 @@ class ServerSettings:
     """The [server] table of a revision."""
 
     command: tuple[str, ...]
-    """Program and arguments, with `${PORT}` and `${SOCKET}` to be replaced. With an `image`:
-    arguments that replace the image's, () for these. With a handler it stands for what a start
-    makes of it."""
+    """Program and arguments, with `${PORT}`, `${SOCKET}` and `${GPUS}` to be replaced. With an
+    `image`: arguments that replace the image's, () for these. With a handler it stands for what a
+    start makes of it."""
     env: dict[str, str] = field(default_factory=dict)
-    """Environment variables, with `${PORT}` and `${SOCKET}` to be replaced."""
+    """Environment variables, with `${PORT}`, `${SOCKET}` and `${GPUS}` to be replaced."""
     port: int = 0
     """Port that the server listens on; 0 for the one that the sidecar chooses, or the only one that
     an image exposes."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from runtime_image.contract.agent import PROCESSES_MAX, TEXT_MAX, XIDS_MAX
+from runtime_image.contract.agent import LINKS_MAX, PROCESSES_MAX, TEXT_MAX, XIDS_MAX
 from runtime_image.contract.gpus import NoDriver, Snapshot, XidEvent
 from runtime_image.proc import parse_sizes
 
@@ -108,13 +108,13 @@ class GpuReader:
 
 
 def _limited(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot with at most PROCESSES_MAX processes."""
+    """Return a snapshot with at most PROCESSES_MAX processes and LINKS_MAX connections."""
     room, gpus = PROCESSES_MAX, []
     for gpu in snapshot.gpus:
         processes = None if gpu.processes is None else gpu.processes[:room]
         room -= len(processes or ())
         gpus.append(replace(gpu, processes=processes))
-    return replace(snapshot, gpus=tuple(gpus))
+    return replace(snapshot, gpus=tuple(gpus), links=snapshot.links[:LINKS_MAX])
 
 
 class Memory(NamedTuple):

@@ -12,7 +12,15 @@ from dataclasses import asdict, dataclass
 from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_type_hints
 
-from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot, Telemetry, XidEvent
+from runtime_image.contract.gpus import (
+    Ancestor,
+    GpuProcess,
+    Link,
+    Reading,
+    Snapshot,
+    Telemetry,
+    XidEvent,
+)
 
 ENGINE: Final = "agent"
 """The engine of agents in their records."""
@@ -22,6 +30,8 @@ XIDS_MAX: Final = 64
 """Max errors of GPUs in a report: the last ones, so that a lost report loses none of them."""
 GPUS_MAX: Final = 256
 """Max GPUs and MIG slices in a report."""
+LINKS_MAX: Final = 1024
+"""Max connections of GPUs in a report: those of 45 GPUs."""
 PROCESSES_MAX: Final = 1024
 """Max processes in a report, over all GPUs."""
 TEXT_MAX: Final = 500
@@ -81,7 +91,17 @@ def _snapshot(data: Any) -> Snapshot:
         gpus,
         {_text(uuid): _text(reason) for uuid, reason in lost.items()},
         tuple(map(_text, _list(fields["unreadable"], GPUS_MAX))),
+        tuple(map(_link, _list(fields["links"], LINKS_MAX))),
     )
+
+
+def _link(data: Any) -> Link:
+    fields = _fields(data, Link)
+    if (level := fields["ancestor"]) is not None:
+        if _count(level) not in list(Ancestor):
+            raise _bad(f"one of {', '.join(str(one.value) for one in Ancestor)}", level)
+        fields["ancestor"] = Ancestor(level)
+    return Link(**fields)
 
 
 def _gpu(data: Any) -> Reading:

@@ -65,24 +65,6 @@ class Reading:
     pci_bus: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All GPUs at one moment. A GPU in MIG mode is represented only by its slices.
-
-    `lost` has the driver's error for each GPU that is still listed but cannot be used, by UUID;
-    `unreadable` has the errors of GPUs that no longer report a UUID.
-    """
-
-    driver: str | None
-    gpus: tuple[Reading, ...]
-    lost: Mapping[str, str] = field(default_factory=dict)
-    unreadable: tuple[str, ...] = ()
-
-    def find(self, uuid: str) -> Reading | None:
-        """Return the reading of a device, None if there is none."""
-        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
-
-
 class Ancestor(IntEnum):
     """Nearest part of a machine that two GPUs have in common, from near to far. Source: NVML,
     nvmlGpuTopologyLevel_t; `nvidia-smi topo -m` prints PIX, PXB, PHB, NODE, SYS for the last
@@ -116,6 +98,26 @@ class Link:
     """Whether they reach each other by NVLink."""
     has_peer_access: bool | None = None
     """Whether one reads the memory of the other without a copy in host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All GPUs at one moment. A GPU in MIG mode is represented only by its slices.
+
+    `lost` has the driver's error for each GPU that is still listed but cannot be used, by UUID;
+    `unreadable` has the errors of GPUs that no longer report a UUID.
+    """
+
+    driver: str | None
+    gpus: tuple[Reading, ...]
+    lost: Mapping[str, str] = field(default_factory=dict)
+    unreadable: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    """How each two of the whole GPUs are connected, as far as the driver says anything of them."""
+
+    def find(self, uuid: str) -> Reading | None:
+        """Return the reading of a device, None if there is none."""
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
 
 @dataclass(frozen=True, slots=True)

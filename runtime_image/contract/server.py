@@ -38,6 +38,23 @@ BUNDLE: Final = "FN_BUNDLE"
 """Environment variable of a server: the folder with its function's files, read-only."""
 BUNDLE_FOLDER: Final = "/function"
 """Value of BUNDLE in the container of an image."""
+GPUS: Final = "${GPUS}"
+"""In a command and in variables: the number of GPUs of the replica, 0 on a CPU slot."""
+VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+DEVICE_ORDER: Final = "CUDA_DEVICE_ORDER"
+"""Variables of CUDA: the GPUs that a process sees, and by what they are numbered. Source: CUDA
+Programming Guide, environment variables."""
+SEVERAL_GPUS: Final = {DEVICE_ORDER: "PCI_BUS_ID"}
+"""Variables of a replica on several GPUs, unless its function sets them. CUDA numbers the fastest
+GPU first by default; by PCI address a rank is the same card after every start."""
+SEVERAL_GPUS_ALONE: Final = {
+    "NCCL_SOCKET_IFNAME": "lo",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "VLLM_HOST_IP": "127.0.0.1",
+}
+"""Further ones without a network but the loopback interface. NCCL and Gloo need an interface for
+their first exchange also on one machine, and NCCL leaves this one out by default (NCCL's
+documentation, NCCL_SOCKET_IFNAME: "^docker,lo"); vLLM asks for an address that it is reached at."""
 SERVER_FOLDER: Final = "server"
 """Folder of the server below the run folder of its replica. It is all that it may write to."""
 BODY_SHOWN_MAX: Final = 1024
@@ -52,16 +69,16 @@ DESCRIPTION_MAX: Final = 64 * 1024
 class ServerSpec:
     """Everything that a sidecar needs to run the server of one revision. Times in seconds.
 
-    In `command` and the values of `env`, `${PORT}` and `${SOCKET}` are replaced. `port` 0 lets the
-    sidecar choose. `ready` is the path of the readiness probe, which expects a status from 200 to
-    399; "" probes "/" and accepts every status below 500. `concurrency` is the number of exchanges
-    at once over all gateways. `host` is the Host of probes and samples, "" for the server's
-    address. `is_apart`: the driver starts and stops the server, not the sidecar, which then has
-    neither command nor variables, and shares only the network with it. `read_only` are absolute
-    paths that the server cannot change, as far as it has mounts of its own. `description` is the
-    path that a trial asks for a description of the calls, "" for a server that has none. A trial
-    learns a golden sample by `golden_plan`, if there is one; other replicas have what an earlier
-    trial has learnt as `golden`.
+    In `command` and the values of `env`, `${PORT}`, `${SOCKET}` and GPUS are replaced. `port` 0
+    lets the sidecar choose. `ready` is the path of the readiness probe, which expects a status from
+    200 to 399; "" probes "/" and accepts every status below 500. `concurrency` is the number of
+    exchanges at once over all gateways. `host` is the Host of probes and samples, "" for the
+    server's address. `is_apart`: the driver starts and stops the server, not the sidecar, which
+    then has neither command nor variables, and shares only the network with it. `read_only` are
+    absolute paths that the server cannot change, as far as it has mounts of its own. `description`
+    is the path that a trial asks for a description of the calls, "" for a server that has none. A
+    trial learns a golden sample by `golden_plan`, if there is one; other replicas have what an
+    earlier trial has learnt as `golden`.
     """
 
     revision: str
@@ -85,6 +102,14 @@ class ServerSpec:
     """Path at which the server shows that metric, in Prometheus' text format."""
     golden_plan: GoldenPlan | None = None
     golden: GoldenSample | None = None
+
+
+def several_gpus(count: int, network: Network) -> dict[str, str]:
+    """Return the variables of a server on `count` GPUs that its function may set otherwise; none on
+    fewer than two."""
+    if count < 2:
+        return {}
+    return {**SEVERAL_GPUS, **(SEVERAL_GPUS_ALONE if network == "none" else {})}
 
 
 def to_json(spec: ServerSpec) -> dict[str, Any]:

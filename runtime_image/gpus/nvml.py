@@ -57,6 +57,9 @@ class Nvml:
         self._handles: dict[str, tuple[Any, Reading]] = {}
         self._events: Any = None
         self._names: dict[int | None, str] = {}
+        self._linked: tuple[str, ...] = ()
+        """UUIDs of the whole GPUs that `_links` connect."""
+        self._links: tuple[Link, ...] = ()
 
     def open(self) -> None:
         """Start a session. Raises NoDriver."""
@@ -105,7 +108,7 @@ class Nvml:
             except _Lost as error:
                 lost[uuid] = str(error)
         gpus = tuple(reading for _, reading in self._handles.values())
-        return Snapshot(self._driver, gpus, lost, tuple(unreadable))
+        return Snapshot(self._driver, gpus, lost, tuple(unreadable), self._known_links(gpus))
 
     def read_one(self, uuid: str) -> Reading | None:
         """Read one GPU or slice; None if it cannot be used. Its telemetry is that of the last
@@ -127,6 +130,15 @@ class Nvml:
         whole = [(at, one) for at, one in self._handles.values() if not one.parent]
         whole.sort(key=lambda pair: (pair[1].pci_bus or "", pair[1].index))
         return tuple(_link(*first, *second) for first, second in itertools.combinations(whole, 2))
+
+    def _known_links(self, gpus: tuple[Reading, ...]) -> tuple[Link, ...]:
+        """Return the connections of which anything is known. They are read anew only if the whole
+        GPUs are others: eight have 28 connections, with three calls each."""
+        there = tuple(one.uuid for one in gpus if not one.parent)
+        if there != self._linked:
+            found = (one for one in self.links() if one != Link(one.first, one.second))
+            self._linked, self._links = there, tuple(found)
+        return self._links
 
     def xids(self) -> list[XidEvent]:
         """Return the errors reported since the last call, oldest first; empty if the driver does

@@ -17,7 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from runtime_image.contract.server import BUNDLE, MARKER, SERVER_FOLDER, ServerSpec
+from runtime_image.contract.server import (
+    BUNDLE,
+    DEVICE_ORDER,
+    GPUS,
+    MARKER,
+    SERVER_FOLDER,
+    VISIBLE_DEVICES,
+    ServerSpec,
+    several_gpus,
+)
 from runtime_image.replica.loop import Loop
 from runtime_image.server import libc, reaper
 from runtime_image.server.process_tree import Process, descendants, kill
@@ -88,29 +97,37 @@ def plan(
     secrets: Mapping[str, str] | None = None,
 ) -> Launch:
     """Return what to execute. `own` is the sidecar's environment, of which little is passed on;
-    nothing is replaced in `secrets`, which are values by variable."""
-    values = {"${PORT}": str(port), "${SOCKET}": str(folders.socket), "${HOST}": HOST}
+    nothing is replaced in `secrets`, which are values by variable. The server sees the GPUs that
+    the driver lets the sidecar see."""
+    gpus = sum(map(bool, own.get(VISIBLE_DEVICES, "").split(",")))
+    values = {
+        "${PORT}": str(port),
+        "${SOCKET}": str(folders.socket),
+        "${HOST}": HOST,
+        GPUS: str(gpus),
+    }
 
     def filled(text: str) -> str:
         for name, value in values.items():
             text = text.replace(name, value)
         return text or "not found"
 
-    passed = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+    passed = ("OMP_NUM_THREADS", VISIBLE_DEVICES)
     environment = {
         "PATH": own.get("PATH", os.defpath),
         "HOME": str(folders.home),
         "TMPDIR": str(folders.temporary),
         "LANG": own.get("LANG", "C.UTF-8"),
         **{name: own[name] for name in passed if name in own},
+        **several_gpus(gpus, spec.network),
         **{name: filled(value) for name, value in spec.env.items()},
         **(secrets or {}),
         "PORT": str(port),
         MARKER: str(folders.root.parent),
         BUNDLE: str(model_dir),
     }
-    if "CUDA_VISIBLE_DEVICES" in own:
-        environment["CUDA_VISIBLE_DEVICES"] = own["CUDA_VISIBLE_DEVICES"]
+    # Numbers of GPUs mean what the driver meant by them, in the order that it set.
+    environment |= {name: own[name] for name in (VISIBLE_DEVICES, DEVICE_ORDER) if name in own}
     arguments = [filled(word) for word in spec.command]
     return Launch(arguments, environment, model_dir)
 

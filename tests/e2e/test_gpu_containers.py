@@ -21,6 +21,7 @@ from tests.support.nvml.board import Board, Gpu
 from tests.support.nvml.fixtures import board
 from tests.support.own_engine import OwnEngine, nvidia_stand_ins
 from tests.support.server import ServingServer, serving
+from tests.support.web_servers import web_image_tag
 
 __all__ = ["board"]
 
@@ -117,6 +118,60 @@ async def test_each_container_sees_its_one_gpu(
         runtime, devices = how[name]
         if way == "request":
             assert devices == [[placed[name]]]
+        else:
+            assert (runtime, devices) == ("nvidia", [])
+
+
+SEVERAL = """schema = 1
+name = "h"
+[runtime]
+engine = "python"
+[device]
+count = 2
+[input.x]
+kind = "json"
+"""
+SERVER = """schema = 1
+[server]
+image = "{image}"
+command = ["8000", "${{GPUS}}"]
+port = 8000
+[device]
+count = 2
+"""
+
+
+async def test_each_container_sees_both_of_its_gpus(
+    gpu_engine: OwnEngine, runtime_image: str, way: str, board: Board, tmp_path: Path
+) -> None:
+    """A handler and an image on two GPUs each: one request has both, in every way, in the order of
+    their PCI addresses. Without a network they are told to meet on the loopback interface."""
+    board.add(*(Gpu(uuid, 24_000) for uuid in UUIDS))
+    buses = dict(zip(UUIDS, (0xC1, 0x18, 0x81, 0x41), strict=True))
+    for uuid, bus in buses.items():
+        board.sense(uuid, pci_bus=bus)
+    image = web_image_tag(gpu_engine.url, runtime_image)
+    images = {"image_cpu": runtime_image, "image_gpu": runtime_image}
+    engine = {"docker_host": gpu_engine.url, "standbys": 0, "cpu_slots": 1, **images}
+    async with serving(tmp_path, kind=Contained, **engine) as server:
+        await server.deploy({"handler.py": HANDLER}, name="h", manifest=SEVERAL)
+        await server.deploy({"app.txt": b""}, name="s", manifest=SERVER.format(image=image))
+        handler = (await server.call("h", {"inputs": {"x": 1}})).json()["outputs"]
+        program = (await server.get("/fn/s/facts")).json()
+        placed = {one.pool.partition("/")[2][0]: list(one.devices) for one in server.bound()}
+        with connected(gpu_engine.url) as client:
+            how = {name: asked(client, name) for name in ("h", "s")}
+
+    assert sorted(placed["h"] + placed["s"]) == UUIDS
+    assert all(devices == sorted(devices, key=buses.__getitem__) for devices in placed.values())
+    variables = program["environment"]
+    assert handler["visible"].split(",") == placed["h"]
+    assert variables["NVIDIA_VISIBLE_DEVICES"].split(",") == placed["s"]
+    assert (variables["CUDA_DEVICE_ORDER"], variables["NCCL_SOCKET_IFNAME"]) == ("PCI_BUS_ID", "lo")
+    assert program["sizes"]["/dev/shm"] == 1024
+    for name, (runtime, devices) in how.items():
+        if way == "request":
+            assert devices == [placed[name]]
         else:
             assert (runtime, devices) == ("nvidia", [])
 

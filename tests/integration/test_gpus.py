@@ -161,6 +161,58 @@ async def test_a_gpu_that_is_not_given_back_is_quarantined(board: Board, tmp_pat
         assert (await devices(server))[A]["state"] == "taken"
 
 
+SEVERAL = """schema = 1
+name = "f"
+[runtime]
+engine = "python"
+[device]
+count = 2
+[input.x]
+kind = "json"
+"""
+HANDLER = {"handler.py": b"def predict(inputs, ctx): return inputs"}
+
+
+async def test_each_of_several_gpus_is_charged_and_proved_free(
+    board: Board, tmp_path: Path
+) -> None:
+    """The most that a replica takes of one of its GPUs is stored by its trial and charged on each
+    of them. One GPU that is not given back keeps the replica on both until
+    the driver shows it free."""
+    board.add(Gpu(A, TOTAL_MIB), Gpu(B, TOTAL_MIB))
+    lingers = False
+    driver = GpuDriver(
+        board, {"f": 3_000, "g": 5_000}, lingers=lambda _id: lingers, more_mib={B: 2_000}
+    )
+    async with gpu_server(tmp_path, driver) as server:
+        await server.deploy(HANDLER, name="f", manifest=SEVERAL)
+        await server.deploy(MODEL, name="g", manifest=manifest("g"))
+        assert (await server.call("f", {"inputs": {"x": 1}})).status == 200
+        (revision,) = (await server.function("f"))["revisions"]
+        shown = await devices(server)
+        assert revision["profile"]["memory_mib"] == 5_000
+        assert [shown[one]["charged_mib"] for one in (A, B)] == [5_000, 5_000]
+        assert [shown[one]["used_mib"] for one in (A, B)] == [3_000, 5_000]
+        assert shown[A]["replicas"] == shown[B]["replicas"] != []
+
+        pid = next(iter(driver.known.values()))
+        lingers = True
+        held = asyncio.create_task(server.call("g", BODY))
+        await until_state(server, A, "quarantined")
+        lingers = False
+        board.processes.pop((A, pid))
+        board.write()
+
+        async def waits_for_the_other() -> bool:
+            reasons = [one["reason"] for one in (await devices(server)).values()]
+            return all(f"{B} still shows 5,000 MiB of pid {pid}" in one for one in reasons[:2])
+
+        await server.until(waits_for_the_other)
+        assert not held.done()
+        driver.let_go()
+        assert (await held).status == 200
+
+
 async def test_a_driver_that_hangs_does_not_stop_the_server(
     board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

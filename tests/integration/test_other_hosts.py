@@ -24,6 +24,7 @@ from pool_manager.hosts.folders import HostFolders
 from pool_manager.ports import Binding
 from registry.builds import DeviceType
 from runtime_image.contract.compiled import BuildOrder, ShapeRange
+from runtime_image.contract.gpus import Ancestor, Link
 from runtime_image.contract.link import VERSION, Kind
 from runtime_image.contract.model import InputRule, ModelSpec
 from runtime_image.link.frames import pack
@@ -44,6 +45,7 @@ MANY = 10_000
 """Files that a replica puts into its data folder."""
 LOST_S = 8.0
 GPU = Gpu("GPU-aaaa", 24_000, 400, 100)
+SECOND = Gpu("GPU-bbbb", 24_000, 400, 100)
 HANDLER = """
 import os
 
@@ -55,7 +57,8 @@ def predict(inputs, ctx):
 @pytest.fixture(scope="module")
 def machine(engine: str) -> Iterator[Machine]:
     """A host that has no image yet."""
-    with open_fleet(Plan(user=WORKER, is_relayed=True, gpus=(GPU,))) as fleet:
+    with open_fleet(Plan(user=WORKER, is_relayed=True, gpus=(GPU, SECOND))) as fleet:
+        fleet.first.board.link(GPU.uuid, SECOND.uuid, Ancestor.SINGLE, nvlink=0)
         yield fleet.first
         assert fleet.left() == []
 
@@ -358,10 +361,13 @@ async def test_a_function_runs_on_a_gpu_of_another_host(machine: Machine, place:
     """The agent reports the GPU, and a replica is placed on it."""
     with pool_settings() as settings:
         async with house(settings, place) as one:
-            await one.until(lambda: one.view.gpus == 1)
+            await one.until(lambda: one.view.gpus == 2)
             device = f"{HOST}/{GPU.uuid}"
             [shown] = [each for each in one.manager.occupancies() if each.device.id == device]
             assert shown.device.memory_mib > 20_000
+            ids = (f"{HOST}/{gpu.uuid}" for gpu in (GPU, SECOND))
+            link = Link(*ids, Ancestor.SINGLE, has_nvlink=True, has_peer_access=True)
+            assert shown.device.links == (link,)
             (Path(place.folder) / "handler.py").write_text(HANDLER)
             model = ModelSpec("seen@1", handler="handler.py", inputs={"x": InputRule("json")})
             one.define("seen", model, device_kind="cuda")
@@ -369,8 +375,29 @@ async def test_a_function_runs_on_a_gpu_of_another_host(machine: Machine, place:
             warmed = await one.manager.warm(key)
             assert warmed.outcome == "ready", one.manager.decisions(key)
             [replica] = [each for each in one.manager.replicas() if each.pool == key]
-            assert replica.devices == (device,)
+            [placed] = replica.devices
             outcome = await one.call(key, b'{"inputs": {"x": "!"}}')
             assert isinstance(outcome, Delivered), outcome
-            assert GPU.uuid.encode() + b"!" in bytes(outcome.body)
+            assert placed.removeprefix(f"{HOST}/").encode() + b"!" in bytes(outcome.body)
+    assert machine.containers() == []
+
+
+async def test_a_function_runs_on_both_gpus_of_another_host(machine: Machine, place: Place) -> None:
+    """A replica on two GPUs gets them from the engine there, and is ended on both."""
+    with pool_settings() as settings:
+        async with house(settings, place) as one:
+            await one.until(lambda: one.view.gpus == 2)
+            (Path(place.folder) / "handler.py").write_text(HANDLER)
+            model = ModelSpec("both@1", handler="handler.py", inputs={"x": InputRule("json")})
+            one.define("both", model, device_kind="cuda", count=2)
+            key = "default/both@1"
+            warmed = await one.manager.warm(key)
+            assert warmed.outcome == "ready", one.manager.decisions(key)
+            [replica] = [each for each in one.manager.replicas() if each.pool == key]
+            assert replica.devices == (f"{HOST}/{GPU.uuid}", f"{HOST}/{SECOND.uuid}")
+            outcome = await one.call(key, b'{"inputs": {"x": "!"}}')
+            assert isinstance(outcome, Delivered), outcome
+            assert f"{GPU.uuid},{SECOND.uuid}!".encode() in bytes(outcome.body)
+            taken = {each.device.id: each.state for each in one.manager.occupancies()}
+            assert [taken[device] for device in replica.devices] == ["taken", "taken"]
     assert machine.containers() == []

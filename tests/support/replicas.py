@@ -137,10 +137,18 @@ class Stage:
         self._exit_came = asyncio.Event()
         driver.exits.subscribe(self._on_exit)
 
-    def launch(self, id: str, bound: Binding | None = None, *, role: Any = "serve") -> None:
-        """Start a replica, to be bound once it connects."""
+    def launch(
+        self,
+        id: str,
+        bound: Binding | None = None,
+        *,
+        role: Any = "serve",
+        gpus: tuple[str, ...] = (),
+    ) -> None:
+        """Start a replica, to be bound once it connects, on a CPU slot unless `gpus` are given."""
         self._bindings[id] = bound or binding()
-        self.launcher.launch(Launch(id, KEY, ("cpu:0",), role, {}), self._bindings[id], "cpu")
+        command = Launch(id, KEY, gpus or ("cpu:0",), role, {})
+        self.launcher.launch(command, self._bindings[id], "cuda" if gpus else "cpu")
 
     async def standby(self, id: str) -> events.Greeted:
         """Start a standby and wait until it connects."""

@@ -124,6 +124,10 @@ FileHosts = Annotated[
     typer.Option(min=0, max=100, metavar="N", help="Hosts that get the files ahead of need."),
 ]
 DeviceGiven = Annotated[Device | None, typer.Option(help="Device that replicas run on.")]
+GpusGiven = Annotated[
+    int | None,
+    typer.Option("--gpus", min=1, max=64, metavar="N", help="GPUs of one replica, on one host."),
+]
 Batch = Annotated[
     str | None,
     typer.Option(
@@ -179,7 +183,7 @@ class Flags:
 
 
 @connected
-def deploy(  # noqa: PLR0913 - typer takes one parameter per option
+def deploy(  # noqa: PLR0913  # longer because typer takes one parameter per option
     session: Session,
     path: PathGiven = None,
     name: Name = None,
@@ -198,6 +202,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
     idle: Idle = None,
     memory: Memory = None,
     device: DeviceGiven = None,
+    gpus: GpusGiven = None,
     host_label: HostLabel = None,
     file_hosts: FileHosts = None,
     batch: Batch = None,
@@ -236,6 +241,7 @@ def deploy(  # noqa: PLR0913 - typer takes one parameter per option
         idle_s=idle,
         memory_mib=memory,
         device=device and device.value,
+        gpus=gpus,
         host_labels=parse_pairs(host_label, "--host-label", "KEY=VALUE"),
         file_hosts=file_hosts,
         batch_max=batch_max(batch),

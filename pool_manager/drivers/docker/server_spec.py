@@ -19,7 +19,13 @@ from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
 from registry.model.servers import Mount
 from runtime_image.contract.control import ReplicaRecord
-from runtime_image.contract.server import BUNDLE, BUNDLE_FOLDER, FREE_MAX
+from runtime_image.contract.server import (
+    BUNDLE,
+    BUNDLE_FOLDER,
+    FREE_MAX,
+    GPUS,
+    several_gpus,
+)
 
 BRIDGE: Final = "bridge"
 """The engine's network of servers that may reach others."""
@@ -136,7 +142,7 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
     record, given, owner = pair.record, pair.server, pair.owner
     config: dict[str, Any] = {
         "Image": given.image,
-        "Env": _variables(record, given),
+        "Env": _variables(pair),
         "Labels": spec.common_labels(owner)
         | {REPLICA: record.id, PART: SERVER, spec.FUNCTION: record.bound}
         | FOREIGN,
@@ -159,7 +165,7 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
         | spec.limits(record),
     }
     if given.arguments:
-        config["Cmd"] = [_filled(word, given.port) for word in given.arguments]
+        config["Cmd"] = [_filled(word, pair) for word in given.arguments]
     if given.user:
         config["User"] = given.user
     if given.has_files and not facts.has_folder:
@@ -169,23 +175,25 @@ def server(pair: Pair, facts: ImageFacts, sidecar_id: str, abilities: Abilities)
     return config
 
 
-def _variables(record: ReplicaRecord, given: ServerContainer) -> list[str]:
+def _variables(pair: Pair) -> list[str]:
     """Return the environment that the server has beside the image's own."""
-    gpus = ",".join(spec.gpus_of(record)) or _NO_DEVICE
+    given, gpus = pair.server, spec.gpus_of(pair.record)
     found = {
-        "OMP_NUM_THREADS": str(record.threads),
-        **{name: _filled(value, given.port) for name, value in given.env.items()},
+        "OMP_NUM_THREADS": str(pair.record.threads),
+        **several_gpus(len(gpus), given.network),
+        **{name: _filled(value, pair) for name, value in given.env.items()},
         **given.secrets,
         "PORT": str(given.port),
-        _VISIBLE: gpus,
+        _VISIBLE: ",".join(gpus) or _NO_DEVICE,
     }
     if given.has_files:
         found[BUNDLE] = BUNDLE_FOLDER
     return [f"{name}={value}" for name, value in found.items()]
 
 
-def _filled(text: str, port: int) -> str:
-    return text.replace("${PORT}", str(port)).replace("${HOST}", HOST)
+def _filled(text: str, pair: Pair) -> str:
+    text = text.replace("${PORT}", str(pair.server.port)).replace("${HOST}", HOST)
+    return text.replace(GPUS, str(len(spec.gpus_of(pair.record))))
 
 
 def _folders(given: ServerContainer, facts: ImageFacts) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
+from runtime_image.contract.server import several_gpus
 
 OWNER: Final = "fngate.owner"
 """Label: the owner of a container, derived from the server's data folder."""
@@ -80,7 +81,8 @@ CONFIGURE: Final = (
 GENERATE: Final = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 """Commands that register the runtime and the hook (CONFIGURE) and the CDI devices (GENERATE)."""
 Way = Callable[[dict[str, Any], Sequence[str]], dict[str, Any]]
-"""Adds the GPU or MIG slice with a UUID to a container's configuration; returns a new one."""
+"""Adds the GPUs or MIG slices with these UUIDs to a container's configuration; returns a new
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ def replica(
         "ORT_DISABLE_TELEMETRY=1",
         f"USER={USER_NAME}",
         f"LOGNAME={USER_NAME}",
+        *(f"{name}={value}" for name, value in several_gpus(len(gpus_of(record)), "none").items()),
     ]
     config["HostConfig"] |= {
         "Mounts": [*_links(place), _read_only(place.model_dir, MODEL_TARGET)],
@@ -225,8 +228,8 @@ def log_files(log_bytes: int) -> dict[str, Any]:
 
 def limits(record: ReplicaRecord) -> dict[str, int]:
     """Return the limits on memory (without swap) and CPU time, as fields of container create and
-    update."""
-    memory_mib = record.memory_mib
+    update. On several GPUs a server has a process for each, and the CPU time of each."""
+    memory_mib, processes = record.memory_mib, max(1, len(gpus_of(record)))
     if record.role == "standby":
         memory_mib = STANDBY_CAP_MIB[record.device_kind]
     memory = memory_mib * MIB
@@ -234,7 +237,7 @@ def limits(record: ReplicaRecord) -> dict[str, int]:
         "Memory": memory,
         "MemorySwap": memory,
         "CpuPeriod": CPU_PERIOD_US,
-        "CpuQuota": record.threads * CPU_PERIOD_US,
+        "CpuQuota": record.threads * processes * CPU_PERIOD_US,
     }
 
 

@@ -20,7 +20,8 @@ def function_of(pool: str) -> str:
 
 
 class GpuDriver(FakeDriver):
-    """Fake driver that gives each GPU replica a process with the `sizes_mib` of its function.
+    """Fake driver that gives each GPU replica a process with the `sizes_mib` of its function on
+    each of its GPUs, and `more_mib` on some.
 
     If `lingers(id)` is true when a replica ends, its process and memory stay on the board until
     `let_go`.
@@ -34,11 +35,13 @@ class GpuDriver(FakeDriver):
         *,
         sleep: Sleep = asyncio.sleep,
         lingers: Callable[[str], bool] = lambda _id: False,
+        more_mib: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(script, sleep=sleep)
         self._board = board
         self._sizes_mib = sizes_mib
         self._lingers = lingers
+        self._more_mib = more_mib or {}
         self._numbers = itertools.count(1001)
         self.known: dict[str, int] = {}
         self.lingering: list[int] = []
@@ -79,4 +82,5 @@ class GpuDriver(FakeDriver):
         for device in record.devices if record.bound else ():
             if device in self._board.gpus:
                 pid = self.known.setdefault(record.id, next(self._numbers))
-                self._board.claim(device, pid, self._sizes_mib[function_of(record.bound)])
+                size_mib = self._sizes_mib[function_of(record.bound)]
+                self._board.claim(device, pid, size_mib + self._more_mib.get(device, 0))

@@ -20,7 +20,7 @@ GPU = Device("GPU-1", "cuda")
 @pytest.mark.parametrize(("name", "kind"), [("fake", FakeDriver), ("process", ProcessDriver)])
 async def test_a_driver_by_its_name(tmp_path: Path, name: str, kind: type) -> None:
     """The settings name the driver."""
-    driver = await open_driver(Settings(driver=name, data=tmp_path), [CPU])
+    driver = await open_driver(Settings(driver=name, data=tmp_path), [CPU], ",".join)
 
     assert type(driver) is kind
     await driver.close()
@@ -31,7 +31,9 @@ async def test_no_engine(tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/none.sock"
 
     with pytest.raises(EngineDown, match=r"none\.sock.*No such file.*FN_DOCKER_HOST"):
-        await open_driver(Settings(driver="docker", docker_host=url, data=tmp_path), [CPU])
+        await open_driver(
+            Settings(driver="docker", docker_host=url, data=tmp_path), [CPU], ",".join
+        )
 
 
 @pytest.mark.docker
@@ -43,7 +45,9 @@ async def test_an_engine_with_other_users(
     monkeypatch.setattr("docker.APIClient.info", lambda _client: options)
 
     with pytest.raises(DriverError, match="maps user ids of containers to other ids"):
-        await open_driver(Settings(driver="docker", docker_host=engine, data=tmp_path), [CPU])
+        await open_driver(
+            Settings(driver="docker", docker_host=engine, data=tmp_path), [CPU], ",".join
+        )
 
 
 @pytest.mark.docker
@@ -53,7 +57,7 @@ async def test_no_image(engine: str, tmp_path: Path) -> None:
     settings = Settings(driver="docker", docker_host=engine, data=tmp_path, **names)
 
     with pytest.raises(DriverError, match=r"No such image: fngate-none:cpu.*fnctl image build"):
-        await open_driver(settings, [CPU])
+        await open_driver(settings, [CPU], ",".join)
 
 
 @pytest.mark.docker
@@ -63,7 +67,7 @@ async def test_no_image_for_a_gpu(engine: str, runtime_image: str, tmp_path: Pat
     settings = Settings(driver="docker", docker_host=engine, data=tmp_path, **names)
 
     with pytest.raises(DriverError, match=r"No such image: fngate-none:gpu"):
-        await open_driver(settings, [CPU, GPU])
+        await open_driver(settings, [CPU, GPU], ",".join)
 
 
 @pytest.mark.docker
@@ -71,7 +75,7 @@ async def test_an_engine_with_the_image(engine: str, runtime_image: str, tmp_pat
     """With engine and image present the driver is created."""
     settings = Settings(driver="docker", docker_host=engine, image_cpu=runtime_image, data=tmp_path)
 
-    driver = await open_driver(settings, [CPU])
+    driver = await open_driver(settings, [CPU], ",".join)
 
     assert driver.kind == "docker"
     assert await driver.list() == set()

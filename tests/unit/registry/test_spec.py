@@ -10,7 +10,7 @@ import pytest
 from registry.catalog import Deployed
 from registry.model.functions import ExchangeLimits, Health, Limits
 from registry.model.profiles import Profile
-from registry.model.revisions import Batching, Revision
+from registry.model.revisions import Batching, DeviceNeed, Revision
 from registry.model.servers import ModelApi, PathRules, ServerImage, ServerSettings
 from registry.spec import (
     STEP_S,
@@ -284,6 +284,17 @@ def test_profiles_of_servers_are_kept_by_what_runs() -> None:
     assert profile_engine(one) == profile_engine(server_revision(paths=PathRules(deny=("/x",))))
     assert profile_engine(one) != profile_engine(server_revision(host="loopback"))
     assert profile_engine(one) == "server:32dd109452f6c657"
+
+
+def test_each_number_of_gpus_has_a_profile() -> None:
+    """What four GPUs were measured with says nothing of two; one GPU is named as ever."""
+    counts = [DeviceNeed("cuda", count=count) for count in (1, 2, 4)]
+    servers = [profile_engine(server_revision(device=one)) for one in counts]
+    handlers = [profile_engine(revision(engine="python", device=one)) for one in counts]
+
+    assert len(set(servers)) == len(set(handlers)) == 3
+    assert (servers[0], handlers[0]) == (profile_engine(server_revision()), "python")
+    assert all(engine.startswith("python:") for engine in handlers[1:])
 
 
 MARKED = SampleRequest("/up", golden=True)

@@ -23,6 +23,7 @@ from admin.deploy.plan import (
     signature_from_report,
     verified_before,
 )
+from pool_manager.core.state import Device
 from pool_manager.hosts.view import HostView
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
@@ -318,9 +319,25 @@ def test_a_device_must_be_here() -> None:
     draft = planned(request(overrides={"device": "cuda"}))
 
     with pytest.raises(Refused, match=r"device\.kind: expected any or cpu, got cuda"):
-        check_device(draft, {"cpu"})
-    check_device(draft, {"cpu", "cuda"})
-    check_device(planned(request()), set())
+        check_device(draft, [Device("cpu:0", "cpu")])
+    check_device(draft, [Device("cpu:0", "cpu"), Device("GPU-1", "cuda")])
+    check_device(planned(request()), [])
+
+
+def test_several_gpus_must_be_on_one_host() -> None:
+    """More whole GPUs than any host has are refused, with what there is; slices do not count."""
+    draft = planned(request())
+    draft = replace(draft, revision=replace(draft.revision, device=DeviceNeed("cuda", count=3)))
+    slices = [Device(one, "cuda", is_slice=True) for one in ("MIG-1", "MIG-2", "MIG-3")]
+    here = [Device("GPU-1", "cuda"), Device("GPU-2", "cuda"), *slices]
+    far = [Device(f"far/GPU-{one}", "cuda", host="far") for one in range(2)]
+    slots = [Device(f"cpu:{one}", "cpu") for one in range(4)]
+
+    with pytest.raises(Refused, match=r"expected at most 2, got 3: .* there are: far 2, local 2"):
+        check_device(draft, [*here, *far, *slots])
+    check_device(draft, [*here, *far, Device("far/GPU-2", "cuda", host="far")])
+    with pytest.raises(Refused, match=r"device\.count: expected at most 0, got 3: .*: none"):
+        check_device(draft, slices)
 
 
 def test_a_host_must_have_the_labels() -> None:
@@ -386,6 +403,7 @@ def test_a_candidate_of_weaker_rules_is_tried_again(rules: int) -> None:
         ({"batching": Batching("off")}, {}, True),
         ({"sample": {"x": [[1.0]]}}, {}, False),
         ({"device": DeviceNeed(memory_mib=100)}, {}, False),
+        ({"device": DeviceNeed(count=2)}, {}, False),
         ({}, {"device_kind": "cuda"}, False),
         ({}, {"profiled": False}, False),
         ({"optimise": Optimisation("auto", 0.01)}, {}, False),

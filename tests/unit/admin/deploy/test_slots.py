@@ -72,6 +72,40 @@ def test_kinds_of_devices_are_told_apart() -> None:
     assert slot_warnings(kept[0], kept, []) == []
 
 
+def wide(name: str, count: int, least: int = 0) -> Deployed:
+    """Return a function whose replicas have so many GPUs."""
+    found = one(name, least, "cuda")
+    device = DeviceNeed("cuda", count=count)
+    return replace(found, revision=replace(found.revision, device=device))
+
+
+@pytest.mark.parametrize(
+    ("functions", "text"),
+    [
+        ([wide("a", 4, 2)], f"min keeps all of 8 GPUs (a): no other function can start; {FREES}"),
+        ([wide("a", 4, 1), wide("b", 4)], ""),
+        (
+            [wide("a", 4, 1), one("b", 1, "cuda"), wide("c", 4)],
+            f"min keeps 5 of 8 GPUs (a, b): no room for c, which needs 4; {FREES}",
+        ),
+        (
+            [wide("a", 2, 1), wide("b", 8, 0)],
+            f"min keeps 2 of 8 GPUs (a): no room for b, which needs 8; {FREES}",
+        ),
+        ([wide("a", 8)], ""),
+        (
+            [wide("a", 8, 1), one("b", 1, "cuda")],
+            "min asks for 9 of 8 GPUs (a, b): not all are kept, and no other function can start;"
+            f" {FREES}",
+        ),
+    ],
+)
+def test_each_of_several_gpus_is_kept(functions: list[Deployed], text: str) -> None:
+    """A replica keeps all of its GPUs, and one that needs several is told what is in its way."""
+    hosts = [HostView("local", gpus=8)]
+    assert slot_warnings(functions[0], functions, hosts) == ([text] if text else [])
+
+
 def test_many_names_are_cut() -> None:
     """A warning stays a line."""
     many = [one(f"f{number}", 1, mib=200.0) for number in range(10)]

@@ -20,6 +20,7 @@ from pool_manager.drivers.fake import FakeDriver
 from pool_manager.ports import Binding
 from registry.catalog import Deployed
 from registry.errors import BadBundle, ModelRefused, TrialKilled, Unknown
+from registry.model.revisions import DeviceNeed
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.precision import Optimisation
@@ -221,6 +222,23 @@ async def test_a_lost_candidate_is_made_again(tmp_path: Path) -> None:
         await verification.verify(drafted(operator, await operator.request()), "d")
         assert (manager.specs[2].labels, manager.specs[2].trial_s) == ((), 0.0)
         assert manager.specs[0].memory_mib > manager.specs[2].memory_mib
+
+
+async def test_each_number_of_gpus_has_its_trial(tmp_path: Path) -> None:
+    """A trial has as many GPUs as a replica will have. What it measured holds for that number."""
+    async with operating(tmp_path) as operator:
+        manager = Reporting(operator, {**REPORT, "device_kind": "cuda", "proof": PROOF})
+        verification = Verification(operator.store, manager, wall=time.time)  # type: ignore[arg-type]
+        plain = drafted(operator, await operator.request())
+        operator.store.bundles[plain.bundle.digest] = plain.bundle
+        for trial, count in (("a", 2), ("b", 4), ("c", 2)):
+            device = DeviceNeed("cuda", count=count)
+            revision = replace(plain.revision, engine="python", device=device)
+            found = await verification.verify(replace(plain, revision=revision), trial)
+            tried = replace(found.revision, number=count)
+            operator.store.catalog.put(Deployed(plain.function, tried, found.profile))
+
+    assert [spec.count for spec in manager.specs] == [2, 4]
 
 
 async def test_a_candidate_has_its_weights_in_itself(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import resource
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -105,6 +105,27 @@ async def test_a_server_has_the_configured_path_and_the_marker(rig: Rig) -> None
     assert f"{MARKER}={rig.root / ID}".encode() in environment
     assert f"PATH={os.defpath}".encode() in models
     assert not any(entry.startswith(MARKER.encode()) for entry in models)
+
+
+async def test_several_gpus_are_named_by_their_numbers(rig: Rig) -> None:
+    """In the order of their PCI addresses, as the monitor of the GPUs names them; one GPU is named
+    alone and numbered as CUDA likes."""
+    asked: list[tuple[str, ...]] = []
+
+    def visible(devices: Sequence[str]) -> str:
+        asked.append(tuple(devices))
+        return "0,2" if len(devices) > 1 else devices[0]
+
+    rig.driver = ProcessDriver(rig.root, python=str(rig.script), visible=visible)
+    several = environ((await rig.start(devices=("GPU-a", "GPU-c"), device_kind="cuda"))[0])
+    one = environ((await rig.start("aaaa0002", devices=("GPU-b",), device_kind="cuda"))[0])
+    none = environ((await rig.start("aaaa0003"))[0])
+
+    assert asked == [("GPU-a", "GPU-c"), ("GPU-b",)]
+    assert {b"CUDA_VISIBLE_DEVICES=0,2", b"CUDA_DEVICE_ORDER=PCI_BUS_ID"} <= set(several)
+    assert b"CUDA_VISIBLE_DEVICES=GPU-b" in one
+    assert not any(entry.startswith(b"CUDA_DEVICE_ORDER") for entry in (*one, *none))
+    assert not any(entry.startswith(b"CUDA") for entry in none)
 
 
 async def test_a_sidecar_has_limits_of_its_own(rig: Rig) -> None:

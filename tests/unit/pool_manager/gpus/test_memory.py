@@ -11,6 +11,7 @@ from pool_manager.gpus.memory import (
     MODEL_MAX,
     SLACK_MIB,
     choose,
+    cuda_numbers,
     device,
     foreign_mib,
     model_of,
@@ -18,7 +19,9 @@ from pool_manager.gpus.memory import (
     taken_mib,
 )
 from registry.errors import BadRequest
-from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot
+from runtime_image.contract.gpus import Ancestor, GpuProcess, Link, Reading, Snapshot
+
+NONE = Snapshot(None, ())
 
 
 def gpu(used_mib: float | None, *processes: GpuProcess, lists: bool = True) -> Reading:
@@ -141,11 +144,23 @@ def test_a_gpu_is_a_bank_of_its_own() -> None:
     """A GPU's bank excludes the driver's reserve and foreign memory."""
     gpu = Reading("GPU-a", "0", total_mib=24_000, reserved_mib=400)
 
-    assert device(gpu, 1_000.0, None) == Device(
+    assert device(gpu, 1_000.0, NONE) == Device(
         "GPU-a", "cuda", 22_600.0, "GPU-a", model="GPU, 24000 MiB"
     )
-    assert device(Reading("GPU-a", "0", total_mib=24_000), 0.0, None).memory_mib == 24_000
-    assert device(gpu, 99_000.0, None).memory_mib == 1.0
+    assert device(Reading("GPU-a", "0", total_mib=24_000), 0.0, NONE).memory_mib == 24_000
+    assert device(gpu, 99_000.0, NONE).memory_mib == 1.0
+
+
+def test_a_device_has_its_place_and_its_connections() -> None:
+    """PCI address, whether it is a slice, and the connections of the GPU to others."""
+    links = (Link("GPU-a", "GPU-b", Ancestor.NODE), Link("GPU-b", "GPU-c", Ancestor.SYSTEM))
+    snapshot = Snapshot(None, (), links=links)
+    whole = device(Reading("GPU-a", "0", pci_bus="00000000:18:00.0"), 0.0, snapshot)
+    part = device(Reading("MIG-1", "1:0", parent="GPU-d"), 0.0, snapshot)
+
+    assert (whole.pci_bus, whole.is_slice, whole.links) == ("00000000:18:00.0", False, links[:1])
+    assert (part.pci_bus, part.is_slice, part.links) == ("", True, ())
+    assert device(Reading("GPU-b", "1"), 0.0, snapshot).links == links
 
 
 def test_equal_gpus_have_one_model() -> None:
@@ -159,7 +174,7 @@ def test_equal_gpus_have_one_model() -> None:
 
 def test_a_gpu_of_unknown_size_is_not_accounted() -> None:
     """A GPU of unknown size has 0 MiB, which means not accounted."""
-    assert device(Reading("GPU-a", "0"), 0.0, None) == Device("GPU-a", "cuda", model="GPU")
+    assert device(Reading("GPU-a", "0"), 0.0, NONE) == Device("GPU-a", "cuda", model="GPU")
 
 
 def test_a_listed_process_is_still_there() -> None:
@@ -188,3 +203,33 @@ def test_memory_must_be_back(pids: frozenset[int] | None, lists: bool) -> None:
 def test_what_cannot_be_seen_is_not_waited_for() -> None:
     """A driver that reports neither processes nor memory does not block a device."""
     assert still_taken(gpu(None, lists=False), {1}, 0.0, 0.0) == ""
+
+
+THREE = (
+    Reading("GPU-a", "0", pci_bus="00000000:C1:00.0"),
+    Reading("GPU-b", "1", pci_bus="00000000:18:00.0"),
+    Reading("GPU-c", "2", pci_bus="00000001:01:00.0"),
+)
+
+
+def test_numbers_are_places_by_pci_address() -> None:
+    """CUDA numbers GPUs by PCI address with PCI_BUS_ID, whatever the driver's own order."""
+    assert cuda_numbers(Snapshot("580", THREE)) == {"GPU-b": 0, "GPU-a": 1, "GPU-c": 2}
+    assert cuda_numbers(Snapshot("580", ())) == {}
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        Snapshot("580", THREE, lost={"GPU-d": "GPU is lost"}),
+        Snapshot("580", THREE, unreadable=("GPU 3: GPU is lost",)),
+        Snapshot("580", (*THREE, Reading("MIG-1", "3:0", parent="GPU-d", pci_bus="0000:D1"))),
+        Snapshot("580", (THREE[0], THREE[2])),
+        Snapshot("580", (*THREE, Reading("GPU-d", "3"))),
+        Snapshot("580", (*THREE, replace(THREE[0], uuid="GPU-d", index="3"))),
+    ],
+    ids=["lost", "unreadable", "slices", "without slices", "no address", "same address"],
+)
+def test_numbers_that_may_mean_other_gpus_are_not_used(snapshot: Snapshot) -> None:
+    """A wrong number would put a replica on the GPU of another function."""
+    assert cuda_numbers(snapshot) == {}

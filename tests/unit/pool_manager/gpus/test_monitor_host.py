@@ -89,6 +89,30 @@ def test_the_chosen_gpus_are_devices(gpus: GpuMonitor) -> None:
     ]
 
 
+async def test_several_gpus_are_visible_by_their_numbers(gpus: GpuMonitor, board: Board) -> None:
+    """In the order of their PCI addresses, which is that of the numbers. One GPU is named by its
+    UUID; so are several while the numbers may mean others: without addresses, while one of them is
+    gone, and while the driver is silent."""
+    assert gpus.visible((A, B)) == f"{A},{B}"
+    for uuid, bus in ((A, 0xC1), (B, 0x18)):
+        board.sense(uuid, pci_bus=bus)
+    await polled(gpus)
+    assert gpus.visible((A, B)) == gpus.visible((B, A)) == "0,1"
+    assert (gpus.visible((A,)), gpus.visible(())) == (A, "")
+    assert gpus.visible((A, "GPU-cccc")) == f"{A},GPU-cccc"
+
+    board.lose(B)
+    await polled(gpus)
+    assert gpus.visible((A, B)) == f"{A},{B}"
+    board.find(B)
+    await polled(gpus, POLLS_PER_RENEWAL)
+    assert gpus.visible((A, B)) == "0,1"
+    board.answer("nvmlDeviceGetCount_v2", NO_DRIVER)
+    await polled(gpus)
+    assert gpus.silence
+    assert gpus.visible((A, B)) == f"{A},{B}"
+
+
 async def test_they_can_be_looked_at(gpus: GpuMonitor, board: Board) -> None:
     """`view` has constant properties and the memory in use of the last poll."""
     board.claim(A, 7, 1_000)

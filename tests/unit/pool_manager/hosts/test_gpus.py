@@ -23,7 +23,15 @@ from pool_manager.hosts.gpus import FleetGpus, of_host, slots_of
 from pool_manager.settings import PoolSettings
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, to_json
-from runtime_image.contract.gpus import NoDriver, Reading, Snapshot, Telemetry, XidEvent
+from runtime_image.contract.gpus import (
+    Ancestor,
+    Link,
+    NoDriver,
+    Reading,
+    Snapshot,
+    Telemetry,
+    XidEvent,
+)
 from runtime_image.contract.link import VERSION, Kind
 from tests.support.blocking import BlockingLink
 from tests.support.greetings import HELLO
@@ -50,6 +58,8 @@ def test_devices_of_another_host_have_its_name() -> None:
     """Also in their bank, so that hosts share no memory."""
     gpu = of_host(Device("GPU-a", "cuda", bank="GPU-b"), "gpu2")
     assert (gpu.id, gpu.bank, gpu.host) == ("gpu2/GPU-a", "gpu2/GPU-b", "gpu2")
+    linked = Device("GPU-a", "cuda", links=(Link("GPU-a", "GPU-b", Ancestor.NODE),))
+    assert of_host(linked, "gpu2").links == (Link("gpu2/GPU-a", "gpu2/GPU-b", Ancestor.NODE),)
     assert [slot.id for slot in slots_of("gpu2", 2, 100.0)] == ["gpu2/cpu:0", "gpu2/cpu:1"]
     assert {slot.host for slot in slots_of("gpu2", 2, 100.0)} == {"gpu2"}
 

@@ -105,6 +105,25 @@ async def test_a_function_may_have_a_cap_of_its_own(stage: Stage) -> None:
     assert (record.memory_mib, record.engine) == (64, "python")
 
 
+async def test_a_start_on_several_gpus_is_recorded(tmp_path: Path) -> None:
+    """The record has all of them, in their order, and a cap with room for a process on each."""
+    bound = binding(ModelSpec("digits@1", handler="handler.py"))
+    found = []
+    with pool_settings(caps_all=True) as settings:
+        stage = Stage(settings, FakeDriver(), tmp_path)
+        for id, gpus in ((ID, ("GPU-b",)), ("aaaa0002", ("GPU-b", "GPU-a", "GPU-c"))):
+            stage.launch(id, bound, gpus=gpus)
+            await stage.next(events.Loaded, id)
+            found.append(stage.launcher.folders.read_records()[id])
+        await stage.close()
+
+    one, several = found
+    assert one is not None
+    assert several is not None
+    assert (several.devices, several.device_kind) == (("GPU-b", "GPU-a", "GPU-c"), "cuda")
+    assert several.memory_mib == 3 * one.memory_mib
+
+
 async def test_a_standby_is_bound_to_nothing(stage: Stage) -> None:
     """A standby's record has no function, device and cap; its output goes to a standby log."""
     greeted = await stage.standby(ID)

@@ -126,6 +126,15 @@ def test_a_cap_by_size(
     assert records.cap_mib(binding, settings, kind) == expected
 
 
+def test_a_cap_has_room_for_a_process_on_each_gpu(tmp_path: Path) -> None:
+    """Each of several GPUs has a process with CUDA's libraries, and its part of the model."""
+    binding, settings = replace(BINDING, measured_mib=500), pool_settings(tmp_path, caps_all=True)
+
+    assert records.cap_mib(binding, settings, "cuda", 4) == 4 * (2 * 500 + 8192)
+    named = replace(binding, memory_mib=700)
+    assert records.cap_mib(named, settings, "cuda", 4) == 700
+
+
 def test_a_cap_has_room_for_candidates(tmp_path: Path) -> None:
     """Candidates of other precision are files in the memory of a container."""
     bundle = Bundle("d", (BundleFile("model.onnx", 100 * 2**20, "0" * 64),))

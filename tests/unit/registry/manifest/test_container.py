@@ -62,7 +62,7 @@ def test_the_table_of_settings_gives_the_settings() -> None:
     server = parse_manifest(WHOLE, []).server
     assert server is not None
 
-    again = server_settings(ServerTable(**server_table(server)), (), ())
+    again = server_settings(ServerTable(**server_table(server, 1)), (), (), 1)
 
     assert again == server
 

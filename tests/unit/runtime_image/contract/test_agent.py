@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runtime_image.contract.agent import HostReport, from_json, to_json
-from runtime_image.contract.gpus import Reading, Snapshot, Telemetry
+from runtime_image.contract.gpus import Ancestor, Link, Reading, Snapshot, Telemetry
 
 SENSORS = Telemetry(0.5, 61, 74, 412.5, 9_876_543_210, 1980, 2619, 3, 1, 30, 10, 12)
 GPU = Reading("GPU-a", "0", telemetry=SENSORS)
@@ -43,6 +43,38 @@ def test_bad_sensors_are_refused(wrong: dict[str, Any]) -> None:
     """A report with a value that cannot be one is malformed as a whole."""
     with pytest.raises(ValueError, match="malformed report: expected"):
         passed_on({**asdict(SENSORS), **wrong})
+
+
+LINKED = Link("GPU-a", "GPU-b", Ancestor.SYSTEM, has_nvlink=True)
+
+
+def linked(links: Any) -> HostReport:
+    """Return the report as it arrives, with these connections of GPUs."""
+    data = json.loads(json.dumps(to_json(REPORT)))
+    data["gpus"]["links"] = links
+    return from_json(data)
+
+
+@pytest.mark.parametrize("links", [(), (LINKED, Link("GPU-a", "GPU-c"))])
+def test_connections_survive_the_link(links: tuple[Link, ...]) -> None:
+    """Each with what is known of it."""
+    assert linked([asdict(one) for one in links]).gpus == Snapshot("580", (GPU,), links=links)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ancestor": 35}, {"ancestor": True}, {"ancestor": 10.5}, {"ancestor": "10"},
+        {"ancestor": []}, {"has_nvlink": 1}, {"has_peer_access": "yes"}, {"first": None},
+        {"second": "x" * 501}, {"surprise": 1},
+    ],
+)  # fmt: skip
+def test_bad_connections_are_refused(wrong: dict[str, Any]) -> None:
+    """A value that cannot be one, and more connections than a report may have."""
+    with pytest.raises(ValueError, match="malformed report: expected"):
+        linked([{**asdict(LINKED), **wrong}])
+    with pytest.raises(ValueError, match="malformed report: expected a list of 0 to 1024"):
+        linked([asdict(LINKED)] * 1025)
 
 
 @pytest.mark.parametrize("wrong", [[], 7, "all", {}])

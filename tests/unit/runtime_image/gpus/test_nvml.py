@@ -76,6 +76,21 @@ def test_connections_of_gpus_are_read(nvml: Nvml, board: Board) -> None:
     assert nvml.links()[2].ancestor is None
 
 
+def test_a_snapshot_has_the_connections_that_are_known(nvml: Nvml, board: Board) -> None:
+    """They are read once, and again when other GPUs are there."""
+    board.add(Gpu("GPU-cccc"))
+    board.link(A, B, 50, nvlink=0)
+    known = Link(A, B, Ancestor.SYSTEM, has_nvlink=True, has_peer_access=True)
+    assert nvml.read().links == (known,)
+
+    board.link("GPU-cccc", B, 10)
+    assert nvml.read().links == (known,)
+    gone = board.remove(A)
+    assert [(one.first, one.second) for one in nvml.read().links] == [(B, "GPU-cccc")]
+    board.add(gone)
+    assert len(nvml.read().links) == 2
+
+
 def test_many_processes_are_read(nvml: Nvml, board: Board) -> None:
     """All processes are read, whatever their number."""
     for pid in range(100):

@@ -81,6 +81,43 @@ def test_a_function_may_not_choose_its_port_device_or_marker() -> None:
     assert launch.environment["PATH"] == "/own"
 
 
+ALONE = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "VLLM_HOST_IP": "127.0.0.1",
+}
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [(None, "0"), ("", "0"), ("GPU-1", "1"), ("0,3", "2"), ("GPU-1,GPU-2,GPU-3,GPU-4", "4")],
+)
+def test_a_server_learns_the_number_of_its_gpus(visible: str | None, gpus: str) -> None:
+    """${GPUS} is replaced in every word and variable by what the driver lets it see."""
+    command = ("x", "--tensor-parallel-size", "${GPUS}", "${GPUS}x${GPUS}")
+    own = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    launch = planned(ServerSpec("llm@1", command, env={"N": "${GPUS}"}), **own)
+
+    assert launch.arguments[2:] == [gpus, f"{gpus}x{gpus}"]
+    assert launch.environment["N"] == gpus
+    assert ("NCCL_SOCKET_IFNAME" in launch.environment) == (int(gpus) > 1)
+
+
+def test_several_gpus_find_each_other_without_a_network() -> None:
+    """NCCL and Gloo take the loopback interface, unless the function says otherwise; with a network
+    they choose themselves. CUDA's order is the driver's."""
+    own = {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    alone = planned(ServerSpec("llm@1", ("x",)), **own).environment
+    reaching = planned(ServerSpec("llm@1", ("x",), network="egress"), **own).environment
+    env = {"NCCL_SOCKET_IFNAME": "eth7", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    named = planned(ServerSpec("llm@1", ("x",), env=env), **own).environment
+
+    assert alone.items() >= ALONE.items()
+    assert {name for name in ALONE if name in reaching} == {"CUDA_DEVICE_ORDER"}
+    assert {name: named[name] for name in ALONE} == ALONE | {"NCCL_SOCKET_IFNAME": "eth7"}
+
+
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [

@@ -100,7 +100,9 @@ def test_a_deploy_ends_with_a_curl_line_that_works(
 
 def test_options_are_overrides(api: AdminApi, fnctl: Callable[..., Result], model: Path) -> None:
     """Only the given options are sent, under the API's names."""
-    words = "--min 1 --max 2 --idle 5 --memory 64 --device cpu --batch off --timeout 3 --trust"
+    words = (
+        "--min 1 --max 2 --idle 5 --memory 64 --device cpu --gpus 2 --batch off --timeout 3 --trust"
+    )
     words += " --breaking"
 
     fnctl("deploy", str(model), "--name", "adder", *words.split())
@@ -113,6 +115,7 @@ def test_options_are_overrides(api: AdminApi, fnctl: Callable[..., Result], mode
         "idle_s": 5.0,
         "memory_mib": 64,
         "device": "cpu",
+        "gpus": 2,
         "batch_max": 1,
         "timeout_s": 3.0,
     }

@@ -186,6 +186,35 @@ def test_a_server_sees_its_gpu_only() -> None:
     assert [one for one in variables if "VISIBLE" in one] == ["NVIDIA_VISIBLE_DEVICES=GPU-1"]
 
 
+def test_a_server_on_several_gpus() -> None:
+    """It learns their number, sees all of them, numbers them by PCI address, has the CPU time of a
+    process for each, and meets itself on the loopback interface unless it has a network or says
+    otherwise."""
+    devices = ("far/GPU-1", "far/GPU-2")
+    record = replace(RECORD, devices=devices, device_kind="cuda", host="far")
+    given = replace(GIVEN, arguments=("-tp", "${GPUS}"), env={"N": "${GPUS}"})
+
+    def config(**changes: Any) -> dict[str, Any]:
+        return server_spec.server(
+            Pair(record, replace(given, **changes), OWNER, PLACE), FACTS, "s1", ABLE
+        )
+
+    alone, reaching = config(), config(network="egress")
+    named = config(env={"GLOO_SOCKET_IFNAME": "eth7", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+
+    assert alone["Cmd"] == ["-tp", "2"]
+    assert alone["HostConfig"]["CpuQuota"] == 2 * 3 * 100_000
+    assert alone["Env"] == [
+        *("OMP_NUM_THREADS=3", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "NCCL_SOCKET_IFNAME=lo"),
+        *("GLOO_SOCKET_IFNAME=lo", "VLLM_HOST_IP=127.0.0.1", "N=2", "PORT=8000"),
+        "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2",
+    ]
+    assert [one for one in reaching["Env"] if "IFNAME" in one or "HOST_IP" in one] == []
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in reaching["Env"]
+    assert {"GLOO_SOCKET_IFNAME=eth7", "NCCL_SOCKET_IFNAME=lo"} <= set(named["Env"])
+    assert "CUDA_DEVICE_ORDER=FASTEST_FIRST" in named["Env"]
+
+
 @pytest.mark.parametrize("has_folder", [True, False])
 def test_a_functions_files_are_in_a_folder_of_their_own(*, has_folder: bool) -> None:
     """Read-only, beside its mounts and instead of a VOLUME; an image that names no working folder

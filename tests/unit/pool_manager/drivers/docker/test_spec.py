@@ -270,3 +270,14 @@ def test_several_gpus_are_requested_together() -> None:
     [request] = by_request(PLAIN, gpus)["HostConfig"]["DeviceRequests"]
     assert request["DeviceIDs"] == ["GPU-2", "GPU-1"]
     assert "NVIDIA_VISIBLE_DEVICES=GPU-2,GPU-1" in by_runtime(PLAIN, gpus)["Env"]
+
+
+def test_a_handler_on_several_gpus() -> None:
+    """It has no network but the loopback interface, and the CPU time of a process on each GPU."""
+    one = replace(RECORD, devices=("GPU-1",), device_kind="cuda")
+    several = replace(one, devices=("GPU-1", "GPU-2"))
+
+    assert not any("NCCL" in variable or "CUDA" in variable for variable in made(one)["Env"])
+    assert {"CUDA_DEVICE_ORDER=PCI_BUS_ID", "NCCL_SOCKET_IFNAME=lo"} <= set(made(several)["Env"])
+    assert made(one)["HostConfig"]["CpuQuota"] == 300_000
+    assert made(several)["HostConfig"]["CpuQuota"] == 600_000
