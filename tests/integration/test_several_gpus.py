@@ -225,8 +225,9 @@ def test_a_killed_server_leaves_its_replicas_on_all_gpus(tmp_path: Path) -> None
         again = get(server, "/fn/llm/")
         other = get(server, "/fn/other/")
         after = held(server)
+        decisions = get(server, "/admin/v1/functions/llm/why")["decisions"]
 
-    assert (again["born"], again["env"]) == (first["born"], first["env"])
+    assert (again["born"], again["env"]) == (first["born"], first["env"]), decisions
     mine, others = (set(one["env"]["CUDA_VISIBLE_DEVICES"].split(",")) for one in (again, other))
     assert mine.isdisjoint(others)
     assert len(after) == 4
