@@ -16,14 +16,23 @@ from itertools import product
 from typing import Any
 
 from benchmarks.simulation.arrivals import ARRIVALS
+from benchmarks.simulation.mixes import MIXES
 from benchmarks.simulation.policies import POLICIES
-from benchmarks.simulation.report import Report, play, show_decisions, show_gaps, show_table
+from benchmarks.simulation.report import (
+    Report,
+    play,
+    show_decisions,
+    show_gaps,
+    show_groups,
+    show_table,
+)
 from benchmarks.simulation.settings import Settings
 
 REPEATED: dict[str, list[Any]] = {
     "seed": [1],
     "arrivals": ["poisson"],
     "policy": ["fngate", "lru", "keepalive"],
+    "mix": [""],
 }
 """Options that may be repeated, and their defaults."""
 DETAILED_MAX = 3
@@ -69,15 +78,16 @@ def main(arguments: Sequence[str] = ("--hours", "2")) -> None:
     several = [options.pop(name) or default for name, default in REPEATED.items()]
     reports = [
         play(
-            Settings(**options, seed=seed, arrivals=arrivals, policy=policy, skip=is_skipping),
+            Settings(**options, **dict(zip(REPEATED, one, strict=True)), skip=is_skipping),
             rounds,
         )
-        for seed, arrivals, policy in product(*several)
+        for one in product(*several)
     ]
     if as_json:
         print(json.dumps(reports, indent=1))
         return
-    show_table(reports)
+    show = show_groups if reports[0]["settings"]["mix"] else show_table
+    show(reports)
     if len(reports) <= DETAILED_MAX:
         for report in reports:
             _show_details(report)
@@ -91,7 +101,9 @@ def _options(arguments: Sequence[str]) -> dict[str, Any]:
         parser.error("--think-s: a pause from 0 s up, of --closed callers")
     if not 1 <= options["hosts"] <= options["devices"]:
         parser.error("--hosts: from 1 to the number of --devices")
-    if options["closed"] and "foresight" in (options["policy"] or ()):
+    mixes = options["mix"] or ()
+    has_callers = any(group.callers for mix in mixes for group in MIXES[mix])
+    if (options["closed"] or has_callers) and "foresight" in (options["policy"] or ()):
         parser.error("--policy foresight knows when arrivals come, --closed callers have none")
     return options
 
@@ -125,6 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--arrivals", action="append", choices=tuple(ARRIVALS), help=again)
     parser.add_argument("--policy", action="append", choices=POLICIES, help=again)
     parser.add_argument("--seed", action="append", type=int, help=again)
+    parser.add_argument("--mix", action="append", choices=MIXES, help=again)
     parser.add_argument("--rounds", type=int, default=1, help="times that each run is repeated")
     parser.add_argument("--no-skip", action="store_true", help="simulate idle seconds, too")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")

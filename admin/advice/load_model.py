@@ -50,16 +50,14 @@ class Conditions:
     """Parameters of one run. Times are virtual seconds, memory is MiB.
 
     `min`, `max` and `idle_s` are every function's scaling, `wait_s` the callers' wait budget,
-    `batch` the max requests of a run. `closed` is the number of callers per function that call
-    again after their answer and a pause of `think_s` on average; 0 for independent arrivals.
-    `start_s` is from a launch to the first message of the process. `share` is the part of a device
-    that a replica needs. For `end_s` after the last caller, held requests are answered or expire.
-    `skip`: jump over seconds in which nothing can happen.
+    `batch` the max requests of a run. `think_s` is the mean pause of callers who call again after
+    their answer. `start_s` is from a launch to the first message of the process. `share` is the
+    part of a device that a replica needs. For `end_s` after the last caller, held requests are
+    answered or expire. `skip`: jump over seconds in which nothing can happen.
     """
 
     devices: int = 4
     hours: float = 24.0
-    closed: int = 0
     think_s: float = 0.0
     idle_s: float = 300.0
     wait_s: float = 55.0
@@ -119,6 +117,10 @@ class Function:
     took_s: float = 0.0
     weight: int = 1
     server: ServerShape | None = None
+    count: int = 1
+    """Number of devices of one replica."""
+    closed: int = 0
+    """Number of callers who call again after each answer and a pause; there are no `calls` then."""
 
     def advance(self) -> float:
         """Draw the next call; return its time, infinite if there is none."""
@@ -151,6 +153,7 @@ class Function:
             memory_mib=self.memory_mib,
             is_server=self.server is not None,
             drain_s=self.server.drain_s if self.server else 0.0,
+            count=self.count,
         )
 
 
@@ -239,6 +242,11 @@ class Figures:
             (self.server_waits_s if ask.of_server else self.waits_s).append(now - ask.arrived_s)
             if ask.was_held:
                 self.held_wait_s += (now - ask.arrived_s) * ask.weight
+
+    def gave_up(self, ask: Ask, now: float) -> None:
+        """Record a call that expires."""
+        self.expired += ask.weight
+        self.waited(ask, now)
 
     def served(self, pool: str, now: float) -> None:
         """Record a run of this function, and the gap since its last one."""

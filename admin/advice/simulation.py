@@ -64,10 +64,9 @@ class Callers:
     def expect(self, function: Function) -> None:
         """Start the calls of this function."""
         self.functions[function.key] = function
-        for _ in range(self._conditions.closed):
+        for _ in range(function.closed):
             self._clock.at(0.0, self._ask, function)
-        if not self._conditions.closed:
-            self._next(function)
+        self._next(function)
 
     def _next(self, function: Function) -> None:
         when_s = function.advance()
@@ -108,14 +107,13 @@ class Callers:
     def _expire(self, ask: Ask) -> None:
         """Expire a call's wait budget, at the exact time (the real dispatcher sweeps)."""
         if ask.stage in (Stage.QUEUED, Stage.SENT):
-            self._figures.expired += ask.weight
-            self._figures.waited(ask, self._clock.now)
+            self._figures.gave_up(ask, self._clock.now)
             self.perform(self.dispatcher.cancel(ask, self._clock.now))
             self._answered(ask)
 
     def _answered(self, ask: Ask) -> None:
-        if self._conditions.closed:
-            function = self.functions[ask.pool]
+        function = self.functions[ask.pool]
+        if function.closed:
             self._clock.after(function.draw_pause_s(self._conditions.think_s), self._ask, function)
 
     # Messages of the manager
@@ -217,10 +215,17 @@ class Callers:
 class World:
     """One simulation. `run` plays it to the end; `figures` are its results."""
 
-    def __init__(self, conditions: Conditions, functions: Iterable[Function]) -> None:
+    figures: Figures
+
+    def __init__(
+        self,
+        conditions: Conditions,
+        functions: Iterable[Function],
+        figures: Figures | None = None,
+    ) -> None:
         self.conditions = conditions
         self.clock = Clock()
-        self.figures = Figures()
+        self.figures = Figures() if figures is None else figures
         numbers = itertools.count(1)
         self.functions: dict[str, Function] = {one.key: one for one in functions}
         new_id, standbys = (lambda: f"r{next(numbers)}"), conditions.standbys

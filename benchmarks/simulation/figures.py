@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
-from admin.advice.load_model import Figures
+from admin.advice.load_model import Ask, Figures
+from gateway.dispatch.call import Stage
 
 
-def as_report(figures: Figures, devices_s: float) -> dict[str, Any]:
-    """Return the figures as plain data; shares are relative to all `devices_s` device-seconds."""
+class GroupFigures(Figures):
+    """Figures of a run that tell groups of functions apart. `groups` has the group of each function
+    by its key; functions without a group are only counted together."""
+
+    def __init__(self, groups: Mapping[str, str]) -> None:
+        super().__init__()
+        self._groups = groups
+        self._waits_s: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
+        self._expired: Counter[str] = Counter()
+
+    def waited(self, ask: Ask, now: float) -> None:
+        super().waited(ask, now)
+        if ask.stage is not Stage.ABANDONED and ask.pool in self._groups:
+            self._waits_s[self._groups[ask.pool]].append(now - ask.arrived_s)
+
+    def gave_up(self, ask: Ask, now: float) -> None:
+        super().gave_up(ask, now)
+        if ask.pool in self._groups:
+            self._expired[self._groups[ask.pool]] += ask.weight
+
+    def by_group(self) -> dict[str, dict[str, Any]]:
+        """Return the waits of each group in seconds, those of expired calls included, and how many
+        calls expired."""
+        return {
+            name: {"waits_s": waits.tolist(), "expired": self._expired[name]}
+            for name, waits in self._waits_s.items()
+        }
+
+
+def as_report(figures: Figures, devices_s: float, *, holds_idle: bool) -> dict[str, Any]:
+    """Return the figures as plain data; shares are relative to all `devices_s` device-seconds.
+    `holds_idle`: an idle replica holds its devices, and not only memory as on CPU slots."""
     waits = sorted(figures.waits_s)
-    idle_s = max(0.0, figures.ready_s - figures.busy_s)
+    idle_s = max(0.0, figures.ready_s - figures.busy_s) if holds_idle else 0.0
     return {
         "requests": figures.requests,
         "answered": figures.answered,

@@ -48,17 +48,18 @@ def _function(number: int, rate: float, settings: Settings) -> Function:
     spread = settings.spread
     draws = Random(f"{settings.seed}/{number}/calls")
     shape = Random(f"{settings.seed}/{number}/shape")
-    arrivals = ARRIVALS[settings.arrivals]
+    calls = iter(()) if settings.closed else ARRIVALS[settings.arrivals](rate, draws)
     load_s = settings.load_s * exp(spread * shape.gauss(0.0, LOAD_SPREAD))
     return Function(
         key=f"default/f{number}@1",
         service_s=min(10 * settings.service_s, settings.service_s * _factor(shape, spread)),
         load_s=min(LOAD_MAX_S, max(LOAD_MIN_S, load_s)),
         memory_mib=min(settings.device_mib / 2, settings.memory_mib * _factor(shape, spread)),
-        calls=map(Arrival, arrivals(rate, draws)),
+        calls=map(Arrival, calls),
         draws=draws,
         loads=Random(f"{settings.seed}/{number}/loads"),
         jitter=JITTER,
+        closed=settings.closed,
     )
 
 

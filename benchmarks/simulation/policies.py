@@ -10,6 +10,8 @@ from admin.advice.load_model import Function
 from benchmarks.simulation.world import World
 from pool_manager.core import eviction
 from pool_manager.core.candidates import Candidate
+from pool_manager.core.eviction import CandidateSet
+from pool_manager.core.ledger import Need
 from pool_manager.core.pool import UNKNOWN_RELOAD_S, CallRate, Pool
 
 Cost = Callable[[CallRate, float, float], float]
@@ -41,7 +43,7 @@ RULES: dict[str, Callable[[Sight], float]] = {
     "lru": by_recency,
     "foresight": by_foresight,
 }
-POLICIES = ("fngate", "no-stay", "keepalive", *RULES)
+POLICIES = ("fngate", "no-stay", "keepalive", "idle-only", "no-claim", "strict-order", *RULES)
 
 
 @contextmanager
@@ -57,6 +59,12 @@ def policy(world: World, name: str) -> Iterator[None]:
         _let_stay_nowhere(world)
     elif name == "keepalive":
         _keep_alive(world)
+    elif name == "idle-only":
+        _spare_the_busy(world)
+    elif name == "no-claim":
+        world.machine._supply.evictor._claim = lambda _pool, _need: None
+    elif name == "strict-order":
+        _keep_the_order(world)
     elif name in RULES:
         names["eviction_cost"] = _by_rule(world, RULES[name])
     try:
@@ -94,5 +102,34 @@ def _let_stay_nowhere(world: World) -> None:
 def _keep_alive(world: World) -> None:
     """No evictions: replicas only stop by their idle timer, and calls without a device wait."""
     book = world.machine._supply.evictor.candidates
-    for known in (book.idle, book.resident, book.eventual):
+    _spare(book.idle, book.resident, book.brief, book.eventual)
+
+
+def _spare_the_busy(world: World) -> None:
+    """No turns: only idle replicas make room, and no device is kept until a busy one has left."""
+    book = world.machine._supply.evictor.candidates
+    _spare(book.resident, book.brief, book.eventual)
+
+
+def _keep_the_order(world: World) -> None:
+    """No pool gets a device while another one has waited for longer, wherever that device is; only
+    devices that are reserved for a pool stay its own."""
+    cluster = world.machine.cluster
+    ledger = cluster.ledger
+    usual = ledger.fits_kind
+
+    def fits_kind(device: str, need: Need) -> bool:
+        if device not in ledger.reservations:
+            others = [cluster.need(cluster.pools[key]) for key in cluster.blocked]
+            turns = ((other.unserved_since_s, other.pool) for other in others)
+            if any(turn < (need.unserved_since_s, need.pool) for turn in turns):
+                return False
+        return usual(device, need)
+
+    ledger.fits_kind = fits_kind
+
+
+def _spare(*sets: CandidateSet) -> None:
+    """Make no replica a candidate of these sets."""
+    for known in sets:
         known._of = lambda *_: {}

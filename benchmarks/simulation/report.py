@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
+from benchmarks.simulation.figures import percentile
+from benchmarks.simulation.mixes import MIXES
 from benchmarks.simulation.policies import policy
 from benchmarks.simulation.settings import Settings
 from benchmarks.simulation.world import World
@@ -70,6 +73,44 @@ def show_table(reports: Iterable[Report]) -> None:
             waits = [run["wait_mean_s"] for run in runs]
             cells[4] += f" ({min(waits):.2f} to {max(waits):.2f})"
         print(f"| {' | '.join(cells)} |")
+
+
+def show_groups(reports: Iterable[Report]) -> None:
+    """Print one row per group and policy of each mix, over all calls of the seeds together, and for
+    several seeds the range of the mean wait."""
+    rows: dict[tuple[str, str], list[Report]] = {}
+    for report in reports:
+        run = report["settings"]
+        rows.setdefault((run["mix"], run["policy"]), []).append(report)
+    print("| mix | policy | functions | calls | wait mean s | p95 | max | expired | kept, empty |")
+    print("|---" * 9 + "|")
+    for (mix, policy_name), runs in rows.items():
+        kept = f"{_mean(runs, 'kept_empty_share'):.1%}"
+        for group in MIXES[mix]:
+            found = [run["groups"].get(group.name, NO_CALLS) for run in runs]
+            cells = [mix, policy_name, group.name, *_group_cells(found), kept]
+            print(f"| {' | '.join(cells)} |")
+
+
+NO_CALLS = {"waits_s": [], "expired": 0}
+
+
+def _group_cells(found: list[dict[str, Any]]) -> list[str]:
+    """Return the cells of one group from its figures by seed."""
+    waits = sorted(chain.from_iterable(one["waits_s"] for one in found))
+    means = [sum(one["waits_s"]) / max(1, len(one["waits_s"])) for one in found]
+    mean = f"{sum(waits) / max(1, len(waits)):.1f}"
+    if len(found) > 1:
+        mean += f" ({min(means):.1f} to {max(means):.1f})"
+    expired = sum(one["expired"] for one in found) / max(1, len(waits))
+    longest = waits[-1] if waits else 0.0
+    return [
+        str(len(waits)),
+        mean,
+        f"{percentile(waits, 95):.0f}",
+        f"{longest:.0f}",
+        f"{expired:.1%}",
+    ]
 
 
 def _mean(runs: list[Report], name: str) -> float:

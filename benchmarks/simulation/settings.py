@@ -14,7 +14,10 @@ class Settings(Conditions):
     `rate` is requests per second over all functions; `zipf` the exponent of their popularity.
     `spread`: how much functions differ in their times and memory, 0 for equal ones. Every n-th of
     them is a server, `servers` in total; `stream_s` is the median length of its exchanges,
-    `server_start_s` that of its start.
+    `server_start_s` that of its start. `closed` is the number of callers per function who call
+    again after their answer and a pause; 0 for independent arrivals.
+
+    A `mix` is a population of `mixes.MIXES` instead, "" for none.
 
     With several `hosts`, the devices are distributed over them and none is local. `rtt_ms` is the
     round trip to each, `link_mb_s` what its link transfers. A function's files have `files_mb` per
@@ -26,9 +29,11 @@ class Settings(Conditions):
     functions: int = 50
     arrivals: str = "poisson"
     seed: int = 1
+    mix: str = ""
     policy: str = "fngate"
     rate: float = 0.25
     zipf: float = 1.0
+    closed: int = 0
     service_s: float = 0.2
     load_s: float = 2.0
     spread: float = 1.0

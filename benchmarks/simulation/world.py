@@ -12,9 +12,10 @@ from typing import Any, Self
 from admin.advice import simulation
 from admin.advice.fleet import Fleet
 from admin.advice.load_model import Function
-from benchmarks.simulation.figures import as_report, spread
+from benchmarks.simulation.figures import GroupFigures, as_report, spread
 from benchmarks.simulation.functions import population
 from benchmarks.simulation.hosts import HostFleet, PowerLosses
+from benchmarks.simulation.mixes import mixed
 from benchmarks.simulation.settings import Settings
 from pool_manager.core import commands, events
 from pool_manager.core.state import Device, PoolSpec
@@ -29,17 +30,23 @@ class World(simulation.World):
     """One run. `run` simulates it to the end; `report` returns its figures.
 
     `decisions_s` are CPU seconds inside `Machine.handle`, by kind of event, and those of full
-    garbage collections.
+    garbage collections. `kept_empty_s` are device-seconds in which a device was empty and kept for
+    a pool whose other victims had not left yet: one sample per tick.
     """
 
     hosts: HostFleet | None = None
+    figures: GroupFigures
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.kept_empty_s = 0
         self.real_s = 0.0
         self.decisions_s: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
         self._collection_s = 0.0
-        super().__init__(settings, population(settings))
+        functions, groups = (
+            mixed(settings.mix, settings.seed) if settings.mix else (population(settings), {})
+        )
+        super().__init__(settings, functions, GroupFigures(groups))
         if self.hosts is not None:
             for event in self.hosts.join():
                 self.feed(event)
@@ -105,6 +112,9 @@ class World(simulation.World):
         began = time.process_time()
         asked = super().decide(event)
         self.decisions_s[_kind(event)].append(time.process_time() - began)
+        if isinstance(event, events.Tick):
+            ledger = self.machine.cluster.ledger
+            self.kept_empty_s += sum(not ledger.on(device) for device in ledger.reservations)
         return asked
 
     def report(self) -> dict[str, Any]:
@@ -112,9 +122,11 @@ class World(simulation.World):
         devices_s = self.settings.devices * self.clock.now
         kinds = sorted(self.decisions_s.items())
         return {
-            **as_report(self.figures, devices_s),
+            **as_report(self.figures, devices_s, holds_idle=self.settings.device_kind != "cpu"),
             "decisions": {kind: spread(values) for kind, values in kinds},
             **(self.hosts.report() if self.hosts is not None else {}),
+            "groups": self.figures.by_group(),
+            "kept_empty_share": self.kept_empty_s / devices_s,
             "simulated_s": self.clock.now,
             "ticks_skipped": self.figures.ticks_skipped,
             "real_s": self.real_s,

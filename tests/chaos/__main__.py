@@ -29,6 +29,7 @@ from tests.chaos import (
     fronts,
     frozen,
     fuzzed_servers,
+    gangs,
     hopeless_deploys,
     kept_streams,
     killed_servers,
@@ -140,6 +141,16 @@ async def several_hosts(data: Path, given: argparse.Namespace) -> Ledger:
     return whole
 
 
+async def several_gpus(data: Path, given: argparse.Namespace) -> Ledger:
+    """Run functions on several GPUs while everything under them dies, with three seeds."""
+    whole = Ledger("replicas on several GPUs")
+    for seed in range(given.seed, given.seed + 3):
+        one = await gangs.run(data / str(seed), gangs.Dose(seed))
+        whole.figures[f"seed {seed}"] = one.figures
+        whole.violations += one.violations
+    return whole
+
+
 async def besieged(data: Path, given: argparse.Namespace, *, is_root: bool) -> Ledger:
     """Run hostile containers next to innocent ones."""
     dose = hostile.Dose(seed=given.seed, hostile=given.hostile, is_root=is_root)
@@ -185,6 +196,7 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "odd-servers": lambda data, given: fuzzed_servers.run(data, given.seed, given.messages),
     "model-bodies": lambda data, given: model_bodies.run(data, given.seed, given.messages),
     "killed-servers": lambda data, given: killed_servers.run(data, given.seed),
+    "gangs": several_gpus,
     "kept-streams": lambda data, _given: kept_streams.run(data),
     "python-streams": lambda data, given: python_streams.run(data, python_streams.Dose(given.seed)),
     "sick-servers": lambda data, _given: sick_servers.run(data),

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,22 +36,29 @@ def gpu_command(*options: str, environment: dict[str, str]) -> subprocess.Comple
     )
 
 
+def claims(folder: Path, board: Board) -> dict[tuple[str, int], int]:
+    """Return the MiB of each living process with a memory claim in a folder of the stand-in for
+    PyTorch, and tell those that the board lists."""
+    found = {}
+    for file in folder.iterdir():
+        if file.name.isdecimal() and Path("/proc", file.name).exists():
+            found[UUID, int(file.name)] = int(file.read_text())
+    for _, pid in found.keys() & board.processes.keys():
+        (folder / f"{pid}.seen").touch()
+    return found
+
+
 @contextmanager
-def claims_on(board: Board, folder: Path) -> Iterator[None]:
-    """During the block, list each living process with a memory claim on the board."""
+def shown_on(board: Board, used: Callable[[], dict[tuple[str, int], int]]) -> Iterator[None]:
+    """During the block, list on the board what is in use: MiB by GPU and pid."""
     over = threading.Event()
 
     def follow() -> None:
         while not over.wait(POLL_S):
-            found = {}
-            for file in folder.iterdir():
-                if file.name.isdecimal() and Path("/proc", file.name).exists():
-                    found[UUID, int(file.name)] = int(file.read_text())
+            found = used()
             if found != board.processes:
                 board.processes = found
                 board.write()
-                for _, pid in found:
-                    (folder / f"{pid}.seen").touch()
 
     thread = threading.Thread(target=follow)
     thread.start()
@@ -88,7 +95,7 @@ def test_the_checks_hold_over_a_stand_in(tmp_path: Path) -> None:
         "PYTHONPATH": str(packages),
     }
     chosen = [word for name in (*TRIED, *UNTRIED) for word in ("--check", name)]
-    with claims_on(board, packages / "claims"):
+    with shown_on(board, lambda: claims(packages / "claims", board)):
         done = gpu_command(*chosen, "--out", str(report), environment=environment)
 
     lines = done.stdout.splitlines()
@@ -100,3 +107,58 @@ def test_the_checks_hold_over_a_stand_in(tmp_path: Path) -> None:
     written = report.read_text()
     assert "NVIDIA Stand-in" in written
     assert f"{len(TRIED)} holds, 0 fails, {len(UNTRIED)} not tried" in written
+
+
+TWO = ("two-cards", "two-cards-back", "two-cards-nccl")
+
+
+def two_cards(root: Path, count: int) -> tuple[Board, Path, dict[str, str]]:
+    """Return a board of `count` GPUs in another order than that of their PCI addresses, the folder
+    of their users, and the environment of the command."""
+    library = root / "lib"
+    (library / "claims").mkdir(parents=True)
+    boards.build(library)
+    cuda = boards.build(library, boards.CUDA, "libcuda.so.1")
+    board = Board(root / "nvml")
+    board.add(*(Gpu(f"GPU-{card}") for card in reversed(range(count))))
+    for card in range(count):
+        board.sense(f"GPU-{card}", pci_bus=0x10 + card)
+    environment = {
+        "LD_LIBRARY_PATH": str(library),
+        "FN_STANDIN_NVML": str(board.file),
+        "FN_TEST_LIBCUDA": str(cuda),
+    }
+    return board, library / "claims", environment
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_server_on_two_stand_in_gpus(tmp_path: Path) -> None:
+    """It has memory on both, sees them in the order of their PCI addresses, and leaves both free;
+    without PyTorch nothing is tried over NCCL."""
+    board, folder, environment = two_cards(tmp_path, 2)
+
+    def used() -> dict[tuple[str, int], int]:
+        return {(f"GPU-{card}", pid): 1100 for card, pid in boards.locks(folder).items()}
+
+    chosen = [word for name in TWO for word in ("--check", name)]
+    with shown_on(board, used):
+        done = gpu_command(*chosen, "--out", str(tmp_path / "r.md"), environment=environment)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()[:2]] == ["holds"] * 2
+    assert "1100 and 1100 MiB" in done.stdout
+    assert "2 of 2 with peer access" in done.stdout
+    assert "not tried two-cards-nccl" in done.stdout
+
+
+@pytest.mark.slow
+def test_one_gpu_is_too_few_for_two(tmp_path: Path) -> None:
+    """The checks of two GPUs are left out with the reason."""
+    _, _, environment = two_cards(tmp_path, 1)
+    chosen = [word for name in TWO for word in ("--check", name)]
+
+    done = gpu_command(*chosen, "--out", str(tmp_path / "r.md"), environment=environment)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("it needs 2 GPUs, this machine has 1") == len(TWO)

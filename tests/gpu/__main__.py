@@ -18,11 +18,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from runtime_image.contract.gpus import NoDriver
+from tests.gpu import checks, several
 from tests.gpu.box import Box, running
-from tests.gpu.checks import CHECKS
 from tests.gpu.machine import Machine, cores, find
 from tests.gpu.outcome import Check, NotTried, Outcome, markdown
 
+CHECKS = (*checks.CHECKS, *several.CHECKS)
 LIMIT_S = 480.0
 CLOSING_S = 40.0
 """Seconds reserved for stopping the server and writing the report."""
@@ -42,7 +43,7 @@ def options() -> argparse.Namespace:
 def outcomes(
     machine: Machine,
     folder: Path,
-    checks: Sequence[Check],
+    chosen: Sequence[Check],
     limit_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Outcome]:
@@ -50,12 +51,18 @@ def outcomes(
     until_s = clock() + limit_s - CLOSING_S
     with ExitStack() as stack:
         box: Box | None = None
-        settings: Mapping[str, str] | None = None
-        for number, check in enumerate(checks):
-            if check.settings != settings:
+        kind: tuple[int, Mapping[str, str]] | None = None
+        for number, check in enumerate(chosen):
+            if check.cards > len(machine.gpus):
+                reason = f"it needs {check.cards} GPUs, this machine has {len(machine.gpus)}"
+                yield Outcome(check.name, check.promise, "not tried", reason, 0.0)
+                continue
+            if (check.cards, check.settings) != kind:
                 stack.close()
-                settings = check.settings
-                server = running(machine, folder / f"server-{number}", **settings)
+                kind = check.cards, check.settings
+                server = running(
+                    machine, folder / f"server-{number}", check.cards, **check.settings
+                )
                 box = stack.enter_context(server)
             assert box is not None
             yield _outcome(check, box, until_s, clock)
@@ -102,9 +109,9 @@ def main() -> int:
         except (NoDriver, NotTried) as error:
             print(f"there is no GPU to check: {error}", file=sys.stderr)
             return 2
-        checks = [check for check in CHECKS if not given.check or check.name in given.check]
+        chosen = [check for check in CHECKS if not given.check or check.name in given.check]
         found = []
-        for outcome in outcomes(machine, folder, checks, given.limit_s):
+        for outcome in outcomes(machine, folder, chosen, given.limit_s):
             print(outcome.line(), flush=True)
             found.append(outcome)
     about = {

@@ -166,11 +166,11 @@ def _timing(header: str) -> dict[str, float]:
 
 
 @contextmanager
-def running(machine: Machine, folder: Path, **environment: str) -> Iterator[Box]:
-    """Run a new server on this GPU only; every replica is gone afterwards."""
+def running(machine: Machine, folder: Path, cards: int, **environment: str) -> Iterator[Box]:
+    """Run a new server on the first `cards` GPUs only; every replica is gone afterwards."""
     program = (str(machine.python), "-c", FNCTL)
     settings = {
-        "FN_GPUS": machine.gpu.uuid,
+        "FN_GPUS": ",".join(gpu.uuid for gpu in machine.gpus[:cards]),
         "FN_STANDBYS": "0",
         "FN_DCGM_METRICS": "1",
         **environment,

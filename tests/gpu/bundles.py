@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
 
 MANIFEST = """schema = 1
@@ -118,6 +121,44 @@ FP16 = """
 [optimise]
 precision = "fp16"
 """
+
+
+SERVER = """schema = 1
+name = "{name}"
+
+[server]
+command = [{command}]
+ready = "/"
+start_s = 120
+stop_grace_s = 2
+
+[device]
+kind = "cuda"
+count = {count}
+"""
+
+
+def cards(folder: Path, name: str, count: int) -> Path:
+    """Write a server that has memory on each of its GPUs and copies between them."""
+    library = os.environ.get("FN_TEST_LIBCUDA", "libcuda.so.1")
+    options = ("--library", library)
+    return _server(folder, name, count, Path(sys.executable), "card_server.py", *options)
+
+
+def nccl(folder: Path, name: str, count: int, python: Path) -> Path:
+    """Write a server whose answer is an all-reduce of PyTorch with one process per GPU."""
+    return _server(folder, name, count, python, "nccl_server.py", "--gpus", "${GPUS}")
+
+
+def _server(folder: Path, name: str, count: int, python: Path, program: str, *options: str) -> Path:
+    bundle = folder / name
+    bundle.mkdir(parents=True, exist_ok=True)
+    shutil.copy(Path(__file__).with_name(program), bundle)
+    words = [str(python), "-B", program, "--port", "${PORT}", *options]
+    command = ", ".join(f'"{word}"' for word in words)
+    text = SERVER.format(name=name, command=command, count=count)
+    (bundle / "function.toml").write_text(text)
+    return bundle
 
 
 def linear(folder: Path, name: str, kind: str = "cuda", share: float = 0.4) -> Path:

@@ -27,6 +27,10 @@ try:
 except Exception as error:
     found["torch_error"] = f"{type(error).__name__}: {error}"
 try:
+    found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+except Exception as error:
+    found["nccl_error"] = f"{type(error).__name__}: {error}"
+try:
     import onnxruntime
     found["onnxruntime"] = onnxruntime.__version__
     found["providers"] = onnxruntime.get_available_providers()
@@ -44,14 +48,19 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`gpu`: the first GPU that NVML lists; `python`: interpreter of server and replicas;
+    """`gpus`: whole GPUs that NVML lists; `python`: interpreter of server and replicas;
     `libraries`: result of the probe."""
 
     nvml: Nvml
-    gpu: Reading
+    gpus: tuple[Reading, ...]
     driver: str
     python: Path
     libraries: dict[str, Any]
+
+    @property
+    def gpu(self) -> Reading:
+        """The first GPU."""
+        return self.gpus[0]
 
     def need_torch(self) -> None:
         """Raise NotTried without a PyTorch that reaches the GPU."""
@@ -71,17 +80,33 @@ class Machine:
         if "tensorrt" not in self.libraries:
             raise NotTried(str(self.libraries.get("tensorrt_error", "the probe failed")))
 
+    def need_nccl(self) -> None:
+        """Raise NotTried without a PyTorch that has NCCL."""
+        self.need_torch()
+        if "nccl" not in self.libraries:
+            raise NotTried(f"PyTorch {self.libraries['torch']} has no NCCL")
+
+    def used_by_gpu(self, cards: int) -> list[float]:
+        """Return the MiB in use on each of the first `cards` GPUs. Raises as `used_mib`."""
+        return [self._used_mib(gpu) for gpu in self.gpus[:cards]]
+
     def now(self) -> Reading:
-        """Return the GPU's current state. Raises RuntimeError if it does not answer."""
-        reading = self.nvml.read_one(self.gpu.uuid)
+        """Return the first GPU's current state. Raises RuntimeError if it does not answer."""
+        return self._now(self.gpu)
+
+    def _now(self, gpu: Reading) -> Reading:
+        reading = self.nvml.read_one(gpu.uuid)
         if reading is None:
-            raise RuntimeError(f"{self.gpu.uuid} does not answer")
+            raise RuntimeError(f"{gpu.uuid} does not answer")
         return reading
 
     def used_mib(self) -> float:
-        """Return the memory in use by all processes. Raises NotTried if the driver does not report
-        it."""
-        used = self.now().used_mib
+        """Return the first GPU's memory in use by all processes. Raises NotTried if the driver does
+        not report it."""
+        return self._used_mib(self.gpu)
+
+    def _used_mib(self, gpu: Reading) -> float:
+        used = self._now(gpu).used_mib
         if used is None:
             raise NotTried("the driver does not tell how much memory is in use")
         return used
@@ -95,12 +120,14 @@ def find(folder: Path) -> Machine:
     snapshot = nvml.read()
     if not snapshot.gpus:
         raise NotTried("the NVIDIA driver names no GPU")
+    slices = {gpu.parent for gpu in snapshot.gpus}
+    whole = tuple(one for one in snapshot.gpus if not one.parent and one.uuid not in slices)
     python = interpreter(folder / "python")
     done = subprocess.run(
         [python, "-I", "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, check=False
     )
     libraries = json.loads(done.stdout) if done.returncode == 0 else {"torch_error": done.stderr}
-    return Machine(nvml, snapshot.gpus[0], snapshot.driver or "?", python, libraries)
+    return Machine(nvml, whole or snapshot.gpus[:1], snapshot.driver or "?", python, libraries)
 
 
 def interpreter(folder: Path) -> Path:

@@ -18,12 +18,13 @@ class NotTried(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise. `settings`: those of the server it runs on."""
+    """One promise. `settings`: those of the server it runs on, which has `cards` GPUs."""
 
     name: str
     promise: str
     run: Callable[[Box], str]
     settings: Mapping[str, str] = field(default_factory=dict)
+    cards: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).with_name("standin.c")
+CUDA = Path(__file__).with_name("cuda.c")
+"""Source of the stand-in for CUDA's driver library."""
 LIBRARY = "libnvidia-ml.so.1"
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
@@ -37,12 +39,25 @@ def compiler() -> str:
     return found
 
 
-def build(folder: Path) -> Path:
-    """Compile the library into an existing folder."""
-    path = folder / LIBRARY
-    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{LIBRARY}"]
-    subprocess.run([compiler(), *flags, "-o", path, SOURCE, "-lpthread"], check=True)
+def build(folder: Path, source: Path = SOURCE, library: str = LIBRARY) -> Path:
+    """Compile a stand-in, by default NVML's, into an existing folder."""
+    path = folder / library
+    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{library}"]
+    subprocess.run([compiler(), *flags, "-o", path, source, "-lpthread", "-ldl"], check=True)
     return path
+
+
+def locks(folder: Path) -> dict[str, int]:
+    """Return the pid of the process that holds each file of a folder by flock(2), by the file's
+    name, as the kernel lists it (proc_locks(5)): a process in a namespace of its own knows another
+    pid."""
+    pids = {}
+    for line in Path("/proc/locks").read_text().splitlines():
+        words = line.split()
+        if words[1] == "FLOCK":
+            pids[words[5].rpartition(":")[2]] = int(words[4])
+    inodes = {file.name: str(file.stat().st_ino) for file in folder.iterdir()}
+    return {name: pids[inode] for name, inode in inodes.items() if inode in pids}
 
 
 @functools.cache

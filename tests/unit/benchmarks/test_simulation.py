@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.simulate import main
 from benchmarks.simulation.functions import population
+from benchmarks.simulation.mixes import MIXES, mixed
 from benchmarks.simulation.report import play
 from benchmarks.simulation.settings import Settings
 
@@ -88,3 +89,73 @@ def test_the_figures_of_hosts_are_printed(capsys: pytest.CaptureFixture[str]) ->
     main(("--hours", "0.05", "--devices", "4", "--hosts", "2", "--policy", "fngate"))
 
     assert "0 transfers of 0 GB in all, 0 losses of a host" in capsys.readouterr().out
+
+
+BUSY = Settings(mix="busy-singles", devices=8, hours=0.15, end_s=700.0)
+
+
+def test_a_mix_has_the_same_callers_under_every_policy() -> None:
+    """Arrivals of a mix depend on the seed alone; its groups differ in their devices."""
+    functions, groups = mixed("heavy", 1)
+    again, _ = mixed("heavy", 1)
+    others, _ = mixed("heavy", 2)
+
+    counts = {groups[one.key]: one.count for one in functions}
+    assert counts == {
+        "gang of 8": 8,
+        "gang of 4": 4,
+        "gang of 2": 2,
+        "single servers": 1,
+        "single models": 1,
+    }
+    arrivals = [one.advance() for one in functions]
+    assert arrivals == [one.advance() for one in again]
+    assert arrivals != [one.advance() for one in others]
+
+
+def test_gangs_wait_in_vain_only_under_naive_policies() -> None:
+    """Beside ten single servers that are always called, a replica on eight GPUs gets its turn; if
+    only idle replicas give way, it waits until the callers of the others have left. All calls are
+    accounted for."""
+    product, naive = play(BUSY), play(replace(BUSY, policy="idle-only"))
+
+    for report in (product, naive):
+        assert report["answered"] + report["expired"] == report["requests"]
+        assert (report["cut"], report["failed"]) == (0, 0)
+    early, late = (report["groups"]["gang of 8"]["waits_s"] for report in (product, naive))
+    assert len(early) == len(late) > 0
+    assert all(some_s + 30.0 < more_s for some_s, more_s in zip(early, late, strict=True))
+
+
+@pytest.mark.parametrize("name", ["no-claim", "strict-order"])
+def test_other_orders_lose_no_call(name: str) -> None:
+    """A policy without the standing claim, and one by strict order, decide otherwise than the
+    product, and all calls are accounted for."""
+    report, product = play(replace(BUSY, policy=name)), play(BUSY)
+
+    assert report["answered"] + report["expired"] == report["requests"]
+    assert report["groups"] != product["groups"]
+
+
+def test_groups_of_a_mix_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table has a row per group; for several seeds the mean wait has its range."""
+    main(("--mix", "light", "--hours", "0.2", "--devices", "8", "--seed", "1", "--seed", "2"))
+    printed = capsys.readouterr().out
+
+    rows = [line for line in printed.splitlines() if line.startswith("| light | fngate |")]
+    assert [row.split(" | ")[2] for row in rows] == [group.name for group in MIXES["light"]]
+    assert " to " in rows[-1]
+
+
+def test_callers_without_arrivals_cannot_be_foreseen() -> None:
+    """The policy that knows the next call is refused for callers who ask again."""
+    with pytest.raises(SystemExit):
+        main(("--mix", "busy-singles", "--policy", "foresight"))
+
+
+def test_idle_replicas_on_cpu_slots_hold_none() -> None:
+    """An idle replica on a CPU slot keeps only its memory."""
+    settings = Settings(functions=4, devices=2, hours=0.2, device_kind="cpu", memory_mib=64.0)
+
+    assert play(settings)["idle_share"] == 0.0
+    assert play(replace(settings, device_kind="cuda"))["idle_share"] > 0.0

@@ -24,11 +24,14 @@ from pool_manager.core.events import DemandReported
 from tests.unit.admin.advice.test_load_model import ask
 
 
-def play(*calls: Arrival, run_s: float = 0.1, load_s: float = 2.0, **changes: Any) -> Figures:
+def play(
+    *calls: Arrival, run_s: float = 0.1, load_s: float = 2.0, closed: int = 0, **changes: Any
+) -> Figures:
     """Simulate an hour of one function, or the conditions that `changes` give."""
     given = {"start_s": 1.0, "release_s": 0.0, "hours": 1 / 60, "idle_s": 10.0, "max": 1}
     conditions = Conditions(**{**given, **changes})
     one = Function("default/f@1", run_s, load_s, 0.0, iter(calls), Random(0), Random(0))
+    one.closed = closed
     return World(conditions, [one]).run().figures
 
 
