@@ -304,13 +304,17 @@ def check_device(draft: Plan, devices: Iterable[Device]) -> None:
         )
     if need.count == 1:
         return
-    whole = Counter(one.host for one in known if one.kind == kind and not one.is_slice)
+    whole = Counter(one.type for one in known if one.kind == kind and not one.is_slice)
     most = max(whole.values(), default=0)
     if need.count > most:
-        there = ", ".join(f"{host} {count}" for host, count in sorted(whole.items())) or "none"
+        there = ", ".join(
+            f"{one.host} {count}" + (f" of {one.model}" if one.model else "")
+            for one, count in sorted(whole.items())
+        )
         raise Refused(
-            f"device.count: expected at most {most}, got {need.count}: a replica takes whole GPUs,"
-            f" no MIG slices, of one host, and there are: {there} (fnctl doctor shows them)"
+            f"device.count: expected at most {most}, got {need.count}: a replica takes whole, equal"
+            f" GPUs of one host, no MIG slices, and there are: {there or 'none'} (fnctl doctor"
+            " shows them)"
         )
 
 

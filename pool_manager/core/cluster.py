@@ -468,16 +468,16 @@ class Cluster:
 
     def suitable(self, pool: Pool) -> list[Device]:
         """Return the devices that replicas of a pool may ever be on: of its kind, large enough, on
-        a host with its labels and driver, which may be closed and has as many as a replica
-        takes."""
+        a host with its labels and driver, which may be closed and has as many equal ones as a
+        replica takes."""
         need, ledger = self.need(pool), self.ledger
         able = [
             one
             for one in ledger.devices.values()
             if need.takes(one) and ledger.suits(one.host, need) and ledger.can_hold(one.id, need)
         ]
-        there = Counter(one.host for one in able)
-        return [one for one in able if there[one.host] >= need.count]
+        there = Counter(one.type for one in able)
+        return [one for one in able if there[one.type] >= need.count]
 
     def _spread_from(self, pool: Pool) -> tuple[str, ...]:
         """Return the hosts of the function's replicas, once per replica; none if it does not prefer

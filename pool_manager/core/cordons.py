@@ -85,7 +85,7 @@ class Cordons:
     def _has_lost_hosts(self, need: Need) -> bool:
         """Whether no host can take a need, while one that drains or is gone might."""
         ledger = self._cluster.ledger
-        if ledger.fleet(need).on_one_host >= need.count:
+        if ledger.fleet(need).alike >= need.count:
             return False
         lost = {one.name for one in ledger.hosts.values() if one.state in LOST}
         return any(

@@ -46,8 +46,8 @@ class Need:
     host: str = ""
     """The only host whose devices will do, "" for any."""
     count: int = 1
-    """Number of devices, all of one host; `share` and `memory_mib` are those of each. Several are
-    whole GPUs, never MIG slices."""
+    """Number of devices, all of one host and model; `share` and `memory_mib` are those of each.
+    Several are whole GPUs, never MIG slices."""
     unserved_since_s: float = inf
     """Since when calls of the pool wait and no replica can serve them; infinite if none wait."""
     has_memory: bool = False
@@ -126,8 +126,8 @@ class Fleet(NamedTuple):
     """Their number."""
     largest_mib: float
     """Memory of the largest; infinite if one of them has memory that is not accounted."""
-    on_one_host: int
-    """Number on the host that has most of them."""
+    alike: int
+    """Greatest number of one model on one host: a replica on several has equal ones."""
 
 
 @dataclass(slots=True)
@@ -487,8 +487,8 @@ class Ledger:
             ]
             sizes = [device.memory_mib for device in there]
             largest = max(sizes) if sizes and all(sizes) else inf
-            by_host = Counter(device.host for device in there)
-            self._fleets[key] = Fleet(len(sizes), largest, max(by_host.values(), default=0))
+            by_type = Counter(device.type for device in there)
+            self._fleets[key] = Fleet(len(sizes), largest, max(by_type.values(), default=0))
         return self._fleets[key]
 
     def counts(self, device: str, need: Need, *, is_closed_counted: bool = False) -> bool:

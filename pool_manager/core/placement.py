@@ -12,6 +12,7 @@ from pool_manager.core.candidates import CandidateTable
 from pool_manager.core.gpus.topology import Choice, Clearing, Topology, grouped
 from pool_manager.core.hosts import HostRecord
 from pool_manager.core.ledger import RESERVE_MIB, SHARE_SLACK, DeviceGroup, Ledger, Need
+from registry.builds import DeviceType
 
 ROUND_TRIPS: Final = 4
 """Round trips between the decision and a replica that loads: its folders and links, the creation
@@ -102,14 +103,15 @@ def find_device(need: Need, ledger: Ledger, without: Collection[str] = ()) -> st
 
 def find_devices(need: Need, ledger: Ledger, without: Collection[str] = ()) -> tuple[str, ...]:
     """Return the best devices with room now, in the order of their PCI addresses, none if there are
-    too few: one as of `find_device`, or several of one host as of `plan_eviction`."""
+    too few: one as of `find_device`, or several equal ones of one host as of `plan_eviction`."""
     if need.count == 1:
         device = find_device(need, ledger, without)
         return () if device is None else (device,)
     victims: Victims = {}
     for group in ledger.groups(need):
         free = (id for id in group.empty if ledger.fits(id, need, without))
-        victims.setdefault(group.host, {}).update(dict.fromkeys(free, ()))
+        for id in free:
+            victims.setdefault(ledger.devices[id].type, {})[id] = ()
     plan = _plan_set(need, ledger, CandidateTable(ledger), victims)
     return plan.devices if plan is not None else ()
 
@@ -228,8 +230,8 @@ def plan_eviction(
     return EvictionPlan(best.devices, best.victims) if best is not None else None
 
 
-Victims = dict[str, dict[str, tuple[str, ...]]]
-"""By host, the devices that can be cleared, with the candidates that must leave each."""
+Victims = dict[DeviceType, dict[str, tuple[str, ...]]]
+"""By host and model, the devices that can be cleared, with the candidates that must leave each."""
 
 
 def _victims(
@@ -239,30 +241,30 @@ def _victims(
     for id, device in ledger.devices.items():
         victims = victims_on(id, need, ledger, candidates, without)
         if victims is not None:
-            found.setdefault(device.host, {})[id] = victims
+            found.setdefault(device.type, {})[id] = victims
     return found
 
 
 def _plan_set(
     need: Need, ledger: Ledger, candidates: CandidateTable, victims: Victims
 ) -> EvictionPlan | None:
-    """Return the best devices of one host for a need of several, with the replicas that must leave;
-    None if no host has as many."""
-    best: tuple[float, int, str] | None = None
+    """Return the best devices of one host and model for a need of several, with the replicas that
+    must leave; None if no host has as many."""
+    best: tuple[float, int, DeviceType] | None = None
     plan = None
-    for host in sorted(victims):
-        there = victims[host]
+    for kind in sorted(victims):
+        there = victims[kind]
         if len(there) < need.count:
             continue
-        topology = ledger.topology(host)
+        topology = ledger.topology(kind.host)
         costs = {id: candidates[id].cost for ids in there.values() for id in ids}
         clearings = grouped(topology, there, costs)
         choice = _choose_set(need, topology, clearings, candidates)
         if choice is None:
             continue
-        total = choice.cost + _price_s(need, ledger, host) / STAY_S
-        if best is None or (total, choice.distance, host) < best:
-            best = total, choice.distance, host
+        total = choice.cost + _price_s(need, ledger, kind.host) / STAY_S
+        if best is None or (total, choice.distance, kind) < best:
+            best = total, choice.distance, kind
             devices = tuple(topology.order[at] for at in choice.positions)
             gone = dict.fromkeys(id for one in choice.parts for id in one.victims)
             needed = {id for device in devices for id in there[device]}
@@ -304,21 +306,24 @@ def _choose_set(
 
 def claimed_devices(need: Need, ledger: Ledger, avoided: Collection[str]) -> tuple[str, ...]:
     """Return the devices on which a need of several should be the next to get anything: as many of
-    one host as it needs, none if no host has them. Reserved ones come last. `avoided` are devices
-    that nothing can clear."""
-    best: tuple[float, str, tuple[str, ...]] | None = None
-    for host in dict.fromkeys(one.host for one in ledger.devices.values()):
-        topology = ledger.topology(host)
+    one host and model as it needs, none if no host has them. Reserved ones come last. `avoided` are
+    devices that nothing can clear."""
+    best: tuple[float, DeviceType, tuple[str, ...]] | None = None
+    for kind in dict.fromkeys(one.type for one in ledger.devices.values()):
+        topology = ledger.topology(kind.host)
         able = [
             Clearing(float(id in ledger.reservations), (id,), ())
             for id in topology.order
-            if ledger.counts(id, need) and ledger.can_hold(id, need) and id not in avoided
+            if ledger.devices[id].type == kind
+            and ledger.counts(id, need)
+            and ledger.can_hold(id, need)
+            and id not in avoided
         ]
         choice = topology.choose(able, need.count, STAY_S)
         if choice is not None:
-            total = choice.cost + _price_s(need, ledger, host) / STAY_S
+            total = choice.cost + _price_s(need, ledger, kind.host) / STAY_S
             devices = tuple(topology.order[at] for at in choice.positions)
-            best = min(best or (inf, "", ()), (total, host, devices))
+            best = min(best or (inf, kind, ()), (total, kind, devices))
     return best[2] if best is not None else ()
 
 
@@ -340,7 +345,7 @@ def is_unplaceable(need: Need, ledger: Ledger) -> bool:
     might. A closed host may be open again soon, so its devices count as usable."""
     fleet = ledger.fleet(need, is_closed_counted=True)
     is_too_large = need.memory_mib + RESERVE_MIB > fleet.largest_mib
-    is_too_many = fleet.on_one_host < need.count
+    is_too_many = fleet.alike < need.count
     return bool(ledger.cordoned(need)) and (is_too_many or is_too_large)
 
 
@@ -373,10 +378,10 @@ def _obstacle(need: Need, ledger: Ledger, kept: int) -> str:
     fleet = ledger.fleet(need)
     if not fleet.devices:  # (1)
         return f"no device of kind {need.kind}{_wanted_host(need)}"
-    if fleet.on_one_host < need.count:
+    if fleet.alike < need.count:
         return (
-            f"needs {need.count} GPUs of one host{_wanted_host(need)};"
-            f" the largest host has {fleet.on_one_host}"
+            f"needs {need.count} equal GPUs of one host{_wanted_host(need)};"
+            f" the largest host has {fleet.alike}"
         )
     if need.memory_mib + RESERVE_MIB > fleet.largest_mib:  # (2)
         return f"needs {need.memory_mib:.0f} MiB + {RESERVE_MIB:.0f} spare, no device has that"
@@ -384,14 +389,14 @@ def _obstacle(need: Need, ledger: Ledger, kept: int) -> str:
     claimed = _claimed_text(need, ledger)
     if need.count > 1:  # (3)
         free = Counter(
-            group.host
+            ledger.devices[id].type
             for group in ledger.groups(need)
             for id in group.empty
             if ledger.fits(id, need)
         )
         return (
-            f"needs {need.count} free GPUs of one host, at most {max(free.values(), default=0)} are"
-            f" free ({fleet.devices} in all{by_min}){claimed}"
+            f"needs {need.count} free, equal GPUs of one host, at most"
+            f" {max(free.values(), default=0)} are free ({fleet.devices} in all{by_min}){claimed}"
         )
     able = [id for id in devices_by_preference(need, ledger) if ledger.fits_kind(id, need)]
     banks = {ledger.devices[id].bank for id in able if ledger.fits_share(id, need)}

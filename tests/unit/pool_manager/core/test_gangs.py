@@ -438,7 +438,7 @@ def test_a_claim_that_cannot_be_cleared_is_made_anew_or_ends() -> None:
 
     assert claim(play) is None
     assert play.reason("a").startswith(
-        "needs 2 free GPUs of one host, at most 0 are free"
+        "needs 2 free, equal GPUs of one host, at most 0 are free"
         " (2 in all, 1 of them kept by the min of other functions)"
     )
 
@@ -586,7 +586,7 @@ def test_a_trial_ends_if_cordons_leave_too_few() -> None:
     (end,) = (one for one in play.on(events.PoolDefined(trial())) if isinstance(one, EndTrial))
 
     assert end.reason == (
-        "needs 2 GPUs of one host; the largest host has 1, 1 is cordoned: XID 79 (g1)"
+        "needs 2 equal GPUs of one host; the largest host has 1, 1 is cordoned: XID 79 (g1)"
     )
 
 
@@ -620,24 +620,44 @@ def test_a_reservation_ends_with_one_of_its_devices() -> None:
 
     assert ledger.reservations == {}
     assert play.reason("a") == (
-        "needs 2 GPUs of one host; the largest host has 1, 1 is cordoned: XID 48 (g1)"
+        "needs 2 equal GPUs of one host; the largest host has 1, 1 is cordoned: XID 48 (g1)"
     )
 
 
 def test_a_gang_that_is_too_large_says_so() -> None:
     """With the numbers, and the wanted host; a cordon that would not help is not the reason."""
     ledger = Ledger([*gpus(2), *gpus(1, host="far")])
-    text = "needs 4 GPUs of one host; the largest host has 2"
+    text = "needs 4 equal GPUs of one host; the largest host has 2"
 
     assert placement_obstacle(need(4), ledger) == text
     wished = Need("new", "cuda", count=2, labels=(("zone", "a"),))
     ledger.hosts["far"] = HostRecord("far", HostState.UP, 0.0, labels={"zone": "a"})
     assert placement_obstacle(wished, ledger).startswith(
-        "needs 2 GPUs of one host on a host with zone=a; the largest host has 1"
+        "needs 2 equal GPUs of one host on a host with zone=a; the largest host has 1"
     )
     assert not is_unplaceable(need(4), ledger)
     ledger.cordon("g0", Cordon("XID 79", is_gone=True))
     assert is_unplaceable(need(2), ledger)
     assert placement_obstacle(need(2), ledger) == (
-        "needs 2 GPUs of one host; the largest host has 1, 1 is cordoned: XID 79 (g0)"
+        "needs 2 equal GPUs of one host; the largest host has 1, 1 is cordoned: XID 79 (g0)"
+    )
+
+
+def test_a_replica_has_gpus_of_one_model() -> None:
+    """Its golden sample and its measured memory are those of one type of device."""
+    mixed = [
+        Device(f"g{n}", "cuda", 10_000.0, model=model)
+        for n, model in enumerate(("H100", "L40S", "L40S", "H100"))
+    ]
+    ledger = Ledger(mixed)
+    assert find_devices(need(2), ledger) == ("g0", "g3")
+    ledger.charge("r1", ("g0",), 1.0, 0.0)
+    assert find_devices(need(2), ledger) == ("g1", "g2")
+    ledger.charge("r2", ("g1",), 1.0, 0.0)
+    assert find_devices(need(2), ledger) == ()
+    assert placement_obstacle(need(2), ledger) == (
+        "needs 2 free, equal GPUs of one host, at most 1 are free (4 in all)"
+    )
+    assert placement_obstacle(need(3), ledger) == (
+        "needs 3 equal GPUs of one host; the largest host has 2"
     )
