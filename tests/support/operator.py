@@ -127,15 +127,17 @@ async def operating(
     gpus: Gpus | None = None,
     settled: Settled = at_once,
     rules: ImageRules | None = None,
+    memory_mib: float = 0.0,
     **settings: Any,
 ) -> AsyncIterator[Operator]:
-    """Open everything over `folder`. `settings` are the store's. Locks are not waited for."""
+    """Open everything over `folder`. `memory_mib` is that of the CPU slots together, 0 for any.
+    `settings` are the store's. Locks are not waited for."""
     async with AsyncExitStack() as stack:
         data = folder / "data"
         store = await open_store(StoreSettings(data, **{"busy_s": 0.0, **settings}), stack)
         past = ServerHistory(store.history, time.time, lambda _: Prior(), store.usage.add)
         pool = Settings(data=data, standbys=0).pool()
-        devices = cpu_slots(SLOTS)
+        devices = cpu_slots(SLOTS, memory_mib)
         manager = Manager(pool, driver or FakeDriver(), devices, _Linked(store.blobs), past, gpus)
         stack.push_async_callback(manager.close)
         models = CompiledModels(store.builds, "onnxruntime")

@@ -15,6 +15,7 @@ from admin.settings import Settings
 from admin.store import admin_token
 from pool_manager.core.state import Replica
 from pool_manager.driver import Driver
+from pool_manager.drivers.fake import Script
 from tests.support.caller import UNTIL_S, Answer, Caller
 from tests.support.process_server import ServerProcess, server_process
 
@@ -91,6 +92,11 @@ class Gate:
     def shut(self) -> None:
         """Hold every delay until `open`."""
         self._open.clear()
+
+
+ROOM_MIB = 256 + 1100
+"""Host memory for a trial, or for one replica of LARGE."""
+LARGE = Script(memory_mib=700.0)
 
 
 @asynccontextmanager

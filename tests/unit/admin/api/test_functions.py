@@ -13,11 +13,7 @@ from admin.api.functions import CURSOR_MAX, PAGE_MAX, Page, page_of, whole_numbe
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import BadRequest
 from tests.support.operator import MODEL, until
-from tests.support.server import Gate, ServingServer, serving
-
-ROOM_MIB = 256 + 1100
-"""Memory for a trial, or for one replica of LARGE."""
-LARGE = Script(memory_mib=700.0)
+from tests.support.server import LARGE, ROOM_MIB, ServingServer, serving
 
 CALL = {"inputs": {}}
 

@@ -17,7 +17,7 @@ from registry.exchange import Demand, Load, encode
 from registry.store.recovery.inspection import inspect_database
 from tests.support.nouns import SIGNATURE
 from tests.support.operator import MODEL, until
-from tests.support.server import Answer, Gate, ServingServer, serving
+from tests.support.server import LARGE, ROOM_MIB, Answer, Gate, ServingServer, serving
 
 CALL: dict[str, Any] = {"inputs": {}}
 PATH = "/functions/digits"
@@ -266,8 +266,8 @@ async def test_warm_tells_that_it_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # a second is the shortest wait
 async def test_warm_tells_that_there_is_no_room(tmp_path: Path) -> None:
-    """warm is 503 and names the function that keeps the only slot."""
-    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+    """warm is 503 and names the function that keeps the memory."""
+    async with serving(tmp_path, FakeDriver(LARGE), host_memory_mib=ROOM_MIB) as server:
         await deploy(server)
         await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
         await server.until_shown("kept", state="warm")
@@ -299,7 +299,7 @@ async def test_a_pending_warm_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 async def test_a_function_that_is_removed_does_not_become_warm(tmp_path: Path) -> None:
     """A pending warm of a function that is removed reports the removal, not a failed load."""
-    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+    async with serving(tmp_path, FakeDriver(LARGE), host_memory_mib=ROOM_MIB) as server:
         await deploy(server)
         await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
         await server.until_shown("kept", state="warm")
@@ -313,7 +313,7 @@ async def test_a_function_that_is_removed_does_not_become_warm(tmp_path: Path) -
 
 async def test_a_warm_whose_client_left_is_withdrawn(tmp_path: Path) -> None:
     """A client that disconnects withdraws its demand: no room is made for the function any more."""
-    async with serving(tmp_path, FakeDriver(), cpu_slots=1) as server:
+    async with serving(tmp_path, FakeDriver(LARGE), host_memory_mib=ROOM_MIB) as server:
         await deploy(server)
         await server.deploy({"m.onnx": MODEL}, name="kept", min=1)
         await server.until_shown("kept", state="warm")

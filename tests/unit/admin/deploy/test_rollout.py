@@ -13,8 +13,8 @@ from registry.errors import Incompatible
 from registry.model.operations import Operation
 from runtime_image.contract.signature import Signature, TensorSpec
 from tests.support import nouns
-from tests.support.operator import MODEL, SLOTS, UNTIL_S, Operator, operating, until
-from tests.support.server import Gate
+from tests.support.operator import MODEL, UNTIL_S, Operator, operating, until
+from tests.support.server import LARGE, ROOM_MIB, Gate
 
 OLD, NEW = "default/digits@1", "default/digits@2"
 KNOWN = {"batch_max": 4}
@@ -98,18 +98,18 @@ async def test_a_replica_is_warmed_under_the_settings_that_come(awake: Operator)
     assert awake.manager._bindings[NEW].spec.timeout_s == 7.0
 
 
-async def test_without_room_for_both_the_traffic_moves_first(operator: Operator) -> None:
-    """If the old revision holds every slot, the traffic moves first; the old one gives up a slot
+async def test_without_room_for_both_the_traffic_moves_first(tmp_path: Path) -> None:
+    """If the old revision holds all the memory, the traffic moves first; the old one makes room
     and the new one becomes warm."""
-    await operator.deploy("digits", overrides={"min": SLOTS, "max": SLOTS})
-    await until(lambda: len(operator.manager.replicas()) == SLOTS)
-    await until(lambda: state(operator, OLD) == "warm")
+    async with operating(tmp_path, FakeDriver(LARGE), memory_mib=ROOM_MIB) as operator:
+        await operator.deploy("digits", overrides={"min": 1})
+        await until(lambda: state(operator, OLD) == "warm")
 
-    ended = await operator.deploy("digits", overrides={**KNOWN, "max": SLOTS, "min": 0})
+        ended = await operator.deploy("digits", overrides={**KNOWN, "min": 0})
 
-    assert ended.result["switch"] == "no room for both: digits@1 makes room, calls are held"
-    assert current(operator) == 2
-    await until(lambda: state(operator, NEW) == "warm")
+        assert ended.result["switch"] == "no room for both: digits@1 makes room, calls are held"
+        assert current(operator) == 2
+        await until(lambda: state(operator, NEW) == "warm")
 
 
 async def test_a_revision_that_does_not_become_ready_gets_no_traffic(tmp_path: Path) -> None:
@@ -242,20 +242,18 @@ async def test_an_operation_of_another_server_that_was_done_stays_done(tmp_path:
 
 @pytest.mark.slow  # room is searched once a second
 async def test_a_warm_function_that_made_room_for_its_trial_becomes_warm_again(
-    awake: Operator,
+    tmp_path: Path,
 ) -> None:
-    """A trial that needs the old revision's slot takes it; the new revision is warm before the
+    """A trial that needs the old revision's memory takes it; the new revision is warm before the
     traffic moves."""
-    floor = {"min": SLOTS - 1, "max": SLOTS - 1}
-    await awake.deploy("other", files={"m.onnx": MODEL * 2}, overrides=floor)
-    kept = "default/other@1"
-    await until(lambda: (pool := awake.manager.pool(kept)) and len(pool[0].replicas) == SLOTS - 1)
-    await awake.manager.warm(OLD)
+    async with operating(tmp_path, FakeDriver(LARGE), memory_mib=ROOM_MIB) as operator:
+        await operator.deploy("digits")
+        await operator.manager.warm(OLD)
 
-    ended = await awake.deploy("digits", files={"m.onnx": MODEL * 3})
+        ended = await operator.deploy("digits", files={"m.onnx": MODEL * 3})
 
-    assert ended.result["switch"] == "warm before traffic moved"
-    assert (state(awake, OLD), state(awake, NEW)) == ("cold", "warm")
+        assert ended.result["switch"] == "warm before traffic moved"
+        assert (state(operator, OLD), state(operator, NEW)) == ("cold", "warm")
 
 
 KEY = "default/digits@1"
