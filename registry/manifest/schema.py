@@ -87,8 +87,8 @@ class DeviceTable(Section):
     share: float = Field(default=1.0, ge=0.01, le=1)
     """Share of a GPU that a replica takes. 1 gives it a GPU of its own."""
     count: int = Field(default=1, ge=1, le=64)
-    """Number of GPUs of one host that a replica takes. More than one are whole GPUs, no MIG slices,
-    with `share = 1`. Only for servers, and for Python functions without a model."""
+    """Number of GPUs of one host that a replica takes. More than one are whole, equal GPUs, no MIG
+    slices, with `share = 1`. Only for servers, and for Python functions without a model."""
     host: dict[str, str] = Field(default={})
     """Labels that the host of a replica must have, such as `{zone = "a"}`. The local host has the
     labels of `FN_HOST_LABELS`."""

@@ -26,7 +26,7 @@ class DeviceNeed:
     share: float = 1.0
     """Share of a GPU that a replica takes, over 0 to 1."""
     count: int = 1
-    """Number of GPUs of one host that a replica takes; more than one are whole GPUs."""
+    """Number of GPUs of one host that a replica takes; more than one are whole, equal GPUs."""
     host: dict[str, str] = field(default_factory=dict)
     """Labels that its host must have; {} for any host."""
 

@@ -13,7 +13,7 @@ from admin.api.functions import CURSOR_MAX, PAGE_MAX, Page, page_of, whole_numbe
 from pool_manager.drivers.fake import FakeDriver, Script
 from registry.errors import BadRequest
 from tests.support.operator import MODEL, until
-from tests.support.server import LARGE, ROOM_MIB, ServingServer, serving
+from tests.support.server import LARGE, ROOM_MIB, Gate, ServingServer, serving
 
 CALL = {"inputs": {}}
 
