@@ -283,7 +283,7 @@ def test_prometheus_sees_a_balanced_ledger_under_faults(tmp_path: Path, workers:
             check_target(prometheus)
 
     assert 200 in load.statuses
-    assert ended["completed"] > 100
+    assert ended["completed"] > 20
     assert ended["expired"] > 0
     assert (ended["aborted"] > 0) == (workers > 1)
     # With several workers only the connections of `kill_worker` may have been cut off.

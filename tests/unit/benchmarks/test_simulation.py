@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -92,6 +93,7 @@ def test_the_figures_of_hosts_are_printed(capsys: pytest.CaptureFixture[str]) ->
 
 
 BUSY = Settings(mix="busy-singles", devices=8, hours=0.15, end_s=700.0)
+played = cache(play)
 
 
 def test_a_mix_has_the_same_callers_under_every_policy() -> None:
@@ -117,7 +119,7 @@ def test_gangs_wait_in_vain_only_under_naive_policies() -> None:
     """Beside ten single servers that are always called, a replica on eight GPUs gets its turn; if
     only idle replicas give way, it waits until the callers of the others have left. All calls are
     accounted for."""
-    product, naive = play(BUSY), play(replace(BUSY, policy="idle-only"))
+    product, naive = played(BUSY), play(replace(BUSY, policy="idle-only"))
 
     for report in (product, naive):
         assert report["answered"] + report["expired"] == report["requests"]
@@ -131,7 +133,7 @@ def test_gangs_wait_in_vain_only_under_naive_policies() -> None:
 def test_other_orders_lose_no_call(name: str) -> None:
     """A policy without the standing claim, and one by strict order, decide otherwise than the
     product, and all calls are accounted for."""
-    report, product = play(replace(BUSY, policy=name)), play(BUSY)
+    report, product = play(replace(BUSY, policy=name)), played(BUSY)
 
     assert report["answered"] + report["expired"] == report["requests"]
     assert report["groups"] != product["groups"]
@@ -139,7 +141,7 @@ def test_other_orders_lose_no_call(name: str) -> None:
 
 def test_groups_of_a_mix_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """The table has a row per group; for several seeds the mean wait has its range."""
-    main(("--mix", "light", "--hours", "0.2", "--devices", "8", "--seed", "1", "--seed", "2"))
+    main(("--mix", "light", "--hours", "0.05", "--devices", "8", "--seed", "1", "--seed", "2"))
     printed = capsys.readouterr().out
 
     rows = [line for line in printed.splitlines() if line.startswith("| light | fngate |")]

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -75,13 +76,25 @@ def test_a_program_is_ended_with_its_children(tmp_path: Path, is_late: bool) -> 
     """At a cancellation and at a deadline; a child that keeps the pipes open is no obstacle."""
     code = "import fcntl, os, time\nheld = open('held', 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n"
     code += "os.fork()\nopen(f'pid{os.getpid()}', 'w').close()\ntime.sleep(1000)"
-    work = Work()
-    work.told = lambda _: work.cancelled.set() if len(os.listdir(tmp_path)) == 3 else None
+    work, ended = Work(), threading.Event()
+
+    def cancel() -> None:
+        """Cancel the work once both processes run."""
+        while len(os.listdir(tmp_path)) < 3 and not ended.wait(0.01):
+            pass
+        work.cancelled.set()
+
     expected: type[Exception] = EnvironmentRefused if is_late else WorkCancelled
     limits = Limits(0.5 if is_late else 30)
 
-    with pytest.raises(expected):
-        python(code, tmp_path, limits=limits, work=None if is_late else work)
+    watching = threading.Thread(target=cancel)
+    watching.start()
+    try:
+        with pytest.raises(expected):
+            python(code, tmp_path, limits=limits, work=None if is_late else work)
+    finally:
+        ended.set()
+        watching.join()
     with (tmp_path / "held").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # until both have ended
 
