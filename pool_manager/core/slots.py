@@ -162,7 +162,8 @@ class Slots:
         return reservation is not None and replica.id in reservation.victims
 
     def plan(self, pool: Pool, need: Need, now: float) -> EvictionPlan | None:
-        """Return whose turn on a CPU slot is over, so that a pool gets it; None if nobody's is.
+        """Return the replicas to pause or stop so that a pool gets a CPU slot; None if no turn is
+        over.
 
         Slots are tried in the order of their turns. On the first with room for the need,
         (1) the replicas are paused that have been there for RESIDENCY_S, until its share fits;

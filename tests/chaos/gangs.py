@@ -21,7 +21,7 @@ import aiohttp
 
 from tests.chaos.calls import client
 from tests.chaos.footprint import pause, until
-from tests.chaos.killed_servers import EXPECTED, NAMED
+from tests.chaos.killed_servers import NAMED, check_log, require_gone
 from tests.chaos.killing import kill_one
 from tests.chaos.ledger import Ledger
 from tests.chaos.together import AGAIN_S, Scene
@@ -53,7 +53,6 @@ CALL_S = 150.0
 LOST_S = 400.0
 """Seconds in which a call, repeated after each documented refusal, must be answered right."""
 SETTLED_S = 60.0
-GONE_S = 30.0
 BAD = ("lost", "quarantined")
 """States of GPUs that take no replica."""
 POLL_S = 0.05
@@ -201,15 +200,9 @@ async def run(data: Path, dose: Dose) -> Ledger:
             await _play(scene, dose)
             await _require_sound(scene)
             ended.set()
-        for line in server.complaints:
-            if not any(known in line for known in EXPECTED):
-                ledger.violated(f"the server's log: {line.rstrip()[-2000:]}")
+        check_log(server, ledger)
 
-    async def is_gone() -> bool:
-        return not faulty_server.survivors(server.data)
-
-    if not await until(is_gone, GONE_S):
-        ledger.violated(f"processes are left: {faulty_server.survivors(server.data)}")
+    await require_gone(server, ledger)
     _check_starts(cards, ledger)
     return ledger
 

@@ -23,7 +23,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.together import AGAIN_S, TIMEOUT_S, Scene
 from tests.support import faulty_server
 from tests.support.caller import Caller
-from tests.support.process_server import server_process
+from tests.support.process_server import ServerProcess, server_process
 
 WORKERS = 2
 NAMES = ("first", "second", "third")
@@ -145,6 +145,24 @@ def _until(ended: asyncio.Event) -> Iterator[int]:
     return itertools.takewhile(lambda _: not ended.is_set(), itertools.count())
 
 
+def check_log(server: ServerProcess, ledger: Ledger) -> None:
+    """Check that a running server has logged nothing but what kills explain. A stop adds lines of
+    its own."""
+    for line in server.complaints:
+        if not any(known in line for known in EXPECTED):
+            ledger.violated(f"the server's log: {line.rstrip()[-2000:]}")
+
+
+async def require_gone(server: ServerProcess, ledger: Ledger) -> None:
+    """Require that a server that has ended leaves no process."""
+
+    async def is_gone() -> bool:
+        return not faulty_server.survivors(server.data)
+
+    if not await until(is_gone, GONE_S):
+        ledger.violated(f"processes are left: {faulty_server.survivors(server.data)}")
+
+
 async def run(data: Path, seed: int, cycles: int = 100) -> Ledger:
     """Every call is answered right or refused by the rules; afterwards every function answers, and
     no process is left."""
@@ -177,14 +195,8 @@ async def run(data: Path, seed: int, cycles: int = 100) -> Ledger:
         ledger.require(cold >= wanted, f"only {cold} of {wanted} times a function went cold")
         ledger.figures["seconds"] = round(time.monotonic() - began, 1)
         ledger.require(scene.counts["200"] - before == LAST, "calls fail after the last kill")
-        for line in server.complaints:
-            if not any(known in line for known in EXPECTED):
-                ledger.violated(f"the server's log: {line.rstrip()[-2000:]}")
+        check_log(server, ledger)
 
-    async def is_gone() -> bool:
-        return not faulty_server.survivors(server.data)
-
-    if not await until(is_gone, GONE_S):
-        ledger.violated(f"processes are left: {faulty_server.survivors(server.data)}")
+    await require_gone(server, ledger)
     ledger.figures |= {**scene.counts, "killed sidecars": dict(scene.kills.states)}
     return ledger

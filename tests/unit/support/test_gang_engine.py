@@ -74,7 +74,7 @@ def test_a_gpu_that_is_taken_is_reported(tmp_path: Path) -> None:
 
 
 def test_the_processes_on_gpus_outlive_the_first_one(tmp_path: Path) -> None:
-    """As workers that hang do: whoever frees the GPU must end them."""
+    """Like workers that hang: the server must end them before the GPU is free."""
     cards = Cards(tmp_path, 2)
     with engine(cards, "pair", "0,1") as (first, _):
         started(cards, "pair")

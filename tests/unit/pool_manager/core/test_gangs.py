@@ -312,8 +312,8 @@ def claim(play: Play) -> StandingClaim | None:
 
 
 def test_a_gang_without_a_plan_claims_its_devices() -> None:
-    """A trial is in the way. Whoever waits later gets nothing on them, and is told why; whoever
-    waits for longer does. The gang starts when the trial is over, and the claim ends."""
+    """A trial is in the way. A pool that began to wait later gets nothing on them, and is told
+    why; one that began earlier does. The gang starts when the trial is over, and the claim ends."""
     play = blocked_gang()
     since_s = play.pool("a").unserved_since_s
     assert since_s is not None
