@@ -155,6 +155,8 @@ class World:
             self.feed(events.Greeted(id, {}, engine.is_loaded))
             if engine.is_loaded and id in self.engines:
                 self.feed(loaded(id, engine.full_mib, engine.life))
+            elif not engine.is_loaded:  # what it had to say may have been lost
+                self.later(1.0, loaded(id, engine.full_mib))
 
     def up(self) -> events.HostUp:
         running = (id for id, one in self.engines.items() if one.host == FAR and one.is_alive)
