@@ -190,7 +190,7 @@ class World:
             case events.Loaded(life=State.READY) if engine.charged_mib and not engine.has_slept:
                 engine.charged_mib = engine.host_mib = 0.0  # what it kept of a park is not known
             case events.Loaded(life=life) if life is not State.READY:
-                engine.has_slept = life is not State.PARKING
+                engine.has_slept = True
             case events.ParkAnswered(problem=""):
                 engine.has_slept = True
             case events.ParkProven():

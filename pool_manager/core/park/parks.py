@@ -103,7 +103,7 @@ class Parks:
             self._replicas.drain(replica, None, why, now, commands)
             return
         self.charge_host(replica)
-        replica.has_slept = event.life is not State.PARKING
+        replica.has_slept = True  # perhaps even one that refuses now: it is not told
         replica.is_asleep = event.life is State.PARKED
         replica.if_idle = event.life is State.PARKING
         replica.woken_s = now
