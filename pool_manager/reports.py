@@ -133,7 +133,7 @@ def charges(ledger: Ledger, device: str, id: str) -> Charges:
     """Return what replica `id` and the others are charged in a device's memory bank, standbys
     included."""
     bank = ledger.devices[device].bank
-    charges = {one: ledger.charge_of(one).memory_mib for one in ledger.in_bank(bank)}
+    charges = {one: ledger.charge_of(one).mib_in(bank) for one in ledger.in_bank(bank)}
     own_mib = charges.pop(id, 0.0)
     return Charges(own_mib, len(charges), sum(charges.values()))
 

@@ -12,7 +12,7 @@ import pytest
 
 from admin.settings import Settings
 from pool_manager.core.state import TRANSITIONS, State, Step
-from tests.reference.diagrams import PICTURES, replica_life
+from tests.reference.diagrams import PICTURES, replica_life, replica_park
 from tests.reference.documents import DOCS, pages
 from tests.reference.markdown import described, first_clause
 from tests.reference.settings import options
@@ -62,8 +62,8 @@ def test_the_help_of_an_option_begins_as_its_setting(name: str) -> None:
 
 
 def test_the_life_of_a_replica_has_every_state_and_step() -> None:
-    """The diagram is drawn from the transition table and names every state and step."""
-    shown = texts(replica_life())
+    """The diagrams are drawn from the transition table and name every state and step."""
+    shown = texts(replica_life()) | texts(replica_park())
 
     assert {state.value for state in State} <= shown
     assert {step.value for step in Step if step is not Step.LOST} <= shown

@@ -54,7 +54,7 @@ class CandidateTable:
 
     def put(self, id: str, candidate: Candidate) -> None:
         """Add a candidate, whose replica is charged, or replace it."""
-        for bank in self._ledger.charge_of(id).banks:
+        for bank in self._ledger.charge_of(id).all_banks:
             if self._floors is not None or id in self._by_id:
                 self._changed[bank] = None
             elif candidate.cost < self._lowest.get(bank, inf):
@@ -64,7 +64,7 @@ class CandidateTable:
     def discard(self, id: str) -> None:
         """Remove a candidate if it is one."""
         if self._by_id.pop(id, None) is not None:
-            self._changed.update(dict.fromkeys(self._ledger.charge_of(id).banks))
+            self._changed.update(dict.fromkeys(self._ledger.charge_of(id).all_banks))
 
     def without(self, pools: set[str]) -> CandidateTable:
         """Return a table of the candidates of other pools."""

@@ -44,11 +44,13 @@ class StandbyPlace(NamedTuple):
 
 class IdleShape(NamedTuple):
     """Part of the eviction costs of an idle pool that does not depend on time: how many it can
-    spare, and its ready replicas, and those that load, with the time until which each is kept."""
+    spare, and its ready replicas, and those that load, with the time until which each is kept; and
+    those that are parked."""
 
     spare: int
     ready: tuple[tuple[str, float], ...]
     loading: tuple[tuple[str, float], ...] = ()
+    parked: tuple[str, ...] = ()
 
 
 class Changes(set[str]):
@@ -82,7 +84,8 @@ class Cluster:
     pools with load whose last settling changed nothing, `shapes` what was derived from others for
     evictions; a change of a pool drops both. `quiesced` holds the ids of replicas that
     may be in a soft drain. `standby_places` has the pools of standbys that are kept, `build_pools`
-    those of builds. `on_slots` has the pools with replicas on CPU slots, or that are paused,
+    those of builds. `parked` holds the ids of PARKED replicas.
+    `on_slots` has the pools with replicas on CPU slots, or that are paused,
     `yielding` those with a replica that may yield its slot.
     """
 
@@ -104,6 +107,7 @@ class Cluster:
         self.shapes: dict[str, IdleShape] = {}
         self.changed = Changes(self.steady, self.shapes)
         self.quiesced: dict[str, None] = {}
+        self.parked: dict[str, None] = {}
         self.standby_places: dict[str, StandbyPlace] = {}
         self.build_pools: dict[str, None] = {}
         self.on_slots: dict[str, None] = {}
@@ -247,6 +251,7 @@ class Cluster:
         del there[replica.id]
         if not there:
             del self._on_host[replica.host]
+        self.parked.pop(replica.id, None)
         self.ledger.release(replica.id)
 
     def begin_upgrade(self, id: str) -> str:
@@ -363,9 +368,10 @@ class Cluster:
         return StartPriority(rank, since_s)
 
     def on(self, device: str) -> list[Replica]:
-        """Return every replica on a device, including the standbys of a GPU."""
+        """Return every replica on a device, including the standbys of a GPU and those that are
+        parked there."""
         standbys = self.pools.get(self.standby_key(device))
-        there = [self.find(id) for id in self.ledger.on(device)]
+        there = [self.find(id) for id in (*self.ledger.on(device), *self.parked)]
         waiting = standbys.replicas.values() if standbys else ()
         return [one for one in (*there, *waiting) if one is not None and device in one.devices]
 
@@ -449,6 +455,19 @@ class Cluster:
             unserved_since_s=inf if since_s is None else since_s,
         )
 
+    def wake_need(self, pool: Pool, replica: Replica) -> Need:
+        """Return what a parked replica of a pool needs to wake: its own devices, in full."""
+        return Need(
+            pool.key,
+            "cuda",
+            1.0 if pool.spec.is_gang else pool.spec.share,
+            pool.memory_mib,
+            host=replica.host,
+            count=len(replica.devices),
+            unserved_since_s=self.need(pool).unserved_since_s,
+            only=replica.devices,
+        )
+
     def slot_need(self, pool: Pool, replica: Replica) -> Need:
         """Return what a kept replica of a pool needs to run: a share of a CPU slot of its host."""
         return Need(pool.key, "cpu", pool.spec.share, host=replica.host, has_memory=True)
@@ -462,7 +481,7 @@ class Cluster:
             # Few have a `min`: the replicas of the others need not be counted.
             if other is not pool and other.spec.min and 0 < other.staying() <= other.spec.min:
                 for id, one in other.replicas.items():
-                    for bank in self.ledger.charge_of(id).banks if other.counts(one) else ():
+                    for bank in self.ledger.charge_of(id).all_banks if other.counts(one) else ():
                         found.setdefault(bank, {})[id] = key.partition("@")[0]
         return found
 

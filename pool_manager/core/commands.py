@@ -11,6 +11,9 @@ from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.health import Learnt
 
 WarmOutcome = Literal["ready", "no_room", "failed"]
+WakeOutcome = Literal["right", "wrong", "failed"]
+"""right: it serves. wrong: awake, it did not answer its golden sample right. failed: it did not
+wake, or ended meanwhile."""
 BuildOutcome = Literal["ended", "given_up", "failed"]
 """ended: the report says whether the model was compiled."""
 
@@ -68,6 +71,51 @@ class Resume:
     """Revoke Quiesce; the replica answers with NotIdle."""
 
     id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Let a server sleep: it takes no new exchanges, asks its golden sample and calls its engine.
+    It refuses (NotIdle) if it was used within the last `if_idle_s` seconds; else ParkAnswered
+    follows. If its engine sleeps already, that is only said again."""
+
+    id: str
+    if_idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProvePark:
+    """Read what the processes of a replica hold on its devices: ParkProven follows if it is at most
+    `residue_mib` and a slack on each, else ParkRefuted."""
+
+    id: str
+    residue_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unpark:
+    """Wake the engine of a parked server; UnparkAnswered follows, also if it is awake already."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Ask the golden sample of a server that is awake and serves nobody; Verified follows."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordWake:
+    """Count the wake of a parked replica. It took `took_s` from the command on; `reason` says what
+    went wrong, "" if nothing."""
+
+    key: str
+    id: str
+    outcome: WakeOutcome
+    took_s: float
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +282,11 @@ Command = (
     | Drain
     | Quiesce
     | Resume
+    | Park
+    | ProvePark
+    | Unpark
+    | Verify
+    | RecordWake
     | StopBatching
     | RecordRefutation
     | Terminate

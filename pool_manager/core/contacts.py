@@ -12,17 +12,18 @@ from pool_manager.core.commands import (
     Note,
     Quiesce,
     Release,
-    Resume,
     StopBatching,
     Terminate,
 )
 from pool_manager.core.hosts import HostState
+from pool_manager.core.park.parks import Parks, implied
 from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import (
     GREETING_AFTER_ADOPTION_S,
     RESUME_S,
     START_S,
+    UNKNOWN,
     Contact,
     PoolSpec,
     Replica,
@@ -52,9 +53,10 @@ class Contacts:
     when it is known again (`_restore_link`), its release when the host is (`find_again`).
     """
 
-    def __init__(self, cluster: Cluster, replicas: ReplicaLifecycle) -> None:
+    def __init__(self, cluster: Cluster, replicas: ReplicaLifecycle, parks: Parks) -> None:
         self._cluster = cluster
         self._replicas = replicas
+        self._parks = parks
 
     def adopt(self, event: events.Found, now: float, commands: list[Command]) -> set[str]:
         """Adopt a replica of an earlier manager; return the pool that it touches. A replica of an
@@ -80,6 +82,9 @@ class Contacts:
             contact=FOUND_CONTACTS[host.state],
         )
         self._replicas.add(replica, now)
+        if self._cluster.pools[key].spec.park is not None and replica.role == "serve":
+            # It may sleep, which is not known before it greets.
+            self._parks.charge_host(replica)
         if replica.contact is Contact.GONE:
             self.give_up(replica, host.obstacle, now, commands)
         elif replica.contact is Contact.KNOWN:
@@ -145,6 +150,7 @@ class Contacts:
         again, since they may have been lost with the earlier link; it ignores those that it has.
         Only the first link after its host was unreachable begins a time limit anew."""
         pool = self._cluster.pools[replica.pool]
+        replica.resumes = 0
         if replica.contact is Contact.EXPECTED:
             replica.contact = Contact.KNOWN
             replica.deadline_s = now + _limit_s(replica, pool.spec)
@@ -159,15 +165,25 @@ class Contacts:
             case State.LOADING if not is_loaded:
                 self._bind(replica, commands)
             case State.READY:
-                _restore_serving(replica, pool, commands)
+                self._restore_serving(replica, pool, commands)
             case State.DRAINING:
                 self._restore_drain(replica, now, commands)
+            case _:
+                commands += implied(replica, pool.spec.park or UNKNOWN)
+
+    def _restore_serving(self, replica: Replica, pool: Pool, commands: list[Command]) -> None:
+        """Command what a ready replica may have missed."""
+        if pool.spec.is_server:
+            self._replicas.resume(replica, commands)
+        if not pool.batches:
+            replica.batches = False
+            commands.append(StopBatching(replica.id))
 
     def _restore_drain(self, replica: Replica, now: float, commands: list[Command]) -> None:
         """Command a drain again. One that the replica may refuse becomes final: whether it has
         agreed or refused is not known."""
         if replica.is_returning:
-            commands.append(Resume(replica.id))
+            self._replicas.resume(replica, commands)
         elif replica.is_quiesced:
             commands.append(Quiesce(replica.id))
         elif replica.terminated:
@@ -262,12 +278,3 @@ def _limit_s(replica: Replica, spec: PoolSpec) -> float:
     if replica.is_returning:
         return RESUME_S
     return term_limit_s(spec) if replica.terminated else state_limit_s(replica, spec)
-
-
-def _restore_serving(replica: Replica, pool: Pool, commands: list[Command]) -> None:
-    """Command what a ready replica may have missed."""
-    if pool.spec.is_server:
-        commands.append(Resume(replica.id))
-    if not pool.batches:
-        replica.batches = False
-        commands.append(StopBatching(replica.id))

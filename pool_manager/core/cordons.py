@@ -113,4 +113,5 @@ def _can_drain(replica: Replica) -> bool:
     """Whether a replica can be drained. An adopted replica may be serving already, so it is not
     drained until it has connected and reported READY, within the time limits of its states."""
     is_unknown = replica.adopted and replica.role == "serve" and replica.is_coming
-    return replica.is_listed or (replica.is_coming and not is_unknown)
+    is_here = replica.is_listed or replica.is_resting
+    return is_here or (replica.is_coming and not is_unknown)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pool_manager.core.health.liveness import Reading
 from pool_manager.core.starts import Activity
-from pool_manager.core.state import Device, PoolSpec, Role
+from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand
 from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.health import Learnt
@@ -53,6 +53,21 @@ class SleepRequested:
 
     key: str
     force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParkRequested:
+    """An operator requested that a pool's idle replicas be parked now."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnparkRequested:
+    """An operator requested that a parked replica of a pool be woken: a WarmRequested, which
+    EndWarm answers; also if none is parked."""
+
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +166,9 @@ class Loaded:
     """Seconds since it was ready, of a server that is adopted."""
     learnt: Learnt | None = None
     """What the earlier manager had learnt of such a server's silences, None if nothing."""
+    life: State = State.READY
+    """What the sidecar of such a server knows of a park: READY, PARKING, PARKED, UNPARKING or
+    VERIFYING."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +205,50 @@ class NotIdle:
 
     id: str
     idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParkAnswered:
+    """The engine of a server was called to sleep, which took `took_s`. `problem` says why it does
+    not, "" if it says that it does."""
+
+    id: str
+    problem: str
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParkProven:
+    """The manager has read what a replica holds on each of its devices: little enough."""
+
+    id: str
+    residue_mib: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ParkRefuted:
+    """The same was too much, or could not be read."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnparkAnswered:
+    """The engine of a parked server was called to wake, which took `took_s`. `problem` says why it
+    does not, "" if it is awake."""
+
+    id: str
+    problem: str
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The golden sample of a server that woke was answered right, or with a `problem`."""
+
+    id: str
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +349,8 @@ class HostUp:
     running: frozenset[str]
     driver: str = "docker"
     rtt_s: float = 0.0
+    memory_mib: float = 0.0
+    """Host memory that replicas may take where it has no CPU slots, 0 if it is not accounted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +417,8 @@ Event = (
     | WarmRequested
     | WarmCancelled
     | SleepRequested
+    | ParkRequested
+    | UnparkRequested
     | UnloadRequested
     | CauseRemoved
     | DemandReported
@@ -367,6 +433,11 @@ Event = (
     | BatchingRefuted
     | FirstRun
     | NotIdle
+    | ParkAnswered
+    | ParkProven
+    | ParkRefuted
+    | UnparkAnswered
+    | Verified
     | Observed
     | SampleAnswered
     | Lost

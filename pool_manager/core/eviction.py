@@ -13,6 +13,7 @@ from pool_manager.core.candidates import Candidate, CandidateTable
 from pool_manager.core.cluster import Cluster, IdleShape
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.ledger import Need, Reservation, StandingClaim
+from pool_manager.core.park.parks import Parks
 from pool_manager.core.placement import (
     EvictionPlan,
     claimed_devices,
@@ -20,7 +21,7 @@ from pool_manager.core.placement import (
 )
 from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
 from pool_manager.core.replicas import GAVE_WAY, ReplicaLifecycle
-from pool_manager.core.state import Replica, State
+from pool_manager.core.state import Replica, State, drain_limit_s
 from pool_manager.core.trial_room import called, own_candidates
 from registry.exchange import place_of
 
@@ -107,13 +108,18 @@ class Candidates:
         Of those that are paused, whose turn is still to come, the last to have run is the cheapest.
         `brief` are those without servers, whose exchanges may be long.
     (6) `eventual`: replicas that will be past RESIDENCY_S at some time; the sooner, the cheaper.
+    (7) Parked ones: always, whatever the `min`. In (4) at what they save, else at a thousandth,
+        unless calls wait for them.
     In (4) to (6), the residency of servers is that of `server_residency_s`.
 
     `wake_at(at_s, now)` is called with the time from which (4) allows a replica to be stopped.
     """
 
-    def __init__(self, cluster: Cluster, wake_at: Callable[[float, float], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, parks: Parks, wake_at: Callable[[float, float], None]
+    ) -> None:
         self._cluster = cluster
+        self._parks = parks
         self._wake_at = wake_at
         self.idle = CandidateSet(cluster, self._idle, is_idle=True)
         self.resident = CandidateSet(cluster, partial(self._of, self._resident))
@@ -137,9 +143,11 @@ class Candidates:
             there = pool.replicas.values()
             return {one.id: Candidate(pool.key, 0.0, 1) for one in there if one.is_coming}
         spare = pool.staying() - pool.spec.min
+        parked = _parked(pool) if self._cluster.parked else {}  # (7)
         if spare <= 0:  # (3)
-            return {}
-        return {id: Candidate(pool.key, cost, spare) for id, cost in costs(pool, now).items()}
+            return parked
+        found = {id: Candidate(pool.key, cost, spare) for id, cost in costs(pool, now).items()}
+        return found | parked
 
     def _idle(self, pool: Pool, now: float) -> dict[str, Candidate]:  # (4)
         shape = self._cluster.shapes.get(pool.key)
@@ -147,10 +155,13 @@ class Candidates:
             if pool.spec.role != "serve":
                 return self._of(lambda _pool, _now: {}, pool, now)
             shape = self._cluster.shapes[pool.key] = _idle_shape(pool)
-        if shape.spare <= 0 or not (shape.ready or shape.loading):  # (3)
-            return {}
-        value = eviction_cost(pool.call_rate, pool.reload_s or pool.spec.load_s, now)
         found: dict[str, Candidate] = {}
+        parked: dict[str, Candidate] = {}
+        for id in shape.parked:  # (7)
+            parked[id] = Candidate(pool.key, self._parks.worth(pool, now), len(pool.replicas))
+        if shape.spare <= 0 or not (shape.ready or shape.loading):  # (3)
+            return parked
+        value = eviction_cost(pool.call_rate, pool.return_s, now)
         for id, free_s in shape.ready:
             if now < free_s:
                 self._wake_at(free_s, now)
@@ -163,7 +174,7 @@ class Candidates:
                 found[id] = Candidate(pool.key, value * NOT_ONLY_DISCOUNT, shape.spare)
             else:
                 self._wake_at(overdue_s, now)
-        return found
+        return found | parked
 
     @staticmethod
     def _resident(pool: Pool, now: float) -> dict[str, float]:  # (5)
@@ -193,9 +204,14 @@ class Candidates:
         return {id: 1.0 / (1.0 + s) for id, s in served_s.items()}
 
 
+def _parked(pool: Pool) -> dict[str, Candidate]:
+    cost = NOT_ONLY_DISCOUNT if pool.unserved_since_s is None else 1.0
+    there = pool.replicas.values()
+    return {one.id: Candidate(pool.key, cost, len(there)) for one in there if one.is_parked}
+
+
 def _idle_shape(pool: Pool) -> IdleShape:
-    reload_s = pool.reload_s or pool.spec.load_s
-    stay_s = server_residency_s(pool) if pool.spec.is_server else min(RESIDENCY_S, reload_s)
+    stay_s = _idle_residency_s(pool)
     ready = [
         (one.id, max(one.ready_s + stay_s, one.refused_s + REFUSAL_S))
         for one in pool.replicas.values()
@@ -206,7 +222,8 @@ def _idle_shape(pool: Pool) -> IdleShape:
         for one in pool.replicas.values()
         if one.is_coming and one.state is State.LOADING
     ]
-    return IdleShape(pool.staying() - pool.spec.min, tuple(ready), tuple(loading))
+    parked = tuple(one.id for one in pool.replicas.values() if one.is_parked)
+    return IdleShape(pool.staying() - pool.spec.min, tuple(ready), tuple(loading), parked)
 
 
 def served_since_s(replica: Replica) -> float:
@@ -216,13 +233,21 @@ def served_since_s(replica: Replica) -> float:
 
 
 def server_residency_s(pool: Pool) -> float:
-    """Return how long a server is kept before it is stopped for another pool."""
-    return server_stay_s(pool.reload_s or pool.spec.load_s)
+    """Return how long a busy server is kept before it is stopped for another pool."""
+    return server_stay_s(pool.start_s)
 
 
 def server_stay_s(load_s: float) -> float:
     """Return how long a server that takes `load_s` to start is kept for."""
     return min(SERVER_RESIDENCY_MAX_S, max(RESIDENCY_S, load_s))
+
+
+def _idle_residency_s(pool: Pool) -> float:
+    """Return how long an idle replica is kept. A server is parked, where it may be: it is kept for
+    as long as it takes to return."""
+    if pool.spec.is_server:
+        return server_stay_s(pool.return_s)
+    return min(RESIDENCY_S, pool.start_s)
 
 
 def _is_draining(pool: Pool, replica: Replica) -> bool:
@@ -238,11 +263,12 @@ def _busy_residency_s(pool: Pool) -> float:
 class Evictor:
     """Frees devices for pools: plans evictions, reserves devices, drains victims."""
 
-    def __init__(self, cluster: Cluster, replicas: ReplicaLifecycle) -> None:
+    def __init__(self, cluster: Cluster, replicas: ReplicaLifecycle, parks: Parks) -> None:
         self._cluster = cluster
         self._replicas = replicas
+        self._parks = parks
         self.due_s = inf
-        self.candidates = Candidates(cluster, self.wake_at)
+        self.candidates = Candidates(cluster, parks, self.wake_at)
 
     def wake_at(self, at_s: float, now: float) -> None:
         """Record that a blocked pool may be placed at `at_s`; `due_s` is the earliest such
@@ -290,9 +316,13 @@ class Evictor:
         """Return those of these replicas that are not yet stopped."""
         return [one for id in ids if (one := self._cluster.find(id)) is not None]
 
-    def reusable_standbys(self, pool: Pool) -> tuple[str, ...]:
-        """Return the standbys that would become the new replica, one per device. The memory that
-        they are charged is available to it; none if it uses no standbys."""
+    def reusable(self, pool: Pool, need: Need) -> tuple[str, ...]:
+        """Return the replicas whose memory is available to a need, because they would fulfil it:
+        the parked one that would wake, else the standbys that would become the new replica, one
+        per device; none if it uses no standbys."""
+        if need.only:
+            there = pool.replicas.values()
+            return tuple(one.id for one in there if one.is_parked and one.devices == need.only)
         if not pool.spec.uses_standbys:
             return ()
         return tuple(standby.id for standby in self._cluster.next_standbys())
@@ -330,7 +360,7 @@ class Evictor:
         device."""
         there = self.allowed(pool, candidates.all(now), now)
         if among is None:
-            return plan_eviction(need, self._cluster.ledger, there, self.reusable_standbys(pool))
+            return plan_eviction(need, self._cluster.ledger, there, self.reusable(pool, need))
         ids = [one.id for one in among if one.id in there]
         if not ids:
             return None
@@ -359,7 +389,7 @@ class Evictor:
             return False
         there = {one.id: Candidate(one.pool, 0.0, 1) for one in builds}
         table = CandidateTable.of(self._cluster.ledger, there)
-        plan = plan_eviction(need, self._cluster.ledger, table, self.reusable_standbys(pool))
+        plan = plan_eviction(need, self._cluster.ledger, table, self.reusable(pool, need))
         if plan is None:
             return False
         self._cluster.unreserve(pool)
@@ -448,19 +478,21 @@ class Evictor:
         commands: list[Command],
     ) -> None:
         """Carry out a plan: reserve its devices, drain its victims, and pause those that only have
-        to yield a CPU slot. With `if_idle_s` they may refuse. Otherwise busy servers are drained
-        softly."""
+        to yield a CPU slot. With `if_idle_s` they may refuse, and are parked if the need fits
+        beside what they keep. Otherwise busy servers are drained softly."""
         victims = (*plan.victims, *plan.paused)
         self._hold(pool, need, plan.devices, victims, now)
-        names, softly_s = set(), 0.0
+        names, softly_s, resting = set(), 0.0, set[str]()
+        if if_idle_s is not None and plan.devices:
+            resting = self._parks.may_rest(need, plan, self.reusable(pool, need))
         for victim in self._found(plan.victims):
             spec = self._cluster.pools[victim.pool].spec
             names.add(victim.pool)
-            if if_idle_s is None and spec.is_server:
+            if if_idle_s is None and spec.is_server and not victim.is_parked:
                 softly_s = max(softly_s, spec.drain_s)
                 why = f"{MAKES_ROOM} for {pool.key}"
                 self._replicas.quiesce(victim, pool.key, why, now, commands)
-            else:
+            elif not (victim.id in resting and self._rest(victim, pool, if_idle_s, now, commands)):
                 self._drain(victim, pool, if_idle_s, now, commands)
         for one in self._found(plan.paused):
             names.add(one.pool)
@@ -470,6 +502,19 @@ class Evictor:
         if softly_s:
             text += f": open streams may take up to {softly_s:.0f} s to end"
         self.block(pool, text, commands)
+
+    def _rest(
+        self,
+        victim: Replica,
+        pool: Pool,
+        if_idle_s: float | None,
+        now: float,
+        commands: list[Command],
+    ) -> bool:
+        """Park an idle victim, if it can be; whether it is asked to."""
+        assert if_idle_s is not None
+        why = f"{EVICTED} for {pool.key}"
+        return self._parks.rest(victim, if_idle_s, why, now, commands, may_wait=False)
 
     def _drain(
         self,
@@ -482,6 +527,28 @@ class Evictor:
         how = EVICTED if if_idle_s is not None else GAVE_WAY
         how = GIVEN_UP if victim.role == "build" else how
         self._replicas.drain(victim, if_idle_s, f"{how} for {pool.key}", now, commands)
+
+    def until_free_s(self, parked: Replica, now: float) -> float:
+        """Return the seconds until the devices of a parked replica may be free for it, at most: of
+        the replica there that stays for longest, as long as it has to be kept, and may take to
+        finish what it runs."""
+        ledger = self._cluster.ledger
+        there = [id for device in parked.devices for id in ledger.on(device)]
+        return max((self._leaves_in_s(one, now) for one in self._found(there)), default=0.0)
+
+    def _leaves_in_s(self, replica: Replica, now: float) -> float:
+        if replica.state is State.RELEASING:
+            return inf if replica.is_stuck else 0.0
+        if not replica.is_ready:
+            return max(0.0, replica.deadline_s - now)
+        pool = self._cluster.pools[replica.pool]
+        if pool.staying() <= pool.spec.min:
+            return inf
+        if self._cluster.demand.is_busy(pool.key):
+            stay_s = _busy_residency_s(pool) + drain_limit_s(replica, pool.spec)
+        else:
+            stay_s = _idle_residency_s(pool)
+        return max(0.0, stay_s - (now - served_since_s(replica)))
 
     def hasten(
         self,
@@ -529,7 +596,7 @@ class Evictor:
     def plan_own(self, trial: Pool, need: Need) -> EvictionPlan | None:
         """Return the replicas of a trial's own function to drain, None if that makes no room."""
         there = own_candidates(self._cluster, trial)
-        return plan_eviction(need, self._cluster.ledger, there, self.reusable_standbys(trial))
+        return plan_eviction(need, self._cluster.ledger, there, self.reusable(trial, need))
 
     def barred(self, pool: Pool) -> set[str]:
         """Return the pools that make no room for a pool: the other revisions of a function of which

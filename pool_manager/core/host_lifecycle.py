@@ -105,6 +105,7 @@ class HostLifecycle:
             there = self._devices(record.name)
             touched |= self._end_standbys(record.name) | self._cluster.blocked
             self._cluster.ledger.remove_devices(one.id for one in there)
+            self._cluster.ledger.set_host_memory(record.name, 0.0)
             self._cluster.ledger.open_host(record.name)
             del self._cluster.hosts[record.name]
         return touched
@@ -143,7 +144,7 @@ class HostLifecycle:
         record.engine_down = record.reason = ""
         if not record.is_reachable:
             self._step(record, HostStep.CONNECTED, now)
-        self._take_devices(record.name, event.devices)
+        self._take_devices(record.name, event.devices, event.memory_mib)
         for replica in self._cluster.on_host(record.name):
             is_running = replica.id in event.running
             self._contacts.find_again(replica, now, commands, is_running=is_running)
@@ -155,7 +156,7 @@ class HostLifecycle:
             self.keep_standbys(record.name)
         return self._revise(record, now)
 
-    def _take_devices(self, host: str, devices: Iterable[Device]) -> None:
+    def _take_devices(self, host: str, devices: Iterable[Device], memory_mib: float) -> None:
         """Replace the devices of a host. Nothing stays reserved there: sizes may have changed."""
         new = {one.id: one for one in devices if one.host == host}
         self._unreserve(host)
@@ -164,6 +165,7 @@ class HostLifecycle:
             self._remove_pool(self._cluster.standby_key(id))
         self._cluster.ledger.remove_devices(missing)
         self._cluster.ledger.add_devices(new.values())
+        self._cluster.ledger.set_host_memory(host, memory_mib)
 
     def _break(
         self, record: HostRecord, event: events.HostUnreachable, now: float, commands: list[Command]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
@@ -52,9 +52,13 @@ class Need:
     """Since when calls of the pool wait and no replica can serve them; infinite if none wait."""
     has_memory: bool = False
     """Whether its memory is charged already: that of a kept replica, which only needs a slot."""
+    only: tuple[str, ...] = ()
+    """The only devices that will do: those of a parked replica; () for any."""
 
     def takes(self, device: Device) -> bool:
         """Whether a device is of the kind and type, on the host."""
+        if self.only and device.id not in self.only:
+            return False
         is_there = self.host in ("", device.host)
         is_kind = self.kind in ("any", device.kind)
         if self.count > 1 and (device.kind != "cuda" or device.is_slice):
@@ -69,15 +73,35 @@ class Charge:
     """Resources that one replica holds."""
 
     devices: tuple[str, ...]
-    """Ids of its devices; none for a standby and for a replica that is kept without a CPU slot,
-    which take only memory."""
+    """Ids of its devices; none for a standby, for a replica that is kept without a CPU slot and for
+    one that is parked, which take only memory."""
     banks: tuple[str, ...]
     """The memory bank of each device, in their order, "" of one that is not known; without devices,
-    the bank that it takes memory of."""
+    the banks that it takes memory of."""
     share: float
     """Share of each device."""
     memory_mib: float
     """MiB for each of the banks."""
+    host_bank: str = ""
+    """The bank of its host's memory from which a server that sleeps, or has slept, takes memory
+    besides; "" for none."""
+    host_mib: float = 0.0
+    """MiB for that bank."""
+
+    @property
+    def all_banks(self) -> tuple[str, ...]:
+        """Every bank that it takes memory of."""
+        return (*self.banks, self.host_bank) if self.host_bank else self.banks
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it is that of a server that sleeps."""
+        return bool(self.host_bank) and not self.devices
+
+    def mib_in(self, bank: str) -> float:
+        """Return the MiB that it takes of a bank."""
+        mib = self.memory_mib * self.banks.count(bank)
+        return mib + self.host_mib if bank == self.host_bank else mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +170,11 @@ class DeviceGroup:
     free_share: float = 1.0
 
 
-HostWish = tuple[str, str, DeviceType | None, bool, tuple[tuple[str, str], ...], str, bool]
-"""Host, kind and type of device, whether it is one of several, labels and driver of a need, and
-whether closed hosts count."""
+HostWish = tuple[
+    str, tuple[str, ...], str, DeviceType | None, bool, tuple[tuple[str, str], ...], str, bool
+]
+"""Host, only devices, kind and type of device, whether it is one of several, labels and driver of a
+need, and whether closed hosts count."""
 
 
 class Ledger:
@@ -186,6 +212,7 @@ class Ledger:
         self._fleets: dict[HostWish, Fleet] = {}
         self._refusing: dict[HostWish, list[str]] = {}
         self._topologies: dict[str, Topology] = {}
+        self._host_mib: dict[str, float] = {}
         self.add_devices(devices)
 
     def add_devices(self, devices: Iterable[Device]) -> None:
@@ -225,6 +252,8 @@ class Ledger:
             key = device.host, device.kind
             group = self._groups.setdefault(key, DeviceGroup(*key))
             group.devices[device.id] = number
+        for host, memory_mib in self._host_mib.items():
+            self._sizes.setdefault(self.host_bank(host), memory_mib)
         self.has_one_host = len({host for host, _ in self._groups}) <= 1
         for devices in self._banks.values():
             devices.sort()
@@ -255,6 +284,21 @@ class Ledger:
             if group is not None and group.empty.pop(device, None) is not None and not group.empty:
                 del self._with_empty[key]
 
+    def set_host_memory(self, host: str, memory_mib: float) -> None:
+        """Set the memory of a host that replicas may take, 0 if it is not accounted; that of a host
+        with CPU slots is the size of their bank."""
+        self._host_mib.pop(host, None)
+        if memory_mib:
+            self._host_mib[host] = memory_mib
+        self._recount_devices()
+
+    def host_bank(self, host: str) -> str:
+        """Return the bank of a host's memory: that of its CPU slots, else one of its own."""
+        slots = self._groups.get((host, "cpu"))
+        if slots is None:
+            return f"{host}/memory"
+        return self.devices[next(iter(slots.devices))].bank
+
     def reserved_on(self, host: str) -> list[Reservation]:
         """Return the reservations of the devices of a host, each once."""
         there = {
@@ -278,8 +322,10 @@ class Ledger:
     def charge(self, id: str, devices: tuple[str, ...], share: float, memory_mib: float) -> None:
         """Charge replica `id` with a share and MiB of each of its devices; replaces an earlier
         charge."""
+        was = self._charges.get(id)
+        host = ("", 0.0) if was is None else (was.host_bank, was.host_mib)
         self.release(id)
-        self._put(id, Charge(devices, self._banks_of(devices), share, memory_mib))
+        self._put(id, Charge(devices, self._banks_of(devices), share, memory_mib, *host))
 
     def charge_bank(self, id: str, bank: str, memory_mib: float) -> None:
         """Charge a replica that takes memory and no device."""
@@ -288,9 +334,25 @@ class Ledger:
 
     def recharge(self, id: str, memory_mib: float) -> None:
         """Replace the memory of a replica's charge by the measured value."""
+        self._recharge(id, replace(self._charges[id], memory_mib=memory_mib))
+
+    def take_host_memory(self, id: str, bank: str, memory_mib: float) -> None:
+        """Charge a replica memory of its host besides."""
+        self._recharge(id, replace(self._charges[id], host_bank=bank, host_mib=memory_mib))
+
+    def leave_host_memory(self, id: str) -> None:
+        """Charge a replica no memory of its host besides."""
+        self._recharge(id, replace(self._charges[id], host_bank="", host_mib=0.0))
+
+    def leave_devices(self, id: str, residue_mib: float) -> None:
+        """Charge a replica no share of its devices any more, and this memory on each: it is
+        parked."""
         was = self._charges[id]
+        self._recharge(id, replace(was, devices=(), share=0.0, memory_mib=residue_mib))
+
+    def _recharge(self, id: str, charge: Charge) -> None:
         self.release(id)
-        self._put(id, Charge(was.devices, was.banks, was.share, memory_mib))
+        self._put(id, charge)
 
     def take_slot(self, id: str, device: str, share: float) -> None:
         """Charge a kept replica a share of a CPU slot of its bank, beside its memory."""
@@ -308,9 +370,9 @@ class Ledger:
         """Replace the devices of a replica's charge; its memory stays."""
         was = self._charges[id]
         self._leave_devices(id, was)
-        charge = Charge(devices, was.banks, share, was.memory_mib)
+        charge = replace(was, devices=devices, share=share)
         self._charges[id] = charge
-        for bank in charge.banks:
+        for bank in charge.all_banks:
             self._in[bank][id] = charge
         self._enter_devices(id, charge)
 
@@ -320,11 +382,16 @@ class Ledger:
         if charge is None:
             return
         for bank in charge.banks:
-            others = self._in[bank]
-            others.pop(id, None)
-            # An empty bank must be exactly 0, without rounding errors of earlier sums.
-            self._used[bank] = self._used[bank] - charge.memory_mib if others else 0.0
+            self._take_out(id, bank, charge.memory_mib)
+        if charge.host_bank:
+            self._take_out(id, charge.host_bank, charge.host_mib)
         self._leave_devices(id, charge)
+
+    def _take_out(self, id: str, bank: str, memory_mib: float) -> None:
+        others = self._in[bank]
+        others.pop(id, None)
+        # An empty bank must be exactly 0, without rounding errors of earlier sums.
+        self._used[bank] = self._used[bank] - memory_mib if others else 0.0
 
     def _leave_devices(self, id: str, charge: Charge) -> None:
         for device in charge.devices:
@@ -337,6 +404,10 @@ class Ledger:
         for bank in charge.banks:
             self._in.setdefault(bank, {})[id] = charge
             self._used[bank] = self._used.get(bank, 0.0) + charge.memory_mib
+        if charge.host_bank:
+            self._in.setdefault(charge.host_bank, {})[id] = charge
+            there = self._used.get(charge.host_bank, 0.0)
+            self._used[charge.host_bank] = there + charge.host_mib
         self._enter_devices(id, charge)
 
     def _enter_devices(self, id: str, charge: Charge) -> None:
@@ -446,7 +517,8 @@ class Ledger:
         """Return the hosts that do not admit the need although they have devices of the kind, or
         may have some, as their devices are not known yet; cached as `fleet` is."""
         is_one = need.count == 1
-        key = need.host, need.kind, need.device_type, is_one, need.labels, need.driver, False
+        place = need.host, need.only, need.kind, need.device_type
+        key = (*place, is_one, need.labels, need.driver, False)
         if key not in self._refusing:
             there = [host for host, kind in self._groups if need.kind in ("any", kind)]
             known = {host for host, _ in self._groups}
@@ -476,7 +548,7 @@ class Ledger:
         on a host that admits it; with `is_closed_counted`, also on closed hosts that suit it.
         Cached until devices, cordons or hosts change."""
         key = (
-            *(need.host, need.kind, need.device_type, need.count == 1),
+            *(need.host, need.only, need.kind, need.device_type, need.count == 1),
             *(need.labels, need.driver, is_closed_counted),
         )
         if key not in self._fleets:
@@ -569,8 +641,13 @@ class Ledger:
         return size - RESERVE_MIB - taken - self._reserved_mib(bank, pool, without)
 
     def _held_mib(self, bank: str, ids: Collection[str]) -> float:
-        charges = [self._charges[id] for id in ids if id in self._charges]
-        return sum(charge.memory_mib * charge.banks.count(bank) for charge in charges)
+        # Each plan of an eviction asks this often: `Charge.mib_in`, without the call.
+        held = 0.0
+        for charge in [self._charges[id] for id in ids if id in self._charges]:
+            held += charge.memory_mib * charge.banks.count(bank)
+            if charge.host_bank == bank:
+                held += charge.host_mib
+        return held
 
     def _reserved_mib(self, bank: str, pool: str, without: Collection[str]) -> float:
         """Return the MiB reserved for other pools, beyond the memory that their victims still

@@ -14,6 +14,8 @@ Note. Changed endpoints are then published to gateways.
     PoolRemoved       marks the pool; its replicas drain
     WarmRequested     marks the pool as to be warmed           EndWarm, if the pool is unknown
     WarmCancelled     removes that mark
+    ParkRequested     parks idle replicas above `min`          Park
+    UnparkRequested   as WarmRequested
     SleepRequested    drains idle replicas above `min`         Drain
     UnloadRequested   as Sleep-, and marks the pool's others   Drain
     CauseRemoved      failures and back-off of a pool
@@ -31,7 +33,12 @@ Note. Changed endpoints are then published to gateways.
     Upgraded          the session of a replica                 RecordNotCompiled, if it failed
     BatchingRefuted   the pool stops batching                  RecordRefutation, StopBatching
     FirstRun          the cold start is complete               RecordColdStart
-    NotIdle           DRAINING -> READY
+    NotIdle           DRAINING or PARKING -> READY
+    ParkAnswered      PARKING: the engine sleeps, or it ends   ProvePark, or Release
+    ParkProven        PARKING -> PARKED; frees the device      Release, if it keeps too much
+    ParkRefuted       PARKING or PARKED -> RELEASING           Release
+    UnparkAnswered    UNPARKING -> VERIFYING, or it ends       Verify, or Release + RecordWake
+    Verified          VERIFYING -> READY, or it ends           RecordWake, Release
     Observed          READY -> DRAINING, if it must be replaced  Quiesce, RecordReplacement,
                                                                AskSample, KeepLearnt
     SampleAnswered    as Observed, if an idle server is wrong  Quiesce
@@ -68,11 +75,12 @@ from pool_manager.core.contacts import Contacts
 from pool_manager.core.cordons import Cordons
 from pool_manager.core.host_lifecycle import HostLifecycle
 from pool_manager.core.hosts import HOST_LOST_S
+from pool_manager.core.park.parks import Parks
 from pool_manager.core.pool import Pool, Warming
 from pool_manager.core.replacement import Replacements
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
-from pool_manager.core.state import Device, Replica
+from pool_manager.core.state import Device, Replica, State
 from pool_manager.core.supply import FORCED, UNLOADED, Supply
 from registry.exchange import PoolEndpoints
 
@@ -80,6 +88,13 @@ ADOPTION_S = 3.0
 """After a start, decisions begin with the first gateway's report or after this many seconds."""
 
 
+PARK_EVENTS = (
+    events.ParkAnswered,
+    events.ParkProven,
+    events.ParkRefuted,
+    events.UnparkAnswered,
+    events.Verified,
+)
 LOAD_EVENTS = (events.Tick, events.DemandReported, events.WorkerLost)
 """Events that change no setting and no replica of a pool, but its load and the time."""
 
@@ -106,11 +121,14 @@ class Machine:
         self.cluster = Cluster(devices, driver, host_lost_s)
         self.stopping = False
         self._replicas = ReplicaLifecycle(self.cluster)
+        self._parks = Parks(self.cluster, self._replicas)
         self._replacements = Replacements(self.cluster, self._replicas)
-        self._contacts = Contacts(self.cluster, self._replicas)
+        self._contacts = Contacts(self.cluster, self._replicas, self._parks)
         self._hosts = HostLifecycle(self.cluster, self._contacts, standbys, gpu_standbys)
         self._cordons = Cordons(self.cluster, self._replicas)
-        self._supply = Supply(self.cluster, self._replicas, lambda: self.cluster.unused_id(new_id))
+        self._supply = Supply(
+            self.cluster, self._replicas, self._parks, lambda: self.cluster.unused_id(new_id)
+        )
         self._list_read_s: float | None = None
         self.is_open = False
         self._published: dict[str, PoolEndpoints] = {}
@@ -233,6 +251,8 @@ class Machine:
                 events.WarmRequested()
                 | events.WarmCancelled()
                 | events.SleepRequested()
+                | events.ParkRequested()
+                | events.UnparkRequested()
                 | events.UnloadRequested()
                 | events.CauseRemoved()
             ):
@@ -271,8 +291,12 @@ class Machine:
             return self._replacements.observe(event, now, commands)
         if isinstance(event, events.SampleAnswered):
             return self._replacements.sampled(event, now, commands)
+        if isinstance(event, PARK_EVENTS):
+            return self._parks.apply(event, now, commands)
         touched = self._replicas.apply(event, now, commands)
         if isinstance(event, events.Loaded):
+            if event.life is not State.READY:
+                self._parks.take_over(event, now, commands)
             for key in touched & self.pools.keys():
                 self._replacements.finish(self.pools[key], now, commands)
         return touched
@@ -327,6 +351,8 @@ class Machine:
         event: events.WarmRequested
         | events.WarmCancelled
         | events.SleepRequested
+        | events.ParkRequested
+        | events.UnparkRequested
         | events.UnloadRequested
         | events.CauseRemoved,
         now: float,
@@ -336,25 +362,40 @@ class Machine:
         try it again."""
         pool = self.pools.get(event.key)
         if pool is None:
-            if isinstance(event, events.WarmRequested):
+            if isinstance(event, events.WarmRequested | events.UnparkRequested):
                 commands.append(EndWarm(event.key, "failed", "no such pool"))
             return set()
-        if isinstance(event, events.WarmRequested):
-            pool.warming = Warming(event.beside, pool.failures)
+        if isinstance(event, events.WarmRequested | events.UnparkRequested):
+            is_beside = isinstance(event, events.WarmRequested) and event.beside
+            pool.warming = Warming(is_beside, pool.failures)
             pool.unloading = ""
         elif isinstance(event, events.WarmCancelled):
             pool.warming = None
         elif isinstance(event, events.CauseRemoved):
             pool.forget_failures()
         else:
-            force = isinstance(event, events.SleepRequested) and event.force
-            if pool.replicas and isinstance(event, events.UnloadRequested):
-                pool.unloading = UNLOADED
-            elif pool.replicas and force:
-                pool.unloading = FORCED
-            if self.is_open:
-                self._supply.sleep(pool, now, commands, force=force)
+            self._on_rest(pool, event, now, commands)
         return {event.key}
+
+    def _on_rest(
+        self,
+        pool: Pool,
+        event: events.SleepRequested | events.ParkRequested | events.UnloadRequested,
+        now: float,
+        commands: list[Command],
+    ) -> None:
+        """Apply a request to stop or park a pool's idle replicas."""
+        force = isinstance(event, events.SleepRequested) and event.force
+        if pool.replicas and isinstance(event, events.UnloadRequested):
+            pool.unloading = UNLOADED
+        elif pool.replicas and force:
+            pool.unloading = FORCED
+        if not self.is_open:
+            return
+        if isinstance(event, events.ParkRequested):
+            self._supply.park(pool, now, commands)
+        else:
+            self._supply.sleep(pool, now, commands, force=force)
 
     def _on_tick(self, now: float, commands: list[Command]) -> set[str]:
         """Enforce deadlines; return the pools that have load or that time alone may change."""
@@ -462,6 +503,8 @@ class Machine:
         if is_moving or pool.count() < spec.min or len(pool.replicas) > max(1, spec.min):
             return
         due_s = [pool.retry_at_s] if retries else []
+        if spec.park is not None and pool.parks.retry_s > now:
+            due_s.append(pool.parks.retry_s)
         for one in pool.replicas.values():
             due_s.append(one.deadline_s)
             idle_s = pool.idle_s(one, now)

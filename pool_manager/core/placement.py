@@ -471,8 +471,9 @@ def victims_on(
         device, need, ledger, candidates, without, lambda id: candidates[id].cost
     )  # (1)
     if chosen is None:  # (2)
+        bank = ledger.devices[device].bank
         chosen = _choose(
-            device, need, ledger, candidates, without, lambda id: -ledger.charge_of(id).memory_mib
+            device, need, ledger, candidates, without, lambda id: -ledger.charge_of(id).mib_in(bank)
         )
     if chosen is None:
         return None

@@ -10,7 +10,7 @@ from pool_manager.core.health.liveness import Silences
 from pool_manager.core.ledger import Reservation
 from pool_manager.core.scaling import Scaler
 from pool_manager.core.starts import TOLD_AFTER_S, Awaited, awaited
-from pool_manager.core.state import Contact, PoolSpec, Replica, State
+from pool_manager.core.state import Contact, ParkSpec, PoolSpec, Replica, State
 
 SMOOTHING = 0.15
 """Weight of the newest gap between two calls in the exponential moving average."""
@@ -32,9 +32,19 @@ NOBODY_CALLS = "no calls"
 NO_SLOT = "kept until a CPU slot is free"
 ENDED_MAX = 8
 """Deaths kept per pool for publication. Gateways with calls in flight read them at once."""
-PHASE_OF: Final = {State.STARTING: "start", State.STANDBY: "bind", State.LOADING: "load"}
+PHASE_OF: Final = {
+    State.VERIFYING: "verify",
+    State.UNPARKING: "wake",
+    State.LOADING: "load",
+    State.STANDBY: "bind",
+    State.STARTING: "start",
+}
 """The cold-start phase shown for a replica in each state. Finer phases are known only after the
 replica has reported them, when they are over."""
+
+WRONG_MAX: Final = 2
+WRONG_SPAN_S: Final = 86_400.0
+"""Parks of a pool are off once WRONG_MAX of them went wrong within WRONG_SPAN_S."""
 
 
 @dataclass(slots=True)
@@ -83,6 +93,24 @@ class Warming:
 
     beside: bool
     failures: int
+
+
+@dataclass(slots=True)
+class ParkRecord:
+    """The parks of one pool that went wrong. Times are monotonic seconds."""
+
+    wrong: list[float] = field(default_factory=list)
+    """When the last ones did, at most WRONG_MAX."""
+    off: str = ""
+    """Why its replicas are not parked any more, "" if they are."""
+    retry_s: float = inf
+    """When a replica that waits for host memory is to be parked."""
+
+    def add_wrong(self, reason: str, now: float) -> None:
+        """Record that a sleep or a wake went wrong."""
+        self.wrong = [*self.wrong, now][-WRONG_MAX:]
+        if not self.off and len(self.wrong) == WRONG_MAX and now - self.wrong[0] <= WRONG_SPAN_S:
+            self.off = f"{WRONG_MAX} went wrong within a day, the last one because {reason}"
 
 
 @dataclass(slots=True)
@@ -139,6 +167,8 @@ class Pool:
     """Those of them that were replaced because they did not answer."""
     silences: Silences = field(default_factory=Silences, compare=False)
     """Silences of its servers that ended well."""
+    parks: ParkRecord = field(default_factory=ParkRecord)
+    """The parks of its replicas that went wrong."""
 
     @property
     def key(self) -> str:
@@ -154,6 +184,23 @@ class Pool:
     def memory_mib(self) -> float:
         """Memory of one replica: the larger of the stored value and the one measured since."""
         return max(self.spec.memory_mib, self.measured_mib)
+
+    @property
+    def park(self) -> ParkSpec | None:
+        """What is known of the parks of its replicas, None if they are not parked."""
+        return self.spec.park if not self.parks.off else None
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of a start, as measured; 0 if unknown."""
+        return self.reload_s or self.spec.load_s
+
+    @property
+    def return_s(self) -> float:
+        """Seconds until it serves again after the end of its last replica: those of a wake where an
+        idle one is parked, else those of a start."""
+        park = self.park if self.spec.park is not None else None
+        return self.start_s if park is None else min(park.return_s, self.start_s or inf)
 
     @property
     def keep_s(self) -> float:
@@ -321,6 +368,10 @@ class Pool:
             return "waking", quiesced or self.blocked or self.last_error or self.wanted_reason
         if any(one.is_ready and one.is_paused for one in self.replicas.values()):
             return "warm", NO_SLOT
+        if (park := self.spec.park) is not None and any(
+            one.is_parked for one in self.replicas.values()
+        ):
+            return "parked", f"asleep in host memory, wakes in about {park.return_s:.1f} s"
         leaving = next((r.why for r in self.replicas.values() if r.is_reachable), None)
         if leaving is not None:
             return "draining", leaving
@@ -336,12 +387,15 @@ class PoolForecast(NamedTuple):
     `phase`: the cold-start phase of a pool with calls, else None. `sleeps_in_s`: seconds until its
     next replica has been idle for `idle_s`, None if no replica will be. `devices`: the devices of
     its replicas. `awaited`: what its starting server is waited for, None if that is not to be told.
+    `eta_s`: seconds until a replica that sleeps or wakes serves, as its trial measured it; None if
+    none does, or no call waits.
     """
 
     phase: str | None
     sleeps_in_s: float | None
     devices: tuple[str, ...]
     awaited: Awaited | None = None
+    eta_s: float | None = None
 
 
 AT_REST: Final = PoolForecast(None, None, ())
@@ -354,14 +408,34 @@ def forecast(pool: Pool, busy: int, now: float) -> PoolForecast:
         return AT_REST
     devices = {device: None for one in pool.replicas.values() for device in one.devices}
     phase, sleeps_in_s = _phase(pool, busy), _sleeps_in_s(pool, busy, now)
-    return PoolForecast(phase, sleeps_in_s, tuple(devices), pool.awaited(now))
+    eta_s = _wake_eta_s(pool, busy, now) if pool.spec.park is not None else None
+    return PoolForecast(phase, sleeps_in_s, tuple(devices), pool.awaited(now), eta_s)
+
+
+def _wake_eta_s(pool: Pool, busy: int, now: float) -> float | None:
+    """Return the seconds until the replica that is furthest along a park serves calls that wait, if
+    its devices are free; None if there is none."""
+    park = pool.spec.park
+    if park is None or not busy or pool.is_warm:
+        return None
+    left_s = {
+        State.VERIFYING: (park.verify_s, 0.0),
+        State.UNPARKING: (park.wake_s, park.verify_s),
+        State.PARKED: (0.0, park.return_s),
+        State.PARKING: (park.sleep_s, park.return_s),
+    }
+    for state, (lasts_s, then_s) in left_s.items():
+        for one in pool.replicas.values():
+            if one.state is state and not one.is_unknown:
+                return max(0.0, lasts_s - (now - one.since_s)) + then_s
+    return None
 
 
 def _phase(pool: Pool, busy: int) -> str | None:
     if pool.is_warm or pool.removed:
         return None
     # The replica that is furthest along will serve first.
-    for state in (State.LOADING, State.STANDBY, State.STARTING):
+    for state in PHASE_OF:
         if any(one.state is state and one.is_coming for one in pool.replicas.values()):
             return PHASE_OF[state]
     if not busy or pool.blocked == "":

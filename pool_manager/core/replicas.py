@@ -20,10 +20,12 @@ from pool_manager.core.commands import (
     RecordNotCompiled,
     RecordRefutation,
     RecordReplacement,
+    RecordWake,
     Release,
     Resume,
     StopBatching,
     Terminate,
+    WakeOutcome,
 )
 from pool_manager.core.health.liveness import Watch
 from pool_manager.core.pool import Pool
@@ -87,14 +89,15 @@ class ReplicaLifecycle:
         commands: list[Command],
     ) -> None:
         """Drain a replica. With `if_idle_s` it may refuse if it was used within that many seconds.
-        A replica without a model has nothing to finish and is released at once, and so is a build.
+        A replica without a model has nothing to finish and is released at once, and so are a build
+        and a server whose engine sleeps or wakes.
         One that loads may not refuse: it was never ready.
         A soft drain becomes a final one and keeps its time limit."""
         replica.why, was_quiesced = why, replica.is_quiesced
         replica.claimant, replica.is_revoked = "", False
         replica.condemned, replica.is_paused = None, False
         commands.append(Note(replica.pool, f"{replica.id} is asked to stop: {why}"))
-        if replica.state in (State.STARTING, State.STANDBY) or replica.role == "build":
+        if replica.has_nothing_open or replica.role == "build":
             self.release(replica, why, now, commands)
             return
         was_loading = replica.state is State.LOADING
@@ -156,7 +159,13 @@ class ReplicaLifecycle:
                     why = "it answers again"
                 text = f"{id} is to take calls again: {why}"
                 commands.append(Note(replica.pool, text))
-                commands.append(Resume(id))
+                self.resume(replica, commands)
+
+    @staticmethod
+    def resume(replica: Replica, commands: list[Command]) -> None:
+        """Command a server to take calls again, whether or not it was told to stop."""
+        replica.resumes += 1
+        commands.append(Resume(replica.id))
 
     def end_condemned(self, replica: Replica, now: float, commands: list[Command]) -> None:
         """End a server that is replaced."""
@@ -198,6 +207,9 @@ class ReplicaLifecycle:
             reason = f"did not drain: {replica.why}"
             commands.append(Note(replica.pool, f"{replica.id} is terminated: it {reason}"))
             commands.append(Terminate(replica.id, reason))
+        elif replica.state is State.PARKED:
+            why = f"parked for {now - replica.since_s:.0f} s"
+            self.drain(replica, None, why, now, commands)
         else:
             reason = f"{replica.state} {OVERDUE}"
             self.end(replica, events.Lost(replica.id, reason), now, commands)
@@ -275,7 +287,7 @@ class ReplicaLifecycle:
                 self._cluster.standby_key("", host),
                 *(self._cluster.standby_key(one, host) for one in replica.devices),
             }
-        if before is State.DRAINING and replica.state is State.READY:
+        if before in (State.DRAINING, State.PARKING) and replica.state is State.READY:
             # Pools that waited for its device must be placed elsewhere.
             touched |= self._cluster.blocked
         return touched
@@ -334,6 +346,19 @@ class ReplicaLifecycle:
         loading = [ms for phase, ms in event.phases.items() if phase not in PLACEMENT_PHASES]
         pool.reload_s = sum(loading) / 1e3
         pool.longest_load_s = max(pool.longest_load_s, pool.reload_s)
+        if event.life is not State.READY:  # `Parks.take_over` follows
+            is_asleep = event.life in (State.PARKING, State.PARKED)
+            self.advance(replica, Step.FOUND_ASLEEP if is_asleep else Step.FOUND_WAKING, now)
+        else:
+            self._serve(replica, event, now, commands)
+
+    def _serve(
+        self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
+    ) -> None:
+        """A replica is ready."""
+        pool = self._cluster.pools[replica.pool]
+        if replica.adopted:  # it was charged as if it slept
+            self._cluster.ledger.leave_host_memory(replica.id)
         self.advance(replica, Step.LOADED, now)
         how = " with its compiled model" if replica.session == "compiled" else ""
         commands.append(Note(replica.pool, f"{replica.id} is ready{how}"))
@@ -354,7 +379,7 @@ class ReplicaLifecycle:
             self._cluster.pools[replica.pool].silences.restore(event.learnt)
         if replica.is_reachable:
             # The earlier manager may have drained it softly, for a pool that asks anew.
-            commands.append(Resume(replica.id))
+            self.resume(replica, commands)
 
     def _report_end(
         self, replica: Replica, event: events.Loaded, now: float, commands: list[Command]
@@ -417,13 +442,19 @@ class ReplicaLifecycle:
         self, replica: Replica, event: events.FirstRun, now: float, commands: list[Command]
     ) -> None:
         replica.phases["first_run"] = event.ms
-        self._record_cold_start(replica, "ready", now, commands)
+        if "wake" not in replica.phases:  # a wake is no cold start
+            self._record_cold_start(replica, "ready", now, commands)
 
     def _not_idle(
         self, replica: Replica, event: events.NotIdle, now: float, commands: list[Command]
     ) -> None:
-        if replica.state is not State.DRAINING or not (replica.if_idle or replica.is_revoked):
+        replica.resumes = max(0, replica.resumes - 1)
+        is_parking = replica.state is State.PARKING
+        is_leaving = is_parking or replica.state is State.DRAINING
+        if not is_leaving or not (replica.if_idle or replica.is_revoked):
             return
+        if is_parking and not replica.has_slept:
+            self._cluster.ledger.leave_host_memory(replica.id)
         text = f"{replica.id} keeps serving: used {event.idle_s:.1f} s ago"
         if replica.is_revoked:
             text = f"{replica.id} takes calls again"
@@ -474,11 +505,32 @@ class ReplicaLifecycle:
                 self._cluster.pools[replica.pool].delay_retry(event.reason, now)
         elif event.cause:
             self._cluster.pools[replica.pool].record_death(replica.id, event.cause)
+        if event.is_its_fault:
+            self._count_wrong_park(replica, event.reason, now, commands)
         why = replica.why if replica.state is State.DRAINING else event.reason
         commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
         # The report of another host may be wrong: the link to it may be what failed.
         replica.may_run = replica.is_present and replica.host != LOCAL_HOST
         self.release(replica, why, now, commands)
+
+    def _count_wrong_park(
+        self, replica: Replica, reason: str, now: float, commands: list[Command]
+    ) -> None:
+        """Count the end of a server that was to sleep, or to wake, against the parks of its pool.
+        It is no failure of the pool: the next start is not delayed."""
+        is_waking = replica.state in (State.UNPARKING, State.VERIFYING)
+        if not is_waking and replica.state is not State.PARKING:
+            return
+        pool = self._cluster.pools[replica.pool]
+        was_off = pool.parks.off
+        pool.parks.add_wrong(reason, now)
+        if is_waking:
+            outcome: WakeOutcome = "wrong" if replica.state is State.VERIFYING else "failed"
+            took_s = now - replica.woken_s
+            commands.append(RecordWake(pool.key, replica.id, outcome, took_s, reason))
+        if pool.parks.off != was_off:
+            text = f"replicas are stopped from now on, not parked: {pool.parks.off}"
+            commands.append(Note(pool.key, text))
 
     def _count_failure(
         self, replica: Replica, event: events.Lost, now: float, commands: list[Command]

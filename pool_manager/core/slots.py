@@ -183,7 +183,7 @@ class Slots:
             for rule in (candidates.idle, candidates.resident):  # (2)
                 there = self._evictor.allowed(pool, rule.all(now), now)
                 only_memory = replace(need, share=0.0, takes_rest=False)
-                standbys = self._evictor.reusable_standbys(pool)
+                standbys = self._evictor.reusable(pool, need)
                 victims = victims_on(device, only_memory, ledger, there, standbys)
                 if victims is not None:
                     rest = tuple(id for id in paused if id not in victims)
@@ -217,7 +217,7 @@ class Slots:
         slots in the order of their waits: otherwise those that reserve would keep out others."""
         if self._evictor.barred(pool):
             return  # it is warmed beside another revision, if there is room at once
-        ledger, standbys = self._cluster.ledger, self._evictor.reusable_standbys(pool)
+        ledger, standbys = self._cluster.ledger, self._evictor.reusable(pool, need)
         for device in self._turns() if need.kind != "cuda" else ():
             if ledger.fits_kind(device, need) and ledger.fits_memory(device, need, standbys):
                 pool.reservation = Reservation(need, (device,), (), now)

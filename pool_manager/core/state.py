@@ -6,8 +6,9 @@ Two rules:
    table is a defect of this program. No process, driver or gateway can cause it: their messages are
    checked against the state first, and dropped if they crossed a state change.
 2. A device is free only when its replica is STOPPED, that is, when the driver has proved that
-   nothing of the process is left. In every other state the device is charged in full; on a CPU
-   its memory is, and a slot while it runs (`slots`).
+   nothing of the process is left, or PARKED, which the manager has proved: then it is charged the
+   residue alone. In every other state the device is charged in full; on a CPU its memory is, and
+   a slot while it runs (`slots`).
 
 The states:
 
@@ -20,6 +21,11 @@ LOADING     The replica has received the model to load. A trial is verified in t
 READY       Gateways send requests to the replica.
 DRAINING    The replica was asked to stop and finishes its requests. If it may refuse (`if_idle`),
             it still serves: only the replica sees every gateway, so only it knows that it is idle.
+PARKING     A server was asked to sleep instead of being stopped (`park`). It refuses if it was
+            called; else its engine sleeps, and the manager proves that its devices are free.
+PARKED      Its engine sleeps, proved. It is charged its residue and memory of its host.
+UNPARKING   Its engine wakes. Its devices are charged in full again, from before the command.
+VERIFYING   Its engine is awake and answers its golden sample. Only if that is right it is READY.
 RELEASING   The driver kills what is left and removes the folders, and retries until it succeeds. As
             long as it fails, the device stays charged: a leaked process may hold its memory.
 STOPPED     Nothing is left. The record is removed in the same step, so no query shows this state.
@@ -30,10 +36,10 @@ error) belong to the pool, because the next replica starts under them.
 
 `drain` is never used before LOADING, although the table would allow it for STANDBY: a replica
 without a model has nothing to finish and is released at once (`ReplicaLifecycle.drain`). So is a
-build in any state. DRAINING
-can be left in two ways. `not idle`, back to READY, is the only step backwards; the plans for the
-device are then made anew. A replica that may refuse and then receives an unconditional drain takes
-no step: its state stays DRAINING, and `if_idle` becomes False.
+build in any state, and a server whose engine sleeps or wakes. DRAINING can be left in two ways.
+`not idle`, back to READY, is the only step backwards, also from PARKING; the plans for the device
+are then made anew. A replica that may refuse and then receives an unconditional drain takes no
+step: its state stays DRAINING, and `if_idle` becomes False.
 
 A busy server is drained *softly* for another pool, the `claimant` (`ReplicaLifecycle.quiesce`): it
 takes no new exchanges and finishes the open ones. It is still listed, because gateways keep their
@@ -63,7 +69,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Literal
+from typing import Final, Literal
 
 from pool_manager.core.health.liveness import Cause, Hang, Watch
 from pool_manager.core.starts import Probing
@@ -101,6 +107,15 @@ RELEASE_RETRY_S = 5.0
 QUIET_S = 5.0
 """A server that is replaced ends once nothing has moved on it for this long."""
 
+PARK_S: Final = 86_400.0
+"""Default of the longest park."""
+LIMIT_MIN_S: Final = 20.0
+LIMIT_FACTOR: Final = 10.0
+"""A sleep, a wake or a verification may take LIMIT_FACTOR times what it took in the trial, at least
+LIMIT_MIN_S: limits of 1 to 2 s ended a third of the healthy engines of a busy machine."""
+PROOF_S: Final = 20.0
+"""Limit of the proof that a sleeping engine has freed its devices."""
+
 
 class State(StrEnum):
     """The state of a replica."""
@@ -110,6 +125,10 @@ class State(StrEnum):
     LOADING = "loading"
     READY = "ready"
     DRAINING = "draining"
+    PARKING = "parking"
+    PARKED = "parked"
+    UNPARKING = "unparking"
+    VERIFYING = "verifying"
     RELEASING = "releasing"
     STOPPED = "stopped"
 
@@ -122,6 +141,13 @@ class Step(StrEnum):
     LOADED = "loaded"
     DRAINED = "drain"
     NOT_IDLE = "not idle"
+    PARK = "park"
+    PROVED = "proved"
+    UNPARK = "unpark"
+    AWAKE = "awake"
+    VERIFIED = "verified"
+    FOUND_ASLEEP = "found asleep"
+    FOUND_WAKING = "found waking"
     LOST = "lost"
     RELEASED = "released"
 
@@ -135,11 +161,26 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
     },
     State.LOADING: {
         Step.LOADED: State.READY,
+        Step.FOUND_ASLEEP: State.PARKING,
+        Step.FOUND_WAKING: State.UNPARKING,
         Step.DRAINED: State.DRAINING,
         Step.LOST: State.RELEASING,
     },
-    State.READY: {Step.DRAINED: State.DRAINING, Step.LOST: State.RELEASING},
+    State.READY: {
+        Step.PARK: State.PARKING,
+        Step.DRAINED: State.DRAINING,
+        Step.LOST: State.RELEASING,
+    },
     State.DRAINING: {Step.NOT_IDLE: State.READY, Step.LOST: State.RELEASING},
+    State.PARKING: {
+        Step.NOT_IDLE: State.READY,
+        Step.PROVED: State.PARKED,
+        Step.DRAINED: State.DRAINING,
+        Step.LOST: State.RELEASING,
+    },
+    State.PARKED: {Step.UNPARK: State.UNPARKING, Step.LOST: State.RELEASING},
+    State.UNPARKING: {Step.AWAKE: State.VERIFYING, Step.LOST: State.RELEASING},
+    State.VERIFYING: {Step.VERIFIED: State.READY, Step.LOST: State.RELEASING},
     State.RELEASING: {Step.RELEASED: State.STOPPED},
     State.STOPPED: {},
 }
@@ -205,6 +246,33 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkSpec:
+    """What the trial of a revision has measured of a park that woke right."""
+
+    sleep_s: float
+    """Seconds from the engine's call to sleep until its devices were free."""
+    wake_s: float
+    """Seconds of the engine's call to wake."""
+    host_mib: float
+    """MiB of host memory that it takes besides, at the peak of the sleep."""
+    residue_mib: float
+    """MiB that stay in use on the device with the most; charged on each of its devices."""
+    verify_s: float = 0.0
+    """Seconds of the golden sample."""
+    park_s: float = PARK_S
+    """Seconds after which a parked replica is stopped."""
+
+    @property
+    def return_s(self) -> float:
+        """Seconds until a parked replica serves again."""
+        return self.wake_s + self.verify_s
+
+
+UNKNOWN: Final = ParkSpec(0.0, 0.0, 0.0, 0.0)
+"""For the limits of a replica whose revision has lost its profile while it was parked."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSpec:
     """The settings and measurements of one revision that decisions need.
 
@@ -267,6 +335,8 @@ class PoolSpec:
     """Seconds that a trial waits for room before it ends, or takes that of its own function."""
     evicts: bool = False
     """Whether a trial may take the device of another function that is being called."""
+    park: ParkSpec | None = None
+    """What its trial has measured of a park, None if its replicas are never parked."""
 
     @property
     def is_gang(self) -> bool:
@@ -356,6 +426,18 @@ class Replica:
         several, and the one that stands for all where one is shown."""
         return self.devices[0] if self.devices else ""
 
+    resumes: int = 0
+    """Number of Resume commands that it has not answered (NotIdle)."""
+    is_asleep: bool = False
+    """Whether its engine has said that it sleeps, since it was last READY."""
+    has_slept: bool = False
+    """Whether its engine has slept: it may keep the memory of its host that it took."""
+    woken_s: float = 0.0
+    """When its wake was commanded."""
+    successor: str = ""
+    """Id of the replica that was started because the devices of this one, PARKED, stay busy; this
+    one ends once that is READY."""
+
     def is_hung(self, now: float) -> bool:
         """Whether it is being replaced, and nothing has moved on it for QUIET_S."""
         is_leaving = self.state is State.DRAINING and self.condemned is not None
@@ -385,7 +467,7 @@ class Replica:
         """Whether it serves or is to serve, as far as is known: its state is no way out."""
         if self.state is State.DRAINING:
             return self.if_idle or self.is_revoked
-        return self.state is not State.RELEASING
+        return self.state not in (State.PARKED, State.RELEASING)
 
     @property
     def is_expected(self) -> bool:
@@ -427,11 +509,11 @@ class Replica:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it will be gone soon, unless it refuses. False after a failed release, which may
-        keep failing for ever."""
+        """Whether it will be gone or parked soon, unless it refuses. False after a failed
+        release, which may keep failing for ever."""
         is_draining = self.state is State.DRAINING and not self.is_revoked
         is_ending = is_draining or (self.state is State.RELEASING and not self.is_stuck)
-        return is_ending and not self.is_unknown
+        return (is_ending or self.state is State.PARKING) and not self.is_unknown
 
     @property
     def is_stuck(self) -> bool:
@@ -441,7 +523,26 @@ class Replica:
     @property
     def is_coming(self) -> bool:
         """Whether it is known to be on its way to READY."""
-        return self.is_unready and not self.is_unknown
+        is_waking = self.state in (State.UNPARKING, State.VERIFYING)
+        return (self.is_unready or is_waking) and not self.is_unknown
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it is PARKED, and known to be so."""
+        return self.state is State.PARKED and not self.is_unknown
+
+    @property
+    def has_nothing_open(self) -> bool:
+        """Whether its state excludes open calls and a sleep in progress, so that it may be released
+        at once."""
+        if self.state is State.PARKING:
+            return self.is_asleep
+        return self.state not in (State.LOADING, State.READY, State.DRAINING)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it is known to be PARKED or on its way to it."""
+        return self.state in (State.PARKING, State.PARKED) and not self.is_unknown
 
     @property
     def is_unready(self) -> bool:
@@ -487,4 +588,25 @@ def state_limit_s(replica: Replica, spec: PoolSpec) -> float:
         return limit_s + (spec.trial_s if replica.role == "trial" else BUILD_S + EXCESS_S)
     if replica.state is State.DRAINING:
         return drain_limit_s(replica, spec)
+    return park_limit_s(replica, spec.park or UNKNOWN)
+
+
+def limit_s(measured_s: float) -> float:
+    """Return the time limit of what took `measured_s` seconds in the trial."""
+    return max(LIMIT_MIN_S, LIMIT_FACTOR * measured_s)
+
+
+def park_limit_s(replica: Replica, park: ParkSpec) -> float:
+    """Return the same of the states of a park: the golden sample is asked before the sleep, too."""
+    match replica.state:
+        case State.PARKING if replica.is_asleep:
+            return PROOF_S
+        case State.PARKING:
+            return QUIESCE_S + limit_s(park.verify_s) + limit_s(park.sleep_s)
+        case State.PARKED:
+            return park.park_s
+        case State.UNPARKING:
+            return limit_s(park.wake_s)
+        case State.VERIFYING:
+            return limit_s(park.verify_s)
     return inf

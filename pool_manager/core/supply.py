@@ -10,6 +10,7 @@ from pool_manager.core.cluster import Cluster, StandbyPlace
 from pool_manager.core.commands import Command, EndTrial, EndWarm, Launch, Note, WarmOutcome
 from pool_manager.core.eviction import GIVEN_UP, Evictor
 from pool_manager.core.ledger import Need
+from pool_manager.core.park.parks import Parks
 from pool_manager.core.placement import (
     EvictionPlan,
     devices_by_preference,
@@ -193,12 +194,17 @@ class Supply:
     """Brings one pool at a time to its wanted number of replicas. `new_id` returns unused ids."""
 
     def __init__(
-        self, cluster: Cluster, replicas: ReplicaLifecycle, new_id: Callable[[], str]
+        self,
+        cluster: Cluster,
+        replicas: ReplicaLifecycle,
+        parks: Parks,
+        new_id: Callable[[], str],
     ) -> None:
         self._cluster = cluster
         self._replicas = replicas
+        self._parks = parks
         self._new_id = new_id
-        self.evictor = Evictor(cluster, replicas)
+        self.evictor = Evictor(cluster, replicas, parks)
         self._builds = Builds(cluster, replicas, self.evictor, new_id)
         self._standbys = Standbys(cluster, replicas, self._builds, new_id)
         self.slots = Slots(cluster, replicas, self.evictor)
@@ -217,6 +223,8 @@ class Supply:
         if pool.spec.role == "build":
             self._builds.settle(pool, now, commands)
             return
+        if self._cluster.parked:
+            self._parks.settle(pool, now, commands)
         load = self._cluster.demand.load(pool.key)
         self._update_wanted(pool, load, now, commands)
         waits = self.slots.settle(pool, load, now, commands)
@@ -246,13 +254,14 @@ class Supply:
             self._end_warm(pool, "failed", why, commands)
         for replica in list(pool.replicas.values()):
             # A draining replica that might have served again may no longer do so.
-            if replica.is_listed or replica.is_coming:
+            if replica.is_listed or replica.is_coming or replica.is_resting:
                 self._replicas.drain(replica, None, why, now, commands)
 
     def sleep(self, pool: Pool, now: float, commands: list[Command], *, force: bool) -> None:
         """Drain the idle replicas above `min` now; each may refuse if it has just been used. With
         `force` they may not, and those with calls in flight drain as well. So do those that start,
-        unless a deploy or an operator waits for one and there is no `force`."""
+        unless a deploy or an operator waits for one and there is no `force`. Parked ones end with
+        `force` alone."""
         load = self._cluster.demand.load(pool.key)
         if load.busy and not force:
             return
@@ -261,8 +270,22 @@ class Supply:
             # An adopted replica may be serving although it has not connected yet.
             is_new = replica.is_coming and not replica.adopted
             is_start = is_new and (pool.warming is None or force)
-            if (replica.is_ready or is_start) and pool.staying() > pool.spec.min:
+            is_able = (replica.is_ready or is_start) and pool.staying() > pool.spec.min
+            if is_able or (force and replica.is_parked):
                 self._replicas.drain(replica, if_idle_s, text, now, commands)
+
+    def park(self, pool: Pool, now: float, commands: list[Command]) -> None:
+        """Park the idle replicas above `min` now, as an operator asks for; each may refuse if it
+        has just been used. Those that cannot be parked stay."""
+        is_busy = self._cluster.demand.is_busy(pool.key)
+        for replica in [one for one in pool.replicas.values() if one.is_ready]:
+            why = "it is called" if is_busy else "its revision has no park"
+            if pool.staying() <= pool.spec.min:
+                why = "the min of its function keeps it"
+            elif pool.spec.park is not None and not is_busy:
+                self._parks.rest(replica, JUST_USED_S, "asked for", now, commands, may_wait=False)
+                continue
+            commands.append(Note(pool.key, f"{replica.id} is not parked: {why}"))
 
     def _update_wanted(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:
         spec = pool.spec
@@ -285,7 +308,8 @@ class Supply:
         (1) Nothing may be started: no host can take it or a back-off lasts. The pool's reservation
             is released, so that another pool can use the device in the meantime.
         (2) A device has room, or as many as are needed, and the function is below its `max`: start
-            there.
+            there. A parked replica wakes instead, on its own devices (`_way`); what follows makes
+            room there.
         (3) The end of builds alone makes room: end them, whatever else leaves for the pool.
         (4) A server of the pool does not answer any more: end it, and wait for its place.
         (5) Victims of the pool's reservation are still leaving: wait for them. If they finish long
@@ -311,11 +335,11 @@ class Supply:
             evictor.block(pool, obstacle, commands)
             evictor.wake_at(max(pool.retry_at_s, now), now)
             return False
-        need, ledger = self._cluster.need(pool), self._cluster.ledger
+        need, parked = self._way(pool, now)
         others, is_full = evictor.other_revisions(pool)
-        devices = () if is_full else find_devices(need, ledger, evictor.reusable_standbys(pool))
+        devices = () if is_full else self._free(pool, need)
         if devices:  # (2)
-            self._start(pool, devices, now, commands)
+            self._start(pool, devices, parked, now, commands)
             return True
         among = others if is_full else None
         if (
@@ -342,6 +366,34 @@ class Supply:
         else:  # (11)
             self._block(pool, need, commands, is_full=is_full)
         return False
+
+    def _way(self, pool: Pool, now: float) -> tuple[Need, Replica | None]:
+        """Return what a pool needs, and its parked replica that is to wake, None if another one is
+        to start.
+
+        (1) The one whose devices are free soonest.
+        (2) That takes longer than a start, and another one can be started elsewhere, beside idle
+            victims at most.
+        """
+        start = self._cluster.need(pool)
+        if not self._cluster.parked:
+            return start, None
+        evictor = self.evictor
+        there = [one for one in pool.replicas.values() if one.is_parked]
+        if not there:
+            return start, None
+        free_s = {one.id: evictor.until_free_s(one, now) for one in there}
+        parked = min(there, key=lambda one: (free_s[one.id], one.id))  # (1)
+        need = self._cluster.wake_need(pool, parked)
+        is_late = free_s[parked.id] > pool.start_s and not self._free(pool, need)
+        idle = evictor.candidates.idle
+        if is_late and (self._free(pool, start) or evictor.plan(pool, start, idle, None, now)):
+            return start, None  # (2)
+        return need, parked
+
+    def _free(self, pool: Pool, need: Need) -> tuple[str, ...]:
+        """Return the best devices that have room for a need now, none if there are too few."""
+        return find_devices(need, self._cluster.ledger, self.evictor.reusable(pool, need))
 
     def _plan_turn(
         self, pool: Pool, need: Need, among: list[Replica] | None, now: float
@@ -404,13 +456,21 @@ class Supply:
         return ""
 
     def _start(
-        self, pool: Pool, devices: tuple[str, ...], now: float, commands: list[Command]
+        self,
+        pool: Pool,
+        devices: tuple[str, ...],
+        parked: Replica | None,
+        now: float,
+        commands: list[Command],
     ) -> None:
-        """Start a replica: assign a standby, a waiting one before a starting one, or launch a new
-        process if there is none."""
+        """Wake a parked replica if there is one to wake; else start one: assign a standby, a
+        waiting one before a starting one, or launch a new process if there is none."""
         phases = _phases(pool, now)
         pool.unloading = ""
         self.evictor.unblock(pool)
+        if parked is not None:
+            self._parks.wake(parked, phases, now, commands)
+            return
         is_able = pool.spec.uses_standbys
         replica = self._cluster.next_standby(devices[0]) if is_able else None
         if replica is not None:
@@ -424,6 +484,7 @@ class Supply:
             replica = Replica(id, pool.key, devices, role, now, phases=phases, host=host)
             self._replicas.add(replica, now)
             commands.append(Launch(id, pool.key, replica.devices, role, phases, host))
+            self._parks.pass_over(pool, id)
         replica.waiting_since_s = pool.waiting_since_s
         replica.last_used_s = now
         text = f"{how} {replica.id} on {place_of(devices)}: {pool.wanted_reason}"
@@ -442,8 +503,11 @@ class Supply:
                 return
             if is_idle and pool.idle_s(replica, now) >= pool.keep_s:
                 idle = f"idle for {pool.idle_s(replica, now):.0f} s"
-                text = pool.unloading or idle
-                self._replicas.drain(replica, pool.keep_s, text, now, commands)
+                text, keep_s = pool.unloading or idle, pool.keep_s
+                if pool.unloading or not self._parks.rest(
+                    replica, keep_s, text, now, commands, may_wait=True
+                ):
+                    self._replicas.drain(replica, keep_s, text, now, commands)
             elif self._serving(pool) > max(1, pool.wanted):
                 self._replicas.drain(replica, None, pool.wanted_reason, now, commands)
 

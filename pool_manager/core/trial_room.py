@@ -110,7 +110,7 @@ def _listed(cluster: Cluster, need: Need, told: Callable[[Replica], str]) -> str
     texts = []
     # Of a need for whole devices, those with replicas are meant, too.
     for device in devices_by_preference(replace(need, takes_rest=True), cluster.ledger):
-        there = [one for one in cluster.on(device) if one.role != "standby"]
+        there = [one for one in cluster.on(device) if one.role != "standby" and not one.is_parked]
         if there and cluster.ledger.fits_kind(device, need):
             texts.append(f"{device} is held by {' and '.join(map(told, there))}")
     more = len(texts) - HOLDERS_MAX

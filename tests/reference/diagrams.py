@@ -1,6 +1,8 @@
-"""docs/images/*.svg: the life of a replica, the parts of a server, a cold call, other hosts."""
+"""docs/images/*.svg: the life and park of a replica, the parts of a server, a cold call, hosts."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from pool_manager.core.state import TRANSITIONS, State, Step
 from runtime_image.contract.control import PHASES
@@ -28,13 +30,40 @@ LABELS: dict[tuple[State, Step], Point] = {
     (State.RELEASING, Step.RELEASED): (615, 324),
 }
 """Base lines of the steps' names. `lost` has one name for all states."""
+PARKS: dict[State, Point] = {
+    State.LOADING: (50, 80),
+    State.READY: (50, 200),
+    State.PARKING: (290, 200),
+    State.PARKED: (530, 200),
+    State.UNPARKING: (530, 320),
+    State.VERIFYING: (290, 320),
+    State.DRAINING: (530, 80),
+}
+"""The states of a park, with those that lead to it and out of it."""
+PARK_ROUTES: dict[tuple[State, Step], tuple[list[Point], Point]] = {
+    (State.LOADING, Step.FOUND_ASLEEP): ([(180, 102), (325, 102), (325, 200)], (252, 94)),
+    (State.LOADING, Step.FOUND_WAKING): (
+        [(75, 124), (75, 170), (20, 170), (20, 390), (595, 390), (595, 364)],
+        (252, 382),
+    ),
+    (State.READY, Step.PARK): ([(180, 212), (290, 212)], (235, 206)),
+    (State.PARKING, Step.NOT_IDLE): ([(290, 234), (180, 234)], (235, 250)),
+    (State.PARKING, Step.PROVED): ([(420, 222), (530, 222)], (475, 214)),
+    (State.PARKING, Step.DRAINED): ([(385, 200), (385, 102), (530, 102)], (460, 94)),
+    (State.PARKED, Step.UNPARK): ([(595, 244), (595, 320)], (630, 286)),
+    (State.UNPARKING, Step.AWAKE): ([(530, 342), (420, 342)], (475, 334)),
+    (State.VERIFYING, Step.VERIFIED): ([(290, 342), (115, 342), (115, 244)], (200, 334)),
+}
+"""The lines of its steps, and the base lines of their names."""
 
 
 def replica_life() -> str:
     """The table of a replica's states. Raises ValueError where a step has no place."""
-    drawing = Drawing(860, 380, "Life of a replica", _table())
-    for state, steps in TRANSITIONS.items():
-        for step, after in steps.items():
+    drawing = Drawing(860, 380, "Life of a replica", _table(TRANSITIONS))
+    for state in PLACES:
+        for step, after in TRANSITIONS[state].items():
+            if after not in PLACES or (state, step) in PARK_ROUTES:
+                continue  # `replica_park` shows it
             drawing.line(_route(state, step, after), arrow=_has_tip(state, step))
             if step is not Step.LOST:
                 drawing.text(LABELS[state, step], step.value, kind="small")
@@ -49,8 +78,31 @@ def replica_life() -> str:
     return drawing.source()
 
 
-def _table() -> str:
-    steps = [(a, step, b) for a, rows in TRANSITIONS.items() for step, b in rows.items()]
+def replica_park() -> str:
+    """The states of a park. Raises KeyError where a step has no place."""
+    states = (State.PARKING, State.PARKED, State.UNPARKING, State.VERIFYING)
+    rows = {
+        state: {
+            step: after
+            for step, after in TRANSITIONS[state].items()
+            if step is not Step.LOST and (state in states or after in states)
+        }
+        for state in PARKS
+    }
+    drawing = Drawing(740, 430, "Park of a replica", _table(rows))
+    for state, steps in rows.items():
+        for step in steps:
+            points, label = PARK_ROUTES[state, step]
+            drawing.line(points)
+            drawing.text(label, step.value, kind="small")
+    for state, place in PARKS.items():
+        drawing.box(place, STATE_SIZE, state.value, kind="main" if state is State.READY else "box")
+    drawing.text((370, 30), "lost: from each of them to releasing", kind="small")
+    return drawing.source()
+
+
+def _table(rows: Mapping[State, Mapping[Step, State]]) -> str:
+    steps = [(a, step, b) for a, there in rows.items() for step, b in there.items()]
     return "; ".join(f"{a.value} to {b.value}: {step.value}" for a, step, b in steps)
 
 
@@ -212,6 +264,7 @@ def cold_call() -> str:
 
 PICTURES = {
     "replica-life": replica_life,
+    "replica-park": replica_park,
     "overview": overview,
     "cold-call": cold_call,
     "hosts": hosts,

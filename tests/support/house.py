@@ -6,6 +6,7 @@ from pool_manager.core import events
 from pool_manager.core.cluster import Cluster
 from pool_manager.core.commands import Command, Note
 from pool_manager.core.contacts import Contacts
+from pool_manager.core.park.parks import Parks
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Device, PoolSpec, Replica, Role, State
 
@@ -23,7 +24,7 @@ class House:
         self.pool = self.cluster.define(PoolSpec(KEY, role=role))
         self.pools = self.cluster.pools
         self.replicas = ReplicaLifecycle(self.cluster)
-        self.contacts = Contacts(self.cluster, self.replicas)
+        self.contacts = Contacts(self.cluster, self.replicas, Parks(self.cluster, self.replicas))
         self.replica = Replica("r1", KEY, ("d0",), role, self.now, state)
         if not is_empty:
             self.replicas.add(self.replica, self.now)

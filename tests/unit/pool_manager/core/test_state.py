@@ -67,18 +67,19 @@ def test_what_gateways_may_send_to(state: State, if_idle: bool) -> None:
     replica = Replica("r1", "default/a@1", ("d0",), "serve", 0.0, state, if_idle=if_idle)
 
     assert replica.can_serve is (state == "ready" or (state == "draining" and if_idle))
-    assert replica.is_coming is (state in {"starting", "standby", "loading"})
+    coming = {"starting", "standby", "loading", "unparking", "verifying"}
+    assert replica.is_coming is (state in coming)
 
 
 @pytest.mark.parametrize("state", State)
 def test_what_goes_will_be_gone_soon(state: State) -> None:
     """Draining and releasing replicas are leaving; one whose release failed is not."""
     replica = Replica("r1", "default/a@1", ("d0",), "serve", 0.0, state)
-    assert replica.is_leaving is (state in {"draining", "releasing"})
+    assert replica.is_leaving is (state in {"draining", "parking", "releasing"})
 
     replica.deadline_s = 100.0
 
-    assert replica.is_leaving is (state == "draining")
+    assert replica.is_leaving is (state in {"draining", "parking"})
 
 
 def test_a_device_without_a_bank_is_its_own() -> None:
