@@ -68,9 +68,12 @@ class GoldenAsks:
         done(found)
 
 
-def asked(sample: GoldenSample, server: Server, folder: Path, *, waits: bool) -> Sampled:
-    """Ask a golden sample, and compare the answer. Blocks, at most twice the sample's limit. Text
-    is wrong if it is another one twice: of two words that are as likely, either may come."""
+def asked(
+    sample: GoldenSample, server: Server, folder: Path, *, waits: bool, limit_s: float = 0.0
+) -> Sampled:
+    """Ask a golden sample, and compare the answer. Blocks, at most twice the sample's limit, or
+    `limit_s` if that is longer. Text is wrong if it is another one twice: of two words that are as
+    likely, either may come."""
     # Their imports take as long as a start.
     from runtime_image.server.asking import SampleError, ask
     from runtime_image.server.golden.rules import differs
@@ -78,7 +81,8 @@ def asked(sample: GoldenSample, server: Server, folder: Path, *, waits: bool) ->
     reason, ms = "", 0.0
     for _ in range(2 if sample.rule is GoldenRule.TEXT else 1):
         try:
-            answer, ms = ask(sample.request, server, folder, sample.limit_s)
+            most_s = max(limit_s, sample.limit_s)
+            answer, ms = ask(sample.request, server, folder, most_s)
         except SampleError as error:
             verdict = SampleVerdict.NONE if waits else SampleVerdict.NO_ANSWER
             return outcome(verdict, f"{error}{', behind a busy slot' if waits else ''}")

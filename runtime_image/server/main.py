@@ -16,6 +16,14 @@ from runtime_image.contract.control import PROBED_S, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.health import Health
 from runtime_image.contract.link import Flag, Kind
+from runtime_image.contract.parks import (
+    IDLE_LEAST,
+    Life,
+    LifeCommand,
+    LifeState,
+    life_of,
+    limit_s,
+)
 from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
@@ -28,6 +36,7 @@ from runtime_image.server import process_tree
 from runtime_image.server.golden_asks import GoldenAsks, outcome
 from runtime_image.server.health import HealthMonitor
 from runtime_image.server.links import Links
+from runtime_image.server.parking import Engine, Parking
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart
 
@@ -38,6 +47,11 @@ FAILED_S: Final = 5.0
 """Seconds that a sidecar whose server did not start waits for its release, so that the manager
 reads LOAD_FAILED before it sees the exit."""
 REASON_MAX: Final = 4000
+_LIFE_COMMANDS: Final = {
+    Kind.PARK: LifeCommand.PARK,
+    Kind.UNPARK: LifeCommand.UNPARK,
+    Kind.VERIFY: LifeCommand.VERIFY,
+}
 
 
 def main(run_dir: str, first_line_s: float) -> int:
@@ -84,7 +98,11 @@ class Sidecar:
         self._is_asked = False
         """Whether the manager knows HEALTH."""
         self._golden: GoldenAsks | None = None
-        self._dial = 0
+        self._parking: Parking | None = None
+        self._park_limit_s = 0.0
+        self._dial = self._life_dial = 0
+        """Number of the connection to the manager, and of that which has told the last command of
+        a park."""
         self._loaded: Loaded | None = None
         self._peak_mib = 0.0
         self._is_ending = self._is_staying = False
@@ -132,6 +150,8 @@ class Sidecar:
         loaded = self._loaded
         if loaded is not None and self._health is not None:
             loaded = self._health.recalled(loaded)
+        if loaded is not None and self._parking is not None:
+            loaded = {**loaded, "life": self._parking.state}
         return hello_of(self._record, self._phases, loaded, dial)
 
     # The manager
@@ -147,6 +167,8 @@ class Sidecar:
             self._drain(frame)
         elif frame.kind is Kind.SAMPLE:
             self._sample()
+        elif frame.kind in _LIFE_COMMANDS:
+            self._change_life(_LIFE_COMMANDS[frame.kind], frame)
         elif frame.kind is Kind.LEARNT and self._health is not None:
             self._health.keep_learnt(frame)
         elif frame.kind not in (Kind.WELCOME, Kind.BATCHING_OFF):
@@ -172,10 +194,72 @@ class Sidecar:
             if dial == self._dial and not self._is_ending:
                 self._manager.send(pack(Kind.SAMPLED, body=json.dumps(found).encode()))
 
+        is_awake = self._parking is None or self._parking.state is LifeState.READY
         if self._golden is None or self._links is None:
             done(outcome(SampleVerdict.NONE, "it does not serve"))
+        elif not is_awake:
+            done(outcome(SampleVerdict.NONE, "it is parked"))
         else:
             self._golden.begin(done, waits=self._links.has_one_busy_slot)
+
+    # Parks
+
+    def _change_life(self, command: LifeCommand, frame: Frame) -> None:
+        """Handle PARK, UNPARK and VERIFY. Raises LinkError for a limit that is none."""
+        try:
+            most_s = limit_s(frame.aux)
+        except ValueError as error:
+            raise LinkError(f"malformed {frame.kind.name}: {error}") from error
+        self._life_dial = self._dial
+        if self._parking is None or self._links is None:
+            self._tell_life(life_of(command, "it cannot be parked", 0.0))
+        elif command is LifeCommand.UNPARK:
+            self._parking.unpark(most_s)
+        elif command is LifeCommand.VERIFY:
+            self._parking.verify(most_s)
+        elif self._parking.state is not LifeState.READY:
+            self._parking.park(most_s)
+        else:
+            if len(frame.body) != IDLE_LEAST.size:
+                raise LinkError(f"malformed PARK: a body of {len(frame.body)} bytes")
+            self._park_limit_s = most_s
+            self._links.park(IDLE_LEAST.unpack(frame.body)[0])
+
+    def _on_quiet(self) -> None:
+        """Park the server, on which nothing is open, unless the manager has become another one
+        meanwhile, which has not asked."""
+        assert self._links is not None
+        assert self._parking is not None
+        if self._life_dial == self._dial:
+            self._parking.park(self._park_limit_s)
+        else:
+            self._links.serve()
+
+    def _wake(self) -> None:
+        if self._links is not None and self._health is not None:
+            self._health.resume()
+            self._links.serve()
+
+    def _rest(self) -> None:
+        if self._health is not None:
+            self._health.rest()
+
+    def _tell_life(self, life: Life) -> None:
+        if self._life_dial == self._dial and not self._is_ending:
+            # Optional, as PROBED.
+            body = json.dumps(life).encode()
+            self._manager.send(pack(Kind.LIFE, flags=Flag.OPTIONAL, body=body))
+
+    def _parking_of(self, spec: ServerSpec, start: ServerStart, files: Path) -> Parking | None:
+        """Return what parks the server, None if it cannot be parked."""
+        if spec.park is None or spec.golden is None:
+            return None
+        engine = Engine(spec.park, start.server, files, spec.golden)
+        made = Parking(self._loop, engine, rest=self._rest, serve=self._wake, tell=self._tell_life)
+        if why_not := made.why_not():
+            note(f"the server is not parked: {why_not}")
+            return None
+        return made
 
     def _bind(self, frame: Frame) -> None:
         """Start the server. A second BIND, of a manager that connected meanwhile, is ignored."""
@@ -297,6 +381,7 @@ class Sidecar:
                 not_idle=lambda ms: self._manager.send(pack(Kind.NOT_IDLE, aux=ms)),
                 stop=partial(self._end, 0),
                 suspect=self._suspect,
+                parked=self._on_quiet,
                 greeting=self._record.greeting,
                 guard=self._guard,
             )
@@ -309,6 +394,9 @@ class Sidecar:
                 processes=None if self._spec.is_apart else self._processes.running,
                 tell=self._tell_health,
             )
+            self._parking = self._parking_of(self._spec, self._start, files)
+            if self._parking is not None:
+                loaded["life"] = self._parking.state
         self._loaded = loaded
         self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
 

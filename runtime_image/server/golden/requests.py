@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from runtime_image.contract.samples import GoldenPlan, GoldenRule, SampleRequest
@@ -15,6 +16,12 @@ PROMPT: Final = (
 )
 """About 64 tokens. Every token of it is compared: a part of a cache that belongs to another prompt
 changes those behind it."""
+LONG_PROMPT: Final = " ".join(
+    f"Boat {number} has {number + 2} lamps, {3 * number + 1} nets and a list of {7 * number} names."
+    for number in range(1, 13)
+)
+"""About 250 tokens. Servers share caches of prefixes in blocks of 16 to 128 tokens, and of a prompt
+only whole blocks."""
 LOGPROB_TOKENS: Final = 4
 TEXT_TOKENS: Final = 8
 ALTERNATIVES: Final = 5
@@ -60,6 +67,27 @@ def candidates(plan: GoldenPlan) -> Iterator[Candidate]:
     text, more = frozenset({GoldenRule.TEXT}), {"max_tokens": TEXT_TOKENS}
     yield Candidate(_post(plan, "/chat/completions", {**chat, **more}), text)
     yield Candidate(_post(plan, "/completions", {**completion, **more}), text)
+
+
+def prefix_request(request: SampleRequest) -> SampleRequest | None:
+    """Return the request that shows a stale cache of prefixes, by a golden sample's request: with
+    a prompt of several blocks, and without log probabilities of the prompt, for which vLLM leaves
+    the cache out. None if the golden sample is not one of `candidates` with generated tokens."""
+    try:
+        body = json.loads(request.body)
+    except ValueError:
+        return None
+    if not isinstance(body, dict):
+        return None
+    if body.get("prompt") == PROMPT:
+        body["prompt"] = LONG_PROMPT
+    elif body.get("messages") == [{"role": "user", "content": PROMPT}]:
+        body["messages"] = [{"role": "user", "content": LONG_PROMPT}]
+    else:
+        return None
+    for name in ("echo", "prompt_logprobs"):
+        body.pop(name, None)
+    return replace(request, body=json.dumps(body))
 
 
 def _post(plan: GoldenPlan, path: str, body: dict[str, Any]) -> SampleRequest:
