@@ -42,17 +42,18 @@ class GoldenAsks:
         self._sample = sample
         self._server = server
         self._folder = folder
-        self._is_asking = False
+        self.is_asking = False
+        """Whether the sample is being asked."""
 
     def begin(self, done: Callable[[Sampled], None], *, waits: bool) -> None:
         """Ask once; `done` is called in the loop's thread. `waits`: the server has one slot, which
         is taken, so that no answer in time says nothing."""
         if self._sample is None:
             done(outcome(SampleVerdict.NONE, "it has no golden sample"))
-        elif self._is_asking:
+        elif self.is_asking:
             done(outcome(SampleVerdict.NONE, "its golden sample is being asked"))
         else:
-            self._is_asking = True
+            self.is_asking = True
             work = partial(self._work, self._sample, done, waits=waits)
             threading.Thread(target=work, name="golden sample", daemon=True).start()
 
@@ -64,7 +65,7 @@ class GoldenAsks:
         self._loop.post(partial(self._over, found, done))
 
     def _over(self, found: Sampled, done: Callable[[Sampled], None]) -> None:
-        self._is_asking = False
+        self.is_asking = False
         done(found)
 
 

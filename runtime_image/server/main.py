@@ -16,14 +16,7 @@ from runtime_image.contract.control import PROBED_S, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.health import Health
 from runtime_image.contract.link import Flag, Kind
-from runtime_image.contract.parks import (
-    IDLE_LEAST,
-    Life,
-    LifeCommand,
-    LifeState,
-    life_of,
-    limit_s,
-)
+from runtime_image.contract.parks import Life, LifeState, life_of
 from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
@@ -36,7 +29,7 @@ from runtime_image.server import process_tree
 from runtime_image.server.golden_asks import GoldenAsks, outcome
 from runtime_image.server.health import HealthMonitor
 from runtime_image.server.links import Links
-from runtime_image.server.parking import Engine, Parking
+from runtime_image.server.parking import COMMANDS, Engine, Parking
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart
 
@@ -47,11 +40,6 @@ FAILED_S: Final = 5.0
 """Seconds that a sidecar whose server did not start waits for its release, so that the manager
 reads LOAD_FAILED before it sees the exit."""
 REASON_MAX: Final = 4000
-_LIFE_COMMANDS: Final = {
-    Kind.PARK: LifeCommand.PARK,
-    Kind.UNPARK: LifeCommand.UNPARK,
-    Kind.VERIFY: LifeCommand.VERIFY,
-}
 
 
 def main(run_dir: str, first_line_s: float) -> int:
@@ -99,15 +87,11 @@ class Sidecar:
         """Whether the manager knows HEALTH."""
         self._golden: GoldenAsks | None = None
         self._parking: Parking | None = None
-        self._park_limit_s = 0.0
-        self._dial = self._life_dial = 0
-        """Number of the connection to the manager, and of that which has told the last command of
-        a park."""
+        self._dial = 0
         self._loaded: Loaded | None = None
-        self._peak_mib = 0.0
+        self._peak_mib = self._began_s = 0.0
         self._is_ending = self._is_staying = False
         self._exit_code = 0
-        self._began_s = 0.0
         self._greeted_s = time.monotonic()
         self._phases = {**self._record.phases, "import": (self._greeted_s - first_line_s) * 1e3}
         if not self._record.data:  # else another machine's clock
@@ -167,8 +151,8 @@ class Sidecar:
             self._drain(frame)
         elif frame.kind is Kind.SAMPLE:
             self._sample()
-        elif frame.kind in _LIFE_COMMANDS:
-            self._change_life(_LIFE_COMMANDS[frame.kind], frame)
+        elif frame.kind in COMMANDS:
+            self._change_life(frame)
         elif frame.kind is Kind.LEARNT and self._health is not None:
             self._health.keep_learnt(frame)
         elif frame.kind not in (Kind.WELCOME, Kind.BATCHING_OFF):
@@ -204,62 +188,37 @@ class Sidecar:
 
     # Parks
 
-    def _change_life(self, command: LifeCommand, frame: Frame) -> None:
-        """Handle PARK, UNPARK and VERIFY. Raises LinkError for a limit that is none."""
-        try:
-            most_s = limit_s(frame.aux)
-        except ValueError as error:
-            raise LinkError(f"malformed {frame.kind.name}: {error}") from error
-        self._life_dial = self._dial
-        if self._parking is None or self._links is None:
-            self._tell_life(life_of(command, "it cannot be parked", 0.0))
-        elif command is LifeCommand.UNPARK:
-            self._parking.unpark(most_s)
-        elif command is LifeCommand.VERIFY:
-            self._parking.verify(most_s)
-        elif self._parking.state is not LifeState.READY:
-            self._parking.park(most_s)
+    def _change_life(self, frame: Frame) -> None:
+        """Handle PARK, UNPARK and VERIFY."""
+        if self._parking is not None:
+            self._parking.handle(frame, self._dial)
         else:
-            if len(frame.body) != IDLE_LEAST.size:
-                raise LinkError(f"malformed PARK: a body of {len(frame.body)} bytes")
-            self._park_limit_s = most_s
-            self._links.park(IDLE_LEAST.unpack(frame.body)[0])
+            self._tell_life(life_of(COMMANDS[frame.kind], "it cannot be parked", 0.0), self._dial)
 
-    def _on_quiet(self) -> None:
-        """Park the server, on which nothing is open, unless the manager has become another one
-        meanwhile, which has not asked."""
-        assert self._links is not None
-        assert self._parking is not None
-        if self._life_dial == self._dial:
-            self._parking.park(self._park_limit_s)
-        else:
-            self._links.serve()
-
-    def _wake(self) -> None:
-        if self._links is not None and self._health is not None:
-            self._health.resume()
-            self._links.serve()
-
-    def _rest(self) -> None:
-        if self._health is not None:
-            self._health.rest()
-
-    def _tell_life(self, life: Life) -> None:
-        if self._life_dial == self._dial and not self._is_ending:
+    def _tell_life(self, life: Life, dial: int) -> None:
+        """Send what became of a command, unless the manager has become another one meanwhile, which
+        has not told it."""
+        if dial == self._dial and not self._is_ending:
             # Optional, as PROBED.
             body = json.dumps(life).encode()
             self._manager.send(pack(Kind.LIFE, flags=Flag.OPTIONAL, body=body))
 
-    def _parking_of(self, spec: ServerSpec, start: ServerStart, files: Path) -> Parking | None:
-        """Return what parks the server, None if it cannot be parked."""
-        if spec.park is None or spec.golden is None:
-            return None
-        engine = Engine(spec.park, start.server, files, spec.golden)
-        made = Parking(self._loop, engine, rest=self._rest, serve=self._wake, tell=self._tell_life)
-        if why_not := made.why_not():
+    def _on_quiet(self) -> None:
+        """Park the server, unless its golden sample is being asked: a sleep would cut that off."""
+        assert self._links is not None
+        assert self._parking is not None
+        if self._golden is not None and self._golden.is_asking:
+            self._links.serve()
+            self._manager.send(pack(Kind.NOT_IDLE))
+        else:
+            self._parking.on_quiet(self._dial)
+
+    def _parking_of(self, engine: Engine, links: Links, health: HealthMonitor) -> Parking | None:
+        """Return what parks the server, None where nothing may."""
+        if why_not := engine.why_not:
             note(f"the server is not parked: {why_not}")
             return None
-        return made
+        return Parking(self._loop, engine, links, health, self._tell_life)
 
     def _bind(self, frame: Frame) -> None:
         """Start the server. A second BIND, of a manager that connected meanwhile, is ignored."""
@@ -394,7 +353,9 @@ class Sidecar:
                 processes=None if self._spec.is_apart else self._processes.running,
                 tell=self._tell_health,
             )
-            self._parking = self._parking_of(self._spec, self._start, files)
+            if self._spec.park is not None and self._spec.golden is not None:
+                engine = Engine(self._spec.park, self._start.server, files, self._spec.golden)
+                self._parking = self._parking_of(engine, self._links, self._health)
             if self._parking is not None:
                 loaded["life"] = self._parking.state
         self._loaded = loaded
