@@ -14,10 +14,13 @@ from enum import StrEnum
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypedDict
 
-from runtime_image.contract.samples import REASON_MAX, SampleRequest
+from runtime_image.contract.samples import REASON_MAX, SampleRequest, finite
 
 LIMIT_MAX_MS: Final = 3_600_000
 """Max milliseconds that a manager gives an engine for one call."""
+TOOK_MAX_MS: Final = 4 * LIMIT_MAX_MS
+"""Max milliseconds that a command takes: an engine's call and its last check, or two samples whose
+text is asked twice."""
 IDLE_LEAST: Final = Struct("<I")
 """Body of a PARK frame: the milliseconds since the last exchange that there must be at least."""
 IS_SLEEPING: Final = "is_sleeping"
@@ -101,13 +104,17 @@ class LifeAnswer(NamedTuple):
 def life_of(command: LifeCommand, problem: str, took_ms: float) -> Life:
     """Return the body of LIFE for a command that was carried out, or has failed."""
     state = DURING[command] if problem else AFTER[command]
-    return {"life": state, "problem": problem[:REASON_MAX], "took_ms": round(took_ms, 3)}
+    return {
+        "life": state,
+        "problem": problem[:REASON_MAX],
+        "took_ms": round(min(took_ms, TOOK_MAX_MS), 3),
+    }
 
 
 def life_from(data: Mapping[str, Any]) -> LifeAnswer:
     """Read the body of LIFE. A sidecar may be a stranger: raises ValueError for a life, a problem
     or a time that `life_of` does not write."""
-    life, problem, took_ms = data.get("life"), data.get("problem"), data.get("took_ms")
+    life, problem, took_ms = data.get("life"), data.get("problem"), finite(data.get("took_ms"))
     if not isinstance(problem, str) or len(problem) > REASON_MAX:
         raise ValueError(f"problem: expected text of at most {REASON_MAX} characters")
     states = DURING if problem else AFTER
@@ -115,8 +122,8 @@ def life_from(data: Mapping[str, Any]) -> LifeAnswer:
     if command is None:
         expected = " or ".join(states.values())
         raise ValueError(f"life: expected {expected}, got {str(life)[:40]!r}")
-    if type(took_ms) not in (int, float) or not 0 <= took_ms <= 2 * LIMIT_MAX_MS:
-        raise ValueError(f"took_ms: expected milliseconds, got {str(took_ms)[:40]!r}")
+    if not 0 <= took_ms <= TOOK_MAX_MS:
+        raise ValueError(f"took_ms: expected 0 to {TOOK_MAX_MS} ms, got {took_ms:g}")
     return LifeAnswer(command, problem, took_ms / 1e3)
 
 

@@ -72,7 +72,7 @@ def candidates(plan: GoldenPlan) -> Iterator[Candidate]:
 
 
 def prefix_request(request: SampleRequest) -> SampleRequest | None:
-    """Return the request that shows a stale cache of prefixes, by a golden sample's request: without
+    """Return the request that shows a stale cache of prefixes, by that of a golden sample: without
     log probabilities of the prompt, for which vLLM leaves the cache out, and with a prompt of
     several blocks in place of ours. None if that is the request itself, or it has no prompt."""
     try:
