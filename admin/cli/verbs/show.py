@@ -206,7 +206,7 @@ def _park(park: dict[str, Any]) -> str:
     if not park:
         return ""
     calls = f"{park['sleep']['method']} {park['sleep']['path']}"
-    return f"{park['engine'] or calls}, at most {duration(float(park['park_s']) * 1e3)}"
+    return f"{park['engine'] or calls}, at most {float(park['park_s']):g} s"
 
 
 def _container(server: dict[str, Any]) -> list[tuple[str, str]]:
