@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -14,7 +14,6 @@ from registry.model.parks import (
     ENGINES,
     PARK_S,
     EngineCall,
-    EngineName,
     ParkSettings,
     control_rule,
     lacking,
@@ -35,7 +34,7 @@ Call = Annotated[str, StringConstraints(max_length=CALL_MAX)]
 class ParkTable(Section):
     """Table [park]."""
 
-    engine: EngineName = ""
+    engine: Literal["vllm", "sglang"] | None = None
     """Engine whose calls fngate knows: `vllm` with `--enable-sleep-mode`, or `sglang` with
     `--enable-memory-saver` and `--enable-weights-cpu-backup`. Callers reach none of its control
     calls. With `vllm` the server gets `VLLM_SERVER_DEV_MODE=1`, which opens them."""
@@ -65,7 +64,7 @@ def park_settings(table: ParkTable, server: ServerSettings) -> ServerSettings:
             raise refused(_AT, "engine, or sleep and wake", table.sleep or table.wake or NOTHING)
         check = _check(table.check) if table.check else None
         calls = _call("sleep", table.sleep), _call("wake", table.wake), check
-    return with_park(server, ParkSettings(table.engine, *calls, park_s=table.park_s))
+    return with_park(server, ParkSettings(table.engine or "", *calls, park_s=table.park_s))
 
 
 def with_park(server: ServerSettings, park: ParkSettings) -> ServerSettings:

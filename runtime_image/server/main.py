@@ -29,7 +29,8 @@ from runtime_image.server import process_tree
 from runtime_image.server.golden_asks import GoldenAsks, outcome
 from runtime_image.server.health import HealthMonitor
 from runtime_image.server.links import Links
-from runtime_image.server.parking import COMMANDS, Engine, Parking
+from runtime_image.server.parks.engine import Engine
+from runtime_image.server.parks.parking import COMMANDS, Parking
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart
 

@@ -62,7 +62,7 @@ class Engine:
         self._stale: set[str] = set()
         self._hold(FULL_MIB)
 
-    def sleep(self, level: int) -> int:
+    def put_to_sleep(self, level: int) -> int:
         """POST /sleep. Return a status."""
         self._break("sleep")
         if self.fault == "no-sleep-mode":
@@ -168,7 +168,9 @@ class Handler(BaseHTTPRequestHandler):
         data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         target = urlsplit(self.path)
         if target.path == "/sleep":
-            self._answer(self.engine.sleep(int(parse_qs(target.query).get("level", "1")[0])), {})
+            self._answer(
+                self.engine.put_to_sleep(int(parse_qs(target.query).get("level", "1")[0])), {}
+            )
         elif target.path == "/wake_up":
             self._answer(self.engine.wake(), {})
         elif target.path not in ("/v1/completions", "/v1/chat/completions"):

@@ -108,7 +108,7 @@ def test_a_server_on_a_unix_socket_may_have_a_network() -> None:
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (OWN, {}, "park: expected engine, or sleep and wake, got nothing"),
     (OWN, {"sleep": "POST /s"}, "park: expected engine, or sleep and wake, got 'POST /s'"),
-    (VLLM, {"engine": "llama"}, "park.engine: expected '', 'vllm' or 'sglang', got 'llama'"),
+    (VLLM, {"engine": "llama"}, "park.engine: expected 'vllm' or 'sglang', got 'llama'"),
     (VLLM, {"engine": "vllm", "wake": "POST /w"}, "park.wake: expected no such key beside"),
     (VLLM, {"engine": "vllm", "park_s": 1}, "park.park_s: expected at least 60, got 1"),
     (VLLM, {"engine": "vllm", "level": 2}, "park.level: unknown key"),

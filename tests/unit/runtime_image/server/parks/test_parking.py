@@ -41,7 +41,8 @@ from runtime_image.replica.loop import Loop
 from runtime_image.server.connecting import Server
 from runtime_image.server.golden.requests import LONG_PROMPT, PROMPT, prefix_request
 from runtime_image.server.golden_asks import asked
-from runtime_image.server.parking import Engine, Parking
+from runtime_image.server.parks.engine import Engine
+from runtime_image.server.parks.parking import Parking
 from runtime_image.server.trial import learn_golden
 from tests.support.sleepy_engine import SleepyEngine, running
 
