@@ -159,6 +159,24 @@ class ParkSettings:
         return tuple(dict.fromkeys(control_rule(one.path) for one in calls))
 
 
+@dataclass(frozen=True, slots=True)
+class ParkProfile:
+    """What a trial's park has shown."""
+
+    works: bool
+    """Whether the engine came back right, and its memory was freed."""
+    reason: str = ""
+    """Why it does not work, "" if it does."""
+    sleep_s: float = 0.0
+    """Seconds of the call that puts it to sleep, with its checks."""
+    wake_s: float = 0.0
+    """Seconds of the call that wakes it, with its checks."""
+    host_mib: float = 0.0
+    """MiB of host memory that the sleep takes at most, also for a moment."""
+    residue_mib: float = 0.0
+    """MiB that it holds of a GPU while it sleeps, the most of any."""
+
+
 def control_rule(path: str) -> str:
     """Return the pattern of a call's path, whatever is before it."""
     return "*" + path.partition("?")[0]

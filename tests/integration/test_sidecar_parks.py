@@ -121,6 +121,17 @@ def test_an_open_exchange_refuses_a_park(golden: GoldenSample) -> None:
         gateway.open(3)
 
 
+def test_a_sample_that_is_asked_refuses_a_park(golden: GoldenSample) -> None:
+    """The sleep would cut it off."""
+    with parked(golden, "hung") as (web, gateway, _):
+        web.control.sock.sendall(b"".join(pack(Kind.SAMPLE)))
+        tell(web, Kind.PARK)
+        quiesced(gateway)
+        assert web.expect(Kind.NOT_IDLE).aux == 0
+        assert gateway.link.next(Kind.WINDOW).aux == 0
+        gateway.open(1)
+
+
 def test_a_wake_that_is_wrong_opens_no_exchange(golden: GoldenSample) -> None:
     """Also not for the next manager, which is told the same."""
     with parked(golden, "stale-prefix") as (web, gateway, _):
