@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 from wsgiref.handlers import format_date_time
 
+from registry.exchange import place_of
 from runtime_image.contract.control import PHASES
 from runtime_image.link.meta import AnswerMeta
 
@@ -128,14 +129,6 @@ make_receipt: Callable[
 """Construct a Receipt without the Python frame of the named tuple's own constructor."""
 
 
-def place(devices: tuple[str, ...]) -> str:
-    """Return where a replica ran, for people: the id of its device, or "4 GPUs"; only GPUs are used
-    together. "" without a device."""
-    if len(devices) > 1:
-        return f"{len(devices)} GPUs"
-    return devices[0] if devices else ""
-
-
 def server_timing(receipt: Receipt) -> str:
     """Return the header's value. A cold start has the metric `cold` and one metric per phase; a
     replica on another host has the metric `host`."""
@@ -143,7 +136,7 @@ def server_timing(receipt: Receipt) -> str:
     _, decode_us, batch_us, compute_us, encode_us, rows, _ = meta
     begin = all_phases = ""
     if phases:
-        begin = f'cold;desc="{revision} on {place(devices)}", '
+        begin = f'cold;desc="{revision} on {place_of(devices)}", '
         all_phases = "".join(f"{p};dur={phases[p]:.3f}, " for p in PHASES if p in phases)
     compute = "first_run" if is_first else "compute"
     if host:
@@ -167,7 +160,7 @@ def exchange_timing(receipt: Receipt, first_byte_ms: float) -> str:
     begin = ""
     if receipt.phases:
         begin = "".join(f"{p};dur={receipt.phases[p]:.3f}, " for p in PHASES if p in receipt.phases)
-        begin = f'cold;desc="{receipt.revision} on {place(receipt.devices)}", {begin}'
+        begin = f'cold;desc="{receipt.revision} on {place_of(receipt.devices)}", {begin}'
     if receipt.host:
         begin += f'host;desc="{receipt.host}", '
     replica, queue = receipt.replica, _MS[round(receipt.queue_ms * 1e3)]

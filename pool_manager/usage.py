@@ -284,9 +284,10 @@ class UsageMonitor:
         self._meter.set_stage(id, owner, replica.devices, stage, now)
         if is_new and replica.adopted:
             self._meter.adopt(id)
-        share = self._machine.cluster.ledger.charge_of(id).share
-        holder = Holder(None if owner == NOBODY else owner, share)
-        self._attribution.hold(id, replica.devices, holder, now)
+        # A replica that is kept without a CPU slot holds no device.
+        charge = self._machine.cluster.ledger.charge_of(id)
+        holder = Holder(None if owner == NOBODY else owner, charge.share)
+        self._attribution.hold(id, charge.devices, holder, now)
 
     def on_pong(self, id: str, busy_ms: int) -> None:
         """Record a PONG: `busy_ms` is the model's total run time in milliseconds, modulo 2**32."""

@@ -87,6 +87,14 @@ class ReplicaEndpoint(msgspec.Struct, frozen=True):
     """Calls for it are held, and those in flight end: it has no CPU slot to run on."""
 
 
+def place_of(devices: tuple[str, ...]) -> str:
+    """Return where a replica runs, for people: the id of its device, or "4 GPUs"; only GPUs are
+    used together. "" without a device."""
+    if len(devices) > 1:
+        return f"{len(devices)} GPUs"
+    return devices[0] if devices else ""
+
+
 class PoolEndpoints(msgspec.Struct, frozen=True):
     """State of one pool for the gateways. `state` is cold, waking, warm, draining or failing.
 

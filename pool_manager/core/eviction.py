@@ -22,6 +22,7 @@ from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
 from pool_manager.core.replicas import GAVE_WAY, ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 from pool_manager.core.trial_room import called, own_candidates
+from registry.exchange import place_of
 
 RESIDENCY_S = 10.0
 """A busy replica is not drained for another pool until it has been ready for this long. An idle
@@ -464,7 +465,7 @@ class Evictor:
         for one in self._found(plan.paused):
             names.add(one.pool)
             self._replicas.pause(one, pool.key, now, commands)
-        where = f" on {' and '.join(plan.devices)}" if plan.devices else ""
+        where = f" on {place_of(plan.devices)}" if plan.devices else ""
         text = f"waits for {' and '.join(sorted(names))} to make room{where}"
         if softly_s:
             text += f": open streams may take up to {softly_s:.0f} s to end"

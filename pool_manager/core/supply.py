@@ -22,7 +22,7 @@ from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.scaling import wanted
 from pool_manager.core.slots import Slots
 from pool_manager.core.state import Replica, State
-from registry.exchange import Load
+from registry.exchange import Load, place_of
 
 KEEPERS_MAX = 16
 """Functions named as those that keep devices."""
@@ -426,8 +426,7 @@ class Supply:
             commands.append(Launch(id, pool.key, replica.devices, role, phases, host))
         replica.waiting_since_s = pool.waiting_since_s
         replica.last_used_s = now
-        where = " and ".join(devices)
-        text = f"{how} {replica.id} on {where}: {pool.wanted_reason}"
+        text = f"{how} {replica.id} on {place_of(devices)}: {pool.wanted_reason}"
         commands.append(Note(pool.key, text))
 
     def _stop_surplus(self, pool: Pool, load: Load, now: float, commands: list[Command]) -> None:

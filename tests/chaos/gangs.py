@@ -230,6 +230,12 @@ async def _play(scene: Gangs, dose: Dose) -> None:
             few = scene.answered[name]
             scene.ledger.require(few >= dose.answers, f"{name}: only {few} answers")
         await asyncio.gather(*(scene.answer(session, name, f"last {name}") for name in COUNTS))
+    # A killed engine has both callers of its function within an answer at most.
+    faults = sum(scene.counts[f"faults: {kind}"] for kind in set(KINDS))
+    scene.ledger.require(
+        scene.counts["answers cut"] <= CALLERS * faults,
+        f"{scene.counts['answers cut']} answers were cut by {faults} faults",
+    )
     longest = {name: round(wait_s, 1) for name, wait_s in scene.waits_s.items()}
     scene.ledger.figures |= {
         "answers": dict(scene.answered),

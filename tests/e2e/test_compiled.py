@@ -8,7 +8,7 @@ import json
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,33 @@ PICTURE = {"Content-Type": "image/png"}
 
 
 @pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose CPU models are compiled slowly, with one slot."""
+    with slowly_compiling(tmp_path_factory.mktemp("narrow"), 1) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server whose CPU models are compiled slowly, with two slots."""
-    folder = tmp_path_factory.mktemp("compiled")
+    with slowly_compiling(tmp_path_factory.mktemp("compiled"), 2) as server:
+        yield server
+
+
+@contextmanager
+def slowly_compiling(folder: Path, slots: int) -> Iterator[ServerProcess]:
     environment = {"FN_COMPILER": "onnxruntime", "FN_BUILD_DELAY_S": str(DELAY_S)}
-    with server_process(folder / "data", "--cpu-slots", "2", environment=environment) as server:
+    options = ("--cpu-slots", str(slots))
+    with server_process(folder / "data", *options, environment=environment) as server:
         yield server
         complaints = list(server.complaints)
     assert complaints == []
+
+
+@pytest.fixture
+async def narrow_caller(narrow: ServerProcess) -> AsyncIterator[Caller]:
+    async with client(narrow) as caller:
+        yield caller
 
 
 @pytest.fixture
@@ -108,11 +127,10 @@ async def call(caller: Caller, name: str = "digits") -> str:
     return answer.body.decode()
 
 
-async def test_a_build_makes_way(server: ServerProcess, caller: Caller) -> None:
+async def test_a_build_makes_way(narrow: ServerProcess, narrow_caller: Caller) -> None:
     """A call of another function gets the device of a build at once. After three times the build
     waits for `fnctl prepare --now`, which follows it to its end."""
-    await deploy(caller, "keeper", "\n[scaling]\nmin = 1\n")  # of the other slot
-    await caller.until_shown("keeper", state="warm")
+    caller = narrow_caller
     await deploy(caller, "other")
     await deploy(caller, "digits", AUTO)
     for attempt in (1, 2, 3):
@@ -124,28 +142,30 @@ async def test_a_build_makes_way(server: ServerProcess, caller: Caller) -> None:
     given_up = await reached(caller, "given_up")
     assert "other" in given_up["reason"], given_up
 
-    done = await asyncio.to_thread(server.fnctl, "prepare", "digits", "--now")
+    done = await asyncio.to_thread(narrow.fnctl, "prepare", "digits", "--now")
 
     assert done.returncode == 0, done.stderr
     assert "digits: by onnxruntime for cpu, the whole graph is compiled, built in" in done.stdout
     assert "building: " in done.stderr
     assert done.stderr.endswith("next: fnctl show digits\n")
-    shown = await asyncio.to_thread(server.fnctl, "show", "digits")
+    shown = await asyncio.to_thread(narrow.fnctl, "show", "digits")
     assert re.search(r"image 1x8x8 to \d+x8x8; others run uncompiled", shown.stdout)
     assert "largest relative difference" in shown.stdout
-    await caller.admin("DELETE", "/functions/keeper")
 
 
-async def test_a_cold_start_uses_the_compiled_model(server: ServerProcess, caller: Caller) -> None:
+async def test_a_cold_start_uses_the_compiled_model(
+    narrow: ServerProcess, narrow_caller: Caller
+) -> None:
     """A replica that starts serves with the compiled session, and the receipt says so; answers are
     those of the ordinary session."""
+    caller = narrow_caller
     await asleep(caller, "digits")
 
     label = await call(caller)
 
     assert await sessions(caller) == ["compiled"]
     await started_with(caller, "compiled")
-    why = await asyncio.to_thread(server.fnctl, "why", "digits")
+    why = await asyncio.to_thread(narrow.fnctl, "why", "digits")
     assert "ready  compiled" in why.stdout
     assert '"7"' in label
 
@@ -153,7 +173,6 @@ async def test_a_cold_start_uses_the_compiled_model(server: ServerProcess, calle
 async def test_a_swap_fails_no_call(caller: Caller) -> None:
     """A revision that is compiled while it answers calls goes over to the compiled session without
     a failed call, and all answers are the same."""
-    await asleep(caller, "digits")
     await deploy(caller, "digits", f"{AUTO}[batching]\nmax_size = 4\n")
     ended = asyncio.Event()
     answers: set[str] = set()

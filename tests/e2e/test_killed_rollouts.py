@@ -105,6 +105,10 @@ async def test_killed_in_every_phase_that_takes_time(tmp_path: Path) -> None:
             assert (ended["state"], ended["result"]["revision"]) == ("done", "f@3")
             assert await killed.sees() == ([1, 2, 3], "f@3", 11)
 
+            # The replica of the first revision is kept as well: without it, this one has to load.
+            await killed.caller.admin("POST", "/functions/f/sleep")
+            await killed.caller.until_shown("f", state="cold")
+            await killed.caller.call("f", CALL)
             flag.touch()
             back = (await killed.caller.admin("POST", "/functions/f/rollback", {"to": 1})).json()
             ended = await killed.kill_in("warm", back)

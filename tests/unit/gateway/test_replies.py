@@ -11,9 +11,9 @@ from gateway.replies import (
     Reply,
     Writer,
     exchange_timing,
-    place,
     server_timing,
 )
+from registry.exchange import place_of
 from runtime_image.link.meta import AnswerMeta
 
 HEAD = (
@@ -113,7 +113,7 @@ def test_a_replica_on_several_gpus_is_named_by_their_number() -> None:
 
 def test_a_replica_without_a_device_names_none() -> None:
     """The place of a replica without a device is empty."""
-    assert place(()) == ""
+    assert place_of(()) == ""
 
 
 def test_a_request_that_joined_a_warm_replica_was_not_cold() -> None:

@@ -245,14 +245,16 @@ class OneGpu(NoGpus):
         return GpuView("NVIDIA A", "0", None, None, None, None, 0.0, reading=reading)
 
 
-class Rig:
-    """A machine with one GPU, its events fed by hand, as the manager feeds them."""
+GPU = Device("cuda:0", "cuda", 80_000.0)
 
-    def __init__(self, gpu_standbys: int = 0) -> None:
+
+class Rig:
+    """A machine with one device, its events fed by hand, as the manager feeds them."""
+
+    def __init__(self, gpu_standbys: int = 0, device: Device = GPU) -> None:
         self.now, self.jump_s = 0.0, 0.0
         self.gpus = OneGpu()
         numbers = itertools.count(1)
-        device = Device("cuda:0", "cuda", 80_000.0)
         self.machine = Machine([device], lambda: f"r{next(numbers)}", 0, gpu_standbys)
         self.records = Records()
         self.bindings = {KEY: binding()}
@@ -328,6 +330,19 @@ def test_a_life_from_launch_to_release() -> None:
     assert busy == 0.3
     assert rig.kept() == {"digits": (1, 3.0, 4.5, 1.5)}
     assert rig.watch.busy("cuda:0") == 0.0
+
+
+def test_a_replica_that_is_kept_holds_no_cpu_slot() -> None:
+    """It takes memory; its seconds without a call are those of nobody."""
+    rig = Rig(device=Device("cpu:0", "cpu", 8_000.0))
+    rig.begin()
+    rig.feed(events.Greeted("r1", {}), 2.0)
+    rig.feed(LOADED, 1.0)
+    rig.feed(events.DemandReported(Demand("w", 2, True, {})), 4.0)
+    rig.watch.tick()
+    rig.pass_s(10.0, 0.0)
+
+    assert rig.held() == {"digits": (7.0, 0.0), "": (10.0, 0.0)}
 
 
 def test_a_standby_is_nobodys_until_it_is_given_away() -> None:

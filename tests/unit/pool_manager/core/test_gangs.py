@@ -234,7 +234,7 @@ def test_victims_are_drained_together() -> None:
     play.tick(1.0)
 
     assert play.demand(a=1) == [Drain("r1", 0.001), Drain("r2", 0.001)]
-    assert play.reason("a") == (f"waits for {B} and {C} to make room on g0 and g1 and g2")
+    assert play.reason("a") == (f"waits for {B} and {C} to make room on 3 GPUs")
     play.lose("r1")
     assert launched(play.demand(a=1, d=1)) == []
     play.on(events.Lost("r2", "exit 0"))
