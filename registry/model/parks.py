@@ -25,7 +25,7 @@ class EngineCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class NeededFlag:
     """A flag without which an engine does not come back right."""
 
     flag: str
@@ -35,7 +35,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EnginePreset:
     """What is known of an engine that can sleep."""
 
     sleep: EngineCall
@@ -47,7 +47,7 @@ class Engine:
     control: tuple[str, ...]
     """Patterns of its control paths, which no caller reaches. They begin with `*`: engines take a
     prefix off a path (`--root-path`, `--fastapi-root-path`)."""
-    needs: tuple[Need, ...]
+    needs: tuple[NeededFlag, ...]
     """Flags of its command."""
     programs: frozenset[str]
     """Names of its programs, of its images, and parts of the names of its modules."""
@@ -59,11 +59,11 @@ _MEMORY: Final = json.dumps({"tags": ["kv_cache", "weights"]})
 _PROFILE: Final = ("*/start_profile", "*/stop_profile")
 _ADAPTERS: Final = ("*/load_lora_adapter*", "*/unload_lora_adapter")
 
-ENGINES: Final[dict[str, Engine]] = {
+ENGINES: Final[dict[str, EnginePreset]] = {
     # Sources: vLLM's docs/features/sleep_mode.md and vllm/entrypoints/serve/dev/. Level 1 keeps the
     # weights in host memory; level 2 loads them again, and came back with gibberish
     # (vllm-project/vllm#29341).
-    "vllm": Engine(
+    "vllm": EnginePreset(
         sleep=EngineCall("/sleep?level=1"),
         wake=EngineCall("/wake_up"),
         check=EngineCall("/is_sleeping", "GET"),
@@ -90,12 +90,14 @@ ENGINES: Final[dict[str, Engine]] = {
             *_PROFILE,
             *_ADAPTERS,
         ),
-        needs=(Need("--enable-sleep-mode", "without it /sleep answers 200 and frees nothing"),),
+        needs=(
+            NeededFlag("--enable-sleep-mode", "without it /sleep answers 200 and frees nothing"),
+        ),
         programs=frozenset({"vllm", "vllm-openai", "vllm.entrypoints"}),
         env={"VLLM_SERVER_DEV_MODE": "1"},
     ),
     # Source: SGLang's python/sglang/srt/entrypoints/http_server.py. It asserts that nothing runs.
-    "sglang": Engine(
+    "sglang": EnginePreset(
         sleep=EngineCall("/release_memory_occupation", body=_MEMORY),
         wake=EngineCall("/resume_memory_occupation", body=_MEMORY),
         check=None,
@@ -127,8 +129,8 @@ ENGINES: Final[dict[str, Engine]] = {
             *_ADAPTERS,
         ),
         needs=(
-            Need("--enable-memory-saver", "without it nothing is freed"),
-            Need("--enable-weights-cpu-backup", "without it the weights do not come back"),
+            NeededFlag("--enable-memory-saver", "without it nothing is freed"),
+            NeededFlag("--enable-weights-cpu-backup", "without it the weights do not come back"),
         ),
         programs=frozenset({"sglang", "sglang.launch_server"}),
     ),
@@ -194,7 +196,7 @@ def engine_of(command: tuple[str, ...], image: str) -> str:
     return ""
 
 
-def lacking(engine: str, command: tuple[str, ...]) -> tuple[Need, ...]:
+def lacking(engine: str, command: tuple[str, ...]) -> tuple[NeededFlag, ...]:
     """Return the flags of an engine that a command does not have. A word may be a line of a shell,
     and flags may be written with `_`."""
     given = {part.replace("_", "-") for word in command for part in word.split()}

@@ -29,7 +29,7 @@ from runtime_image.server import process_tree
 from runtime_image.server.golden_asks import GoldenAsks, outcome
 from runtime_image.server.health import HealthMonitor
 from runtime_image.server.links import Links
-from runtime_image.server.parks.engine import Engine
+from runtime_image.server.parks.engine import ParkedEngine
 from runtime_image.server.parks.parking import COMMANDS, Parking
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart
@@ -214,7 +214,9 @@ class Sidecar:
         else:
             self._parking.on_quiet(self._dial)
 
-    def _parking_of(self, engine: Engine, links: Links, health: HealthMonitor) -> Parking | None:
+    def _parking_of(
+        self, engine: ParkedEngine, links: Links, health: HealthMonitor
+    ) -> Parking | None:
         """Return what parks the server, None where nothing may."""
         if why_not := engine.why_not:
             note(f"the server is not parked: {why_not}")
@@ -355,7 +357,7 @@ class Sidecar:
                 tell=self._tell_health,
             )
             if self._spec.park is not None and self._spec.golden is not None:
-                engine = Engine(self._spec.park, self._start.server, files, self._spec.golden)
+                engine = ParkedEngine(self._spec.park, self._start.server, files, self._spec.golden)
                 self._parking = self._parking_of(engine, self._links, self._health)
             if self._parking is not None:
                 loaded["life"] = self._parking.state

@@ -34,11 +34,11 @@ GENERATED: Final = frozenset({GoldenRule.LOGPROBS, GoldenRule.TEXT})
 """Rules of answers that a model generates from a prompt; a long prompt is compared by them, too."""
 
 
-class Refused(Exception):
+class ParkFailed(Exception):
     """An engine did not do what it was told; the text says what was expected and what came."""
 
 
-class Engine(NamedTuple):
+class ParkedEngine(NamedTuple):
     """A server as the thread uses it."""
 
     hooks: ParkHooks
@@ -59,10 +59,10 @@ class Engine(NamedTuple):
 
 
 def samples_before(
-    engine: Engine, prefix: GoldenSample | None, most_s: float
+    engine: ParkedEngine, prefix: GoldenSample | None, most_s: float
 ) -> GoldenSample | None:
     """Ask the golden sample and the long prompt before a sleep, so that the cache of prefixes has
-    both; return the long prompt with its answer, None if there is none. Raises Refused: what is
+    both; return the long prompt with its answer, None if there is none. Raises ParkFailed: what is
     wrong before a sleep proves nothing after it."""
     _ask(engine, engine.golden, most_s, "before the sleep")
     if prefix is None:
@@ -71,24 +71,24 @@ def samples_before(
     return prefix
 
 
-def samples_after(engine: Engine, prefix: GoldenSample | None, most_s: float) -> float:
-    """Ask the same after a wake; return the milliseconds. Raises Refused."""
+def samples_after(engine: ParkedEngine, prefix: GoldenSample | None, most_s: float) -> float:
+    """Ask the same after a wake; return the milliseconds. Raises ParkFailed."""
     took_ms = _ask(engine, engine.golden, most_s, "after the wake")
     if prefix is not None:
         took_ms += _ask(engine, prefix, most_s, "after the wake, with a prompt that was cached")
     return took_ms
 
 
-def _ask(engine: Engine, sample: GoldenSample, most_s: float, when: str) -> float:
+def _ask(engine: ParkedEngine, sample: GoldenSample, most_s: float, when: str) -> float:
     found = asked(sample, engine.server, engine.folder, waits=False, limit_s=most_s)
     if found["verdict"] != SampleVerdict.RIGHT:
         verdict = SampleVerdict(found["verdict"]).replace("_", " ")
-        raise Refused(f"the golden sample {when}: {verdict}: {found['reason']}")
+        raise ParkFailed(f"the golden sample {when}: {verdict}: {found['reason']}")
     return found["ms"]
 
 
-def _prefix(engine: Engine, most_s: float) -> GoldenSample | None:
-    """Learn the long prompt's answer from a first ask. Raises Refused."""
+def _prefix(engine: ParkedEngine, most_s: float) -> GoldenSample | None:
+    """Learn the long prompt's answer from a first ask. Raises ParkFailed."""
     from runtime_image.server.asking import SampleError, ask
     from runtime_image.server.golden.requests import prefix_request
     from runtime_image.server.golden.rules import LOGPROB_LEAST, kept, rule_of
@@ -100,27 +100,27 @@ def _prefix(engine: Engine, most_s: float) -> GoldenSample | None:
     try:
         answer, ms = ask(request, engine.server, engine.folder, max(most_s, golden.limit_s))
     except SampleError as error:
-        raise Refused(f"the long sample before the sleep: {error}") from error
+        raise ParkFailed(f"the long sample before the sleep: {error}") from error
     if answer.status != golden.answer.status or rule_of([answer]) is not golden.rule:
         got = f"status {answer.status}, to compare by {rule_of([answer])}"
         wanted = f"status {golden.answer.status}, to compare by {golden.rule}"
-        raise Refused(f"the long sample before the sleep: expected {wanted}, got {got}")
+        raise ParkFailed(f"the long sample before the sleep: expected {wanted}, got {got}")
     tolerance = max(LOGPROB_LEAST, golden.token_tolerance)
     found = replace(golden, request=request, answer=kept(golden.rule, answer), usual_ms=ms)
     return replace(found, prompt_tolerance=tolerance, token_tolerance=tolerance)
 
 
-def sleep(engine: Engine, most_s: float) -> float:
-    """Put an engine to sleep; return the milliseconds. Raises Refused."""
+def sleep(engine: ParkedEngine, most_s: float) -> float:
+    """Put an engine to sleep; return the milliseconds. Raises ParkFailed."""
     return _turn(engine, engine.hooks.sleep, most_s, is_asleep=True)
 
 
-def wake(engine: Engine, most_s: float) -> float:
-    """Wake an engine; return the milliseconds. Raises Refused."""
+def wake(engine: ParkedEngine, most_s: float) -> float:
+    """Wake an engine; return the milliseconds. Raises ParkFailed."""
     return _turn(engine, engine.hooks.wake, most_s, is_asleep=False)
 
 
-def _turn(engine: Engine, call: SampleRequest, most_s: float, *, is_asleep: bool) -> float:
+def _turn(engine: ParkedEngine, call: SampleRequest, most_s: float, *, is_asleep: bool) -> float:
     began = time.monotonic()
     until = began + most_s
     _call(engine, call, most_s)
@@ -129,7 +129,7 @@ def _turn(engine: Engine, call: SampleRequest, most_s: float, *, is_asleep: bool
         left_s = until - time.monotonic()
         if left_s <= CHECK_PAUSE_S:
             wanted = "true" if is_asleep else "false"
-            raise Refused(
+            raise ParkFailed(
                 f"{_name(check)}: expected {IS_SLEEPING} {wanted} within {most_s:.3g} s after"
                 f" {_name(call)}, got the contrary"
             )
@@ -137,7 +137,7 @@ def _turn(engine: Engine, call: SampleRequest, most_s: float, *, is_asleep: bool
     return (time.monotonic() - began) * 1e3
 
 
-def _is_sleeping(engine: Engine, check: SampleRequest, until: float) -> bool:
+def _is_sleeping(engine: ParkedEngine, check: SampleRequest, until: float) -> bool:
     body = _call(engine, check, max(CHECK_PAUSE_S, until - time.monotonic()))
     found: Any = None
     if len(body) <= CHECK_BODY_MAX:
@@ -147,21 +147,23 @@ def _is_sleeping(engine: Engine, check: SampleRequest, until: float) -> bool:
             found = None
     value = found.get(IS_SLEEPING) if isinstance(found, dict) else None
     if not isinstance(value, bool):
-        raise Refused(f"{_name(check)}: expected {IS_SLEEPING} true or false, got {_shown(body)}")
+        raise ParkFailed(
+            f"{_name(check)}: expected {IS_SLEEPING} true or false, got {_shown(body)}"
+        )
     return value
 
 
-def _call(engine: Engine, call: SampleRequest, most_s: float) -> bytes:
-    """Return the body of an answer with a status of DONE. Raises Refused."""
+def _call(engine: ParkedEngine, call: SampleRequest, most_s: float) -> bytes:
+    """Return the body of an answer with a status of DONE. Raises ParkFailed."""
     from runtime_image.server.asking import SampleError, exchange  # slow to import
 
     try:
         found = exchange(call, engine.server, engine.folder, most_s)
     except SampleError as error:
-        raise Refused(str(error)) from error
+        raise ParkFailed(str(error)) from error
     if found.status not in DONE:
         got = f"{found.status} {_shown(found.body)}".strip()
-        raise Refused(f"{_name(call)}: expected a status from 200 to 299, got {got}")
+        raise ParkFailed(f"{_name(call)}: expected a status from 200 to 299, got {got}")
     return found.body
 
 

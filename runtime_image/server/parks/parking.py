@@ -27,8 +27,8 @@ from runtime_image.contract.samples import GoldenSample
 from runtime_image.link.frames import Frame, LinkError
 from runtime_image.replica.loop import Loop
 from runtime_image.server.parks.engine import (
-    Engine,
-    Refused,
+    ParkedEngine,
+    ParkFailed,
     samples_after,
     samples_before,
     sleep,
@@ -75,7 +75,7 @@ class Parking:
     def __init__(
         self,
         loop: Loop,
-        engine: Engine,
+        engine: ParkedEngine,
         exchanges: Exchanges,
         readings: Readings,
         tell: Callable[[Life, int], None],
@@ -146,8 +146,8 @@ class Parking:
                 took_ms = wake(self._engine, most_s)
             else:
                 took_ms = samples_after(self._engine, prefix, most_s)
-        except Refused as refused:
-            problem = str(refused)
+        except ParkFailed as failed:
+            problem = str(failed)
         except Exception as error:  # noqa: BLE001 - a thread's error would be lost
             problem = f"it could not be done: {error!r}"
         self._loop.post(partial(self._over, command, problem, took_ms, prefix))

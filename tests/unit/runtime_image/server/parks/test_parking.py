@@ -41,7 +41,7 @@ from runtime_image.replica.loop import Loop
 from runtime_image.server.connecting import Server
 from runtime_image.server.golden.requests import LONG_PROMPT, PROMPT, prefix_request
 from runtime_image.server.golden_asks import asked
-from runtime_image.server.parks.engine import Engine
+from runtime_image.server.parks.engine import ParkedEngine
 from runtime_image.server.parks.parking import Parking
 from runtime_image.server.trial import learn_golden
 from tests.support.sleepy_engine import SleepyEngine, running
@@ -93,7 +93,7 @@ class Sidecar:
     def begin(self, golden: GoldenSample, hooks: ParkHooks | None = None) -> None:
         """Serve."""
         self.golden = golden
-        engine = Engine(hooks or vllm_hooks(), self.server, Path(), golden)
+        engine = ParkedEngine(hooks or vllm_hooks(), self.server, Path(), golden)
         self.parking = Parking(self.loop, engine, self, self, self._tell)
 
     def _tell(self, life: Life, dial: int) -> None:
@@ -394,7 +394,7 @@ def test_a_port_that_others_reach_is_not_used(
     """Control calls of a preset need no key; calls of one's own are their owner's concern."""
     hooks = replace(vllm_hooks(), is_private=is_private)
     golden = GoldenSample(SampleRequest(), GoldenRule.STATUS, None, 1.0)  # type: ignore[arg-type]
-    engine = Engine(hooks, Server(1, None, is_shared=is_shared), Path(), golden)
+    engine = ParkedEngine(hooks, Server(1, None, is_shared=is_shared), Path(), golden)
     assert engine.why_not.startswith(why_not)
     assert bool(engine.why_not) is bool(why_not)
 
