@@ -139,8 +139,9 @@ def spoil(document: dict[str, Any], begin: int) -> None:
         for one in found["content"][begin:]:
             one.update(token="\ufffd", logprob=-9.0, top_logprobs=[])
     elif "token_logprobs" in found:
-        spent = document["usage"]["prompt_tokens"] if found["token_logprobs"][0] is None else 0
-        first = spent + begin if begin else 1
+        is_echoed = found["token_logprobs"][0] is None
+        prompt = document["usage"]["prompt_tokens"] if is_echoed else 0
+        first = prompt + begin if begin else int(is_echoed)
         size = len(found["token_logprobs"]) - first
         found["token_logprobs"][first:] = [-9.0] * size
         found["tokens"][first:] = ["\ufffd"] * size
