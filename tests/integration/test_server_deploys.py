@@ -13,7 +13,7 @@ import pytest
 from pool_manager.core import eviction, starts
 from tests.support.nouns import sha256
 from tests.support.process_server import server_process
-from tests.support.server import Answer, ServingServer, serving
+from tests.support.server import ROOM_MIB, Answer, ServingServer, serving
 
 APP = b"""
 import sys
@@ -49,6 +49,8 @@ print("the app begins", flush=True)
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 FILES = {"app.py": APP, "question.txt": b"why?"}
+LARGE = FILES | {"app.py": b"kept = b'x' * (700 << 20)\n" + APP}
+"""The same with so much memory that ROOM_MIB is enough for one of them."""
 COMMAND = 'schema = 1\n[server]\ncommand = "python3 app.py ${PORT}"\n'
 
 
@@ -245,21 +247,21 @@ async def test_a_changed_server_takes_over(server: ServingServer) -> None:
 
 
 @pytest.mark.parametrize("now", [False, True])
-async def test_a_full_device_waits_for_open_exchanges(
+async def test_full_memory_waits_for_open_exchanges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, now: bool
 ) -> None:
     """Where both revisions do not fit, the old one serves until its last exchange ends; with `now`
     the traffic moves at once, and calls are held until then."""
     monkeypatch.setattr(eviction, "RESIDENCY_S", 1.0)
-    async with serving(tmp_path, standbys=0, cpu_slots=1) as server:
-        await deploy(server)
+    async with serving(tmp_path, standbys=0, host_memory_mib=ROOM_MIB) as server:
+        await deploy(server, files=LARGE)
         address = urlsplit(server.url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         writer.write(f"GET /fn/web/open HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
         files = [
             {"path": path, "size": len(content), "sha256": sha256(content)}
-            for path, content in FILES.items()
+            for path, content in LARGE.items()
         ]
         # A rule of paths makes a revision, but needs no trial.
         manifest = COMMAND + 'deny = ["/x"]\n'
