@@ -28,7 +28,7 @@ from registry.model.keys import Key
 from registry.model.operations import Operation
 from registry.model.profiles import Profile
 from registry.model.servers import ServerSettings
-from registry.spec import optimised_of
+from registry.spec import optimised_of, park_hint
 from registry.store.keys import KeyRing
 from runtime_image.codecs.request import content_types
 from runtime_image.contract import signature as signatures
@@ -253,6 +253,7 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
         **({"predict": revision.interface.predict} if revision.interface else {}),
         **server_json(revision.server),
         **({"why_not_golden": _why_not_golden(deployed)} if revision.server else {}),
+        **({"park_hint": park_hint(revision.server)} if revision.server else {}),
     }
 
 

@@ -114,13 +114,14 @@ class CompiledPaths:
 
     __slots__ = ("_deny", "_free", "_never_waking", "_wake")
 
-    def __init__(self, rules: PathRules, ready: str = "") -> None:
-        """Parse the rules; `ready` is the path of the readiness probe. Raises ValueError."""
+    def __init__(self, rules: PathRules, ready: str = "", control: tuple[str, ...] = ()) -> None:
+        """Parse the rules; `ready` is the path of the readiness probe, `control` are rules of
+        denied requests beside those of the owner. Raises ValueError."""
         self._wake = parse_rules(rules.wake)
         self._free = parse_rules(rules.free)
         self._deny = tuple(
             Rule(rule.method, tuple(part.lower() for part in rule.parts))
-            for rule in parse_rules(rules.deny)
+            for rule in (*parse_rules(rules.deny), *parse_rules(control))
         )
         probe = ready.partition("?")[0].encode()
         # A probe of "/" is no reason to keep the function's front page from waking it.

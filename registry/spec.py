@@ -5,19 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, replace
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from registry.batching import rows_of
 from registry.catalog import Deployed
 from registry.model.bundles import BundleFile
 from registry.model.functions import ExchangeLimits, Health
+from registry.model.parks import EngineCall, engine_of, lacking
 from registry.model.profiles import Golden, Optimised, Prepared, Profile
 from registry.model.revisions import Revision
-from registry.model.servers import HOST_BY_TRIAL, HOST_OF_CLIENT, HOST_OF_LOOPBACK, ServerSettings
+from registry.model.servers import (
+    HOST_BY_TRIAL,
+    HOST_OF_CLIENT,
+    HOST_OF_LOOPBACK,
+    ServerSettings,
+)
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.parks import ParkHooks
 from runtime_image.contract.precision import RULES, Optimisation
-from runtime_image.contract.samples import GoldenPlan
+from runtime_image.contract.samples import GoldenPlan, SampleRequest
 from runtime_image.contract.server import DESCRIPTION, ServerSpec
 from runtime_image.contract.signature import Signature
 
@@ -31,8 +37,6 @@ _UNNAMED: Final = frozenset({HOST_BY_TRIAL, HOST_OF_CLIENT, HOST_OF_LOOPBACK})
 VLLM_COUNTER: Final = "vllm:iteration_tokens_total_count"
 """Moves with each step of vLLM's engine, also within a prefill in parts."""
 VLLM_STEP_S: Final = 120.0
-_VLLM: Final = frozenset({"vllm", "vllm-openai"})
-_VLLM_MODULE: Final = "vllm.entrypoints"
 _UNCHUNKED: Final = "--no-enable-chunked-prefill"
 STEP_S: Final = 900.0
 """Longest time in seconds in which a server that works may not move its counter."""
@@ -71,6 +75,7 @@ def server_spec(deployed: Deployed) -> ServerSpec:
         golden_plan=golden_plan(revision),
         counter=counter_of(deployed.function.health, server),
         metrics=deployed.function.health.metrics,
+        park=park_hooks(server),
     )
 
 
@@ -92,10 +97,32 @@ def step_s_of(health: Health, server: ServerSettings) -> float:
 
 def _is_vllm(server: ServerSettings) -> bool:
     """Whether the words of a command, or an image's name, are vLLM's."""
-    image = server.image.reference if server.image else ""
-    words = (*server.command, image)
-    names = {PurePosixPath(word.partition("@")[0]).name.partition(":")[0] for word in words}
-    return not names.isdisjoint(_VLLM) or any(_VLLM_MODULE in word for word in words)
+    return engine_of(server.command, server.image.reference if server.image else "") == "vllm"
+
+
+def park_hooks(server: ServerSettings) -> ParkHooks | None:
+    """Return the calls with which a sidecar parks a server; None if it does not."""
+    park = server.park
+    if park is None:
+        return None
+    check = _engine_request(park.check) if park.check else None
+    calls = _engine_request(park.sleep), _engine_request(park.wake), check
+    return ParkHooks(*calls, is_private=bool(park.engine))
+
+
+def park_hint(server: ServerSettings) -> str:
+    """Return which table [park] would fit a server that has none, "" if none would."""
+    engine = engine_of(server.command, server.image.reference if server.image else "")
+    if server.park or not engine or server.why_not_golden or not server.is_private:
+        return ""
+    flags = " ".join(one.flag for one in lacking(engine, server.command))
+    beside = f", with {flags} in the command" if flags else ""
+    return f'[park] engine = "{engine}"{beside} lets it sleep instead of being stopped'
+
+
+def _engine_request(call: EngineCall) -> SampleRequest:
+    headers = {"Content-Type": "application/json"} if call.body else {}
+    return SampleRequest(call.path, call.method, headers, call.body)
 
 
 def golden_plan(revision: Revision) -> GoldenPlan | None:
@@ -245,6 +272,8 @@ def profile_engine(revision: Revision) -> str:
     ran.pop("found_host", None)
     for sample in ran.get("samples", ()):
         del sample["golden"]
+    if "park" in ran:
+        del ran["park"]["park_s"]
     return _with_digest(revision.engine, {**ran, **several})
 
 

@@ -275,7 +275,9 @@ class Exchanges:
         found = self._paths.get(revision.key)
         if found is None:
             assert revision.server is not None
-            found = CompiledPaths(revision.server.paths, revision.server.ready)
+            server = revision.server
+            control = server.park.control if server.park else ()
+            found = CompiledPaths(server.paths, server.ready, control)
             self._paths[revision.key] = found
         return found
 

@@ -19,6 +19,7 @@ from registry.manifest.oip import oip_identity
 from registry.manifest.openai import model_api
 from registry.manifest.optimise import optimisation
 from registry.manifest.output import model_output, python_output
+from registry.manifest.park import park_settings, with_park
 from registry.manifest.python import (
     MODEL_KEYS,
     PythonTable,
@@ -60,7 +61,8 @@ MANIFEST_FILE: Final = "function.toml"
 HANDLER_FILE: Final = "handler.py"
 _SAMPLE_DEPTH_MAX: Final = 16
 _OPENAI: Final = "openai"
-"""Table that sets something by being there."""
+_PARK: Final = "park"
+"""Tables that set something by being there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,8 @@ def _changed_server(
         return python_settings(python, before.samples, batching, output)
     table = validate(ServerTable, tables["server"], "server")
     changed = server_settings(table, before.samples, (), gpus)
-    return replace(changed, api=before.api, python=before.python)
+    changed = replace(changed, api=before.api, python=before.python)
+    return with_park(changed, before.park) if before.park else changed
 
 
 def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
@@ -283,6 +286,7 @@ def _manifest(document: Document, files: Collection[str]) -> Manifest:
         raise refused("runtime.engine", f"{HANDLER_FILE} beside the manifest", "no such file")
     if "health" in document.model_fields_set:
         raise refused("health", "no such key without [server]", "one")
+    _check_no_park(document)
     inputs = {
         name: input_rule(name, table, engine, handler) for name, table in document.input.items()
     }
@@ -336,6 +340,8 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
     device = device_need(document.device, "server")
     server = server_settings(document.server, samples, files, device.count)
     server = replace(server, api=api, python=python)
+    if _PARK in document.model_fields_set:
+        server = park_settings(document.park, server)
     return Manifest(
         name=document.name,
         engine="server",
@@ -355,6 +361,7 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         if key in data:
             raise refused(key, f"no such key with [python]{MODEL_KEYS[key]}", data[key])
     document = check_document(data)
+    _check_no_park(document)
     handler = document.python.handler
     _check_there("python.handler", handler, files)
     _check_there("python.needs", document.python.needs, files)
@@ -386,6 +393,11 @@ def _python_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
         health=health_settings(document.health, server),
         named=_named(document),
     )
+
+
+def _check_no_park(document: Document) -> None:
+    if _PARK in document.model_fields_set:
+        raise refused(_PARK, "no such table without [server]", "one")
 
 
 def _check_there(key: str, path: str, files: Collection[str]) -> None:

@@ -19,6 +19,7 @@ from registry.manifest.oip import OipTable
 from registry.manifest.openai import OpenAITable
 from registry.manifest.optimise import OptimiseTable
 from registry.manifest.output import OutputTable
+from registry.manifest.park import ParkTable
 from registry.manifest.python import PythonTable
 from registry.manifest.runtime import DIMENSION_MAX, RANK_MAX, RuntimeTable
 from registry.manifest.server import ServerTable
@@ -227,6 +228,8 @@ class Document(Section):
     """Limits of requests."""
     health: HealthTable = HealthTable()
     """How the server is watched while it serves; only with `[server]`."""
+    park: ParkTable = ParkTable()
+    """How the server sleeps instead of being stopped; only with `[server]`."""
     input: dict[Text, InputTable] = Field(default={}, max_length=INPUTS_MAX)
     """Form of one input. The table is named after the input."""
     output: OutputTable = OutputTable()

@@ -28,6 +28,8 @@ from registry.model.servers import (
     HOST_BY_TRIAL,
     HOST_OF_CLIENT,
     HOST_OF_LOOPBACK,
+    PORT,
+    SOCKET,
     PathRules,
     ServerSettings,
 )
@@ -36,7 +38,6 @@ from registry.path_rules import RULE_FORM, RULES_MAX, parse_rule
 from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.server import BUNDLE, MARKER, Network
 
-PORT, SOCKET = "${PORT}", "${SOCKET}"
 WORDS_MAX: Final = 1000
 VARIABLES_MAX: Final = 200
 SAMPLES_MAX: Final = 20
@@ -212,9 +213,10 @@ def server_settings(
 
 def server_table(settings: ServerSettings, gpus: int) -> dict[str, Any]:
     """Return the table that `server_settings` converts to these settings of replicas with this
-    number of GPUs, without samples and the table [openai]."""
+    number of GPUs, without samples and the tables
+    [openai] and [park]."""
     values = asdict(settings)
-    del values["samples"], values["api"], values["found_host"], values["python"]
+    del values["samples"], values["api"], values["found_host"], values["python"], values["park"]
     paths = values.pop("paths")
     return {
         **values,

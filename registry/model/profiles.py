@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from registry.builds import DeviceType
 from registry.model.bundles import BundleFile
+from registry.model.parks import ParkProfile
 from runtime_image.contract.contention import ContentionState
 from runtime_image.contract.model import EqualAxes, Preparation
 from runtime_image.contract.precision import PrecisionReport
@@ -138,3 +139,5 @@ class Profile:
     """Of a server's trial: its golden sample."""
     why_not_golden: str = ""
     """Why the trial of a server that was to have one learnt none."""
+    park: ParkProfile | None = None
+    """Of a server's trial: its park. None if it was not parked."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from registry.model.parks import ParkSettings
 from runtime_image.contract.samples import SampleRequest
 from runtime_image.contract.server import Network
 
 HOST_BY_TRIAL: Final = "auto"
 HOST_OF_CLIENT: Final = "client"
 HOST_OF_LOOPBACK: Final = "loopback"
+PORT: Final = "${PORT}"
+SOCKET: Final = "${SOCKET}"
+"""In a command and in variables: the port, and the path of the Unix socket, to listen on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,8 @@ class ServerSettings:
     """How it answers at /v1; None if it does not."""
     python: PythonSettings | None = None
     """Its Python packages; None if it has none of its own."""
+    park: ParkSettings | None = None
+    """How it sleeps; None if it is stopped instead."""
 
     @property
     def why_not_golden(self) -> str:
@@ -174,6 +180,12 @@ class ServerSettings:
         if self.network != "none":
             return f"its network is {self.network}, and no sample has golden = true"
         return ""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only fngate reaches it: it has no network, or listens on a Unix socket."""
+        texts = (*self.command, *self.env.values())
+        return self.network == "none" or any(SOCKET in text for text in texts)
 
     @property
     def seen_host(self) -> str:

@@ -145,6 +145,8 @@ class Loaded(TypedDict):
     """Seconds since a server was ready; only in HELLO."""
     learnt: NotRequired[dict[str, float]]
     """A `health.Learnt`, as the last manager sent it; only in HELLO of a sidecar that has one."""
+    life: NotRequired[str]
+    """A `parks.LifeState`; only of a sidecar that can be told to park."""
 
 
 class BatchingOff(TypedDict):

@@ -96,6 +96,11 @@ class Kind(IntEnum):
     # was closed without one; the sidecar probes the server
     HEALTH = 39  # sidecar -> manager: JSON body, a Health; only after a PING with the flag HEALTH
     LEARNT = 40  # manager -> sidecar: for HELLO; aux = `known` of a Learnt, body = LEARNT_SECONDS
+    PARK = 41  # manager -> sidecar: put an idle server to sleep; aux = max ms of an engine's call,
+    # body = IDLE_LEAST. Answered by LIFE, or by NOT_IDLE if an exchange is open
+    UNPARK = 42  # manager -> sidecar: wake it; aux as of PARK
+    VERIFY = 43  # manager -> sidecar: ask its samples, then serve; aux = max ms of each answer
+    LIFE = 44  # sidecar -> manager: JSON body, a Life
 
 
 class Flag(IntEnum):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 
+from runtime_image.contract.parks import ParkHooks, hooks_from
 from runtime_image.contract.samples import (
     GoldenPlan,
     GoldenSample,
@@ -102,6 +103,8 @@ class ServerSpec:
     """Path at which the server shows that metric, in Prometheus' text format."""
     golden_plan: GoldenPlan | None = None
     golden: GoldenSample | None = None
+    park: ParkHooks | None = None
+    """How it is put to sleep; None if it cannot be parked."""
 
 
 def several_gpus(count: int, network: Network) -> dict[str, str]:
@@ -130,6 +133,8 @@ def from_json(data: dict[str, Any]) -> ServerSpec:
         plain["golden_plan"] = GoldenPlan(**{**plan, "request": marked})
     if golden := plain.get("golden"):
         plain["golden"] = golden_from_json(golden)
+    if park := plain.get("park"):
+        plain["park"] = hooks_from(park)
     spec = ServerSpec(**plain)
     if not spec.command and not spec.is_apart:
         raise ValueError("command: expected at least one word, got none")

@@ -36,7 +36,23 @@ class Asked(NamedTuple):
     ms: float
 
 
+class Answered(NamedTuple):
+    """An answer as it came, of whose body the first BODY_MAX bytes are kept."""
+
+    status: int
+    content_type: str
+    body: bytes
+    ms: float
+    """Milliseconds from the connection to its end."""
+
+
 def ask(request: SampleRequest, server: Server, folder: Path, limit_s: float) -> Asked:
+    """Send a request as `exchange` does; return what rules compare of its answer."""
+    found = exchange(request, server, folder, limit_s)
+    return Asked(read_answer(found.status, found.content_type, found.body), found.ms)
+
+
+def exchange(request: SampleRequest, server: Server, folder: Path, limit_s: float) -> Answered:
     """Send a request, and read its whole answer, of which the first bytes count. Blocks.
 
     `folder` has the files of the bundle. Raises SampleError if there is no whole answer within
@@ -63,7 +79,7 @@ def ask(request: SampleRequest, server: Server, folder: Path, limit_s: float) ->
     if missing:
         raise SampleError(f"{name}: expected an answer, got {missing}")
     took_s, kind = time.monotonic() - began, answer.headers.get("Content-Type", "")
-    return Asked(read_answer(answer.status, kind, content), took_s * 1e3)
+    return Answered(answer.status, kind, content, took_s * 1e3)
 
 
 def body_of(request: SampleRequest, folder: Path) -> bytes:

@@ -42,17 +42,18 @@ class GoldenAsks:
         self._sample = sample
         self._server = server
         self._folder = folder
-        self._is_asking = False
+        self.is_asking = False
+        """Whether the sample is being asked."""
 
     def begin(self, done: Callable[[Sampled], None], *, waits: bool) -> None:
         """Ask once; `done` is called in the loop's thread. `waits`: the server has one slot, which
         is taken, so that no answer in time says nothing."""
         if self._sample is None:
             done(outcome(SampleVerdict.NONE, "it has no golden sample"))
-        elif self._is_asking:
+        elif self.is_asking:
             done(outcome(SampleVerdict.NONE, "its golden sample is being asked"))
         else:
-            self._is_asking = True
+            self.is_asking = True
             work = partial(self._work, self._sample, done, waits=waits)
             threading.Thread(target=work, name="golden sample", daemon=True).start()
 
@@ -64,13 +65,16 @@ class GoldenAsks:
         self._loop.post(partial(self._over, found, done))
 
     def _over(self, found: Sampled, done: Callable[[Sampled], None]) -> None:
-        self._is_asking = False
+        self.is_asking = False
         done(found)
 
 
-def asked(sample: GoldenSample, server: Server, folder: Path, *, waits: bool) -> Sampled:
-    """Ask a golden sample, and compare the answer. Blocks, at most twice the sample's limit. Text
-    is wrong if it is another one twice: of two words that are as likely, either may come."""
+def asked(
+    sample: GoldenSample, server: Server, folder: Path, *, waits: bool, limit_s: float = 0.0
+) -> Sampled:
+    """Ask a golden sample, and compare the answer. Blocks, at most twice the sample's limit, or
+    `limit_s` if that is longer. Text is wrong if it is another one twice: of two words that are as
+    likely, either may come."""
     # Their imports take as long as a start.
     from runtime_image.server.asking import SampleError, ask
     from runtime_image.server.golden.rules import differs
@@ -78,7 +82,8 @@ def asked(sample: GoldenSample, server: Server, folder: Path, *, waits: bool) ->
     reason, ms = "", 0.0
     for _ in range(2 if sample.rule is GoldenRule.TEXT else 1):
         try:
-            answer, ms = ask(sample.request, server, folder, sample.limit_s)
+            most_s = max(limit_s, sample.limit_s)
+            answer, ms = ask(sample.request, server, folder, most_s)
         except SampleError as error:
             verdict = SampleVerdict.NONE if waits else SampleVerdict.NO_ANSWER
             return outcome(verdict, f"{error}{', behind a busy slot' if waits else ''}")

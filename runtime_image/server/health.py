@@ -83,7 +83,7 @@ class HealthMonitor:
         self._cpu: tuple[float, float] | None = None
         """Total CPU seconds of the last reading, and its time."""
         self._was_open = self._was_waiting = False
-        self._is_closed = False
+        self._is_closed = self._is_resting = False
         self._ready_s = loop.clock()
         self._learnt: Learnt | None = None
         loop.after(READ_S, self._tick)
@@ -91,10 +91,31 @@ class HealthMonitor:
     def close(self) -> None:
         """End all probes."""
         self._is_closed = True
+        self._end_probes()
+
+    def _end_probes(self) -> None:
         if self._probe is not None:
             self._probe.close()
+            self._probe = None
         if self._counting is not None:
             self._counting.close()
+            self._counting = None
+
+    # Parks
+
+    def rest(self) -> None:
+        """Take and tell no readings until `resume`: the server is parked or woken, which its engine
+        may spend in silence, and some answer a probe only when they are awake."""
+        self._is_resting = True
+        self._is_due = self._was_open = False
+        self._bad = 0
+        self._cpu = None
+        self._end_probes()
+
+    def resume(self) -> None:
+        """Take readings again; a silence begins now."""
+        self._is_resting = False
+        self._moved_s = self._loop.clock()
 
     # For the next manager
 
@@ -115,13 +136,14 @@ class HealthMonitor:
 
     def suspect(self) -> None:
         """Probe the server, unless that is being done: an exchange went wrong."""
-        if self._is_closed or self._is_due or self._probe is not None:
+        if self._is_closed or self._is_resting or self._is_due or self._probe is not None:
             return
         self._is_due = True
         self._loop.after(max(0.0, self._rests_until_s - self._loop.clock()), self._begin)
 
     def _begin(self) -> None:
-        if self._is_closed or self._probe is not None:
+        # A pause may end in a rest, or after one that began meanwhile.
+        if self._is_closed or not self._is_due or self._probe is not None:
             return
         self._is_due = False
         self._probe = Probe(self._loop, self._server, self._path, self._answered, ANSWER_S)
@@ -146,7 +168,8 @@ class HealthMonitor:
     def _tick(self) -> None:
         if self._is_closed:
             return
-        self._read(is_regular=True)
+        if not self._is_resting:
+            self._read(is_regular=True)
         self._loop.after(READ_S, self._tick)
 
     def _read(self, *, is_regular: bool = False) -> None:

@@ -65,14 +65,15 @@ class Links:
         not_idle: Callable[[int], None],
         stop: Callable[[], None],
         suspect: Callable[[], None] = lambda: None,
+        parked: Callable[[], None] = lambda: None,
         greeting: str = "",
         guard: Callable[[], None] | None = None,
     ) -> None:
         """Callbacks: `first_open` for the first exchange that takes a slot, `not_idle(ms)` refuses
-        or ends a drain, `stop` when a drain is over, `suspect` after an exchange whose connection
-        was refused, or that got no answer. `greeting`: the gateways are on another
-        machine, and every connection begins with this text. `guard` is called before something new
-        is accepted, and may close this."""
+        or ends a drain, `stop` when a drain is over, `parked` when `park` is, `suspect` after an
+        exchange whose connection was refused, or that got no answer. `greeting`: the gateways are
+        on another machine, and every connection begins with this text. `guard` is called before
+        something new is accepted, and may close this."""
         self._greeting = greeting
         self._guard = guard
         self._arrivals: set[Arrival] = set()
@@ -84,6 +85,7 @@ class Links:
         self._not_idle = not_idle
         self._stop = stop
         self._suspect = suspect
+        self._parked = parked
         self.progress = Progress()
         """Totals over all exchanges."""
         self._gateways: dict[int, _Gateway] = {}
@@ -120,6 +122,14 @@ class Links:
     def quiesce(self) -> None:
         """Handle QUIESCE."""
         self._do(self._table.quiesce(self._loop.clock()))
+
+    def park(self, if_idle_ms: int) -> None:
+        """Handle PARK: no exchange is opened until `serve`, unless the server is not idle."""
+        self._do(self._table.park(if_idle_ms, self._loop.clock()))
+
+    def serve(self) -> None:
+        """Serve again after `parked`."""
+        self._do(self._table.serve(self._loop.clock()))
 
     def resume(self) -> None:
         """Handle RESUME."""
@@ -334,10 +344,17 @@ class Links:
                     self._rename(old, key)
                 case slots.EndLink(link):
                     self._drop(link)
-                case slots.NotIdle(idle_ms):
-                    self._not_idle(idle_ms)
-                case slots.Stop():
-                    self._stop()
+                case slots.NotIdle() | slots.Stop() | slots.Parked():
+                    self._report(command)
+
+    def _report(self, command: slots.NotIdle | slots.Stop | slots.Parked) -> None:
+        match command:
+            case slots.NotIdle(idle_ms):
+                self._not_idle(idle_ms)
+            case slots.Stop():
+                self._stop()
+            case slots.Parked():
+                self._parked()
 
     def _send(self, link: int, frame: list[Piece]) -> None:
         gateway = self._gateways.get(link)

@@ -16,6 +16,7 @@ from runtime_image.contract.control import PROBED_S, Hello, Loaded, LoadFailed
 from runtime_image.contract.errors import LoadError
 from runtime_image.contract.health import Health
 from runtime_image.contract.link import Flag, Kind
+from runtime_image.contract.parks import Life, LifeState, life_of
 from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.contract.server import ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
@@ -28,6 +29,8 @@ from runtime_image.server import process_tree
 from runtime_image.server.golden_asks import GoldenAsks, outcome
 from runtime_image.server.health import HealthMonitor
 from runtime_image.server.links import Links
+from runtime_image.server.parks.engine import ParkedEngine
+from runtime_image.server.parks.parking import COMMANDS, Parking
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart
 
@@ -84,12 +87,12 @@ class Sidecar:
         self._is_asked = False
         """Whether the manager knows HEALTH."""
         self._golden: GoldenAsks | None = None
+        self._parking: Parking | None = None
         self._dial = 0
         self._loaded: Loaded | None = None
-        self._peak_mib = 0.0
+        self._peak_mib = self._began_s = 0.0
         self._is_ending = self._is_staying = False
         self._exit_code = 0
-        self._began_s = 0.0
         self._greeted_s = time.monotonic()
         self._phases = {**self._record.phases, "import": (self._greeted_s - first_line_s) * 1e3}
         if not self._record.data:  # else another machine's clock
@@ -132,6 +135,8 @@ class Sidecar:
         loaded = self._loaded
         if loaded is not None and self._health is not None:
             loaded = self._health.recalled(loaded)
+        if loaded is not None and self._parking is not None:
+            loaded = {**loaded, "life": self._parking.state}
         return hello_of(self._record, self._phases, loaded, dial)
 
     # The manager
@@ -147,6 +152,8 @@ class Sidecar:
             self._drain(frame)
         elif frame.kind is Kind.SAMPLE:
             self._sample()
+        elif frame.kind in COMMANDS:
+            self._change_life(frame)
         elif frame.kind is Kind.LEARNT and self._health is not None:
             self._health.keep_learnt(frame)
         elif frame.kind not in (Kind.WELCOME, Kind.BATCHING_OFF):
@@ -172,10 +179,49 @@ class Sidecar:
             if dial == self._dial and not self._is_ending:
                 self._manager.send(pack(Kind.SAMPLED, body=json.dumps(found).encode()))
 
+        is_awake = self._parking is None or self._parking.state is LifeState.READY
         if self._golden is None or self._links is None:
             done(outcome(SampleVerdict.NONE, "it does not serve"))
+        elif not is_awake:
+            done(outcome(SampleVerdict.NONE, "it is parked"))
         else:
             self._golden.begin(done, waits=self._links.has_one_busy_slot)
+
+    # Parks
+
+    def _change_life(self, frame: Frame) -> None:
+        """Handle PARK, UNPARK and VERIFY."""
+        if self._parking is not None:
+            self._parking.handle(frame, self._dial)
+        else:
+            self._tell_life(life_of(COMMANDS[frame.kind], "it cannot be parked", 0.0), self._dial)
+
+    def _tell_life(self, life: Life, dial: int) -> None:
+        """Send what became of a command, unless the manager has become another one meanwhile, which
+        has not told it."""
+        if dial == self._dial and not self._is_ending:
+            # Optional, as PROBED.
+            body = json.dumps(life).encode()
+            self._manager.send(pack(Kind.LIFE, flags=Flag.OPTIONAL, body=body))
+
+    def _on_quiet(self) -> None:
+        """Park the server, unless its golden sample is being asked: a sleep would cut that off."""
+        assert self._links is not None
+        assert self._parking is not None
+        if self._golden is not None and self._golden.is_asking:
+            self._links.serve()
+            self._manager.send(pack(Kind.NOT_IDLE))
+        else:
+            self._parking.on_quiet(self._dial)
+
+    def _parking_of(
+        self, engine: ParkedEngine, links: Links, health: HealthMonitor
+    ) -> Parking | None:
+        """Return what parks the server, None where nothing may."""
+        if why_not := engine.why_not:
+            note(f"the server is not parked: {why_not}")
+            return None
+        return Parking(self._loop, engine, links, health, self._tell_life)
 
     def _bind(self, frame: Frame) -> None:
         """Start the server. A second BIND, of a manager that connected meanwhile, is ignored."""
@@ -297,6 +343,7 @@ class Sidecar:
                 not_idle=lambda ms: self._manager.send(pack(Kind.NOT_IDLE, aux=ms)),
                 stop=partial(self._end, 0),
                 suspect=self._suspect,
+                parked=self._on_quiet,
                 greeting=self._record.greeting,
                 guard=self._guard,
             )
@@ -309,6 +356,11 @@ class Sidecar:
                 processes=None if self._spec.is_apart else self._processes.running,
                 tell=self._tell_health,
             )
+            if self._spec.park is not None and self._spec.golden is not None:
+                engine = ParkedEngine(self._spec.park, self._start.server, files, self._spec.golden)
+                self._parking = self._parking_of(engine, self._links, self._health)
+            if self._parking is not None:
+                loaded["life"] = self._parking.state
         self._loaded = loaded
         self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
 

@@ -110,7 +110,7 @@ def plan(
     def filled(text: str) -> str:
         for name, value in values.items():
             text = text.replace(name, value)
-        return text or "not found"
+        return text
 
     passed = ("OMP_NUM_THREADS", VISIBLE_DEVICES)
     environment = {

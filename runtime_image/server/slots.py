@@ -86,17 +86,24 @@ class Stop(NamedTuple):
     """Nothing is open, and no gateway uses the server any more: stop it."""
 
 
-Command = Connect | Rename | Shut | Send | EndLink | NotIdle | Stop
+class Parked(NamedTuple):
+    """Nothing is open, and no gateway uses the server until `serve`."""
+
+
+Command = Connect | Rename | Shut | Send | EndLink | NotIdle | Stop | Parked
 
 
 class Phase(Enum):
-    """SERVING; the three kinds of drain; STOPPED after Stop.
+    """SERVING; the three kinds of drain; STOPPED after Stop; the way to PARKED.
 
-    ASKED is a conditional drain, which an OPEN refuses. SOFT may be revoked by RESUME.
+    ASKED is a conditional drain, which an OPEN refuses, and so is PARKING, after which the server
+    is PARKED. SOFT may be revoked by RESUME.
     """
 
     SERVING = "serving"
     ASKED = "asked"
+    PARKING = "parking"
+    PARKED = "parked"
     SOFT = "soft"
     HARD = "hard"
     STOPPED = "stopped"
@@ -212,11 +219,11 @@ class SlotTable:
     def open(self, link: int, id: int, now: float, *, is_free: bool = False) -> list[Command]:
         """Handle OPEN. Raises LinkError if the id is 0 or in use."""
         self._check_id(link, id)
-        if self.phase not in (Phase.SERVING, Phase.ASKED):
+        if self.phase is not Phase.SERVING and not self._is_conditional():
             return [_not_started(Key(link, id), NotStarted.DRAINING)]
         if is_free:
             return [self._start(link, id, now, is_free=True, has_room=self._free < FREE_MAX)]
-        commands = self._refuse_drain(0) if self.phase is Phase.ASKED else []
+        commands = self._refuse_drain(0) if self._is_conditional() else []
         # While a link waits, all slots are taken: nobody overtakes the rotation.
         has_room = self._answer_offer(link) or self.taken < self.limit
         commands.append(self._start(link, id, now, is_free=False, has_room=has_room))
@@ -242,7 +249,7 @@ class SlotTable:
             return []
         if slot.state is not _State.IDLE:
             raise LinkError(f"expected an idle connection to reuse, got {slot.state.value} {old}")
-        commands = self._refuse_drain(0) if self.phase is Phase.ASKED else []
+        commands = self._refuse_drain(0) if self._is_conditional() else []
         self._drop(Key(link, old), now)
         key = self._add(link, id, _Slot(_State.OPEN, now, is_free=False), now)
         return [*commands, Rename(Key(link, old), key), *self._settle(now)]
@@ -289,7 +296,7 @@ class SlotTable:
             self._leave_use(now)
             return self._settle(now)
         self._enter_use(now)
-        return self._refuse_drain(0) if self.phase is Phase.ASKED else []
+        return self._refuse_drain(0) if self._is_conditional() else []
 
     def connected(self, key: Key, now: float) -> list[Command]:
         """Handle a connection that was established and passed to its gateway."""
@@ -334,14 +341,29 @@ class SlotTable:
 
     def drain(self, if_idle_ms: int, now: float) -> list[Command]:
         """Handle the manager's DRAIN; 0 is unconditional. A drain in progress is only tightened."""
-        if if_idle_ms == 0:
+        if if_idle_ms == 0 or self.phase is Phase.PARKED:
             return self._begin(Phase.HARD, now)
+        return self._ask(Phase.ASKED, if_idle_ms, now)
+
+    def park(self, if_idle_ms: int, now: float) -> list[Command]:
+        """Handle the manager's PARK: Parked follows, or NotIdle if an exchange is open, a link
+        waits, or the last exchange ended less than `if_idle_ms` ago. What takes no slot is shut, as
+        by a drain. A drain goes on without an answer."""
+        return self._ask(Phase.PARKING, max(1, if_idle_ms), now)
+
+    def serve(self, now: float) -> list[Command]:
+        """Serve again after Parked. A drain goes on."""
+        if self.phase is not Phase.PARKED:
+            return []
+        self.phase, self._last_end_s = Phase.SERVING, now
+        return [self._window(link) for link in self._links]
+
+    def _ask(self, phase: Phase, if_idle_ms: int, now: float) -> list[Command]:
+        """Begin a conditional drain, unless the server is not idle."""
         if self.phase is not Phase.SERVING:
             return []
         idle_ms = self.idle_ms(now)
-        if idle_ms < if_idle_ms:
-            return [NotIdle(idle_ms)]
-        return self._begin(Phase.ASKED, now)
+        return [NotIdle(idle_ms)] if idle_ms < if_idle_ms else self._begin(phase, now)
 
     def quiesce(self, now: float) -> list[Command]:
         """Handle the manager's QUIESCE: drain until RESUME."""
@@ -349,7 +371,7 @@ class SlotTable:
 
     def resume(self, now: float) -> list[Command]:
         """Handle the manager's RESUME. An unconditional drain goes on."""
-        if self.phase in (Phase.ASKED, Phase.SOFT):
+        if self._is_conditional() or self.phase is Phase.SOFT:
             return self._refuse_drain(self.idle_ms(now))
         return [NotIdle(self.idle_ms(now))] if self.phase is Phase.SERVING else []
 
@@ -363,7 +385,7 @@ class SlotTable:
         if not answered.quiesces:
             raise LinkError("unexpected QUIESCED")
         answered.quiesces -= 1
-        if self.phase is Phase.ASKED and not answered.quiesces and count:
+        if self._is_conditional() and not answered.quiesces and count:
             return self._refuse_drain(0)
         return self._settle(now)
 
@@ -391,7 +413,10 @@ class SlotTable:
         return [*opened, NotIdle(idle_ms)]
 
     def _is_quiescing(self) -> bool:
-        return self.phase in (Phase.ASKED, Phase.SOFT, Phase.HARD)
+        return self.phase not in (Phase.SERVING, Phase.STOPPED)
+
+    def _is_conditional(self) -> bool:
+        return self.phase in (Phase.ASKED, Phase.PARKING)
 
     def _is_stopped(self) -> bool:
         return self.phase is Phase.STOPPED
@@ -482,13 +507,24 @@ class SlotTable:
         if self.phase is Phase.SERVING:
             return [*self._offer(now), *self._hasten(), *self._recall()]
         is_quiesced = not any(link.quiesces for link in self._links.values())
-        if self._is_quiescing() and is_quiesced and not self._in_use:
-            self.phase = Phase.STOPPED
-            quiet = [key for key, slot in self._slots.items() if slot.is_quiet]
-            for key in quiet:
-                self._drop(key, now)
-            return [*map(Shut, quiet), Stop()]
-        return []
+        if not (self._is_quiescing() and is_quiesced and not self._in_use):
+            return []
+        if self.phase is Phase.PARKED:
+            return []
+        if self.phase is Phase.PARKING:
+            self.phase = Phase.PARKED
+            # Their gateways keep their links, and wait for an answer.
+            begun = [key for key, one in self._slots.items() if one.state is _State.CONNECTING]
+            refused = [_not_started(key, NotStarted.DRAINING) for key in begun]
+            return [*refused, *self._shut(list(self._slots), now), Parked()]
+        self.phase = Phase.STOPPED
+        quiet = [key for key, slot in self._slots.items() if slot.is_quiet]
+        return [*self._shut(quiet, now), Stop()]
+
+    def _shut(self, keys: list[Key], now: float) -> list[Command]:
+        for key in keys:
+            self._drop(key, now)
+        return list(map(Shut, keys))
 
     def _offer(self, now: float) -> Iterator[Command]:
         while self._rotation and self.taken < self.limit:

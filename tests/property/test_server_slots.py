@@ -15,6 +15,7 @@ from runtime_image.server.slots import (
     EndLink,
     Key,
     NotIdle,
+    Parked,
     Phase,
     Rename,
     Send,
@@ -162,7 +163,7 @@ class Gateways(RuleBasedStateMachine):
                 case NotIdle():
                     assert self.answers_due
                     self.answers_due -= 1
-                case Stop():
+                case Stop() | Parked():
                     self._stopped()
 
     def _shut(self, key: Key) -> None:
@@ -291,7 +292,7 @@ class Gateways(RuleBasedStateMachine):
             assert self.table.taken == len(self.connections), "an offer was lost"
             assert not waiting or in_use == LIMIT
             assert in_use == self.table.in_use
-        elif self.table.phase is not Phase.STOPPED:
+        elif self.table.phase not in (Phase.STOPPED, Phase.PARKED):
             assert self.table.in_use, "a drain must end when nothing is open"
 
     @invariant()
@@ -321,8 +322,31 @@ class DrainedGateways(Gateways):
         self._do(self.table.resume(self.now))
 
 
+class ParkedGateways(DrainedGateways):
+    """The same with a manager that also parks the server."""
+
+    @rule(if_idle_ms=st.sampled_from([1, 1, 500]))
+    def park(self, if_idle_ms: int) -> None:
+        """The manager parks an idle server."""
+        self.answers_due += 1
+        self._do(self.table.park(if_idle_ms, self.now))
+
+    @rule()
+    def serve(self) -> None:
+        """The server is awake, and has answered its samples."""
+        self._do(self.table.serve(self.now))
+
+    @invariant()
+    def has_nothing_open_while_parked(self) -> None:
+        """No exchange reaches an engine that sleeps."""
+        if self.table.phase is Phase.PARKED:
+            assert not self.connections
+
+
 SETTINGS = settings(max_examples=amount(100, 400), stateful_step_count=60, deadline=None)
 Gateways.TestCase.settings = SETTINGS
 DrainedGateways.TestCase.settings = SETTINGS
+ParkedGateways.TestCase.settings = SETTINGS
 TestGateways = Gateways.TestCase
 TestDrainedGateways = DrainedGateways.TestCase
+TestParkedGateways = ParkedGateways.TestCase

@@ -7,7 +7,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from registry.manifest import health, oip, openai, optimise, output, python, runtime, schema, server
+from registry.manifest import (
+    health,
+    oip,
+    openai,
+    optimise,
+    output,
+    park,
+    python,
+    runtime,
+    schema,
+    server,
+)
 from registry.manifest.schema import RESERVED_ENGINES, Document
 from tests.reference.markdown import code, described, either, items, page, wrapped
 from tests.reference.values import default_of, type_of
@@ -35,6 +46,7 @@ TABLES: dict[str, tuple[str, type[BaseModel]]] = {
     "optimise": ("[optimise]", optimise.OptimiseTable),
     "limits": ("[limits]", schema.LimitsTable),
     "health": ("[health] with [server] or [python]", health.HealthTable),
+    "park": ("[park] with [server]", park.ParkTable),
     "input.*": ("[input.NAME]", schema.InputTable),
     "output": ("[output]", output.OutputTable),
     "sample": ("[sample] with [server]", server.SampleTable),
@@ -74,6 +86,12 @@ GREETING = {
     "optimise": (
         "A deploy makes candidates of the model in other precisions and measures them beside the"
         " original: see [precision](../guides/precision.md)."
+    ),
+    "park": (
+        "How the server's engine is put to sleep and woken, in place of being stopped and started:"
+        " see [sleep instead of stop](../guides/park.md). `engine` names a preset, else `sleep` and"
+        " `wake` are needed. Each wake is proved by a [golden"
+        " sample](../guides/servers.md#golden-samples), without which the table is refused."
     ),
     "sample": (
         "A request that a deploy sends to the server once it is ready, and that `fnctl invoke`"

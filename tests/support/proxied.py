@@ -32,6 +32,7 @@ from registry.catalog import Catalog, Deployed
 from registry.model.functions import ExchangeLimits
 from registry.model.functions import Limits as FunctionLimits
 from registry.model.keys import Key
+from registry.model.parks import ParkSettings
 from registry.model.revisions import Interface
 from registry.model.servers import HOST_OF_CLIENT, ModelApi, PathRules, ServerSettings
 from registry.openness import Openness
@@ -233,6 +234,7 @@ def server_function(
     api: ModelApi | None = None,
     fields: tuple[str, ...] = (),
     host: str = HOST_OF_CLIENT,
+    park: ParkSettings | None = None,
 ) -> Deployed:
     """Return the server function "web"."""
     revision = nouns.revision(
@@ -248,6 +250,7 @@ def server_function(
             fields=fields,
             host=host,
             api=api,
+            park=park,
         ),
     )
     aliases = ALIASES if api is not None else ()
@@ -280,6 +283,7 @@ async def gate(
     send_buffer: int = 0,
     interface: Interface | None = None,
     cors_origins: tuple[str, ...] = (),
+    park: ParkSettings | None = None,
 ) -> AsyncIterator[Gate]:
     """Run a gateway with one server function, whose server runs `handler` per connection.
 
@@ -313,6 +317,7 @@ async def gate(
         api,
         fields,
         host,
+        park,
     )
     if interface is not None:
         deployed = as_python(deployed, interface)

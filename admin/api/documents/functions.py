@@ -11,6 +11,7 @@ from admin.api.documents.deploys import OperationRow
 from registry.builds import Compilation
 from registry.model.functions import ExchangeLimits, Limits
 from registry.model.history import ColdStart, StateInterval
+from registry.model.parks import ParkSettings
 from registry.model.profiles import Profile
 from registry.model.revisions import Batching, DeviceNeed, PredictForm
 from registry.model.servers import ModelApi, Mount, PathRules, PythonSettings, ServerImage
@@ -152,13 +153,14 @@ class Server(msgspec.Struct):
     found_host: str
     api: ModelApi | None
     python: PythonSettings | None
+    park: ParkSettings | None
 
 
 class RevisionRow(msgspec.Struct, kw_only=True):
     """A revision. `compilation`: how its model is compiled, null if it is not. `oip_version`: its
-    version at /v2, "" for its number. `traffic`: plain calls go to it. `size` in bytes. `server`
-    and `why_not_golden` ("" if it has a golden sample) only of server functions, `predict` only of
-    Python functions."""
+    version at /v2, "" for its number. `traffic`: plain calls go to it. `size` in bytes. `server`,
+    `why_not_golden` ("" if it has a golden sample) and `park_hint` (the table [park] that would fit
+    it, "" for none) only of server functions, `predict` only of Python functions."""
 
     number: int
     oip_version: str
@@ -177,6 +179,7 @@ class RevisionRow(msgspec.Struct, kw_only=True):
     predict: str | UnsetType = UNSET
     server: Server | UnsetType = UNSET
     why_not_golden: str | UnsetType = UNSET
+    park_hint: str | UnsetType = UNSET
 
 
 class FunctionDetail(FunctionRow, kw_only=True):

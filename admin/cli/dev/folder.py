@@ -14,10 +14,9 @@ from registry.errors import BadBundle
 from registry.manifest import MANIFEST_FILE, Manifest, parse_manifest
 from registry.manifest.checks import refused
 from registry.manifest.schema import SCHEMA
-from registry.manifest.server import PORT, SOCKET
 from registry.model.functions import Function
 from registry.model.revisions import Revision
-from registry.model.servers import ServerSettings
+from registry.model.servers import PORT, SOCKET, ServerSettings
 from registry.spec import runner_settings
 from runtime_image.contract.server import ENGINE
 from runtime_image.contract.signature import Signature

@@ -24,7 +24,7 @@ from environments.shell import write_shell
 from registry.errors import EnvironmentRefused, FnError
 from registry.files import unavailable
 from registry.manifest.python import READY
-from registry.manifest.server import PORT
+from registry.model.servers import PORT
 from runtime_image.contract.server import BUNDLE
 
 HUNG: Final = 124

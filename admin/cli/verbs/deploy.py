@@ -347,7 +347,7 @@ def collect_files(path: Path | None, name: str | None, built: str) -> Collected:
     typer.BadParameter without files and options, and what `collect` raises."""
     from admin.cli.bundle_files import collect
     from registry.errors import BadManifest
-    from registry.manifest.server import PORT
+    from registry.model.servers import PORT
 
     if path is None and not built:
         raise typer.BadParameter(

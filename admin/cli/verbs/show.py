@@ -181,6 +181,7 @@ def _server(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("ready", get(server, "ready") or "/, any status below 500"),
         ("network", get(server, "network")),
         ("golden", _golden(function, current)),
+        ("park", _park(server.get("park") or {}) or get(current, "park_hint")),
         ("start", f"at most {get(server, 'start_s')} s{measured}"),
         *((kind, ", ".join(rules.get(kind) or [])) for kind in ("wake", "free", "deny")),
         ("fields", ", ".join(server.get("fields") or [])),
@@ -198,6 +199,14 @@ def _golden(function: dict[str, Any], revision: dict[str, Any]) -> str:
         return f"none: {why}" if why and "predict" not in function else ""
     verdict = _SHOWN_BY_SAMPLE.get(get(function, "golden"), "")
     return f"{golden(profile)}{verdict}"
+
+
+def _park(park: dict[str, Any]) -> str:
+    """Return how a server sleeps, "" if it does not."""
+    if not park:
+        return ""
+    calls = f"{park['sleep']['method']} {park['sleep']['path']}"
+    return f"{park['engine'] or calls}, at most {float(park['park_s']):g} s"
 
 
 def _container(server: dict[str, Any]) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from runtime_image.contract.samples import GoldenPlan, GoldenRule, SampleRequest
@@ -15,10 +16,18 @@ PROMPT: Final = (
 )
 """About 64 tokens. Every token of it is compared: a part of a cache that belongs to another prompt
 changes those behind it."""
+LONG_PROMPT: Final = PROMPT + "".join(
+    f" Boat {one} has {one + 2} lamps, {3 * one + 1} nets and a list of {7 * one} names."
+    for one in range(1, 13)
+)
+"""About 350 tokens. Servers share caches of prefixes in blocks of 16 to 128 tokens, and of a prompt
+only whole blocks."""
 LOGPROB_TOKENS: Final = 4
 TEXT_TOKENS: Final = 8
 ALTERNATIVES: Final = 5
 """Likeliest tokens at each place, the most that the completions of OpenAI's API give."""
+_OF_PROMPT: Final = frozenset({"echo", "prompt_logprobs"})
+"""Members of a request for log probabilities of its prompt."""
 NO_ENDPOINT: Final = frozenset({404, 405, 501})
 """Statuses of a path that the server does not have."""
 
@@ -44,7 +53,7 @@ def candidates(plan: GoldenPlan) -> Iterator[Candidate]:
         return
     numbers = frozenset({GoldenRule.LOGPROBS})
     common = {"model": plan.model, "temperature": 0, "seed": 0}
-    chat = {**common, "messages": [{"role": "user", "content": PROMPT}]}
+    chat = {**common, "messages": _as_chat(PROMPT)}
     completion = {**common, "prompt": PROMPT}
     tokens = {"max_tokens": LOGPROB_TOKENS}
     echo = {**completion, **tokens, "logprobs": ALTERNATIVES, "echo": True}
@@ -60,6 +69,28 @@ def candidates(plan: GoldenPlan) -> Iterator[Candidate]:
     text, more = frozenset({GoldenRule.TEXT}), {"max_tokens": TEXT_TOKENS}
     yield Candidate(_post(plan, "/chat/completions", {**chat, **more}), text)
     yield Candidate(_post(plan, "/completions", {**completion, **more}), text)
+
+
+def prefix_request(request: SampleRequest) -> SampleRequest | None:
+    """Return the request that shows a stale cache of prefixes, by that of a golden sample: without
+    log probabilities of the prompt, for which vLLM leaves the cache out, and with a prompt of
+    several blocks in place of ours. None if that is the request itself, or it has no prompt."""
+    try:
+        body = json.loads(request.body)
+    except ValueError:
+        return None
+    if not isinstance(body, dict):
+        return None
+    changed = {name: one for name, one in body.items() if name not in _OF_PROMPT}
+    if body.get("prompt") == PROMPT:
+        changed["prompt"] = LONG_PROMPT
+    elif body.get("messages") == _as_chat(PROMPT):
+        changed["messages"] = _as_chat(LONG_PROMPT)
+    return replace(request, body=json.dumps(changed)) if changed != body else None
+
+
+def _as_chat(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
 
 
 def _post(plan: GoldenPlan, path: str, body: dict[str, Any]) -> SampleRequest:

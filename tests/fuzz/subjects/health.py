@@ -24,8 +24,11 @@ from pool_manager.replicas.messages import (
 )
 from registry.errors import FnError
 from registry.manifest import parse_manifest
+from registry.model.servers import PathRules
+from registry.path_rules import CompiledPaths
 from runtime_image.contract.health import SAID_MAX
 from runtime_image.contract.link import Kind
+from runtime_image.contract.parks import TOOK_MAX_MS, LifeAnswer, life_from, state_from
 from runtime_image.contract.samples import (
     REASON_MAX,
     Answer,
@@ -111,16 +114,30 @@ HEALTH: Final = (
 )
 PROBED: Final = b'{"path":"/up","status":404,"answer":"Not Found","seconds":61.5}'
 SAMPLED: Final = b'{"verdict":"wrong","ms":12.5,"reason":"expected status 200, got 500"}'
+
+
+def _life(data: dict[str, Any]) -> LifeAnswer:
+    """Return what a LIFE says. Raises LinkError."""
+    try:
+        state_from(data.get("life"))
+        return life_from(data)
+    except ValueError as error:
+        raise LinkError(f"malformed LIFE: {error}") from error
+
+
+LIFE: Final = b'{"life":"parking","problem":"POST /sleep: got 500","took_ms":20000.5}'
+TOLD: Final = (b"\0" + HEALTH, b"\1" + PROBED, b"\2" + SAMPLED, b"\3" + LIFE)
 _PARSERS: Final = {
     0: lambda data: parse_health("0a", data),
     1: lambda data: parse_probed("0a", data),
     2: parse_sampled,
+    3: _life,
 }
 
 
 def _told(data: bytes) -> Any:
     """Return what a manager makes of a sidecar's message; the first byte chooses its kind."""
-    parse = _PARSERS[data[0] % 3 if data else 0]
+    parse = _PARSERS[data[0] % len(_PARSERS) if data else 0]
     return parse(parse_frame(Frame(Kind.HEALTH, 0, 0, 0, b"", data[1:])))
 
 
@@ -137,6 +154,9 @@ def _check_told(_data: bytes, found: Any) -> None:
         assert (found.path + found.answer).isprintable()
         assert max(len(found.path), len(found.answer)) <= LINE_MAX
         assert 0 <= found.seconds <= NUMBER_MAX
+    elif isinstance(found, LifeAnswer):
+        assert len(found.problem) <= REASON_MAX
+        assert 0 <= found.took_s <= TOOK_MAX_MS / 1e3
     elif isinstance(found, dict):
         assert found["verdict"] in set(SampleVerdict)
         assert len(found["reason"]) <= REASON_MAX
@@ -167,6 +187,40 @@ def _check_table(_data: bytes, found: Any) -> None:
         )
         assert found.step_s is None or 1 <= found.step_s <= 86_400
         assert found.sample_every_s == 0 or 1 <= found.sample_every_s <= 86_400
+
+
+PARKS: Final = (
+    b'sleep = "POST /s?level=1"\nwake = \'PUT /w {"tags": ["a b"]}\'\ncheck = "GET /c"\n',
+    b'engine = "vllm"\npark_s = 60.5\n',
+)
+
+
+def _park_table(data: bytes) -> Any:
+    """Return what a manifest's table [park] says."""
+    text = data.decode("utf-8", "replace")
+    head = 'schema = 1\n[server]\ncommand = "vllm ${PORT} --enable-sleep-mode"\n[openai]\n[park]\n'
+    found = parse_manifest(head + text, ()).server
+    return found and found.park
+
+
+def _check_park_table(_data: bytes, found: Any) -> None:
+    """Each call is one request of one line, whose path no caller reaches."""
+    if isinstance(found, Exception) or found is None:
+        return
+    paths = CompiledPaths(PathRules(), "", found.control)
+    for call in filter(None, (found.sleep, found.wake, found.check)):
+        assert call.method.isascii()
+        assert call.method.isupper()
+        assert call.path.startswith("/")
+        assert call.path.isascii()
+        assert not set(call.path) & set(" \r\n\0#")
+        assert not call.body or json.loads(call.body) is not Ellipsis
+        try:
+            paths.judge(call.method.encode(), call.path.partition("?")[0].encode())
+        except FnError:
+            continue
+        raise AssertionError(f"a caller reaches {call.path}")
+    assert 60 <= found.park_s <= 30 * 86_400
 
 
 GATEWAY: Final = tuple(
@@ -223,12 +277,17 @@ HEALTHS = (
     ),
     Subject("golden-sample", _golden, _samples(), 256 * KIB, _REPORT, check=_check_golden),
     Subject(
-        *("told", _told, (b"\0" + HEALTH, b"\1" + PROBED, b"\2" + SAMPLED), 256 * KIB),
+        *("told", _told, TOLD, 256 * KIB),
         refusals=(LinkError,),
         check=_check_told,
     ),
     Subject(
         *("health-table", _table, TABLES, 16 * KIB, (FnError,), THREAD_S, _check_table),
+        lines=Bound(12_000, 24),
+        memory=Bound(192 * KIB, 160),
+    ),
+    Subject(
+        *("park-table", _park_table, PARKS, 16 * KIB, (FnError,), THREAD_S, _check_park_table),
         lines=Bound(12_000, 24),
         memory=Bound(192 * KIB, 160),
     ),

@@ -296,6 +296,8 @@ def test_a_revision_says_why_it_has_no_golden_sample(settings: dict[str, Any], w
 
     assert "why_not_golden" not in revision_json(one, EMPTY)
     assert revision_json(serving, EMPTY)["why_not_golden"].startswith(why)
+    assert "park_hint" not in revision_json(one, EMPTY)
+    assert revision_json(serving, EMPTY)["park_hint"] == ""
 
 
 def on_gpus(count: int, found: Deployed) -> Deployed:

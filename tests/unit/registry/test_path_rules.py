@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from registry.errors import BadRequest, FnError, PathDenied
+from registry.model.parks import ENGINES
 from registry.model.servers import PathRules
 from registry.path_rules import (
     RULE_MAX,
@@ -338,3 +339,60 @@ def test_plain_escapes_are_not_ambiguous(path: bytes) -> None:
     """Servers agree about them."""
     assert is_ambiguous(path) is False
     assert is_ambiguous(b"/plain") is False
+
+
+def control_outcome(engine: str, path: bytes, method: bytes) -> type[FnError] | None:
+    """Return the error with which a function that is parked by a preset answers."""
+    try:
+        CompiledPaths(PathRules(), "", ENGINES[engine].control).judge(method, path)
+    except FnError as error:
+        return type(error)
+    return None
+
+
+CONTROL_CALLS = {
+    "vllm": "sleep?level=2 wake_up is_sleeping collective_rpc reset_prefix_cache reset_mm_cache"
+    " reset_encoder_cache server_info pause resume is_paused abort_requests update_weights"
+    " init_weight_transfer_engine start_weight_update start_draft_weight_update weight_info"
+    " finish_weight_update update_weight_version weight_checker get_world_size scale_elastic_ep"
+    " start_profile stop_profile v1/load_lora_adapter v1/unload_lora_adapter",
+    "sglang": "release_memory_occupation resume_memory_occupation flush_cache abort_request"
+    " update_weights_from_disk update_weights_from_tensor update_weights_from_distributed"
+    " update_weight_version init_weights_update_group destroy_weights_update_group"
+    " init_weights_send_group_for_remote_instance send_weights_to_remote_instance"
+    " get_weights_by_name weights_checker pause_generation continue_generation open_session"
+    " close_session start_expert_distribution_record set_internal_state configure_logging slow_down"
+    " freeze_gc start_profile stop_profile load_lora_adapter load_lora_adapter_from_tensors"
+    " unload_lora_adapter clear_hicache_storage_backend",
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_caller_reaches_an_engines_control_calls(engine: str) -> None:
+    """In no spelling, by no method, and not behind a prefix that the engine takes off a path."""
+    known = ENGINES[engine]
+    own = [one.path for one in (known.sleep, known.wake, known.check) if one]
+    called = [f"/{one}" for one in CONTROL_CALLS[engine].split()]
+    for path in {one.partition("?")[0] for one in (*own, *called)}:
+        for spelled in (path, path.upper(), f"{path}/", f"/{path[1:]};x", f"/root{path}"):
+            for method in (b"GET", b"POST"):
+                assert control_outcome(engine, spelled.encode(), method) is PathDenied, spelled
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_an_engine_is_for_stays_open(engine: str) -> None:
+    """Completions, and what clients ask besides."""
+    served = "v1/chat/completions v1/completions v1/embeddings v1/models v1/models/my-weights"
+    others = "health metrics version ping tokenize detokenize generate score rerank classify"
+    for path in f"{served} {others}".split():
+        assert control_outcome(engine, f"/{path}".encode(), b"POST") is None, path
+
+
+def test_control_calls_are_denied_beside_the_owners_rules() -> None:
+    """Also where the owner has as many as there may be."""
+    rules = PathRules(deny=tuple(f"/x{number}" for number in range(RULES_MAX)))
+    paths = CompiledPaths(rules, "", ENGINES["vllm"].control)
+    assert paths.denies
+    for path in (b"/x0", b"/sleep"):
+        with pytest.raises(PathDenied):
+            paths.judge(b"POST", path)

@@ -9,6 +9,7 @@ import pytest
 
 from registry.catalog import Deployed
 from registry.model.functions import ExchangeLimits, Health, Limits
+from registry.model.parks import EngineCall, ParkSettings
 from registry.model.profiles import Profile
 from registry.model.revisions import Batching, DeviceNeed, Revision
 from registry.model.servers import ModelApi, PathRules, ServerImage, ServerSettings
@@ -22,6 +23,7 @@ from registry.spec import (
     golden_plan,
     is_outdated,
     model_spec,
+    park_hint,
     profile_engine,
     replica_spec,
     server_spec,
@@ -29,6 +31,7 @@ from registry.spec import (
     step_s_of,
 )
 from runtime_image.contract.model import ImageForm, InputRule, ModelSpec
+from runtime_image.contract.parks import ParkHooks
 from runtime_image.contract.precision import RULES, Optimisation
 from runtime_image.contract.samples import GoldenPlan, SampleRequest
 from runtime_image.contract.server import ServerSpec
@@ -384,3 +387,64 @@ def test_what_the_manifest_gives_replaces_the_preset() -> None:
     one = server_deployed()
     spec = server_spec(replace(one, function=replace(one.function, health=given)))
     assert (spec.counter, spec.metrics) == ("", "/m")
+
+
+PARK = ParkSettings(
+    "vllm",
+    EngineCall("/sleep?level=1"),
+    EngineCall("/w", "PUT", "{}"),
+    EngineCall("/is_sleeping", "GET"),
+)
+
+
+def test_a_sidecar_gets_the_calls_of_a_park() -> None:
+    """Those of a preset are private. How long a park lasts is for the manager to know."""
+    spec = server_spec(server_deployed(park=PARK))
+    json_type = {"Content-Type": "application/json"}
+    assert spec.park == ParkHooks(
+        SampleRequest("/sleep?level=1", "POST"),
+        SampleRequest("/w", "PUT", json_type, "{}"),
+        SampleRequest("/is_sleeping"),
+    )
+    own = server_spec(server_deployed(park=replace(PARK, engine="", check=None)))
+    assert own.park == replace(spec.park, check=None, is_private=False)
+    assert server_spec(server_deployed()).park is None
+
+
+def test_a_park_is_measured_anew_unless_only_its_length_differs() -> None:
+    """The profile says whether it works."""
+    engines = [
+        profile_engine(server_revision(park=park))
+        for park in (None, PARK, replace(PARK, check=None), replace(PARK, park_s=60.0))
+    ]
+    assert len(set(engines)) == 3
+    assert engines[1] == engines[3]
+
+
+@pytest.mark.parametrize(
+    ("server", "hint"),
+    [
+        (
+            ServerSettings(("vllm", "serve", "m"), api=ModelApi()),
+            '[park] engine = "vllm", with --enable-sleep-mode in the command lets it sleep',
+        ),
+        (
+            ServerSettings(("--enable-sleep-mode",), api=ModelApi(), image=ServerImage("vllm:1")),
+            '[park] engine = "vllm" lets it sleep instead of being stopped',
+        ),
+        (
+            ServerSettings(("python", "-m", "sglang.launch_server"), api=ModelApi()),
+            '[park] engine = "sglang", with --enable-memory-saver --enable-weights-cpu-backup in',
+        ),
+        (ServerSettings(("vllm", "serve", "m"), api=ModelApi(), park=PARK), ""),
+        (ServerSettings(("vllm", "serve", "m")), ""),
+        (ServerSettings(("vllm",), samples=(MARKED,), network="egress"), ""),
+        (ServerSettings(("llama-server",), api=ModelApi()), ""),
+    ],
+    ids=["flag", "image", "sglang", "has it", "no sample", "reached by others", "unknown"],
+)
+def test_a_park_is_proposed_where_a_preset_fits(server: ServerSettings, hint: str) -> None:
+    """With what is missing in the command."""
+    found = park_hint(server)
+    assert found.startswith(hint)
+    assert bool(found) is bool(hint)

@@ -15,6 +15,7 @@ from gateway.http import exchange_client
 from gateway.metrics.counters import TEXT
 from gateway.settings import GatewaySettings
 from registry.model.functions import ExchangeLimits, Limits
+from registry.model.parks import ENGINES, ParkSettings
 from registry.model.servers import PathRules
 from tests.support.proxied import KEY, Gate, gate, quiet, until, warm
 
@@ -590,6 +591,25 @@ async def test_path_rules(tmp_path: Path, is_fast: bool) -> None:
         assert (await ask(b"/api/x")).startswith(b"HTTP/1.1 200 ")
         opens = [frame.flags for frame in one.sidecar.got if frame.kind.name == "OPEN"]
         assert [bool(flags) for flags in opens] == [True, True, False]
+        await one.settled()
+
+
+async def test_control_calls_of_an_engine_that_sleeps_are_denied(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """A caller could put it to sleep, or run code in it."""
+    known = ENGINES["vllm"]
+    park = ParkSettings("vllm", known.sleep, known.wake, known.check)
+    async with gate(tmp_path, echo, is_fast=is_fast, park=park) as one:
+
+        async def ask(path: bytes) -> bytes:
+            head = b"POST /fn/web" + path + b" HTTP/1.1\r\n" + HOST
+            return await one.ask(head + b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+
+        for path in (b"/sleep?level=2", b"/Wake_Up/", b"/v1/%63ollective_rpc", b"/is_sleeping;a"):
+            assert problem(await ask(path))["code"] == "path_denied", path
+        assert problem(await ask(b"/a/..%2fsleep"))["code"] == "bad_request"
+        assert (await ask(b"/v1/completions")).startswith(b"HTTP/1.1 200 ")
         await one.settled()
 
 

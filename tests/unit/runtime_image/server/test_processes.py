@@ -41,6 +41,14 @@ def test_names_are_replaced_without_a_shell() -> None:
     assert launch.folder == MODEL_DIR
 
 
+def test_empty_words_and_variables_stay_empty() -> None:
+    """A program may ask for an empty argument."""
+    launch = planned(ServerSpec("web@1", ("x", "--prefix", ""), env={"EMPTY": ""}))
+
+    assert launch.arguments == ["x", "--prefix", ""]
+    assert launch.environment["EMPTY"] == ""
+
+
 def test_secrets_are_used_as_they_are() -> None:
     """Nothing is replaced in a value; it cannot change the port or the marker."""
     secrets = {"TOKEN": "${PORT}", "PORT": "1", "FN_REPLICA": "x"}

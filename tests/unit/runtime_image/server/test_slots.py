@@ -15,6 +15,7 @@ from runtime_image.server.slots import (
     EndLink,
     Key,
     NotIdle,
+    Parked,
     Phase,
     Rename,
     Send,
@@ -450,6 +451,84 @@ def test_a_drain_can_be_tightened_but_not_loosened() -> None:
     assert slots.drain(0, 1.0) == []
     assert slots.quiesce(1.0) == slots.resume(1.0) == []
     assert slots.phase is Phase.HARD
+
+
+def parked(slots: SlotTable, now: float = 1.0) -> None:
+    """Park a server that is idle."""
+    assert slots.park(500, now) == QUIESCES
+    for link in (A, B):
+        assert slots.quiesced(link, 0, now) == []
+    assert slots.quiesced(C, 0, now) == [Parked()]
+
+
+def test_no_exchange_is_opened_while_a_server_is_parked() -> None:
+    """Neither those without a slot, nor those of a gateway that comes meanwhile."""
+    slots = table()
+    parked(slots)
+
+    for is_free in (False, True):
+        refused = Send(A, Kind.NOT_STARTED, 1, NotStarted.DRAINING)
+        assert slots.open(A, 1, 2.0, is_free=is_free) == [refused]
+    assert slots.join(4, 2.0) == [Send(4, Kind.QUIESCE)]
+    assert slots.quiesced(4, 1, 2.0) == []
+    assert slots.resume(2.0) == slots.park(1, 2.0) == slots.tick(9.0) == []
+
+    assert slots.serve(10.0) == [Send(link, Kind.WINDOW) for link in (A, B, C, 4)]
+    assert slots.idle_ms(10.5) == 500
+    assert slots.open(A, 2, 11.0) == [Connect(Key(A, 2))]
+    assert slots.serve(12.0) == []
+
+
+def test_a_park_is_refused_while_in_use() -> None:
+    """Also one without a time of idleness, and by an exchange that crosses it."""
+    slots = table()
+    opened(slots, A, 1)
+    assert slots.park(0, 1.0) == [NotIdle(0)]
+    slots.end(A, 1, 2.0)
+    assert slots.park(500, 2.25) == [NotIdle(250)]
+
+    assert slots.park(200, 2.25) == QUIESCES
+    assert slots.open(A, 2, 2.5) == [*RESUMED, NotIdle(0), Connect(Key(A, 2))]
+    assert slots.end(A, 2, 2.5) == [Shut(Key(A, 2))]
+    assert slots.park(200, 3.0) == QUIESCES
+    assert slots.resume(3.0) == [*RESUMED, NotIdle(500)]
+
+
+def test_what_takes_no_slot_is_shut_by_a_park() -> None:
+    """As by a stop. The gateway of one that is being connected waits for an answer."""
+    slots = table()
+    for id in (1, 2):
+        slots.open(A, id, 0.0, is_free=True)
+    slots.connected(Key(A, 1), 0.0)
+    opened(slots, B, 3)
+    slots.tunnel(B, 3, 0.0, is_quiet=True)
+    assert slots.park(1, 1.0) == QUIESCES
+    for link in (A, B):
+        slots.quiesced(link, 0, 1.0)
+
+    assert slots.quiesced(C, 0, 1.0) == [
+        Send(A, Kind.NOT_STARTED, 2, NotStarted.DRAINING),
+        *(Shut(Key(*key)) for key in ((A, 1), (A, 2), (B, 3))),
+        Parked(),
+    ]
+    assert slots.end(A, 1, 2.0) == slots.reuse(B, 4, 3, 2.0) == []
+
+
+@pytest.mark.parametrize("if_idle_ms", [0, 500])
+def test_a_parked_server_can_be_stopped(if_idle_ms: int) -> None:
+    """Nothing is open, so that each drain is over at once. A drain is not loosened to a park."""
+    slots = table()
+    parked(slots)
+    assert slots.drain(if_idle_ms, 2.0) == [Stop()]
+    assert slots.serve(3.0) == []
+
+    slots = table()
+    slots.park(1, 1.0)
+    slots.drain(0, 1.0)
+    assert slots.park(1, 1.0) == []
+    for link in (A, B):
+        slots.quiesced(link, 0, 1.0)
+    assert slots.quiesced(C, 0, 1.0) == [Stop()]
 
 
 def test_a_gateway_that_does_not_answer_is_ended() -> None:

@@ -247,6 +247,26 @@ def test_the_golden_sample_of_a_server_is_shown(
     assert [one for one in lines if one.startswith("golden")] == ([line] if line else [])
 
 
+@pytest.mark.parametrize(
+    ("park", "hint", "line"),
+    [
+        ({"engine": "vllm", "park_s": 86_400.0}, "", "park vllm, at most 86400 s"),
+        ({"engine": "", "park_s": 90.0}, "", "park POST /s, at most 90 s"),
+        (None, '[park] engine = "vllm" lets it sleep', 'park [park] engine = "vllm" lets it sleep'),
+        (None, "", ""),
+    ],
+)
+def test_how_a_server_sleeps_is_shown(park: dict[str, Any] | None, hint: str, line: str) -> None:
+    """Or the table that would fit."""
+    settings = park and {**park, "sleep": {"method": "POST", "path": "/s"}}
+    revisions = [{"number": 3, "traffic": True, "park_hint": hint}]
+    one = {**FUNCTION, "server": {"command": ["serve"], "park": settings}, "revisions": revisions}
+
+    lines = [" ".join(line.split()) for line in render(one, NOW_S).splitlines()]
+
+    assert [one for one in lines if one.startswith("park")] == ([line] if line else [])
+
+
 def test_an_image_is_shown_with_what_it_may_do() -> None:
     """A function of an image has its reference and id, its port, and what it gets of the host."""
     mount = {"name": "data", "source": "/srv/data", "target": "/data", "is_read_only": True}

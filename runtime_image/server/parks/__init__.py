@@ -1,0 +1,1 @@
+"""Parks: a server whose engine is put to sleep and woken."""
