@@ -32,6 +32,7 @@ from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.view import HostView
 from pool_manager.images import Images
 from pool_manager.metrics import Counters, Step
+from pool_manager.parks import ParkProofs
 from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
 from pool_manager.replicas.actions import ReplicaActions
 from pool_manager.replicas.adoption import adopt_all
@@ -103,9 +104,10 @@ class Manager:
         self._bindings: dict[str, Binding] = {}
         self._gpus, cluster = FleetGpus(gpus or NoGpus(), self._hosts.gpus), self._machine.cluster
         self._use = UsageMonitor(self._machine, self._bindings, recorder, clocks, self._gpus)
+        occupancy = GpuOccupancy(fleet, self._gpus, partial(charges, cluster.ledger))
         wiring = Wiring(
             self._fetching(bundles),
-            GpuOccupancy(fleet, self._gpus, partial(charges, cluster.ledger)),
+            occupancy,
             self._on_pong,
             cluster.start_priority,
             secrets or NoSecrets(),
@@ -127,6 +129,7 @@ class Manager:
             self._machine, self._launcher, self._bindings, self._tasks, self._wall
         )
         self.golden = self._sampling()
+        self._proofs = ParkProofs(occupancy, self._tasks, self.submit, self._clock)
         self._none_left = asyncio.Event()
         self._events: deque[events.Event] = deque()
         self._actions = self._table()
@@ -170,6 +173,8 @@ class Manager:
             commands.WatchEngine: lambda c: self._engine.begin(c.reason, c.host),
             commands.Note: lambda c: self._journal.note(c.key, c.text),
             commands.RecordColdStart: self._keep_cold_start,
+            commands.ProvePark: self._proofs.prove,
+            commands.RecordWake: self._note_wake,
             commands.AskSample: lambda c: self.golden.ask_silent(c.id),
             commands.RecordSilence: lambda c: log.warning(
                 "a server is not answering", replica=c.id, pool=c.key, reason=c.reason
@@ -568,6 +573,14 @@ class Manager:
         self._hosts.stocking.tick(self._machine, self._bindings)
         # Published again without a change, so that a gateway that could not connect tries again.
         self._publisher.publish(frozenset({one.pool for one in self._machine.replicas()}))
+
+    @staticmethod
+    def _note_wake(command: commands.RecordWake) -> None:
+        about = {"replica": command.id, "pool": command.key, "s": round(command.took_s, 3)}
+        if command.outcome == "right":
+            log.info("a parked replica woke", **about)
+        else:
+            log.warning("a parked replica did not wake right", **about, reason=command.reason)
 
     def _keep_cold_start(self, command: commands.RecordColdStart) -> None:
         binding = self._bindings.get(command.key)

@@ -46,6 +46,10 @@ class NoGpus:
         """Return None."""
         return None
 
+    async def held_mib(self, device: str, pids: frozenset[int]) -> float | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
     async def prove_free(
         self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
     ) -> None:

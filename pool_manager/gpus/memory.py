@@ -87,14 +87,15 @@ def foreign_mib(gpu: Reading, ours: Mapping[str, Collection[int] | None]) -> flo
     if not ours:
         return used
     pids = [pids for pids in ours.values() if pids is not None]
-    known = _used_by(gpu, {pid for some in pids for pid in some})
+    known = held_mib(gpu, {pid for some in pids for pid in some})
     if known is None or len(pids) < len(ours):
         return 0.0
     return max(0.0, used - known)
 
 
-def _used_by(gpu: Reading, pids: Collection[int]) -> float | None:
-    """Return the MiB of these processes, None if the driver does not report all of them."""
+def held_mib(gpu: Reading, pids: Collection[int]) -> float | None:
+    """Return the MiB of these processes, 0 if the driver lists none of them; None if it does not
+    report them."""
     if gpu.processes is None:
         return None
     sizes = [process.memory_mib for process in gpu.processes if process.pid in pids]

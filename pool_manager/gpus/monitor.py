@@ -24,7 +24,7 @@ from pool_manager.calls import BlockingCalls, Unanswered
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from pool_manager.gpus import memory
-from pool_manager.gpus.memory import still_taken, taken_mib
+from pool_manager.gpus.memory import held_mib, still_taken, taken_mib
 from pool_manager.ports import GpuView
 from registry.errors import DriverError
 from registry.tasks import Tasks
@@ -367,16 +367,26 @@ class GpuMonitor:
     async def taken_mib(
         self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
     ) -> float | None:
-        """Return the MiB that these processes hold on a device, None if unknown."""
+        """Return the MiB that a replica with these processes takes of a device, as
+        `memory.taken_mib`; None if unknown."""
+        gpu = await self._measured(device)
+        return None if gpu is None else taken_mib(gpu, pids, before_mib, is_alone=is_alone)
+
+    async def held_mib(self, device: str, pids: frozenset[int]) -> float | None:
+        """Return the MiB that the driver reports of these processes on a device, None if it does
+        not report them."""
+        gpu = await self._measured(device)
+        return None if gpu is None else held_mib(gpu, pids)
+
+    async def _measured(self, device: str) -> Reading | None:
         try:
             gpu = await self._calls.run(self._nvml.read_one, device)
         except (Unanswered, NoDriver) as error:
             log.warning("a replica cannot be measured", device=device, reason=str(error))
             return None
-        if gpu is None:
-            return None
-        self._note([gpu])
-        return taken_mib(gpu, pids, before_mib, is_alone=is_alone)
+        if gpu is not None:
+            self._note([gpu])
+        return gpu
 
     async def prove_free(
         self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]

@@ -80,6 +80,15 @@ class GpuOccupancy:
             report = {**report, "memory_mib": memory_mib}
         emit(replace(event, memory_mib=memory_mib, report=report))
 
+    async def held_mib(self, id: str) -> dict[str, float | None]:
+        """Return what the driver reports now of a replica's processes on each of its GPUs, None
+        where it does not report them. Empty for a replica that is on none."""
+        devices = self._devices.get(id, ())
+        pids = await self._known_pids(id) if devices else None
+        if pids is None:
+            return dict.fromkeys(devices)
+        return {device: await self._gpus.held_mib(device, pids) for device in devices}
+
     async def release(self, id: str) -> None:
         """End a replica; return once each of its GPUs shows that it is gone. Raises DriverError.
 

@@ -59,9 +59,15 @@ class FleetGpus:
     async def taken_mib(
         self, device: str, pids: frozenset[int] | None, before_mib: float | None, *, is_alone: bool
     ) -> float | None:
-        """Return the MiB that these processes hold on a device, None if unknown."""
+        """Return the MiB that a replica with these processes takes of a device, None if unknown."""
         gpus, name = self._of(device)
         return await gpus.taken_mib(name, pids, before_mib, is_alone=is_alone)
+
+    async def held_mib(self, device: str, pids: frozenset[int]) -> float | None:
+        """Return the MiB that the driver reports of these processes on a device, None if it does
+        not report them."""
+        gpus, name = self._of(device)
+        return await gpus.held_mib(name, pids)
 
     async def prove_free(
         self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]

@@ -7,6 +7,7 @@ from typing import Any
 
 from pool_manager.core import commands
 from pool_manager.core.machine import Machine
+from pool_manager.core.state import UNKNOWN, ParkSpec, limit_s
 from pool_manager.ports import Binding
 from pool_manager.replicas.control import Control
 from pool_manager.replicas.launcher import Launcher
@@ -31,6 +32,15 @@ class ReplicaActions:
             commands.Drain: self._to_control(lambda link, c: link.drain(c.if_idle_s)),
             commands.Quiesce: self._to_control(lambda link, _: link.quiesce()),
             commands.Resume: self._to_control(lambda link, _: link.resume()),
+            commands.Park: self._to_engine(
+                lambda link, c, park: link.park(c.if_idle_s, limit_s(park.sleep_s))
+            ),
+            commands.Unpark: self._to_engine(
+                lambda link, _, park: link.unpark(limit_s(park.wake_s))
+            ),
+            commands.Verify: self._to_engine(
+                lambda link, _, park: link.verify(limit_s(park.verify_s))
+            ),
             commands.KeepLearnt: self._to_control(lambda link, c: link.keep_learnt(c.learnt)),
             commands.StopBatching: self._to_control(lambda link, _: link.stop_batching()),
             commands.Terminate: lambda c: self._launcher.terminate(c.id),
@@ -53,6 +63,16 @@ class ReplicaActions:
         replica = self._machine.replica(command.id)
         device = self._machine.first_device(replica.devices) if replica is not None else None
         self._launcher.bind(command, self._bindings[command.pool].on(device))
+
+    def _to_engine(self, send: Callable[[Control, Any, ParkSpec], None]) -> Callable[[Any], None]:
+        """Return the action of a command about a park, whose limit follows from the trial's."""
+
+        def action(command: Any) -> None:
+            replica, control = self._machine.replica(command.id), self._launcher.control(command.id)
+            if replica is not None and control is not None:
+                send(control, command, self._machine.pools[replica.pool].spec.park or UNKNOWN)
+
+        return action
 
     def _to_control(self, send: Callable[[Control, Any], None]) -> Callable[[Any], None]:
         """Return the action of a command that is sent to its replica, if its link is open."""

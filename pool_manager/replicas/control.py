@@ -22,6 +22,7 @@ from pool_manager.replicas.messages import (
     parse_batching_off,
     parse_frame,
     parse_health,
+    parse_life,
     parse_load_failed,
     parse_loaded,
     parse_numbers,
@@ -36,6 +37,7 @@ from runtime_image.contract.compiled import CompiledModel, UpgradeRequest, Upgra
 from runtime_image.contract.control import PROBED_S, BindRequest, Hello
 from runtime_image.contract.health import LEARNT_SECONDS, Learnt
 from runtime_image.contract.link import CONTROL_MAX, Flag, Kind
+from runtime_image.contract.parks import IDLE_LEAST, limit_ms
 from runtime_image.contract.samples import Sampled
 from runtime_image.link.frames import Frame, LinkError, Piece, pack
 from runtime_image.link.handshake import pack_bind
@@ -96,6 +98,16 @@ class _LinkState:
     is_refuted: bool = False
 
 
+@dataclass(slots=True)
+class _Sent:
+    """Commands of one connection that an answer may follow, less the answers."""
+
+    drains: int = 0
+    """Those that NOT_IDLE answers."""
+    lives: int = 0
+    """Those that LIFE answers."""
+
+
 class Control:
     """Control link of one replica: accepts HELLO with the right token, then turns frames into
     events.
@@ -144,7 +156,7 @@ class Control:
         self._asked = 0
         self._runs: dict[int, RunCount] = {}
         self._is_base_due = False
-        self._drains = 0
+        self._sent = _Sent()
         self._upgrades: deque[asyncio.Future[UpgradeResult]] = deque()
         self._sample: asyncio.Future[Sampled] | None = None
         self._state = _LinkState()
@@ -234,7 +246,8 @@ class Control:
             self._relinking.cancel()
             self._relinking = None
         last, self._stream, self._dial = self._stream, stream, dial
-        self._missed = self._pings = self._pongs = self._drains = 0
+        self._missed = self._pings = self._pongs = 0
+        self._sent = _Sent()
         self._fail_asked("the replica dialled again")
         if last is not None:
             last.abort("the replica dialled again")
@@ -359,7 +372,7 @@ class Control:
         """Ask the replica to drain; with `if_idle_s` it may refuse."""
         # A PING first, for a last PONG with the run time: the replica may exit before the next one.
         self._ask()
-        self._drains += 1
+        self._sent.drains += 1
         self._send(pack(Kind.DRAIN, aux=max(0, round((if_idle_s or 0.0) * 1e3))))
 
     def quiesce(self) -> None:
@@ -369,8 +382,28 @@ class Control:
 
     def resume(self) -> None:
         """Revoke `quiesce`; the sidecar answers NOT_IDLE."""
-        self._drains += 1
+        self._sent.drains += 1
         self._send(pack(Kind.RESUME))
+
+    def park(self, if_idle_s: float, limit_s: float) -> None:
+        """Have a sidecar put its engine to sleep within `limit_s` seconds, unless it was used
+        within the last `if_idle_s`."""
+        self._ask()
+        self._sent.drains += 1
+        self._sent.lives += 1
+        body = IDLE_LEAST.pack(max(1, round(if_idle_s * 1e3)))
+        self._send(pack(Kind.PARK, aux=limit_ms(limit_s), body=body))
+
+    def unpark(self, limit_s: float) -> None:
+        """Have a sidecar wake its engine within `limit_s` seconds."""
+        self._sent.lives += 1
+        self._send(pack(Kind.UNPARK, aux=limit_ms(limit_s)))
+
+    def verify(self, limit_s: float) -> None:
+        """Have a sidecar ask its engine, which is awake, the golden sample within `limit_s`
+        seconds, and serve after a right answer."""
+        self._sent.lives += 1
+        self._send(pack(Kind.VERIFY, aux=limit_ms(limit_s)))
 
     def keep_learnt(self, learnt: Learnt) -> None:
         """Have a sidecar keep `learnt` for the next manager. An older sidecar skips the frame."""
@@ -438,7 +471,7 @@ class Control:
                 self._emit(parse_batching_off(self.id, parse_frame(frame)))
             case Kind.UPGRADED | Kind.SAMPLED:
                 self._on_answer(frame)
-            case Kind.NOT_IDLE | Kind.FIRST_RUN | Kind.HEALTH:
+            case Kind.NOT_IDLE | Kind.FIRST_RUN | Kind.HEALTH | Kind.LIFE:
                 self._on_use(frame)
             case Kind.REPORT if self._on_report is not None:
                 self._on_report(_report(frame))
@@ -446,15 +479,19 @@ class Control:
                 raise LinkError(f"unexpected {frame.kind.name} on a control link")
 
     def _on_use(self, frame: Frame) -> None:
-        """Handle what a serving replica says about its calls."""
+        """Handle what a serving replica says about its calls, and about its park."""
         if frame.kind is Kind.NOT_IDLE:
-            self._expect(self._drains > 0, frame)
-            self._drains -= 1
+            self._expect(self._sent.drains > 0, frame)
+            self._sent.drains -= 1
             self._emit(events.NotIdle(self.id, frame.aux / 1e3))
         elif frame.kind is Kind.FIRST_RUN:
             self._expect(not self._state.has_run, frame)
             self._state.has_run = True
             self._emit(events.FirstRun(self.id, frame.aux / 1e3))
+        elif frame.kind is Kind.LIFE:
+            self._expect(self._state.is_loaded and self._sent.lives > 0, frame)
+            self._sent.lives -= 1
+            self._emit(parse_life(self.id, parse_frame(frame)))
         else:
             is_due = self._is_server and self._state.is_loaded and self._healths < HEALTHS_MAX
             self._expect(is_due, frame)

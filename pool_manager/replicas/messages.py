@@ -11,9 +11,11 @@ from typing import Any, Final, cast, get_args
 
 from pool_manager.core import events
 from pool_manager.core.health.liveness import Reading
+from pool_manager.core.state import State
 from runtime_image.contract.control import PHASES, SessionName
 from runtime_image.contract.health import SAID_MAX, Learnt, Ready
 from runtime_image.contract.link import REFUTATION_MAX
+from runtime_image.contract.parks import LifeCommand, LifeState, life_from, state_from
 from runtime_image.contract.samples import REASON_MAX as SAMPLE_REASON_MAX
 from runtime_image.contract.samples import Sampled, SampleVerdict
 from runtime_image.link.frames import Frame, LinkError
@@ -50,6 +52,7 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         raise LinkError(f"malformed LOADED: memory_mib {memory!r}")
     try:
         ready_for_s, learnt = number(data.get("ready_for_s", 0.0)), _learnt(data.get("learnt"))
+        life = state_from(data.get("life")) or LifeState.READY
     except ValueError as error:
         raise LinkError(f"malformed LOADED: {error}") from error
     return events.Loaded(
@@ -64,6 +67,7 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         text(data.get("not_compiled", ""), REASON_MAX),
         ready_for_s,
         learnt,
+        State(life),
     )
 
 
@@ -155,6 +159,24 @@ def parse_sampled(data: dict[str, Any]) -> Sampled:
         raise LinkError(f"malformed SAMPLED: ms: {error}") from error
     reason = text(data.get("reason", ""), SAMPLE_REASON_MAX)
     return {"verdict": verdict, "ms": took_ms, "reason": reason}
+
+
+def parse_life(
+    id: str, data: dict[str, Any]
+) -> events.ParkAnswered | events.UnparkAnswered | events.Verified:
+    """Parse the body of LIFE. Raises LinkError."""
+    try:
+        command, problem, took_s = life_from(data)
+    except ValueError as error:
+        raise LinkError(f"malformed LIFE: {error}") from error
+    problem = text(problem, SAMPLE_REASON_MAX)
+    match command:
+        case LifeCommand.PARK:
+            return events.ParkAnswered(id, problem, took_s)
+        case LifeCommand.UNPARK:
+            return events.UnparkAnswered(id, problem, took_s)
+        case LifeCommand.VERIFY:
+            return events.Verified(id, problem)
 
 
 def parse_load_failed(id: str, data: dict[str, Any]) -> events.Lost:
