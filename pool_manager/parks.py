@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pool_manager.core import commands, events
@@ -28,12 +28,14 @@ class ParkProofs:
         tasks: Tasks,
         submit: Callable[[events.Event], None],
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`submit` gets ParkProven or ParkRefuted."""
+        """`submit` gets ParkProven or ParkRefuted. `pause` is awaited between two readings."""
         self._occupancy = occupancy
         self._tasks = tasks
         self._submit = submit
         self._clock = clock
+        self._pause = pause
         self._running: set[str] = set()
         """Replicas whose proof is going on: a manager that has found a replica asks again."""
 
@@ -66,7 +68,7 @@ class ParkProofs:
             problem = _problem(held, residue_mib)
             if not problem or self._clock() >= until_s:
                 return known, problem
-            await asyncio.sleep(POLL_S)
+            await self._pause(POLL_S)
 
 
 def _problem(held: dict[str, float | None], residue_mib: float) -> str:

@@ -388,7 +388,6 @@ class Control:
     def park(self, if_idle_s: float, limit_s: float) -> None:
         """Have a sidecar put its engine to sleep within `limit_s` seconds, unless it was used
         within the last `if_idle_s`."""
-        self._ask()
         self._sent.drains += 1
         self._sent.lives += 1
         body = IDLE_LEAST.pack(max(1, round(if_idle_s * 1e3)))

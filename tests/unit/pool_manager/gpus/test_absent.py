@@ -12,6 +12,7 @@ async def test_there_is_nothing() -> None:
 
     assert (gpus.devices(), gpus.silence) == ([], "")
     assert (gpus.view("cpu:0"), gpus.used_mib("cpu:0")) == (None, None)
+    assert await gpus.held_mib("cpu:0", frozenset({1})) is None
     assert await gpus.taken_mib("cpu:0", frozenset({1}), 1.0, is_alone=True) is None
     await gpus.prove_free("cpu:0", None, lambda: 0.0)
     await gpus.close()

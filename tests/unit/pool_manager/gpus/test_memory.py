@@ -14,6 +14,7 @@ from pool_manager.gpus.memory import (
     cuda_numbers,
     device,
     foreign_mib,
+    held_mib,
     model_of,
     still_taken,
     taken_mib,
@@ -54,6 +55,16 @@ def test_it_never_has_less_than_nothing() -> None:
     """A replica's memory is never negative, even if other processes freed memory."""
     assert taken_mib(gpu(50.0), None, 100.0, is_alone=True) == 0.0
     assert taken_mib(gpu(None), None, 100.0, is_alone=True) is None
+
+
+def test_what_processes_hold_is_what_is_reported_of_them() -> None:
+    """Processes that are not listed hold nothing; one whose memory is not reported hides it."""
+    listed = gpu(9_000.0, GpuProcess(1, 500.0), GpuProcess(2, 300.0), GpuProcess(3, None))
+
+    assert held_mib(listed, {1, 2, 9}) == 800.0
+    assert held_mib(listed, {9}) == 0.0
+    assert held_mib(listed, {1, 3}) is None
+    assert held_mib(gpu(9_000.0, lists=False), {1}) is None
 
 
 GPUS = (

@@ -201,6 +201,7 @@ async def test_a_driver_that_hangs_is_said(make: Make, board: Board) -> None:
     assert await polled(gpus, 2) == []
     assert gpus.silence.startswith("the driver has not answered for") or "did not" in gpus.silence
     assert await gpus.taken_mib(A, frozenset({1}), 0.0, is_alone=True) is None
+    assert await gpus.held_mib(A, frozenset({1})) is None
     with pytest.raises(DriverError, match=f"cannot verify that {A} is free: the driver"):
         await gpus.prove_free(A, None, lambda: 0.0)
 
@@ -265,6 +266,7 @@ async def test_a_replica_s_memory_is_measured(gpus: GpuMonitor, board: Board) ->
     board.claim(A, 8, 500)
 
     assert await gpus.taken_mib(A, frozenset({7}), 0.0, is_alone=False) == 1_000.0
+    assert await gpus.held_mib(A, frozenset({7})) == 1_000.0
     assert await gpus.taken_mib(A, None, 200.0, is_alone=True) == 1_300.0
     assert gpus.used_mib(A) == 1_500.0
     board.lose(A)

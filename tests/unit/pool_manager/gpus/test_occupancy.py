@@ -58,6 +58,10 @@ class Gpus(NoGpus):
         self._log.append((device, pids, before_mib, is_alone))
         return self._taken
 
+    async def held_mib(self, device: str, pids: frozenset[int]) -> float | None:
+        self._log.append((device, pids))
+        return self._taken
+
     async def prove_free(
         self, device: str, pids: frozenset[int] | None, others_mib: Callable[[], float]
     ) -> None:
@@ -246,3 +250,18 @@ async def test_a_replica_is_ended_when_each_of_its_gpus_is_free(log: list[Any]) 
 
     assert log == ["pids", "release", (GPU, frozenset({7}), 0.0), (OTHER, frozenset({7}), 0.0)]
     assert tenants.used_mib(ID) is None
+
+
+async def test_what_a_replica_holds_is_read_anew(log: list[Any]) -> None:
+    """Each reading lists the processes again, beside those that were listed before; one that was
+    never listed says nothing of the GPU."""
+    driver = Driver(log, None, frozenset({7}), frozenset({8}))
+    occupancy = tenancy(driver, Gpus(log, 640.0))
+    occupancy.begin(ID, (GPU,))
+
+    assert await occupancy.held_mib(ID) == {GPU: None}
+    assert await occupancy.held_mib(ID) == {GPU: 640.0}
+    assert await occupancy.held_mib(ID) == {GPU: 640.0}
+    assert await occupancy.held_mib("another") == {}
+
+    assert log == ["pids", "pids", (GPU, frozenset({7})), "pids", (GPU, frozenset({7, 8}))]

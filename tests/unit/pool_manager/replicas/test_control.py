@@ -16,6 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from pool_manager.core import events
+from pool_manager.core.state import State
 from pool_manager.replicas import connections
 from pool_manager.replicas.connections import LocalConnections
 from pool_manager.replicas.control import Control
@@ -23,6 +24,7 @@ from registry.tasks import Tasks
 from runtime_image.contract.health import LEARNT_SECONDS, Learnt
 from runtime_image.contract.link import CONTROL_MAX, HEADER, REFUTATION_MAX, Flag, Kind
 from runtime_image.contract.model import ModelSpec
+from runtime_image.contract.parks import IDLE_LEAST, LifeCommand, life_of
 from runtime_image.link.frames import LinkError
 from runtime_image.link.handshake import greet, read_bind
 from runtime_image.link.run_counts import RunCount
@@ -601,3 +603,72 @@ async def test_an_unasked_verdict_ends_the_link(sidecar: Rig) -> None:
     link.send(Kind.SAMPLED, body=b'{"verdict": "right", "ms": 1}')
 
     assert await sidecar.lost == "unexpected SAMPLED"
+
+
+async def test_a_park_is_told_and_answered(sidecar: Rig) -> None:
+    """The commands of a park go to the sidecar with their limits; what became of each is told."""
+    sidecar.open()
+    link = await sidecar.greeted()
+    link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+    await sidecar.events.get()
+
+    sidecar.control.park(0.25, 20.0)
+    frame = await read(link, Kind.PARK)
+    assert (frame.aux, IDLE_LEAST.unpack(frame.body)) == (20_000, (250,))
+    link.send(Kind.LIFE, body=json.dumps(life_of(LifeCommand.PARK, "", 1500.0)).encode())
+    assert await sidecar.events.get() == events.ParkAnswered(ID, "", 1.5)
+    sidecar.control.unpark(30.0)
+    assert (await read(link, Kind.UNPARK)).aux == 30_000
+    link.send(Kind.LIFE, body=json.dumps(life_of(LifeCommand.UNPARK, "no room", 2.0)).encode())
+    assert await sidecar.events.get() == events.UnparkAnswered(ID, "no room", 0.002)
+    sidecar.control.verify(40.0)
+    assert (await read(link, Kind.VERIFY)).aux == 40_000
+    link.send(Kind.LIFE, body=json.dumps(life_of(LifeCommand.VERIFY, "", 3.0)).encode())
+    assert await sidecar.events.get() == events.Verified(ID, "")
+    sidecar.control.park(0.0, 20.0)
+    assert IDLE_LEAST.unpack((await read(link, Kind.PARK)).body) == (1,)
+    link.send(Kind.NOT_IDLE, aux=500)
+    assert await sidecar.events.get() == events.NotIdle(ID, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("is_loaded", "is_asked", "body", "reason"),
+    [
+        (True, False, life_of(LifeCommand.VERIFY, "", 1.0), "unexpected LIFE"),
+        (False, True, life_of(LifeCommand.VERIFY, "", 1.0), "unexpected LIFE"),
+        (True, True, {"life": "asleep", "problem": "", "took_ms": 1.0}, "malformed LIFE: life"),
+        (True, True, {"life": "ready", "problem": 1, "took_ms": 1.0}, "malformed LIFE: problem"),
+        (True, True, {"life": "ready", "problem": "", "took_ms": -1.0}, "malformed LIFE: took_ms"),
+        (True, True, {"life": "ready", "problem": ""}, "malformed LIFE: "),
+    ],
+)
+async def test_a_life_that_is_not_due_ends_the_link(
+    sidecar: Rig, is_loaded: bool, is_asked: bool, body: Any, reason: str
+) -> None:
+    """LIFE follows a command of this connection, and says what it can say."""
+    sidecar.open()
+    link = await sidecar.greeted()
+    if is_loaded:
+        link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+        await sidecar.events.get()
+    if is_asked:
+        sidecar.control.verify(1.0)
+
+    link.send(Kind.LIFE, body=json.dumps(body).encode())
+
+    assert (await sidecar.lost).startswith(reason)
+
+
+async def test_a_parked_replica_says_so_when_it_is_found(sidecar: Rig) -> None:
+    """HELLO of a replica that sleeps says its life; one that is unknown is refused."""
+    sidecar.open()
+    with pytest.raises(LinkError, match="refused"):
+        await sidecar.greet(bound="default/web@1", loaded={**LOADED, "life": "dozing"})
+
+    with pytest.raises(LinkError, match="with 0"):  # it has its data listener already
+        await sidecar.greet(bound="default/web@1", loaded={**LOADED, "life": "parked"})
+
+    assert isinstance(await sidecar.events.get(), events.Greeted)
+    found = await sidecar.events.get()
+    assert isinstance(found, events.Loaded)
+    assert found.life is State.PARKED
