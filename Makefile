@@ -98,7 +98,7 @@ coverage: $(READY)
 ui: $(READY)
 	@$(UI)
 
-# The full scenarios of tests/e2e/test_chaos*.py, about 170 minutes; options: CHAOS="--seed 7".
+# The full scenarios of tests/e2e/test_chaos*.py, about 190 minutes; options: CHAOS="--seed 7".
 # Scenarios with containers need root and an engine: eval "$(.ci/engine start)"
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos --json chaos.json $(CHAOS)

@@ -462,7 +462,7 @@ def add_families(metrics: Metrics, context: AdminContext, gateways: Gateways) ->
     metrics.add_source(GoldenFamilies(manager.golden.counts))
     if context.settings.dcgm_metrics:
         metrics.add_source(DcgmFamilies(manager.occupancies, socket.gethostname()))
-    metrics.add_source(HostFamilies(manager.hosts))
+    metrics.add_source(HostFamilies(manager.hosts, manager.park_memory_mib))
     metrics.add_source(BuildFamilies(context.builds))
     metrics.add_source(ServerFamilies(driver, context.store.history.statistics, gateways))
 

@@ -95,14 +95,21 @@ class Health:
         ]
 
     def _functions(self) -> list[str]:
-        return [
-            f"function {key.partition('/')[2]} fails to load"
-            for key, state in self._pools.states().items()
-            if state == "failing"
-        ] + [
-            f"function {key.partition('/')[2]} is not answering: {reason}"
-            for key, reason in self._manager.not_answering()
-        ]
+        return (
+            [
+                f"function {key.partition('/')[2]} fails to load"
+                for key, state in self._pools.states().items()
+                if state == "failing"
+            ]
+            + [
+                f"function {key.partition('/')[2]} is not answering: {reason}"
+                for key, reason in self._manager.not_answering()
+            ]
+            + [
+                f"function {key.partition('/')[2]} is stopped and not parked any more: {reason}"
+                for key, reason in self._manager.parks_off()
+            ]
+        )
 
     def _devices(self) -> list[str]:
         now = self._clock()

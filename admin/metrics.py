@@ -138,6 +138,8 @@ class DeviceFamilies:
         yield _bytes("_charged", text, devices, lambda one: one.charged_mib)
         text = "Memory that stopped replicas did not release: the device is quarantined."
         yield _bytes("_leaked", text, devices, lambda one: one.leaked_mib)
+        text = "Memory of a device that parked replicas keep: a part of what is charged."
+        yield _bytes("_residue", text, devices, lambda one: one.residue_mib)
         yield _reclaimed(devices, reclaimed_mib)
         yield _utilization(devices)
         yield _power(devices)
@@ -179,15 +181,19 @@ class HeldFamilies:
 
 
 class HostFamilies:
-    """Families of hosts, as of the last `snapshot`. `hosts` returns them all."""
+    """Families of hosts, as of the last `snapshot`. `hosts` returns them all, `parked_mib` the
+    memory of each that is charged to replicas which sleep or have slept."""
 
-    def __init__(self, hosts: Callable[[], list[HostView]]) -> None:
-        self._hosts = hosts
+    def __init__(
+        self, hosts: Callable[[], list[HostView]], parked_mib: Callable[[], Mapping[str, float]]
+    ) -> None:
+        self._hosts, self._parked_mib = hosts, parked_mib
         self._seen: list[HostView] = []
+        self._parked: Mapping[str, float] = {}
 
     def snapshot(self) -> None:
         """Read the values; must run on the event loop's thread."""
-        self._seen = self._hosts()
+        self._seen, self._parked = self._hosts(), self._parked_mib()
 
     def collect(self) -> Iterable[Metric]:
         """Yield the families. Unknown values have no sample, nor has the local host for values of
@@ -206,6 +212,13 @@ class HostFamilies:
         yield _of_hosts(
             "fngate_host_disk_free_bytes", text, hosts, lambda one: _scaled(one.disk_free_mib, MIB)
         )
+        text = (
+            "Memory of a host that is charged to replicas that sleep or have slept; a host whose"
+            " memory is not accounted has no sample."
+        )
+        yield _of_hosts(
+            "fngate_host_parked_bytes", text, hosts, lambda one: _scaled(self._mib(one), MIB)
+        )
         text = "Bytes of model files and images that were sent to a host."
         family = CounterMetricFamily(
             "fngate_host_transferred_bytes", text, labels=["host"], unit="bytes"
@@ -213,6 +226,9 @@ class HostFamilies:
         for one in others:
             family.add_metric([one.name], one.transferred_bytes)
         yield family
+
+    def _mib(self, host: HostView) -> float | None:
+        return self._parked.get(host.name)
 
 
 class BuildFamilies:
@@ -373,7 +389,19 @@ class ReplicaFamilies:
             ("reason", REASONS),
             counts.failures,
         )
-        yield _replaced(counts.replaced)
+        yield _by_function(
+            "fngate_replicas_replaced",
+            "Servers that were ready, did not answer any more and were replaced, by reason.",
+            "reason",
+            counts.replaced,
+        )
+        yield _by_function(
+            "fngate_wakes",
+            "Wakes of parked replicas by outcome: right, wrong (awake, its golden sample showed"
+            " damage) or failed.",
+            "outcome",
+            counts.wakes,
+        )
         text = "Replicas that were evicted for another pool: idle ones, and busy ones after a wait."
         yield _singles("fngate_evictions", text, ("victim", EVICTIONS), counts.evictions)
         text = "Revisions whose requests are no longer batched, because a joined run lost rows."
@@ -450,13 +478,12 @@ def _pairs(
     return family
 
 
-def _replaced(counts: Mapping[tuple[str, str], int]) -> Metric:
-    text = "Servers that were ready, did not answer any more and were replaced, by reason."
-    labels = ("namespace", "function", "reason")
-    family = CounterMetricFamily("fngate_replicas_replaced", text, labels=labels)
-    for (function, reason), count in counts.items():
-        namespace, _, name = function.rpartition("/")
-        family.add_metric([namespace, name, reason], count)
+def _by_function(name: str, text: str, label: str, counts: Mapping[tuple[str, str], int]) -> Metric:
+    """Return a family of counts by function, as "NAMESPACE/NAME", and a value of `label`."""
+    family = CounterMetricFamily(name, text, labels=("namespace", "function", label))
+    for (function, value), count in counts.items():
+        namespace, _, function_name = function.rpartition("/")
+        family.add_metric([namespace, function_name, value], count)
     return family
 
 

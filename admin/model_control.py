@@ -40,14 +40,22 @@ class LocalModels(ModelControl):
             self._manager.unload(one.revision.key)
 
 
-async def warm_up(catalog: Catalog, manager: Manager, deployed: Deployed, seconds: float) -> None:
-    """Return once a replica of a revision is ready.
+async def warm_up(
+    catalog: Catalog,
+    manager: Manager,
+    deployed: Deployed,
+    seconds: float,
+    *,
+    is_parked: bool = False,
+) -> None:
+    """Return once a replica of a revision is ready; `is_parked`: it has one that sleeps.
 
     Raises FunctionFailing with the reason of a failed start, NoRoom after `seconds`, and Unknown if
     the revision was removed meanwhile.
     """
     revision = deployed.revision
-    outcome, reason = await manager.warm(revision.key, timeout_s=seconds)
+    get_ready = manager.unpark if is_parked else manager.warm
+    outcome, reason = await get_ready(revision.key, timeout_s=seconds)
     if outcome == "ready":
         return
     catalog.resolve(revision.ref, revision.namespace)  # raises if it was removed meanwhile

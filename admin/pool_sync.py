@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import ParkSpec, PoolSpec
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding, PythonRun, ServerContainer
 from registry.batching import rows_of
@@ -21,6 +21,7 @@ from registry.spec import (
     candidate_of,
     golden_of,
     may_rerun,
+    park_of,
     prepared_of,
     replica_spec,
     runner_settings,
@@ -153,6 +154,24 @@ def with_server(spec: PoolSpec, deployed: Deployed) -> PoolSpec:
         batches=False,
         hang=health.hang,
         step_s=step_s_of(health, server),
+        park=_park_spec(deployed),
+    )
+
+
+def _park_spec(deployed: Deployed) -> ParkSpec | None:
+    """Return what the trial has measured of a park that works, None without one, and for a
+    superseded revision: nobody would wake its replicas, which would keep memory for a day."""
+    found, server = park_of(deployed), deployed.revision.server
+    is_current = deployed.function.revision == deployed.revision.number
+    if found is None or server is None or server.park is None or not is_current:
+        return None
+    return ParkSpec(
+        sleep_s=found.sleep_s,
+        wake_s=found.wake_s,
+        host_mib=found.host_mib,
+        residue_mib=found.residue_mib,
+        verify_s=found.verify_s,
+        park_s=server.park.park_s,
     )
 
 
@@ -162,7 +181,7 @@ def _measured_mib(deployed: Deployed, compiled: Sequence[Compiled]) -> float:
 
 def binding(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = ()) -> Binding:
     """Return the binding of a revision for its replicas, with its compiled models."""
-    revision, prepared = deployed.revision, prepared_of(deployed)
+    revision, prepared, park = deployed.revision, prepared_of(deployed), park_of(deployed)
     return Binding(
         replica_spec(deployed),
         bundle,
@@ -178,6 +197,7 @@ def binding(deployed: Deployed, bundle: Bundle, compiled: Sequence[Compiled] = (
         secrets=dict(revision.server.secrets) if revision.server else {},
         variants={one.target.device: one for one in compiled},
         golden=golden_of(deployed),
+        park_mib=park.host_mib if park else 0.0,
     )
 
 

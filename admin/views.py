@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from admin.rates import ResponseRate
@@ -12,9 +13,11 @@ from gateway.http.connected import Connected, Connections
 from gateway.openapi.descriptions import python_calls
 from pool_manager.builds import SUFFIX
 from pool_manager.core.eviction import RESIDENCY_S, server_stay_s
+from pool_manager.core.ledger import Charge
 from pool_manager.core.pool import PoolForecast
-from pool_manager.core.state import Device, Replica
+from pool_manager.core.state import Device, Replica, State
 from pool_manager.hosts.view import HostView
+from pool_manager.parked import PoolParks
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary
 from registry.builds import Build, BuildState, Target
@@ -54,6 +57,8 @@ class Live(NamedTuple):
     sleeps_at_s: float | None
     golden: SampleVerdict
     trouble: str
+    park: dict[str, Any] | None = None
+    """Its parks, as `park_json` returns them."""
 
 
 def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
@@ -92,6 +97,57 @@ def function_json(deployed: Deployed, live: Live) -> dict[str, Any]:
         "created_s": function.created_s,
         "golden": live.golden,
         "trouble": live.trouble,
+        "park": live.park,
+    }
+
+
+def can_park(deployed: Deployed) -> bool:
+    """Return whether a revision has the table [park]."""
+    server = deployed.revision.server
+    return server is not None and server.park is not None
+
+
+def park_off(deployed: Deployed, parks: PoolParks | None) -> str:
+    """Return why replicas of a revision are stopped and not parked, "" if they are parked.
+
+    (1) It has no table [park].
+    (2) Its trial has not parked it.
+    (3) Its trial has shown that it does not sleep, or wake, as it should.
+    (4) Too many have gone wrong since.
+    """
+    ref = deployed.revision.ref
+    profile = deployed.profile.park if deployed.profile is not None else None
+    if not can_park(deployed):  # (1)
+        return f"{ref} has no table [park]"
+    if profile is None:  # (2)
+        return f"the trial of {ref} has not parked it: fnctl deploy --measure"
+    if not profile.works:  # (3)
+        return f"the trial of {ref} has shown: {profile.reason or 'it does not work'}"
+    return parks.off if parks is not None else ""  # (4)
+
+
+def park_json(deployed: Deployed, parks: PoolParks | None, boot_s: float) -> dict[str, Any] | None:
+    """Return the parks of a function, None for one without the table [park] whose replicas are all
+    awake. `boot_s` is the Unix time at monotonic 0."""
+    parked = parks.parked if parks is not None else ()
+    if not (can_park(deployed) or parked):
+        return None
+    wake_s = parks.wake_s if parks is not None else 0.0
+    return {
+        "off": park_off(deployed, parks),
+        "wake_ms": round(wake_s * 1e3) if wake_s else None,
+        "parked": [
+            {
+                "id": one.id,
+                "devices": list(one.devices),
+                "since_s": round(boot_s + one.since_s, 1),
+                "ends_s": None if one.ends_s is None else round(boot_s + one.ends_s, 1),
+                "residue_mib": round(one.residue_mib, 1),
+                "host_mib": round(one.host_mib, 1),
+                "why": one.why,
+            }
+            for one in parked
+        ],
     }
 
 
@@ -209,6 +265,9 @@ def neighbours(deployed: Deployed, devices: Iterable[Device]) -> str:
     whole = Counter(one.host for one in devices if one.kind == "cuda" and not one.is_slice)
     there = max(whole.values(), default=count)
     load_s = profile.load_ms / 1e3 if profile is not None else 0.0
+    end = "stops, and starts anew"
+    if profile is not None and profile.park is not None and profile.park.works:
+        load_s, end = profile.park.wake_s + profile.park.verify_s, "sleeps, and wakes"
     stay_s = server_stay_s(load_s) if deployed.revision.server is not None else RESIDENCY_S
     taken = (
         f"it takes {count} of the {there} GPUs of a host, and functions on the others run on"
@@ -217,8 +276,7 @@ def neighbours(deployed: Deployed, devices: Iterable[Device]) -> str:
     )
     return (
         f"{taken}. A call for another that needs one of them waits until it has been ready for"
-        f" {stay_s:.0f} s and its open requests have ended; then it stops, and starts anew at its"
-        " next call"
+        f" {stay_s:.0f} s and its open requests have ended; then it {end} at its next call"
     )
 
 
@@ -253,7 +311,7 @@ def revision_json(deployed: Deployed, bundle: Bundle) -> dict[str, Any]:
         **({"predict": revision.interface.predict} if revision.interface else {}),
         **server_json(revision.server),
         **({"why_not_golden": _why_not_golden(deployed)} if revision.server else {}),
-        **({"park_hint": park_hint(revision.server)} if revision.server else {}),
+        **({"park_hint": park_hint(revision.server, revision.device)} if revision.server else {}),
     }
 
 
@@ -408,6 +466,8 @@ def occupancy_json(occupancy: Occupancy, busy: float | None) -> dict[str, Any]:
         "reason": occupancy.reason,
         "replicas": list(occupancy.replicas),
         "busy": None if busy is None else round(busy, 3),
+        "parked": list(occupancy.parked),
+        "residue_mib": round(occupancy.residue_mib),
     }
 
 
@@ -415,10 +475,12 @@ def _rounded(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
-    """Return one replica; `since_s` is the start of its state in Unix seconds. A standby belongs to
-    no function yet. `device` is the first one of `devices`. `trouble`: why its
-    server does not answer, "" while it does."""
+def replica_json(replica: Replica, since_s: float, charge: Charge) -> dict[str, Any]:
+    """Return one replica; `since_s` is the start of its state in Unix seconds, `charge` what it is
+    charged. A standby belongs to no function yet. `device` is the first one of `devices`.
+    `trouble`: why its server does not answer, "" while it does."""
+    left_s = replica.deadline_s - replica.since_s
+    is_ending = replica.state is State.PARKED and left_s < inf
     pool = replica.pool.removesuffix(SUFFIX) if replica.role == "build" else replica.pool
     ref = pool.partition("/")[2] if replica.role != "standby" else ""
     return {
@@ -439,4 +501,7 @@ def replica_json(replica: Replica, since_s: float) -> dict[str, Any]:
         "phases": replica.phases,
         "why": replica.why,
         "trouble": replica.trouble,
+        "residue_mib": round(charge.memory_mib, 1) if charge.is_parked else None,
+        "host_mib": round(charge.host_mib, 1),
+        "ends_s": round(since_s + left_s, 1) if is_ending else None,
     }

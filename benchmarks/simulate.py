@@ -41,6 +41,9 @@ CHOICES = {"device_kind": ("cuda", "cpu")}
 MEANING = {
     "rate": "requests per second over all functions",
     "zipf": "exponent of the functions' popularity",
+    "wake_part": "time of a wake by that of a load, in a mix; 0: nothing is parked",
+    "residue_mib": "memory that a parked server keeps of each device",
+    "host_mib": "host memory that parked servers may take",
     "closed": "callers per function that call again after each answer, instead of arrivals",
     "think_s": "mean pause of such callers after an answer, exponential",
     "end_s": "how long the simulation continues after the last call",

@@ -131,6 +131,9 @@ class ReplicaLinks(ABC, Generic[S]):
         for endpoint in endpoints:
             peer = self._peers.get(endpoint.id)
             if peer is not None:
+                # The phases are those of its start until it wakes from a park.
+                if peer.side is not None and endpoint.phases != peer.endpoint.phases:
+                    peer.side.on_woken(endpoint, monotonic())
                 peer.endpoint = endpoint
                 continue
             self._peers[endpoint.id] = Peer(endpoint, pool)

@@ -42,7 +42,8 @@ _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 class ServerSockets(Side):
     """Side of one sidecar's link that has the connections. Event loop thread only.
 
-    `connected_s`: when the link was established (monotonic seconds).
+    `connected_s`: when the link was established, or the replica has woken since (monotonic
+    seconds).
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class ServerSockets(Side):
         `on_opened(id, connection)` gives a new connection to its exchange.
         `on_unusable(id)` reports that the connection of an exchange cannot be used; END was sent.
         """
-        self._endpoint = endpoint
+        self.endpoint = endpoint
+        """The replica, as the manager published it last."""
         self._stream = stream
         self._tasks = tasks
         self._on_opened = on_opened
@@ -84,7 +86,7 @@ class ServerSockets(Side):
     def _open_channel(self) -> None:
         """Create the side channel. Raises OSError."""
         on_ended = self._stream.abort
-        self._channel = SocketChannel(self._endpoint.id, self._on_descriptor, on_ended)
+        self._channel = SocketChannel(self.endpoint.id, self._on_descriptor, on_ended)
 
     def _close_channel(self) -> None:
         self._channel.close()
@@ -111,6 +113,11 @@ class ServerSockets(Side):
 
     def _begin(self) -> None:
         self.connected_s = monotonic()
+
+    def on_woken(self, endpoint: ReplicaEndpoint, now: float) -> None:
+        """Note that the replica has slept and serves again since `now`: calls that waited for it
+        show the phases of its wake."""
+        self.endpoint, self.connected_s = endpoint, now
 
     def on_link_lost(self) -> None:
         """Close the side channel and all connections."""
@@ -318,9 +325,9 @@ class ServerSockets(Side):
                 raise LinkError(f"{LATE_MAX} connections without an exchange")
             return
         sock = _socket(descriptor)
-        connection = UpstreamConnection(self, id, self._endpoint, self.connected_s)
+        connection = UpstreamConnection(self, id)
         self._live[id] = connection
-        self._tasks.spawn(f"socket {self._endpoint.id}", self._adopt(sock, connection))
+        self._tasks.spawn(f"socket {self.endpoint.id}", self._adopt(sock, connection))
 
     async def _adopt(self, sock: socket.socket, connection: UpstreamConnection) -> None:
         """Make a transport for a connected socket."""
@@ -331,7 +338,7 @@ class ServerSockets(Side):
             await make(lambda: connection, sock=sock)
         except OSError as error:
             sock.close()
-            log.info("a connection is lost", replica=self._endpoint.id, reason=str(error))
+            log.info("a connection is lost", replica=self.endpoint.id, reason=str(error))
             if self._live.get(connection.id) is connection:
                 self.end(connection.id, kept=False)
                 self._on_unusable(connection.id)

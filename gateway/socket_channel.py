@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from registry.exchange import ReplicaEndpoint
 from runtime_image.contract.link import SOCKET_NOTICE
 from runtime_image.link.descriptors import SIDE_CLOSED, TWO, receive_message
 from runtime_image.link.frames import LinkError, Piece
@@ -49,6 +50,9 @@ class Side(ABC):
 
     def on_hello(self, body: bytes | bytearray) -> None:  # noqa: B027 - not every side reads it
         """Process the replica's HELLO. Raises LinkError."""
+
+    def on_woken(self, endpoint: ReplicaEndpoint, now: float) -> None:  # noqa: B027 - models do not
+        """Process that a replica whose link stayed has slept, and serves again since `now`."""
 
     def on_link_lost(self) -> None:
         """Release what the lost link held."""

@@ -55,16 +55,13 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to a function's server, with one exchange at a time.
 
     `handler` receives the events of the exchange; the proxy sets it when it gets the connection.
-    Without a handler the connection is idle. `endpoint`: the replica. `connected_s`: when the link
-    to it was established (monotonic seconds). `is_reused`: an earlier exchange used this
-    connection. `is_idle`: kept for the next exchange. `has_failed`: the server gave no whole answer
+    Without a handler the connection is idle. `is_reused`: an earlier exchange used this connection.
+    `is_idle`: kept for the next exchange. `has_failed`: the server gave no whole answer
     in time.
     `known_id`, `opened_s`, `idle_since_s` and `is_told` belong to `gateway.dispatch.keeping`.
     """
 
-    def __init__(
-        self, owner: ServerSockets, id: int, endpoint: ReplicaEndpoint, connected_s: float
-    ) -> None:
+    def __init__(self, owner: ServerSockets, id: int) -> None:
         """Create the protocol. `id` is that of the exchange that requested the connection."""
         self._owner = owner
         self._transport: asyncio.Transport | None = None
@@ -79,9 +76,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._poll: select.poll | None = None
         """Used for every reuse: to make one takes longer than to poll."""
         self.id = id
-        self.endpoint = endpoint
         self.handler: UpstreamHandler | None = None
-        self.connected_s = connected_s
         self.is_reused = False
         self.is_idle = False
         self.known_id = id
@@ -94,6 +89,16 @@ class UpstreamConnection(asyncio.Protocol):
         """Received bytes that the handler gets in later steps."""
         self._has_turn = False
         """Whether the next step is scheduled."""
+
+    @property
+    def endpoint(self) -> ReplicaEndpoint:
+        """The replica."""
+        return self._owner.endpoint
+
+    @property
+    def connected_s(self) -> float:
+        """When the replica began to serve, as `ServerSockets.connected_s`."""
+        return self._owner.connected_s
 
     @property
     def port(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from pool_manager.core.hosts import HostMemory
 from pool_manager.core.state import Device
 from runtime_image.proc import parse_sizes, read_text
 
@@ -47,6 +48,14 @@ def host_memory_mib(meminfo: Path = MEMINFO, limits: tuple[Path, ...] = CGROUP_L
         return 0.0
     sizes.append(total_kib * 1024)
     return min(size for size in sizes if size) / 2**20
+
+
+def read_host_memory(meminfo: Path = MEMINFO) -> HostMemory | None:
+    """Return the memory of this host now, None if it cannot be read. Source: proc_meminfo(5)."""
+    kib = parse_sizes(read_text(meminfo))
+    if "MemTotal" not in kib or "MemAvailable" not in kib:
+        return None
+    return HostMemory(kib["MemTotal"] / 1024, kib["MemAvailable"] / 1024)
 
 
 def _limit_bytes(path: Path) -> int:

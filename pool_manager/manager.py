@@ -18,6 +18,7 @@ import structlog
 from pool_manager.builds import Built, RunningBuild
 from pool_manager.compiled_models import COMMANDS, CompiledModels
 from pool_manager.core import commands, events
+from pool_manager.core.ledger import Charge
 from pool_manager.core.machine import Machine
 from pool_manager.core.pool import AT_REST, PoolForecast, forecast
 from pool_manager.core.starts import Awaited
@@ -32,6 +33,7 @@ from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.view import HostView
 from pool_manager.images import Images
 from pool_manager.metrics import Counters, Step
+from pool_manager.parked import PoolParks, park_memory_mib, parks_of
 from pool_manager.parks import ParkProofs
 from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
 from pool_manager.replicas.actions import ReplicaActions
@@ -42,6 +44,7 @@ from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import PreparedFetcher
 from pool_manager.replicas.relay import Emit, Wiring
 from pool_manager.replicas.run_folders import new_ids
+from pool_manager.replicas.trial_parks import TrialParks
 from pool_manager.reports import Decision, Journal, Occupancy, Publisher, charges, occupancies
 from pool_manager.runs import RunReports, RunTotals
 from pool_manager.settings import PoolSettings
@@ -147,7 +150,8 @@ class Manager:
         )
 
     def _fetching(self, bundles: Bundles) -> Emit:
-        """Return the receiver of replicas' events: files of trials and builds are fetched first."""
+        """Return the receiver of replicas' events: the parks of trials are tried, and files of
+        trials and builds are fetched first."""
         find = self._machine.cluster.find
         trials = PreparedFetcher(
             self.submit, bundles, self._tasks, self._settings.run_dir, find, self._bindings
@@ -160,7 +164,17 @@ class Manager:
             self._bindings,
             lambda id: reader_to(id, self._launcher.located(id), self._hosts.fleet),
         )
-        return builds.emit
+        parks = TrialParks(
+            builds.emit,
+            find,
+            self._bindings,
+            lambda id: self._launcher.control(id),
+            lambda: self._proofs,
+            self._driver.used_mib,
+            self._tasks,
+            self._clock,
+        )
+        return parks.emit
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
         """Return the action of each command type."""
@@ -315,6 +329,25 @@ class Manager:
         """
         return await self._warm.wait(key, beside=beside, timeout_s=timeout_s)
 
+    def park(self, key: str) -> None:
+        """Park a pool's idle replicas now, down to its `min`. Why others stay is decided at once
+        (`subscribe_decisions`)."""
+        self.submit(events.ParkRequested(key))
+
+    async def unpark(self, key: str, *, timeout_s: float = WARM_S) -> Warmed:
+        """Wake a parked replica of a pool; return the outcome, as `warm` does."""
+        return await self._warm.wait(key, beside=False, timeout_s=timeout_s, is_parked=True)
+
+    def parks(self, key: str) -> PoolParks | None:
+        """Return the parks of a pool, None if there is no such pool."""
+        pool = self._machine.pools.get(key)
+        return parks_of(pool, self._machine.cluster) if pool is not None else None
+
+    def parks_off(self) -> list[tuple[str, str]]:
+        """Return each pool whose replicas are not parked any more, and the reason."""
+        there = self._machine.pools.values()
+        return [(one.key, one.parks.off) for one in there if one.parks.off and not one.removed]
+
     def sleep(self, key: str, *, force: bool = False) -> None:
         """Drain a pool's idle replicas now, down to its `min`; with `force` those with calls in
         flight as well, which they finish."""
@@ -380,6 +413,15 @@ class Manager:
     def replicas(self) -> list[Replica]:
         """Return every replica that is not yet stopped."""
         return self._machine.replicas()
+
+    def charge(self, id: str) -> Charge:
+        """Return what a replica is charged."""
+        return self._machine.cluster.ledger.charge_of(id)
+
+    def park_memory_mib(self) -> dict[str, float]:
+        """Return the MiB of each host's memory that are charged to replicas that sleep, or have
+        slept; hosts whose memory is not accounted are left out."""
+        return park_memory_mib(self._machine.cluster)
 
     def devices(self) -> list[Device]:
         """Return every device of this host."""
@@ -566,6 +608,8 @@ class Manager:
         self._reports.on_pong(replica.pool if replica is not None else "", runs)
 
     def _tick(self) -> None:
+        for memory in self._hosts.memories():
+            self.submit(memory)
         self.submit(events.Tick())
         self._launcher.output.tick()
         self._use.tick()

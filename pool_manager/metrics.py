@@ -12,6 +12,7 @@ import structlog
 
 from pool_manager.core import commands, events
 from pool_manager.core.cluster import Cluster
+from pool_manager.core.commands import WakeOutcome
 from pool_manager.core.events import Lost
 from pool_manager.core.eviction import EVICTED, MAKES_ROOM
 from pool_manager.core.health.liveness import Cause
@@ -43,6 +44,8 @@ OUTCOMES: Final = ("ready", "failed", "dropped")
 WHEN: Final = ("starting", "serving")
 EVICTIONS: Final = ("idle", "busy")
 COLD_STARTS: Final = ("ready", "failed")
+WAKES: Final[tuple[WakeOutcome, ...]] = get_args(WakeOutcome)
+"""Outcomes of wakes of parked replicas."""
 Step = Literal["event", "command", "metering"]
 STEPS: Final[tuple[Step, ...]] = get_args(Step)
 """Steps in which the manager may have a defect: handling an event, carrying out a command,
@@ -82,6 +85,8 @@ class Counts:
     refuted: Counter[str] = field(default_factory=Counter)
     replaced: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Servers that did not work any more, by function and `Cause`."""
+    wakes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Wakes of parked replicas, by function and `WAKES`."""
     defects: Counter[str] = field(default_factory=Counter)
 
     def copy(self) -> Counts:
@@ -94,6 +99,7 @@ class Counts:
             dict(self.reclaimed_mib),
             self.refuted.copy(),
             self.replaced.copy(),
+            self.wakes.copy(),
             self.defects.copy(),
         )
 
@@ -171,6 +177,8 @@ class ReplicaCounter:
             case commands.RecordReplacement():
                 function = command.key.partition("@")[0]
                 self.counts.replaced[function, command.cause] += 1
+            case commands.RecordWake():
+                self.counts.wakes[command.key.partition("@")[0], command.outcome] += 1
             case commands.RecordColdStart():
                 self.counts.cold_starts["ready" if command.outcome == "ready" else "failed"] += 1
 
@@ -245,13 +253,20 @@ class Counters:
 
     def counts(self) -> Counts:
         """Return a snapshot of the counts. Functions whose servers may be replaced have all causes
-        from 0 on: Prometheus sees no increase in a series that begins with 1."""
-        counts = self._tally.counts.copy()
+        from 0 on, those that may be parked all outcomes of wakes: Prometheus sees no increase in a
+        series that begins with 1. The wakes of functions that are gone are left out."""
+        counts, there = self._tally.counts.copy(), set[str]()
         for pool in self._cluster.pools.values():
+            function = pool.key.partition("@")[0]
+            there.add(function)
             if pool.spec.is_server and pool.spec.role == "serve" and pool.spec.hang != "off":
-                function = pool.key.partition("@")[0]
                 for cause in Cause:
                     counts.replaced.setdefault((function, cause), 0)
+            if pool.spec.park is not None and pool.spec.role == "serve":
+                for outcome in WAKES:
+                    counts.wakes.setdefault((function, outcome), 0)
+        for key in [key for key in counts.wakes if key[0] not in there]:
+            del counts.wakes[key]
         return counts
 
     def supplied(self) -> list[Supplied]:

@@ -1,4 +1,7 @@
-"""The proof that a sleeping engine has freed its GPUs: what the driver reports of its processes."""
+"""The proof that a sleeping engine has freed its GPUs: what the driver reports of its processes.
+
+A trial learns what an engine keeps (`residue_mib`); each later park must keep as little (`prove`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pool_manager.core import commands, events
+from pool_manager.core.park.residue import Held, is_steady, why_not_freed, why_unreadable
 from pool_manager.core.state import PROOF_S
 from pool_manager.gpus.memory import SLACK_MIB
 from pool_manager.gpus.occupancy import GpuOccupancy
@@ -45,6 +49,30 @@ class ParkProofs:
             self._running.add(command.id)
             self._tasks.spawn(f"park of {command.id}", self._prove(command.id, command.residue_mib))
 
+    async def awake_mib(self, id: str) -> dict[str, float] | str:
+        """Return what a replica holds of each of its GPUs, or why that cannot be read. A driver
+        that is silent is asked again, for as long as a proof at most."""
+        until_s = self._clock() + PROOF_S - MARGIN_S
+        while True:
+            held = await self._occupancy.held_mib(id)
+            problem = why_unreadable(held)
+            if not problem or not held or self._clock() >= until_s:
+                return problem or _known(held)
+            await self._pause(POLL_S)
+
+    async def residue_mib(self, id: str, awake: dict[str, float]) -> dict[str, float] | str:
+        """Return what a replica holds of each of its GPUs once its engine sleeps, or why that is
+        too much. `awake` is what it held before. Waits until it stays the same, for as long as a
+        proof at most."""
+        until_s, readings = self._clock() + PROOF_S - MARGIN_S, list[Held]()
+        while True:
+            held = await self._occupancy.held_mib(id)
+            readings.append(held)
+            problem = why_unreadable(held) or why_not_freed(awake, held)
+            if self._clock() >= until_s or (not problem and is_steady(readings)):
+                return problem or _known(held)
+            await self._pause(POLL_S)
+
     async def _prove(self, id: str, residue_mib: float) -> None:
         try:
             held, problem = await self._readings(id, residue_mib)
@@ -64,23 +92,22 @@ class ParkProofs:
         until_s = self._clock() + PROOF_S - MARGIN_S
         while True:
             held = await self._occupancy.held_mib(id)
-            known = {device: mib for device, mib in held.items() if mib is not None}
             problem = _problem(held, residue_mib)
             if not problem or self._clock() >= until_s:
-                return known, problem
+                return _known(held), problem
             await self._pause(POLL_S)
 
 
-def _problem(held: dict[str, float | None], residue_mib: float) -> str:
+def _known(held: Held) -> dict[str, float]:
+    return {device: mib for device, mib in held.items() if mib is not None}
+
+
+def _problem(held: Held, residue_mib: float) -> str:
     """Return what keeps readings from proving a park, "" if they prove it."""
-    if not held:
-        return "it is on no GPU whose memory can be read"
-    for device, mib in held.items():
-        if mib is None:
-            return f"the driver does not report what its processes hold on {device}"
+    for device, mib in _known(held).items():
         if mib > residue_mib + SLACK_MIB:
             return (
                 f"its processes hold {mib:,.0f} MiB of {device}, expected at most"
                 f" {residue_mib:,.0f} as in its trial and {SLACK_MIB:,.0f} of slack"
             )
-    return ""
+    return why_unreadable(held)

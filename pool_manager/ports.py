@@ -96,6 +96,8 @@ class Binding:
     compiled: tuple[BundleFile, ...] = ()
     variants: Mapping[DeviceType, Compiled] = field(default_factory=dict)
     golden: Golden | None = None
+    park_mib: float = 0.0
+    """MiB of host memory that a server takes besides while it sleeps, 0 for one that does not."""
 
     def on(self, device: Device | None) -> Binding:
         """Return what a replica on a device gets: with the compiled model for its type, if any, or

@@ -15,6 +15,7 @@ from pool_manager.core.commands import RecordColdStart
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
+from pool_manager.parked import wake_s, wake_text
 from pool_manager.ports import Binding, Charges, Gpus, GpuView, Recorder
 from pool_manager.replicas.launcher import Located
 from pool_manager.subscribers import Subscribers
@@ -112,8 +113,8 @@ def host_of(device: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """State of a device, with the ids of its replicas and the MiB charged for them, and for those
-    that are kept without a CPU slot and had this one last.
+    """State of a device, with the ids of its replicas and the MiB charged for them, for those that
+    are kept without a CPU slot and had this one last, and for parked ones, which do not hold it.
 
     `quarantined`: the release of a replica failed, its memory may still be in use. `cordoned`: no
     replicas are placed on the device because of an error. `gpu` is None for CPU slots. `leaked_mib`
@@ -127,6 +128,10 @@ class Occupancy:
     charged_mib: float
     gpu: GpuView | None
     leaked_mib: float = 0.0
+    parked: tuple[str, ...] = ()
+    """Ids of the replicas that sleep and keep memory of it."""
+    residue_mib: float = 0.0
+    """The part of `charged_mib` that these keep."""
 
 
 def charges(ledger: Ledger, device: str, id: str) -> Charges:
@@ -172,13 +177,23 @@ def _occupancy(
     ledger: Ledger,
     gpus: Gpus,
 ) -> Occupancy:
-    state, reason = _state(replicas, cordon)
-    charged_mib = kept_mib + sum(ledger.charge_of(replica.id).memory_mib for replica in replicas)
-    ids = tuple(replica.id for replica in replicas)
+    charged = {one.id: ledger.charge_of(one.id) for one in replicas}
+    parked = tuple(id for id, charge in charged.items() if charge.is_parked)
+    state, reason = _state(replicas, cordon, is_held=len(parked) < len(replicas))
+    charged_mib = kept_mib + sum(charge.memory_mib for charge in charged.values())
     view = gpus.view(device.id)
-    stuck_mib = sum(ledger.charge_of(one.id).memory_mib for one in replicas if _is_stuck(one))
-    leaked_mib = _leaked_mib(stuck_mib, charged_mib, view)
-    return Occupancy(device, state, reason, ids, charged_mib, view, leaked_mib)
+    stuck_mib = sum(charged[one.id].memory_mib for one in replicas if _is_stuck(one))
+    return Occupancy(
+        device,
+        state,
+        reason,
+        tuple(id for id in charged if id not in parked),
+        charged_mib,
+        view,
+        _leaked_mib(stuck_mib, charged_mib, view),
+        parked,
+        sum(charged[id].memory_mib for id in parked),
+    )
 
 
 def _leaked_mib(stuck_mib: float, charged_mib: float, gpu: GpuView | None) -> float:
@@ -194,15 +209,15 @@ def _is_stuck(replica: Replica) -> bool:
     return replica.state is State.RELEASING and replica.deadline_s < inf
 
 
-def _state(replicas: list[Replica], cordon: str) -> tuple[DeviceState, str]:
+def _state(replicas: list[Replica], cordon: str, *, is_held: bool) -> tuple[DeviceState, str]:
     """Return a device's state and reason: a cordon takes precedence over a quarantine, and that
-    over "taken"."""
+    over "taken". A device whose replicas all sleep is free."""
     if cordon:
         return "cordoned", cordon
     for replica in replicas:
         if _is_stuck(replica):
             return "quarantined", f"{replica.id}: {replica.why}"
-    return ("taken", "") if replicas else ("free", "")
+    return ("taken", "") if is_held else ("free", "")
 
 
 class Publisher:
@@ -242,8 +257,9 @@ class Publisher:
         self._workers.discard(worker)
 
     def endpoints(self, key: str) -> PoolEndpoints:
-        """Return the machine's endpoints of a pool, completed with socket paths, and with a
-        duration from now in place of the monotonic `retry_after_s`."""
+        """Return the machine's endpoints of a pool, completed with socket paths, `wake_s` and the
+        reason of a wake, and with a duration from now in place of the monotonic
+        `retry_after_s`."""
         now = self._clock()
         shown = self._machine.endpoints(key, now)
         replicas = [
@@ -251,7 +267,11 @@ class Publisher:
             for one in shown.replicas
         ]
         wait_s = max(0.0, shown.retry_after_s - now) if shown.retry_after_s else 0.0
-        return msgspec.structs.replace(shown, replicas=replicas, retry_after_s=wait_s)
+        pool = self._machine.pools[key]
+        reason = (wake_text(pool) if shown.state == "waking" else "") or shown.reason
+        return msgspec.structs.replace(
+            shown, replicas=replicas, reason=reason, retry_after_s=wait_s, wake_s=wake_s(pool)
+        )
 
     def publish(self, keys: frozenset[str], *, full: bool = False) -> None:
         """Publish the endpoints of these pools; `full`: the message lists all pools."""

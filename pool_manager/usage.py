@@ -26,8 +26,9 @@ BACK_MS: Final = BUSY_MASK // 2
 """A larger step (modulo 2**32) means that the count went back: 25 days of runs cannot lie between
 two PONGs. The count goes back a little if a run ends while the replica reads it."""
 
-Stage = Literal["waking", "up", "standby"]
-"""waking: starting or loading; up: able to run a model; standby: without a model."""
+Stage = Literal["waking", "up", "standby", "parked"]
+"""waking: starting, loading or waking from a park; up: able to run a model; standby: without a
+model; parked: asleep, on no device."""
 
 
 FLUSH_S: Final = 10.0
@@ -38,6 +39,11 @@ STAGES: Final[dict[State, Stage]] = {
     State.LOADING: "waking",
     State.READY: "up",
     State.DRAINING: "up",
+    State.PARKING: "up",
+    State.PROVING: "up",
+    State.PARKED: "parked",
+    State.UNPARKING: "waking",
+    State.VERIFYING: "waking",
 }
 """Stages by state. A RELEASING replica serves no calls and is not counted."""
 
@@ -96,6 +102,8 @@ class UsageMeter:
         if (account.owner, account.devices, account.stage) != (owner, devices, stage):
             self._settle(account, now, 0.0)
             account.owner, account.devices, account.stage = owner, devices, stage
+            if stage == "parked":
+                account.samples.clear()
 
     def adopt(self, id: str) -> None:
         """Mark a replica as adopted: its first PONG is only the base for later ones."""
@@ -281,10 +289,12 @@ class UsageMonitor:
         if replica.role == "standby":
             stage = "waking" if replica.state is State.STARTING else "standby"
         is_new, owner = not self._meter.knows(id), self._owner(replica)
-        self._meter.set_stage(id, owner, replica.devices, stage, now)
+        # What a parked replica keeps of its devices is no use of them: others have the whole.
+        devices = replica.devices if stage != "parked" else ()
+        self._meter.set_stage(id, owner, devices, stage, now)
         if is_new and replica.adopted:
             self._meter.adopt(id)
-        # A replica that is kept without a CPU slot holds no device.
+        # A replica that is kept without a CPU slot holds no device, nor does one that is parked.
         charge = self._machine.cluster.ledger.charge_of(id)
         holder = Holder(None if owner == NOBODY else owner, charge.share)
         self._attribution.hold(id, charge.devices, holder, now)

@@ -125,11 +125,14 @@ class WarmWaiters:
         self._requests: dict[str, _Request] = {}
         self._closed = False
 
-    async def wait(self, key: str, *, beside: bool, timeout_s: float) -> Warmed:
+    async def wait(
+        self, key: str, *, beside: bool, timeout_s: float, is_parked: bool = False
+    ) -> Warmed:
         """Wait until a pool has a ready replica, cannot have one, or `timeout_s` has passed.
 
         Waiters for one pool share the answer; when the last one leaves, WarmCancelled is emitted.
-        While there is a waiter without `beside`, the request waits for room.
+        While there is a waiter without `beside`, the request waits for room. `is_parked`: the
+        replica that is to wake is parked.
         """
         if self._closed:
             return Warmed("failed", STOPPING)
@@ -139,7 +142,9 @@ class WarmWaiters:
                 request = _Request(asyncio.get_running_loop().create_future())
                 self._requests[key] = request
             request.beside = beside
-            self._emit(events.WarmRequested(key, beside))
+            self._emit(
+                events.UnparkRequested(key) if is_parked else events.WarmRequested(key, beside)
+            )
         request.count(1, beside=beside)
         try:
             async with asyncio.timeout(timeout_s):

@@ -96,7 +96,8 @@ def place_of(devices: tuple[str, ...]) -> str:
 
 
 class PoolEndpoints(msgspec.Struct, frozen=True):
-    """State of one pool for the gateways. `state` is cold, waking, warm, draining or failing.
+    """State of one pool for the gateways. `state` is cold, waking, warm, parked, draining or
+    failing.
 
     `ended` gives the cause of death of recent replicas that had served, by replica id, as text for
     clients. `kept_by` are the functions, as NAMESPACE/NAME, whose `min` keeps the devices that the
@@ -112,6 +113,8 @@ class PoolEndpoints(msgspec.Struct, frozen=True):
     kept_by: list[str] = []
     hung: list[str] = []
     """Those of `ended` that were replaced because they did not answer."""
+    wake_s: float = 0.0
+    """Seconds of a wake, as measured, while a replica sleeps or wakes; 0 if none does."""
 
     @property
     def told(self) -> str:

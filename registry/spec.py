@@ -11,9 +11,9 @@ from registry.batching import rows_of
 from registry.catalog import Deployed
 from registry.model.bundles import BundleFile
 from registry.model.functions import ExchangeLimits, Health
-from registry.model.parks import EngineCall, engine_of, lacking
+from registry.model.parks import EngineCall, ParkProfile, engine_of, lacking
 from registry.model.profiles import Golden, Optimised, Prepared, Profile
-from registry.model.revisions import Revision
+from registry.model.revisions import DeviceNeed, Revision
 from registry.model.servers import (
     HOST_BY_TRIAL,
     HOST_OF_CLIENT,
@@ -43,8 +43,12 @@ STEP_S: Final = 900.0
 
 
 def replica_spec(deployed: Deployed) -> ModelSpec | ServerSpec:
-    """Return the specification that binds a replica to `deployed.revision`."""
-    return server_spec(deployed) if deployed.revision.server else model_spec(deployed)
+    """Return the specification that binds a replica to `deployed.revision`. It is parked only if
+    the trial's park works: its memory cap has room for a sleep only then."""
+    if deployed.revision.server is None:
+        return model_spec(deployed)
+    spec = server_spec(deployed)
+    return spec if park_of(deployed) else replace(spec, park=None)
 
 
 def server_spec(deployed: Deployed) -> ServerSpec:
@@ -110,13 +114,24 @@ def park_hooks(server: ServerSettings) -> ParkHooks | None:
     return ParkHooks(*calls, is_private=bool(park.engine))
 
 
-def park_hint(server: ServerSettings) -> str:
-    """Return which table [park] would fit a server that has none, "" if none would."""
+def park_of(deployed: Deployed) -> ParkProfile | None:
+    """Return what is known of the parks of a revision, None if its replicas are not parked."""
+    server, profile = deployed.revision.server, deployed.profile
+    found = profile.park if profile is not None else None
+    return found if found and found.works and server and server.park else None
+
+
+def park_hint(server: ServerSettings, device: DeviceNeed) -> str:
+    """Return which table [park] would fit a server on such devices that has none, "" if none
+    would."""
     engine = engine_of(server.command, server.image.reference if server.image else "")
-    if server.park or not engine or server.why_not_golden or not server.is_private:
+    is_fit = device.kind != "cpu" and server.is_private and not server.why_not_golden
+    if server.park or not engine or not is_fit:
         return ""
     flags = " ".join(one.flag for one in lacking(engine, server.command))
     beside = f", with {flags} in the command" if flags else ""
+    if device.kind == "any":
+        beside += f'{" and" if flags else ", with"} [device] kind = "cuda"'
     return f'[park] engine = "{engine}"{beside} lets it sleep instead of being stopped'
 
 

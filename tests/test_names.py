@@ -24,7 +24,7 @@ KEYS = {
     for kind in (Document, *(table for _, table in TABLES.values()))
     for name, text in described(kind).items()
 }
-OTHERS = {*section("variables"), "FN_CI", "FN_FULL"}
+OTHERS = {*section("variables"), "FN_CI", "FN_FULL", "FN_TEST_TORCH_PYTHON"}
 VARIABLES = OTHERS | {f"FN_{name.upper()}" for name in SETTINGS}
 METRICS = {one.name for one in families()} | {name for one in families() for name in one.samples}
 VERBS = {*typer.main.get_group(app).commands}

@@ -8,12 +8,15 @@ from typing import Protocol
 
 from admin.advice.load_model import Ask, Clock, Conditions, Figures, Function, Process
 from pool_manager.core import commands, events
+from pool_manager.core.state import UNKNOWN, ParkSpec
 
 MESSAGE_S = 0.0005
 """Latency of a control message to a replica, during which a call may cross it."""
 BIND_S = 0.001
 EXIT_S = 0.02
 """Time from a replica's last answer to its exit."""
+PROOF_S = 0.25
+"""Time of the proof that a sleeping server has freed its devices."""
 
 
 class Gateway(Protocol):
@@ -45,6 +48,7 @@ class Fleet:
         self._feed = feed
         self._figures = figures
         self.processes: dict[str, Process] = {}
+        self._devices: dict[str, tuple[str, ...]] = {}
 
     def attach(self, gateway: Gateway) -> None:
         """Set the gateway, which sends calls here."""
@@ -66,6 +70,7 @@ class Fleet:
         process = Process(command.id, command.pool, phases, now, batch)
         process.is_server = bool(command.pool) and self._functions[command.pool].server is not None
         self.processes[command.id] = process
+        self._devices[command.id] = command.devices
         self._figures.starts += 1
         self._clock.after(self.start_s(command), self._greet, process)
 
@@ -98,9 +103,9 @@ class Fleet:
 
     def _told_to_resume(self, command: commands.Resume) -> None:
         process = self.processes.get(command.id)
-        if process is None or process.dead or process.is_idle:
+        if process is None or process.dead or process.is_idle or process.is_asleep:
             return
-        process.draining, process.left_s = False, inf
+        process.draining, process.left_s, process.sleeps_after = False, inf, False
         self._figures.revoked += 1
         self._gateway.resumed(process)
         self._feed(events.NotIdle(process.id, 0.0))
@@ -148,10 +153,83 @@ class Fleet:
             self._figures.refusals += 1
             self._feed(events.NotIdle(process.id, idle_s))
             return
-        process.draining = True
+        process.draining, process.sleeps_after = True, False
         process.left_s = min(now, process.left_s)
         self._gateway.goaway(process)
         if process.is_idle:
+            self._clock.after(EXIT_S, self._exit, process)
+
+    # Parks
+
+    def park(self, command: commands.Park) -> None:
+        """Tell a server to sleep."""
+        self._clock.after(MESSAGE_S, self._told_to_park, command)
+
+    def _told_to_park(self, command: commands.Park) -> None:
+        process, now = self.processes.get(command.id), self._clock.now
+        if process is None or process.dead or process.draining:
+            return
+        idle_s = now - process.last_end_s if process.is_idle else 0.0
+        if command.if_idle_s is not None and idle_s < command.if_idle_s:
+            self._figures.refusals += 1
+            self._feed(events.NotIdle(process.id, idle_s))
+            return
+        process.draining = process.sleeps_after = True
+        process.left_s = min(now, process.left_s)
+        self._gateway.goaway(process)
+        if process.is_idle:
+            self._sleep(process)
+
+    def _sleep(self, process: Process) -> None:
+        process.sleeps_after, process.is_asleep = False, True
+        self._clock.after(self._park_of(process).sleep_s, self._asleep, process)
+
+    def _asleep(self, process: Process) -> None:
+        if not process.dead:
+            self._figures.parks += 1
+            park = self._park_of(process)
+            self._feed(events.ParkAnswered(process.id, "", park.sleep_s))
+
+    def prove(self, command: commands.ProvePark) -> None:
+        """Read what a sleeping server keeps: what the trial has measured."""
+        self._clock.after(PROOF_S, self._proved, command)
+
+    def _proved(self, command: commands.ProvePark) -> None:
+        kept_mib = dict.fromkeys(self._devices.get(command.id, ()), command.residue_mib)
+        self._feed(events.ParkProven(command.id, kept_mib))
+
+    def unpark(self, command: commands.Unpark) -> None:
+        """Wake a server."""
+        process = self.processes[command.id]
+        self._figures.wakes += 1
+        self._clock.after(self._park_of(process).wake_s, self._awake, process)
+
+    def _awake(self, process: Process) -> None:
+        if not process.dead:
+            self._feed(events.UnparkAnswered(process.id, "", self._park_of(process).wake_s))
+
+    def verify(self, command: commands.Verify) -> None:
+        """Ask the golden sample of a server that is awake: it is right."""
+        process = self.processes[command.id]
+        self._clock.after(self._park_of(process).verify_s, self._verified, process)
+
+    def _verified(self, process: Process) -> None:
+        if process.dead:
+            return
+        process.draining = process.is_asleep = False
+        process.rested_s += self._clock.now - process.left_s
+        process.last_end_s, process.left_s = self._clock.now, inf
+        self._feed(events.Verified(process.id, ""))
+        self._gateway.resumed(process)
+
+    def _park_of(self, process: Process) -> ParkSpec:
+        return self._functions[process.pool].park or UNKNOWN
+
+    def _rest_or_exit(self, process: Process) -> None:
+        """End a drain whose last answer was given."""
+        if process.sleeps_after:
+            self._sleep(process)
+        else:
             self._clock.after(EXIT_S, self._exit, process)
 
     def _exit(self, process: Process) -> None:
@@ -167,7 +245,7 @@ class Fleet:
 
     def _released(self, process: Process) -> None:
         self._figures.gone(process, self._clock.now)
-        del self.processes[process.id]
+        del self.processes[process.id], self._devices[process.id]
         self._feed(events.Released(process.id))
 
     # Messages of the gateway
@@ -214,7 +292,7 @@ class Fleet:
             self._feed(events.FirstRun(process.id, 0.0))
         self._gateway.ended(process, ask)
         if process.draining and process.is_idle:
-            self._clock.after(EXIT_S, self._exit, process)
+            self._rest_or_exit(process)
 
     def _ran(self, process: Process) -> None:
         if process.dead:

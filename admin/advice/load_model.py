@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from gateway.dispatch.call import Call, Stage
-from pool_manager.core.state import PoolSpec
+from pool_manager.core.state import ParkSpec, PoolSpec
 
 HOUR_S = 3600.0
 MINUTE_S: Final = 60.0
@@ -69,6 +69,8 @@ class Conditions:
     share: float = 1.0
     device_mib: float = 80_000.0
     device_kind: str = "cuda"
+    host_mib: float = 0.0
+    """Memory of a host without CPU slots that parked servers may take, 0 for none."""
     standbys: int = 0
     end_s: float = 120.0
     skip: bool = True
@@ -119,6 +121,8 @@ class Function:
     server: ServerShape | None = None
     count: int = 1
     """Number of devices of one replica."""
+    park: ParkSpec | None = None
+    """The times and memory of its parks, None for a function that is not parked."""
     closed: int = 0
     """Number of callers who call again after each answer and a pause; there are no `calls` then."""
 
@@ -154,6 +158,7 @@ class Function:
             is_server=self.server is not None,
             drain_s=self.server.drain_s if self.server else 0.0,
             count=self.count,
+            park=self.park,
         )
 
 
@@ -192,6 +197,12 @@ class Process:
     dead: bool = False
     is_server: bool = False
     began_s: float = 0.0
+    sleeps_after: bool = False
+    """Whether it sleeps at the end of its drain, and does not exit."""
+    rested_s: float = 0.0
+    """Time of its parks that are over, from the last exchange on."""
+    is_asleep: bool = False
+    """Whether its engine sleeps."""
 
     @property
     def is_idle(self) -> bool:
@@ -219,7 +230,8 @@ class Figures:
     `held_wait_s` is the total wait of these. A start is cold if its function had no other replica.
     A replica that is not ready counts as moving: `loading_s` is the part before it is ready.
     `server_waits_s` are the waits of exchanges, which `waits_s` does not contain; `revoked` counts
-    soft swaps that were revoked, `cut` exchanges that a drain ended.
+    soft swaps that were revoked, `cut` exchanges that a drain ended, `parks` and `wakes` what their
+    names say.
     """
 
     def __init__(self) -> None:
@@ -228,7 +240,7 @@ class Figures:
         self.cold_starts = 0
         self.held_wait_s = 0.0
         self.starts = self.evictions = self.swaps = self.refusals = self.idle_stops = 0
-        self.revoked = self.cut = 0
+        self.revoked = self.cut = self.parks = self.wakes = 0
         self.ready_s = self.busy_s = self.moving_s = self.loading_s = 0.0
         self.ticks_skipped = 0
         self.waits_s = array("d")
@@ -259,10 +271,10 @@ class Figures:
         if not process.pool:
             return
         left_s = min(process.left_s, now)
-        ready_s = max(0.0, left_s - process.ready_s)
+        ready_s = max(0.0, left_s - process.ready_s - process.rested_s)
         self.ready_s += ready_s
         self.busy_s += process.busy_s
-        self.moving_s += now - process.launched_s - ready_s
+        self.moving_s += now - process.launched_s - process.rested_s - ready_s
         self.loading_s += min(process.ready_s, now) - process.launched_s
 
 

@@ -22,6 +22,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec
 from registry.errors import FnError
 from registry.exchange import Demand, Load, PoolEndpoints
+from registry.model.hosts import LOCAL_HOST
 from runtime_image.link.meta import RequestMeta
 
 CONNECT_S = 0.001
@@ -230,6 +231,7 @@ class World:
         self.functions: dict[str, Function] = {one.key: one for one in functions}
         new_id, standbys = (lambda: f"r{next(numbers)}"), conditions.standbys
         self.machine = Machine(self.local_devices(), new_id, standbys)
+        self.machine.cluster.ledger.set_host_memory(LOCAL_HOST, conditions.host_mib)
         self.fleet = self.open_fleet()
         self.callers = Callers(conditions, self.clock, self.fleet, self.feed, self.figures)
         self._waiting: list[events.Event] = []
@@ -240,6 +242,10 @@ class World:
             commands.Drain: self._drain,
             commands.Quiesce: self._quiesce,
             commands.Resume: self.fleet.resume,
+            commands.Park: self._park,
+            commands.ProvePark: self.fleet.prove,
+            commands.Unpark: self.fleet.unpark,
+            commands.Verify: self.fleet.verify,
             commands.Terminate: self.fleet.terminate,
             commands.Release: self.fleet.release,
             commands.Publish: self._publish,
@@ -335,6 +341,10 @@ class World:
     def _quiesce(self, command: commands.Quiesce) -> None:
         self.figures.swaps += 1
         self.fleet.quiesce(command)
+
+    def _park(self, command: commands.Park) -> None:
+        self.figures.swaps += command.if_idle_s is None
+        self.fleet.park(command)
 
     def _publish(self, command: commands.Publish) -> None:
         for key in sorted(command.keys):

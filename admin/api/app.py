@@ -52,6 +52,8 @@ SHIELDED = ("POST", "PATCH", "DELETE")
 """Methods that change store and memory together: they run to the end if the client disconnects."""
 WAITING = (
     "/functions/{name}/warm",
+    "/functions/{name}/park",
+    "/functions/{name}/unpark",
     "/functions/{name}/tickets",
     "/hosts/{name}/check",
 )

@@ -163,6 +163,9 @@ class FunctionRoutes:
             {
                 "state": row["state"],
                 "reason": row["reason"],
+                "phase": row["phase"],
+                "ready_in_ms": row["ready_in_ms"],
+                "park": row["park"],
                 "blocked": self._manager.blocked(key),
                 "kept_by": self._manager.kept_by(key),
                 "batching": summary(deployed.revision, deployed.profile),
@@ -192,6 +195,9 @@ class FunctionRoutes:
         return {
             "state": "not_deployed",
             "reason": _why_not_deployed(operation, self._manager.awaited(key)),
+            "phase": None,
+            "ready_in_ms": None,
+            "park": None,
             "blocked": self._manager.blocked(key),
             "kept_by": self._manager.kept_by(key),
             "batching": "",

@@ -1,4 +1,5 @@
-"""Routes that operate a function (rollback, scaling, warm, sleep), and the database backup."""
+"""Routes that operate a function (rollback, scaling, warm, sleep, park), and the database
+backup."""
 
 from __future__ import annotations
 
@@ -20,15 +21,17 @@ from admin.deploy.plan import parse_rollback
 from admin.deploy.rollout import wait_until
 from admin.events.snapshot import FunctionRows
 from admin.model_control import warm_up
-from admin.views import operation_json, scaling_json
+from admin.views import can_park, operation_json, park_off, scaling_json
 from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, OK, json_answer
 from gateway.waits import OpenWaits
 from pool_manager.core.state import State
 from pool_manager.manager import Manager
+from pool_manager.reports import Decision
 from registry.bounded_text import read_json
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
+    Conflict,
     DriverError,
     EnvironmentRefused,
     FunctionFailing,
@@ -169,7 +172,8 @@ class OperateRoutes:
 
     async def sleep(self, request: web.Request) -> web.Response:
         """Ask every idle replica of all revisions to stop, and those that start while nobody waits
-        for them. Busy replicas, without `force`, and those of `min` stay; `reasons` says why.
+        for them. Busy and parked replicas, without `force`, and those of `min` stay; `reasons` says
+        why.
 
         The pool manager may not know yet of a call in flight; the replica does, and refuses. It may
         not know yet either that the last call has ended: that is waited for.
@@ -181,10 +185,11 @@ class OperateRoutes:
         keys = {one.revision.key for one in self._catalog.revisions(function.name)}
         if not wanted.force:
             await self._await_reports(keys)
-        ready, coming = self._ready(keys), self._coming(keys)
+        ready, coming, parked = self._ready(keys), self._coming(keys), self._parked(keys)
         for key in sorted(keys):
             self._manager.sleep(key, force=wanted.force)
         asked = (ready - self._ready(keys)) | (coming - self._coming(keys))
+        asked |= parked - self._parked(keys)
         await wait_until(self._manager, lambda: not self._undecided(asked), DECIDE_S)
         stay = len(self._ready(keys) & ready)
         loads = self._rows.gateways.loads()
@@ -200,6 +205,95 @@ class OperateRoutes:
                 "reasons": self._why_awake(deployed, keys, stay, open_count),
             }
         )
+
+    async def park(self, request: web.Request) -> web.Response:
+        """Have every idle replica of all revisions sleep that may, and answer once they do, refuse
+        or have ended; after the wait, too. Busy replicas and those of `min` stay; `reasons` says
+        why. Refused with the reason for a function that is not parked."""
+        deployed = self._resolve(request)
+        seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
+        function, current = deployed.function, self._manager.parks(deployed.revision.key)
+        if off := park_off(deployed, current):
+            raise Conflict(_not_parked(function.name, off))
+        keys = {one.revision.key for one in self._catalog.revisions(function.name)}
+        began_s = self._clock()
+        asked, reasons = await self._waits.run(self._park(keys, seconds))
+        loads = self._rows.gateways.loads()
+        parks = [self._manager.parks(key) for key in keys]
+        return json_answer(
+            {
+                "name": function.name,
+                "asked": len(asked),
+                "parked": sum(len(one.parked) for one in parks if one is not None),
+                "stay": len(self._ready(keys)),
+                "min": function.scaling.min,
+                "open": sum(loads[key].busy for key in keys if key in loads),
+                "took_ms": round((self._clock() - began_s) * 1e3, 1),
+                "wake_ms": round(current.wake_s * 1e3) if current and current.wake_s else None,
+                "reasons": reasons,
+            }
+        )
+
+    async def _park(self, keys: set[str], seconds: float) -> tuple[set[str], list[str]]:
+        """Park replicas of these pools; return the ids of those that were asked, once they have
+        slept or not, and why others stay or have ended."""
+        await self._await_reports(keys)
+        ready = self._ready(keys)
+        told: dict[str, str] = {}
+
+        def tell(key: str, decision: Decision) -> None:
+            id = decision.text.partition(" ")[0]
+            if id in ready and key in keys and _tells_why_awake(decision.text):
+                told[id] = decision.text
+
+        leave = self._manager.subscribe_decisions(tell)
+        try:
+            for key in sorted(keys):
+                self._manager.park(key)
+            asked = ready - self._ready(keys)
+            await wait_until(self._manager, lambda: not self._parking(asked), seconds)
+        finally:
+            leave()
+        for id in self._parking(asked):
+            told[id] = f"{id} has not slept within {seconds:g} s, and goes on"
+        found = sorted(told.values())
+        if loading := len(self._coming(keys)):
+            found.append(f"{loading} replica{'' if loading == 1 else 's'} still loading")
+        return asked, found
+
+    async def unpark(self, request: web.Request) -> web.Response:
+        """Answer once a parked replica of the current revision has woken and is ready; else 503
+        with the reason, or 409 if none is parked."""
+        deployed = self._resolve(request)
+        seconds = whole_number(request.query, "wait", WARM_S, WARM_MAX_S)
+        name, key = deployed.function.name, deployed.revision.key
+        state, began_s = self._state(deployed), self._clock()
+        mine = [one for one in self._manager.replicas() if one.pool == key]
+        is_asleep = any(one.is_resting or (one.is_coming and not one.is_unready) for one in mine)
+        if not is_asleep and not can_park(deployed):
+            raise Conflict(_not_parked(name, park_off(deployed, None)))
+        if state != "warm" and not is_asleep:
+            raise Conflict(
+                f"expected a parked replica of {name}, got none: it is {state};"
+                f" fnctl warm {name} starts one"
+            )
+        await self._waits.run(
+            warm_up(self._catalog, self._manager, deployed, seconds, is_parked=is_asleep)
+        )
+        return json_answer(
+            {
+                "name": name,
+                "revision": deployed.revision.ref,
+                "was_warm": state == "warm",
+                "took_ms": round((self._clock() - began_s) * 1e3, 1),
+                "idle_s": deployed.function.scaling.idle_s,
+            }
+        )
+
+    def _parking(self, ids: set[str]) -> list[str]:
+        """Return those of these replicas that are still falling asleep."""
+        there = self._manager.replicas()
+        return [one.id for one in there if one.id in ids and one.is_resting and not one.is_parked]
 
     async def _await_reports(self, keys: set[str]) -> None:
         """Wait until the manager knows no call of these pools; calls that are really open take the
@@ -224,6 +318,8 @@ class OperateRoutes:
             found.append("called just now")
         if loading := len(self._coming(keys)):
             found.append(f"{loading} replica{'' if loading == 1 else 's'} still loading")
+        if parked := len(self._parked(keys)):
+            found.append(f"{parked} parked, which --force ends")
         return found
 
     async def _restore(self, deployed: Deployed, seconds: int) -> None:
@@ -248,6 +344,10 @@ class OperateRoutes:
         replicas = self._manager.replicas()
         return {one.id for one in replicas if one.pool in keys and one.state is State.READY}
 
+    def _parked(self, keys: set[str]) -> set[str]:
+        """Return the ids of these pools' replicas that sleep."""
+        return {one.id for one in self._manager.replicas() if one.pool in keys and one.is_parked}
+
     def _coming(self, keys: set[str]) -> set[str]:
         """Return the ids of these pools' replicas that start."""
         return {one.id for one in self._manager.replicas() if one.pool in keys and one.is_coming}
@@ -255,6 +355,17 @@ class OperateRoutes:
     def _undecided(self, asked: set[str]) -> bool:
         """Return whether any of these replicas has neither stopped nor refused yet."""
         return any(one.id in asked and one.if_idle for one in self._manager.replicas())
+
+
+def _not_parked(name: str, why: str) -> str:
+    return f"expected a function that is parked, got {name}: {why}"
+
+
+def _tells_why_awake(text: str) -> bool:
+    """Return whether a decision about a replica tells why it does not sleep: "r1 is not parked:
+    it is called", "r1 keeps serving: used 0.2 s ago", "r1 ended: it exited"."""
+    about = text.partition(" ")[2]
+    return about.startswith(("is not parked: ", "keeps serving: ", "ended: "))
 
 
 class BackupRoutes:

@@ -70,7 +70,11 @@ class PoolRoutes:
     async def list_replicas(self, _request: web.Request) -> web.Response:
         """Return every replica that is not stopped yet."""
         boot_s = self._wall() - self._clock()
-        items = [replica_json(one, boot_s + one.since_s) for one in self._manager.replicas()]
+        manager = self._manager
+        items = [
+            replica_json(one, boot_s + one.since_s, manager.charge(one.id))
+            for one in manager.replicas()
+        ]
         return json_answer({"items": items, "next": None})
 
     async def list_devices(self, _request: web.Request) -> web.Response:

@@ -91,6 +91,8 @@ def _rows(to: Handlers) -> list[tuple[str, str, Need, Scoped]]:
         ("POST", "/functions/{name}/warm", "deploy", to.operate.warm),
         ("POST", "/functions/{name}/prepare", "deploy", to.operate.prepare),
         ("POST", "/functions/{name}/sleep", "deploy", to.operate.sleep),
+        ("POST", "/functions/{name}/park", "deploy", to.operate.park),
+        ("POST", "/functions/{name}/unpark", "deploy", to.operate.unpark),
         ("POST", "/functions/{name}/tickets", "invoke", to.pages.add_ticket),
         ("GET", "/functions/{name}/revisions", "read", to.functions.list_revisions),
         ("GET", "/functions/{name}/why", "read", to.functions.why),

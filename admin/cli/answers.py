@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from admin.text import bar, duration, number, one_line
-from runtime_image.contract.control import PHASES
+from runtime_image.contract.control import PHASES, WAKE_PHASES
 
 BAR_WIDTH: Final = 24
 ROWS_MAX: Final = 8
@@ -121,14 +121,20 @@ class Receipt:
     host: str = ""
 
     @property
+    def is_wake(self) -> bool:
+        """Whether a parked replica woke for the request."""
+        return not self.phases.keys().isdisjoint(WAKE_PHASES)
+
+    @property
     def cold_ms(self) -> float:
-        """Duration of the whole cold start."""
+        """Duration of the whole cold start or wake."""
         return sum(self.phases.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return the receipt as plain JSON data."""
         return {
             "cold": bool(self.cold),
+            "parked": self.is_wake,
             "started": self.cold,
             "replica": self.replica,
             "cold_start_ms": round(self.cold_ms, 3) if self.cold else None,
@@ -165,14 +171,16 @@ _GPUS: Final = re.compile(r" on [0-9]+ GPUs\Z")
 
 
 def render_receipt(receipt: Receipt) -> str:
-    """Render as one line: "cold start 183 ms: start 12 · load 9 | queue 180 ms", "warm: ..."."""
+    """Render as one line: "cold start 183 ms: start 12 · load 9 | queue 180 ms", "warm: ...", or
+    "parked, woke in 2.1 s: wake 1900 · verify 180 | queue 2.1 s"."""
     times = _list(receipt.times)
     where = f" on {receipt.host}" if receipt.host else ""
     if not receipt.cold:
         return f"warm{where}: {times}" if times else ""
     if gpus := _GPUS.search(receipt.cold):
         where = f"{gpus[0]} of {receipt.host}" if receipt.host else gpus[0]
-    cold = f"cold start{where} {duration(receipt.cold_ms)}: {_list(receipt.phases, unit='')}"
+    kind = f"parked{where}, woke in" if receipt.is_wake else f"cold start{where}"
+    cold = f"{kind} {duration(receipt.cold_ms)}: {_list(receipt.phases, unit='')}"
     return f"{cold} | {times}" if times else cold
 
 

@@ -57,6 +57,8 @@ COMMANDS: Final[dict[str, dict[str, Callable[..., None] | typer.Typer]]] = {
     "Traffic and scale": {
         "warm": operate.warm,
         "sleep": operate.sleep,
+        "park": operate.park,
+        "unpark": operate.unpark,
         "scale": operate.scale,
         "rollback": operate.rollback,
         "operation": operation.app,

@@ -22,7 +22,7 @@ from admin.text import (
     size,
 )
 from gateway.openapi.input_fields import call_line, example_inputs
-from runtime_image.contract.control import PHASES
+from runtime_image.contract.control import PHASES, WAKE_PHASES
 from runtime_image.contract.model import JSON, content_type
 
 if TYPE_CHECKING:
@@ -59,18 +59,17 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
 
     `now_s` in Unix seconds.
     """
-    parts = [f"{get(answer, 'state').replace('_', ' ')}: {get(answer, 'reason')}"]
-    blocked = get(answer, "blocked")
-    if blocked and blocked != get(answer, "reason"):
-        parts[0] += f"\nblocked: {blocked}"
-    if kept := kept_text(answer):
-        parts[0] += f"\n{kept}"
-    if operation := _render_operation(answer.get("operation") or {}, now_s):
-        parts[0] += f"\n{operation}"
-    if batching := get(answer, "batching"):
-        parts[0] += f"\nbatching: {batching}"
-    if last := _render_last(answer, now_s):
-        parts[0] += f"\n{last}"
+    blocked, batching = get(answer, "blocked"), get(answer, "batching")
+    head = (
+        f"{get(answer, 'state').replace('_', ' ')}: {get(answer, 'reason')}{_left(answer)}",
+        f"blocked: {blocked}" if blocked != get(answer, "reason") and blocked else "",
+        kept_text(answer),
+        _render_operation(answer.get("operation") or {}, now_s),
+        f"batching: {batching}" if batching else "",
+        park_text(answer.get("park"), now_s),
+        _render_last(answer, now_s),
+    )
+    parts = ["\n".join(line for line in head if line)]
     if connected := render_connected(answer, now_s):
         parts.append(connected)
     decisions = sorted(answer.get("decisions") or [], key=_at_s)[-DECISIONS_MAX:]
@@ -84,6 +83,15 @@ def render_why(answer: dict[str, Any], now_s: float) -> str:
         shown = [waterfall(each, now_s) for each in cold_starts]
         parts.append("\n".join(["cold starts", *shown]))
     return "\n\n".join(parts)
+
+
+def _left(answer: dict[str, Any]) -> str:
+    """Return the phase of a wake and what is left of it: ", verify, about 0.4 s left"; "" for
+    anything else."""
+    phase, left_ms = get(answer, "phase"), answer.get("ready_in_ms")
+    if phase not in WAKE_PHASES:
+        return ""
+    return f", {phase}" + (f", about {duration(float(left_ms))} left" if left_ms else "")
 
 
 def _render_operation(operation: dict[str, Any], now_s: float) -> str:
@@ -208,6 +216,60 @@ def render_sleep(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def render_park(answer: dict[str, Any]) -> str:
+    """Render the result of a park request."""
+    name, asked, parked = get(answer, "name"), int(answer["asked"]), int(answer["parked"])
+    reasons = [str(reason) for reason in answer.get("reasons") or []]
+    took = duration(float(answer.get("took_ms") or 0))
+    if not parked:
+        head = f"{name}: no replica is parked"
+        reasons = reasons or ["there is none that could be"]
+    elif asked:
+        head = f"{name}: {_replicas(parked)} parked after {took}"
+    else:
+        head = f"{name}: {_replicas(parked)} parked already"
+    if parked and answer.get("wake_ms"):
+        head += f"; a call wakes one in about {duration(float(answer['wake_ms']))}"
+    if stay := int(answer.get("stay") or 0):
+        reasons.insert(0, f"{_replicas(stay)} {'stays' if stay == 1 else 'stay'} awake")
+    return "\n".join([head, *(f"  {reason}" for reason in reasons)])
+
+
+def park_text(park: dict[str, Any] | None, now_s: float) -> str:
+    """Render the parks of a function: what sleeps, until when, what it keeps, or why nothing is
+    parked; "" for a function without the table [park]. `now_s` in Unix seconds."""
+    if not park:
+        return ""
+    lines = [f"not parked: {off}"] if (off := one_line(get(park, "off"))) else []
+    wake_ms = park.get("wake_ms")
+    for one in park.get("parked") or []:
+        age = ago(float(one.get("since_s") or 0), now_s).removesuffix(" ago")
+        wakes = f", wakes in about {duration(float(wake_ms))}" if wake_ms else ""
+        lines.append(f"parked: {get(one, 'id')} sleeps for {age}{wakes}")
+        if why := one_line(get(one, "why")):
+            lines.append(f"  because: {why}")
+        lines.append(f"  keeps {_kept(one)}{_until(one.get('ends_s'), now_s)}")
+    return "\n".join(lines)
+
+
+def _kept(parked: dict[str, Any]) -> str:
+    """Return what a parked replica keeps: "320.0 MiB of GPU-1f and 20.0 GiB of host memory"."""
+    residue, host = (
+        size(round(float(parked.get(f"{what}_mib") or 0) * 2**20)) for what in ("residue", "host")
+    )
+    devices = [str(device) for device in parked.get("devices") or []]
+    where = devices[0] if len(devices) == 1 else f"each of {', '.join(devices)}"
+    return f"{residue} of {where} and {host} of host memory"
+
+
+def _until(at_s: float | None, now_s: float) -> str:
+    """Return when a replica is stopped: ", stopped in 23 h"; "" if that is not known."""
+    if at_s is None:
+        return ""
+    left_s = max(0.0, at_s - now_s)
+    return f", stopped in {f'{left_s / 3600:.0f} h' if left_s >= 7200 else duration(left_s * 1e3)}"
+
+
 def kept_text(answer: dict[str, Any]) -> str:
     """Return which functions keep the devices that another one waits for, and what frees one; ""
     for none."""
@@ -258,7 +320,9 @@ def render_summary(result: dict[str, Any]) -> str:
                 else text
             )
         if batching := get(result, "batching"):
-            return f"same bundle and settings as {revision}, measured again: {batching}"
+            text = f"same bundle and settings as {revision}, measured again: {batching}"
+            park = measured_park(result.get("profile") or {})
+            return f"{text}\n{fields([('park', park)])}" if park else text
         return f"same bundle and settings as {revision}: nothing changed"
     profile = result.get("profile") or {}
     sample = result.get("sample") or {}
@@ -308,6 +372,7 @@ def _server_pairs(
         ("schema", f"no: {one_line(why)}" if (why := get(calls, "no_schema")) else ""),
         *(("sample", exchanged(one)) for one in sample.get("requests") or []),
         ("golden", golden(profile)),
+        ("park", measured_park(profile)),
         ("start", f"ready after {duration(float(profile.get('load_ms') or 0))} ({ready})"),
         ("memory", f"{number(float(profile.get('memory_mib') or 0))} MiB"),
         ("image", get(server.get("image") or {}, "digest") or get(server.get("image") or {}, "id")),
@@ -332,6 +397,21 @@ def golden(profile: dict[str, Any]) -> str:
     request = sample["request"]
     took = duration(float(sample["usual_ms"]))
     return f"{request['method']} {request['path']} in {took}, compared by {sample['rule']}"
+
+
+def measured_park(profile: dict[str, Any]) -> str:
+    """Render what a trial's park has shown, or why replicas are not parked; "" where no park was
+    wanted."""
+    found = profile.get("park")
+    if not found:
+        return ""
+    if not found["works"]:
+        return f"not parked: {one_line(get(found, 'reason'))}"
+    sleep, wake = (duration(1e3 * float(found[f"{call}_s"])) for call in ("sleep", "wake"))
+    kept, host = (size(round(float(found[f"{what}_mib"]) * 2**20)) for what in ("residue", "host"))
+    return (
+        f"asleep in {sleep}, wakes in {wake}, keeps {kept} of each GPU, takes {host} of host memory"
+    )
 
 
 def exchanged(request: dict[str, Any]) -> str:

@@ -175,6 +175,18 @@ class Client:
         wanted = {"force": True} if force else None
         return self._json("POST", f"/admin/v1/functions/{_part(name)}/sleep", wanted)
 
+    def park(self, name: str, wait_s: int) -> dict[str, Any]:
+        """Park idle replicas; return how many were asked, sleep and stay and why, once they sleep
+        or `wait_s` seconds have passed."""
+        path = f"/admin/v1/functions/{_part(name)}/park?{urlencode({'wait': wait_s})}"
+        return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
+
+    def unpark(self, name: str, wait_s: int) -> dict[str, Any]:
+        """Wake a parked replica, and wait up to `wait_s` seconds until it is ready; return how long
+        it took."""
+        path = f"/admin/v1/functions/{_part(name)}/unpark?{urlencode({'wait': wait_s})}"
+        return self._json("POST", path, timeout_s=self._timeout_s + wait_s)
+
     def why(self, name: str) -> dict[str, Any]:
         """Return a function's state and reason, latest decisions, cold starts and intervals."""
         return self._json("GET", f"/admin/v1/functions/{_part(name)}/why")

@@ -12,6 +12,7 @@ import msgspec
 from admin.deploy.oip import is_meant, oip_name
 from pool_manager.core.state import Device
 from pool_manager.hosts.view import HostView
+from pool_manager.replicas.trial_parks import PARK
 from registry import manifest as manifests
 from registry.batching import is_current
 from registry.bounded_text import read_json
@@ -25,6 +26,7 @@ from registry.manifest import Manifest
 from registry.model.bundles import Bundle, BundleFile
 from registry.model.functions import Function
 from registry.model.hosts import LOCAL_HOST
+from registry.model.parks import PARK_S, ParkProfile
 from registry.model.profiles import Contention, Golden, Optimised, Prepared, Profile
 from registry.model.revisions import Interface, Revision
 from registry.model.servers import HOST_OF_CLIENT, PathRules, ServerSettings
@@ -422,6 +424,7 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             fields=(),
             found_host=HOST_OF_CLIENT,
             api=None,
+            park=revision.server.park and replace(revision.server.park, park_s=PARK_S),
         )
         return (
             spec,
@@ -451,7 +454,7 @@ def verified_before(draft: Plan, catalog: Catalog, device_kind: str) -> Deployed
             continue
         if not is_current(draft.revision, profile) or is_outdated(deployed):
             continue
-        if _lacks_golden(draft, deployed):
+        if _lacks_golden(draft, deployed) or _lacks_park(draft, profile):
             continue
         if tried(deployed) == wanted:
             return deployed
@@ -463,6 +466,12 @@ def _lacks_golden(draft: Plan, deployed: Deployed) -> bool:
     learn it."""
     is_known = deployed.profile is not None and deployed.profile.why_not_golden
     return bool(golden_plan(draft.revision) and not golden_of(deployed) and not is_known)
+
+
+def _lacks_park(draft: Plan, profile: Profile) -> bool:
+    """Return whether the draft has a table [park], and no trial tried it."""
+    server = draft.revision.server
+    return server is not None and server.park is not None and profile.park is None
 
 
 def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
@@ -499,6 +508,7 @@ def profile_from_report(report: dict[str, Any], plan: Plan) -> Profile:
             contention=_contention(report.get("contention", "unknown")),
             golden=_golden(report, plan.revision),
             why_not_golden=_why_not_golden(report, plan.revision),
+            park=_park(report, plan.revision),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"the trial's report is invalid: {error!r}") from error
@@ -520,6 +530,17 @@ def _why_not_golden(report: Mapping[str, Any], revision: Revision) -> str:
     if golden_plan(revision) is None or report.get("golden") is not None:
         return ""
     return str(report.get("no_golden", ""))[:1000] or "the trial's report has none"
+
+
+def _park(report: Mapping[str, Any], revision: Revision) -> ParkProfile | None:
+    """Return what the park of a trial has shown, None for a function without a table [park]. Only
+    the manager makes a `ParkProfile`: a replica's report is JSON."""
+    if revision.server is None or revision.server.park is None:
+        return None
+    found = report.get(PARK)
+    if not isinstance(found, ParkProfile):
+        raise ValueError("park: expected what the trial's park has shown")
+    return found
 
 
 def _contention(state: object) -> Contention:

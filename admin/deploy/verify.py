@@ -28,6 +28,7 @@ from admin.store import Store
 from gateway.openapi.descriptions import zeros
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.manager import Manager
+from pool_manager.replicas.trial_parks import PARK_TRIAL_S
 from registry.batching import rows_of, with_refutation
 from registry.bundles import onnx_files
 from registry.bundles.blobs import BlobStore
@@ -291,7 +292,10 @@ class Verification:
         try:
             placed = with_hosts(spec, deployed, draft.bundle, self._manager.driver)
             placed = _with_candidates(placed) if is_optimising else placed
-            tried = with_server(placed, deployed), replace(bound, spec=trial_spec)
+            placed = with_server(placed, deployed)
+            if draft.revision.server and draft.revision.server.park:
+                placed = replace(placed, trial_s=placed.trial_s + PARK_TRIAL_S)
+            tried = placed, replace(bound, spec=trial_spec)
             async with told(self._tasks, lambda: self._manager.awaited(key), phase):
                 return await self._manager.trial(*tried)
         except ModelRefused as error:

@@ -18,6 +18,7 @@ from admin.views import (
     function_json,
     host_json,
     occupancy_json,
+    park_json,
     replica_json,
 )
 from gateway.dispatch.pool import UNKNOWN
@@ -123,7 +124,11 @@ class FunctionRows:
         ready_in_ms = self._history.ready_in_ms(
             key, shown.state, since_s, by_standby=self.manager.wakes_by_standby(key)
         )
-        forecast = self.manager.forecast(key)
+        forecast, parks = self.manager.forecast(key), self.manager.parks(key)
+        if forecast.eta_s is not None:
+            ready_in_ms = max(1.0, forecast.eta_s * 1e3)
+        elif shown.state == "parked" and parks is not None:
+            ready_in_ms = max(1.0, parks.wake_s * 1e3)
         sleeps_at_s = None
         if forecast.sleeps_in_s is not None:
             sleeps_at_s = round(self.wall() + forecast.sleeps_in_s, 1)
@@ -140,6 +145,7 @@ class FunctionRows:
             sleeps_at_s,
             self.manager.golden.verdict(key)[0],
             self.manager.trouble(key),
+            park_json(deployed, parks, self.wall() - self.clock()),
         )
         return {
             **function_json(deployed, live),
@@ -226,7 +232,8 @@ class StateReader:
     def replicas(self) -> Iterator[Item]:
         """Yield every replica that is not stopped yet."""
         for one in self._manager.replicas():
-            shown = replica_json(one, self._boot_s + one.since_s)
+            charge = self._manager.charge(one.id)
+            shown = replica_json(one, self._boot_s + one.since_s, charge)
             yield Item(one.id, shown["function"], encode(shown))
 
     def devices(self) -> Iterator[Item]:

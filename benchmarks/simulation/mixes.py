@@ -11,11 +11,16 @@ from typing import Final
 from admin.advice.load_model import Arrival, Function, ServerShape
 from benchmarks.simulation.arrivals import poisson
 from benchmarks.simulation.functions import CONCURRENCY, STREAM_MAX_S
+from benchmarks.simulation.settings import Settings
+from pool_manager.core.state import ParkSpec
 
 WAIT_S: Final = 600.0
 """Wait budget of the callers of servers, in seconds; those of models have `Settings.wait_s`."""
 MEMORY_MIB: Final = 4096.0
 """Memory of a replica on each of its devices."""
+SLEEP_S: Final = 1.0
+VERIFY_S: Final = 0.25
+"""Seconds of a sleep, and of a golden sample."""
 JITTER: Final = 1 / 3
 """Max relative deviation of single runs and loads."""
 
@@ -64,18 +69,19 @@ MIXES: Final[dict[str, tuple[Group, ...]]] = {
 """Mixes by name. In "busy-singles", ten single servers are always called."""
 
 
-def mixed(name: str, seed: int) -> tuple[list[Function], dict[str, str]]:
+def mixed(settings: Settings) -> tuple[list[Function], dict[str, str]]:
     """Return the functions of a mix, and the group of each by its key."""
     functions, groups = [], {}
-    for group in MIXES[name]:
+    for group in MIXES[settings.mix]:
         for number in range(group.number):
-            function = _function(group, number, seed)
+            function = _function(group, number, settings)
             functions.append(function)
             groups[function.key] = group.name
     return functions, groups
 
 
-def _function(group: Group, number: int, seed: int) -> Function:
+def _function(group: Group, number: int, settings: Settings) -> Function:
+    seed = settings.seed
     key = f"default/{group.name.replace(' ', '-')}-{number}@1"
     calls = Random(f"{seed}/{key}/calls")
     function = Function(
@@ -92,6 +98,14 @@ def _function(group: Group, number: int, seed: int) -> Function:
     )
     if group.is_server:
         function.server = ServerShape(CONCURRENCY, STREAM_MAX_S, WAIT_S)
+        if settings.wake_part:
+            function.park = ParkSpec(
+                SLEEP_S,
+                settings.wake_part * group.load_s,
+                MEMORY_MIB * group.count,
+                settings.residue_mib,
+                verify_s=VERIFY_S,
+            )
     return function
 
 

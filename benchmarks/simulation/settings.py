@@ -17,7 +17,9 @@ class Settings(Conditions):
     `server_start_s` that of its start. `closed` is the number of callers per function who call
     again after their answer and a pause; 0 for independent arrivals.
 
-    A `mix` is a population of `mixes.MIXES` instead, "" for none.
+    A `mix` is a population of `mixes.MIXES` instead, "" for none. Its servers are parked, and wake
+    in this part (`wake_part`) of the time of their loads, if that is not 0; they keep `residue_mib`
+    of each device, and take `host_mib` of host memory at most.
 
     With several `hosts`, the devices are distributed over them and none is local. `rtt_ms` is the
     round trip to each, `link_mb_s` what its link transfers. A function's files have `files_mb` per
@@ -30,6 +32,9 @@ class Settings(Conditions):
     arrivals: str = "poisson"
     seed: int = 1
     mix: str = ""
+    wake_part: float = 0.0
+    residue_mib: float = 1_126.0
+    host_mib: float = 524_288.0
     policy: str = "fngate"
     rate: float = 0.25
     zipf: float = 1.0

@@ -43,9 +43,7 @@ class World(simulation.World):
         self.real_s = 0.0
         self.decisions_s: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
         self._collection_s = 0.0
-        functions, groups = (
-            mixed(settings.mix, settings.seed) if settings.mix else (population(settings), {})
-        )
+        functions, groups = mixed(settings) if settings.mix else (population(settings), {})
         super().__init__(settings, functions, GroupFigures(groups))
         if self.hosts is not None:
             for event in self.hosts.join():
@@ -126,6 +124,8 @@ class World(simulation.World):
             "decisions": {kind: spread(values) for kind, values in kinds},
             **(self.hosts.report() if self.hosts is not None else {}),
             "groups": self.figures.by_group(),
+            "parks": self.figures.parks,
+            "wakes": self.figures.wakes,
             "kept_empty_share": self.kept_empty_s / devices_s,
             "simulated_s": self.clock.now,
             "ticks_skipped": self.figures.ticks_skipped,

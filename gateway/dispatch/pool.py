@@ -216,21 +216,28 @@ class Pool:
         """Return for how long the pool has been woken, 0 while it is not."""
         return 0.0 if self.waking_since_s is None else now - self.waking_since_s
 
+    @property
+    def next_start(self) -> Expected:
+        """Expected duration until a replica serves: of a wake, which only a trial has measured,
+        while one sleeps or wakes; else of a cold start."""
+        wake_s = self.endpoints.wake_s
+        return Expected(wake_s, wake_s, wake_s, 1) if wake_s else self.cold_start
+
     def starts_too_late(self, budget_s: float, now: float) -> bool:
         """Return whether the cold start almost certainly (p10) exceeds `budget_s` from now."""
-        if self.has_replica or self.cold_start.samples < SAMPLES_ENOUGH:
+        if self.has_replica or self.next_start.samples < SAMPLES_ENOUGH:
             return False
-        return self.cold_start.p10_s - self.waking_s(now) > budget_s
+        return self.next_start.p10_s - self.waking_s(now) > budget_s
 
     def retry_after_s(self, now: float) -> int:
         """Return the seconds (RETRY_MIN_S to RETRY_MAX_S) until one more call would be served soon.
 
-        1. There is no replica: the rest of most cold starts (p90).
+        1. There is no replica: the rest of most cold starts (p90), or of a wake.
         2. A call was answered within WINDOW_S: the time to serve the queue at that rate.
         3. None was: RETRY_UNKNOWN_S.
         """
         if not self.has_replica:  # 1
-            seconds = self.cold_start.p90_s - self.waking_s(now)
+            seconds = self.next_start.p90_s - self.waking_s(now)
         elif recent := [end for end in self.answered_s if now - end <= WINDOW_S]:  # 2
             seconds = len(self.queue) * max(now - recent[0], 0.1) / len(recent)
         else:  # 3
@@ -239,7 +246,7 @@ class Pool:
 
     def wake(self, now: float) -> None:
         """Wake the pool for refused callers, for at most the duration of one cold start."""
-        self.wake_until_s = now + max(0.0, self.cold_start.p90_s - self.waking_s(now))
+        self.wake_until_s = now + max(0.0, self.next_start.p90_s - self.waking_s(now))
         self.update_waking(now)
 
     def update_waking(self, now: float) -> None:

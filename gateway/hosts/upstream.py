@@ -17,7 +17,6 @@ from gateway.hosts.greeting import Connection, Greeting
 from gateway.server_sockets import ServerSockets
 from gateway.socket_channel import hello_member
 from gateway.upstream import HostLost, UpstreamConnection
-from registry.exchange import ReplicaEndpoint
 from runtime_image.contract.link import Kind
 from runtime_image.link.frames import LinkError, pack
 
@@ -34,14 +33,12 @@ class RemoteUpstream(UpstreamConnection):
         self,
         owner: ServerSockets,
         id: int,
-        endpoint: ReplicaEndpoint,
-        connected_s: float,
         on_failed: Callable[[RemoteUpstream, str], None],
     ) -> None:
         """See `UpstreamConnection`. `on_failed(connection, reason)`: it did not become ready."""
-        super().__init__(owner, id, endpoint, connected_s)
+        super().__init__(owner, id)
         self._on_failed = on_failed
-        self._greeting = Greeting(endpoint.greeting)
+        self._greeting = Greeting(owner.endpoint.greeting)
         self._connect = b""
         self._is_joined = self._is_opened = self._is_failed = False
         self._port = 0
@@ -166,11 +163,11 @@ class RemoteServerSockets(ServerSockets):
     def request(self, id: int, *, is_free: bool) -> None:
         """Request a connection for exchange `id`."""
         super().request(id, is_free=is_free)
-        connection = RemoteUpstream(self, id, self._endpoint, self.connected_s, self._on_failed)
+        connection = RemoteUpstream(self, id, self._on_failed)
         connection.known_id = id
         self._pending[id] = connection
-        dialing = connection.dial(self.dialer, self._endpoint.path, self._key)
-        self._tasks.spawn(f"channel {self._endpoint.id}", dialing)
+        dialing = connection.dial(self.dialer, self.endpoint.path, self._key)
+        self._tasks.spawn(f"channel {self.endpoint.id}", dialing)
 
     def end(self, id: int, *, kept: bool) -> None:
         """End exchange `id`, unless that was done; `kept`: its connection becomes idle."""
@@ -222,7 +219,7 @@ class RemoteServerSockets(ServerSockets):
         id = connection.id
         if self._pending.get(id) is not connection:
             return
-        log.info("no connection to a server", replica=self._endpoint.id, reason=reason)
+        log.info("no connection to a server", replica=self.endpoint.id, reason=reason)
         self.end(id, kept=False)
         self._on_unusable(id)
 

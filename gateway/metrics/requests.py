@@ -35,6 +35,7 @@ from gateway.metrics.revisions import RevisionCounts
 from gateway.metrics.tokens import TokenFamilies, TokenNumbers
 from gateway.replies import Receipt
 from registry.catalog import Change
+from runtime_image.contract.control import WAKE_PHASES
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LABELS = ("namespace", "function")
@@ -258,9 +259,10 @@ class Metrics:
     ) -> None:
         """Count a replica's cold start that a request waited for, unless it was counted before.
 
-        `phases` are in milliseconds.
+        `phases` are in milliseconds. The wake of a parked replica is no cold start: the manager
+        counts it.
         """
-        if not self._is_first_report(replica):
+        if not phases.keys().isdisjoint(WAKE_PHASES) or not self._is_first_report(replica):
             return
         labels = self._woken_labels(namespace, function)
         at_s = self._wall() if request is not None else 0.0

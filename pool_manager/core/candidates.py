@@ -54,7 +54,8 @@ class CandidateTable:
 
     def put(self, id: str, candidate: Candidate) -> None:
         """Add a candidate, whose replica is charged, or replace it."""
-        for bank in self._ledger.charge_of(id).all_banks:
+        charge = self._ledger.charge_of(id)
+        for bank in charge.all_banks if charge.host_bank else charge.banks:
             if self._floors is not None or id in self._by_id:
                 self._changed[bank] = None
             elif candidate.cost < self._lowest.get(bank, inf):

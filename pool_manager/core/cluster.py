@@ -44,10 +44,11 @@ class StandbyPlace(NamedTuple):
 
 class IdleShape(NamedTuple):
     """Part of the eviction costs of an idle pool that does not depend on time: how many it can
-    spare, and its ready replicas, and those that load, with the time until which each is kept; and
-    those that are parked."""
+    spare, in how many seconds it returns, its ready replicas, and those that load, with the time
+    until which each is kept; and those that are parked."""
 
     spare: int
+    return_s: float
     ready: tuple[tuple[str, float], ...]
     loading: tuple[tuple[str, float], ...] = ()
     parked: tuple[str, ...] = ()
@@ -252,6 +253,11 @@ class Cluster:
         if not there:
             del self._on_host[replica.host]
         self.parked.pop(replica.id, None)
+        charge, host = self.ledger.charge_of(replica.id), self.hosts[replica.host]
+        if charge.is_parked and host.memory is not None:
+            # The last reading does not show it yet.
+            freed_mib = host.memory.available_mib + charge.host_mib
+            host.memory = host.memory._replace(available_mib=freed_mib)
         self.ledger.release(replica.id)
 
     def begin_upgrade(self, id: str) -> str:
@@ -515,8 +521,8 @@ class Cluster:
 
 
 def _waited_phases(replica: Replica) -> dict[str, float]:
-    """Return the cold-start phases that the replica's first callers waited for; empty if it was
-    adopted."""
-    if replica.adopted:
+    """Return the phases of the cold start, or of the wake, that the replica's first callers waited
+    for; empty if it was adopted and has not slept since."""
+    if replica.adopted and "wake" not in replica.phases:
         return {}
     return {phase: ms for phase, ms in replica.phases.items() if phase != "first_run"}

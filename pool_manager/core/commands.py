@@ -77,10 +77,11 @@ class Resume:
 class Park:
     """Let a server sleep: it takes no new exchanges, asks its golden sample and calls its engine.
     It refuses (NotIdle) if it was used within the last `if_idle_s` seconds; else ParkAnswered
-    follows. If its engine sleeps already, that is only said again."""
+    follows. With None it finishes its open exchanges before, as after Quiesce, unless Resume
+    revokes it. If its engine sleeps already, that is only said again."""
 
     id: str
-    if_idle_s: float
+    if_idle_s: float | None
 
 
 @dataclass(frozen=True, slots=True)

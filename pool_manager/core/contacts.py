@@ -10,7 +10,6 @@ from pool_manager.core.commands import (
     Command,
     Drain,
     Note,
-    Quiesce,
     Release,
     StopBatching,
     Terminate,
@@ -18,7 +17,7 @@ from pool_manager.core.commands import (
 from pool_manager.core.hosts import HostState
 from pool_manager.core.park.parks import Parks, implied
 from pool_manager.core.pool import Pool
-from pool_manager.core.replicas import ReplicaLifecycle
+from pool_manager.core.replicas import ReplicaLifecycle, soft_drain
 from pool_manager.core.state import (
     GREETING_AFTER_ADOPTION_S,
     RESUME_S,
@@ -185,7 +184,7 @@ class Contacts:
         if replica.is_returning:
             self._replicas.resume(replica, commands)
         elif replica.is_quiesced:
-            commands.append(Quiesce(replica.id))
+            commands.append(soft_drain(replica))
         elif replica.terminated:
             commands.append(Terminate(replica.id, f"did not drain: {replica.why}"))
         elif replica.if_idle:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pool_manager.core.health.liveness import Reading
+from pool_manager.core.hosts import HostMemory
 from pool_manager.core.starts import Activity
 from pool_manager.core.state import Device, PoolSpec, Role, State
 from registry.exchange import Demand
@@ -169,6 +170,11 @@ class Loaded:
     life: State = State.READY
     """What the sidecar of such a server knows of a park: READY, PARKING, PARKED, UNPARKING or
     VERIFYING."""
+    is_unparkable: bool = False
+    """Whether nothing can park it: it was started without the calls of a park or without a golden
+    sample, or others can reach its engine."""
+    has_slept: bool = False
+    """Whether its engine was put to sleep under an earlier manager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +247,9 @@ class UnparkAnswered:
     id: str
     problem: str
     took_s: float
+    host_mib: float = 0.0
+    """MiB of host memory that its sleep and its wake took at most; only from a trial, 0 for others
+    and for a server that is apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +363,14 @@ class HostUp:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryRead:
+    """The memory of a host was read, as it is about once a second while the host is connected."""
+
+    host: str
+    memory: HostMemory
+
+
+@dataclass(frozen=True, slots=True)
 class HostUnreachable:
     """The control connection to a host is lost, or could not be established. Its replicas may run
     and serve on. `epoch` is that of the HostUp which it ends, 0 for the present one."""
@@ -447,6 +464,7 @@ Event = (
     | EngineBack
     | HostDefined
     | HostUp
+    | MemoryRead
     | HostUnreachable
     | HostRemoved
     | HostStocked

@@ -21,7 +21,7 @@ from pool_manager.core.placement import (
 )
 from pool_manager.core.pool import JUST_USED_S, Pool, eviction_cost
 from pool_manager.core.replicas import GAVE_WAY, ReplicaLifecycle
-from pool_manager.core.state import Replica, State, drain_limit_s
+from pool_manager.core.state import Replica, State
 from pool_manager.core.trial_room import called, own_candidates
 from registry.exchange import place_of
 
@@ -110,7 +110,7 @@ class Candidates:
     (6) `eventual`: replicas that will be past RESIDENCY_S at some time; the sooner, the cheaper.
     (7) Parked ones: always, whatever the `min`. In (4) at what they save, else at a thousandth,
         unless calls wait for them.
-    In (4) to (6), the residency of servers is that of `server_residency_s`.
+    In (4) to (6), the residency of servers is that of `server_stay_s`.
 
     `wake_at(at_s, now)` is called with the time from which (4) allows a replica to be stopped.
     """
@@ -156,30 +156,29 @@ class Candidates:
                 return self._of(lambda _pool, _now: {}, pool, now)
             shape = self._cluster.shapes[pool.key] = _idle_shape(pool)
         found: dict[str, Candidate] = {}
-        parked: dict[str, Candidate] = {}
         for id in shape.parked:  # (7)
-            parked[id] = Candidate(pool.key, self._parks.worth(pool, now), len(pool.replicas))
+            found[id] = Candidate(pool.key, self._parks.worth(pool, now), len(pool.replicas))
         if shape.spare <= 0 or not (shape.ready or shape.loading):  # (3)
-            return parked
-        value = eviction_cost(pool.call_rate, pool.return_s, now)
+            return found
+        is_last = not pool.spec.min
+        value = eviction_cost(pool.call_rate, shape.return_s, now)
         for id, free_s in shape.ready:
             if now < free_s:
                 self._wake_at(free_s, now)
                 continue
-            is_last = not found and not pool.spec.min
             cost = value if is_last else value * NOT_ONLY_DISCOUNT
+            is_last = False
             found[id] = Candidate(pool.key, cost, shape.spare)
         for id, overdue_s in shape.loading:
             if now >= overdue_s:
                 found[id] = Candidate(pool.key, value * NOT_ONLY_DISCOUNT, shape.spare)
             else:
                 self._wake_at(overdue_s, now)
-        return found | parked
+        return found
 
-    @staticmethod
-    def _resident(pool: Pool, now: float) -> dict[str, float]:  # (5)
+    def _resident(self, pool: Pool, now: float) -> dict[str, float]:  # (5)
         discount = NOT_ONLY_DISCOUNT if pool.staying() > 1 else 1.0
-        stay_s = _busy_residency_s(pool)
+        stay_s = busy_residency_s(pool, self._parks)
         return {
             one.id: 1.0 - 1.0 / (now - served_since_s(one))
             if one.is_paused
@@ -188,14 +187,12 @@ class Candidates:
             if one.is_ready and now - served_since_s(one) >= stay_s
         }
 
-    @classmethod
-    def _brief(cls, pool: Pool, now: float) -> dict[str, float]:  # (5)
-        return {} if pool.spec.is_server else cls._resident(pool, now)
+    def _brief(self, pool: Pool, now: float) -> dict[str, float]:  # (5)
+        return {} if pool.spec.is_server else self._resident(pool, now)
 
-    @staticmethod
-    def _eventual(pool: Pool, now: float) -> dict[str, float]:  # (6)
+    def _eventual(self, pool: Pool, now: float) -> dict[str, float]:  # (6)
         # Of a residency above RESIDENCY_S, only the last RESIDENCY_S count.
-        more_s = _busy_residency_s(pool) - RESIDENCY_S
+        more_s = busy_residency_s(pool, self._parks) - RESIDENCY_S
         served_s = {
             one.id: max(0.0, now - served_since_s(one) - more_s) if one.is_ready else 0.0
             for one in pool.replicas.values()
@@ -222,19 +219,15 @@ def _idle_shape(pool: Pool) -> IdleShape:
         for one in pool.replicas.values()
         if one.is_coming and one.state is State.LOADING
     ]
+    spare = pool.staying() - pool.spec.min
     parked = tuple(one.id for one in pool.replicas.values() if one.is_parked)
-    return IdleShape(pool.staying() - pool.spec.min, tuple(ready), tuple(loading), parked)
+    return IdleShape(spare, pool.return_s, tuple(ready), tuple(loading), parked)
 
 
 def served_since_s(replica: Replica) -> float:
     """Return since when a replica serves: since its load, or since it got its CPU slot; infinite
     for one that is not ready."""
     return max(replica.ready_s, replica.slot_s) if replica.is_ready else inf
-
-
-def server_residency_s(pool: Pool) -> float:
-    """Return how long a busy server is kept before it is stopped for another pool."""
-    return server_stay_s(pool.start_s)
 
 
 def server_stay_s(load_s: float) -> float:
@@ -256,8 +249,12 @@ def _is_draining(pool: Pool, replica: Replica) -> bool:
     return replica.state is State.DRAINING and is_there
 
 
-def _busy_residency_s(pool: Pool) -> float:
-    return server_residency_s(pool) if pool.spec.is_server else RESIDENCY_S
+def busy_residency_s(pool: Pool, parks: Parks) -> float:
+    """Return how long a busy replica is kept before it makes room for another pool: a server for
+    as long as it takes to return."""
+    if not pool.spec.is_server:
+        return RESIDENCY_S
+    return server_stay_s(pool.return_s if parks.has_room(pool) else pool.start_s)
 
 
 class Evictor:
@@ -478,22 +475,12 @@ class Evictor:
         commands: list[Command],
     ) -> None:
         """Carry out a plan: reserve its devices, drain its victims, and pause those that only have
-        to yield a CPU slot. With `if_idle_s` they may refuse, and are parked if the need fits
-        beside what they keep. Otherwise busy servers are drained softly."""
+        to yield a CPU slot. With `if_idle_s` they may refuse; otherwise busy servers are drained
+        softly."""
         victims = (*plan.victims, *plan.paused)
         self._hold(pool, need, plan.devices, victims, now)
-        names, softly_s, resting = set(), 0.0, set[str]()
-        if if_idle_s is not None and plan.devices:
-            resting = self._parks.may_rest(need, plan, self.reusable(pool, need))
-        for victim in self._found(plan.victims):
-            spec = self._cluster.pools[victim.pool].spec
-            names.add(victim.pool)
-            if if_idle_s is None and spec.is_server and not victim.is_parked:
-                softly_s = max(softly_s, spec.drain_s)
-                why = f"{MAKES_ROOM} for {pool.key}"
-                self._replicas.quiesce(victim, pool.key, why, now, commands)
-            elif not (victim.id in resting and self._rest(victim, pool, if_idle_s, now, commands)):
-                self._drain(victim, pool, if_idle_s, now, commands)
+        names = {one.pool for one in self._found(plan.victims)}
+        softly_s = self._clear(pool, need, plan, if_idle_s, now, commands)
         for one in self._found(plan.paused):
             names.add(one.pool)
             self._replicas.pause(one, pool.key, now, commands)
@@ -503,18 +490,42 @@ class Evictor:
             text += f": open streams may take up to {softly_s:.0f} s to end"
         self.block(pool, text, commands)
 
-    def _rest(
+    def _clear(
         self,
-        victim: Replica,
         pool: Pool,
+        need: Need,
+        plan: EvictionPlan,
         if_idle_s: float | None,
         now: float,
         commands: list[Command],
-    ) -> bool:
-        """Park an idle victim, if it can be; whether it is asked to."""
-        assert if_idle_s is not None
-        why = f"{EVICTED} for {pool.key}"
-        return self._parks.rest(victim, if_idle_s, why, now, commands, may_wait=False)
+    ) -> float:
+        """Park the victims of a plan, or stop them; return the seconds that exchanges of those that
+        are drained softly may take. One that waits for host memory stays: the pool plans anew.
+
+        (1) Idle servers, and busy ones after their exchanges, are parked if the need fits beside
+            what they keep.
+        (2) Other busy servers are drained softly.
+        (3) All others are drained, or end.
+        """
+        softly_s, resting = 0.0, set[str]()
+        if plan.devices:
+            resting = self._parks.may_rest(need, plan, self.reusable(pool, need))
+        for victim in self._found(plan.victims):
+            spec = self._cluster.pools[victim.pool].spec
+            is_soft = if_idle_s is None and spec.is_server and not victim.is_parked
+            softly_s = max(softly_s, spec.drain_s) if is_soft else softly_s
+            why = f"{MAKES_ROOM if is_soft else EVICTED} for {pool.key}"
+            rests = victim.id in resting
+            if is_soft:
+                if not (rests and self._parks.rest_softly(victim, pool.key, why, now, commands)):
+                    self._replicas.quiesce(victim, pool.key, why, now, commands)  # (2)
+            elif (
+                if_idle_s is None
+                or not rests
+                or not self._parks.rest(victim, if_idle_s, why, now, commands)
+            ):
+                self._drain(victim, pool, if_idle_s, now, commands)  # (3)
+        return softly_s
 
     def _drain(
         self,
@@ -529,26 +540,24 @@ class Evictor:
         self._replicas.drain(victim, if_idle_s, f"{how} for {pool.key}", now, commands)
 
     def until_free_s(self, parked: Replica, now: float) -> float:
-        """Return the seconds until the devices of a parked replica may be free for it, at most: of
-        the replica there that stays for longest, as long as it has to be kept, and may take to
-        finish what it runs."""
+        """Return the seconds until the devices of a parked replica may be free for it, at least: of
+        the replica there that stays for longest, until it is ready and as long as it is kept then.
+        How long it takes to finish what it runs is not known."""
         ledger = self._cluster.ledger
         there = [id for device in parked.devices for id in ledger.on(device)]
         return max((self._leaves_in_s(one, now) for one in self._found(there)), default=0.0)
 
     def _leaves_in_s(self, replica: Replica, now: float) -> float:
-        if replica.state is State.RELEASING:
-            return inf if replica.is_stuck else 0.0
-        if not replica.is_ready:
-            return max(0.0, replica.deadline_s - now)
+        if replica.is_leaving:
+            return 0.0
         pool = self._cluster.pools[replica.pool]
-        if pool.staying() <= pool.spec.min:
+        if replica.is_stuck or pool.staying() <= pool.spec.min:
             return inf
-        if self._cluster.demand.is_busy(pool.key):
-            stay_s = _busy_residency_s(pool) + drain_limit_s(replica, pool.spec)
-        else:
-            stay_s = _idle_residency_s(pool)
-        return max(0.0, stay_s - (now - served_since_s(replica)))
+        is_busy = self._cluster.demand.is_busy(pool.key)
+        stay_s = busy_residency_s(pool, self._parks) if is_busy else _idle_residency_s(pool)
+        if replica.is_ready:
+            return max(0.0, stay_s - (now - served_since_s(replica)))
+        return stay_s + max(0.0, pool.start_s - (now - replica.since_s))
 
     def hasten(
         self,
@@ -572,8 +581,7 @@ class Evictor:
             plan = self.plan(pool, need, self.candidates.brief, among, now)
         if plan is not None:
             pool.asked = plan.victims
-            for victim in self._found(plan.victims):
-                self._drain(victim, pool, if_idle_s, now, commands)
+            self._clear(pool, need, plan, if_idle_s, now, commands)
 
     def may_preempt(self, pool: Pool, now: float) -> bool:
         """Whether busy replicas may be drained or paused for the pool: it has no replica but paused

@@ -20,6 +20,7 @@ that calls wait for them instead of starting others."""
 HostEvent = (
     events.HostDefined
     | events.HostUp
+    | events.MemoryRead
     | events.HostUnreachable
     | events.HostRemoved
     | events.HostStocked
@@ -67,6 +68,9 @@ class HostLifecycle:
             case events.HostStocked():
                 record.files, record.images = event.files, event.images
                 record.bytes_per_s = event.bytes_per_s
+                return set()
+            case events.MemoryRead():
+                record.memory = event.memory
                 return set()
             case events.EngineLost() | events.EngineBack():
                 return self._on_engine(record, event, now, commands)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 from registry.model.hosts import LOCAL_HOST
 
@@ -80,6 +81,24 @@ def advance_host(state: HostState, step: HostStep) -> HostState:
         raise ImpossibleHostStep(f"{state} -> {step}") from None
 
 
+LEFT_MIB: Final = 4096.0
+LEFT_SHARE: Final = 0.05
+"""What parks leave of the memory of a host to all else: LEFT_MIB, or this share if that is more."""
+
+
+class HostMemory(NamedTuple):
+    """The memory of a host."""
+
+    total_mib: float
+    available_mib: float
+    """What can be taken without swapping: MemAvailable of proc_meminfo(5)."""
+
+    @property
+    def spare_mib(self) -> float:
+        """What parks may take: less than all that is available, as readings are a second old."""
+        return self.available_mib - max(LEFT_MIB, LEFT_SHARE * self.total_mib)
+
+
 @dataclass(slots=True)
 class HostRecord:
     """One host as the manager sees it. Times are monotonic seconds.
@@ -105,6 +124,8 @@ class HostRecord:
     files: frozenset[str] = frozenset()
     images: frozenset[str] = frozenset()
     bytes_per_s: float = 100e6
+    memory: HostMemory | None = None
+    """Its memory when it was read last, None before."""
 
     @property
     def is_local(self) -> bool:

@@ -52,6 +52,7 @@ Note. Changed endpoints are then published to gateways.
                       its drain
     HostUp            the host -> UP; its devices; replicas    Release; what `_restore_link` sends
                       that are missing end
+    MemoryRead        what the host can spare for parks
     HostUnreachable   the host -> UNREACHABLE; its replicas
                       are unknown; its trials end
     HostRemoved       the host drains, then it is forgotten    Abandon, if forced
@@ -264,6 +265,7 @@ class Machine:
                 | events.EngineBack()
                 | events.HostDefined()
                 | events.HostUp()
+                | events.MemoryRead()
                 | events.HostUnreachable()
                 | events.HostRemoved()
                 | events.HostStocked()
@@ -401,6 +403,8 @@ class Machine:
         """Enforce deadlines; return the pools that have load or that time alone may change."""
         touched = self.cluster.demand.active() | self.cluster.blocked
         self._supply.slots.resume()
+        if self.cluster.parked and self.is_open:
+            self._parks.fit(now, commands)
         for key in self._hosts.tick(now, commands):
             touched.add(key)
             self.cluster.steady.pop(key, None)

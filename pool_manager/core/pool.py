@@ -422,6 +422,7 @@ def _wake_eta_s(pool: Pool, busy: int, now: float) -> float | None:
         State.VERIFYING: (park.verify_s, 0.0),
         State.UNPARKING: (park.wake_s, park.verify_s),
         State.PARKED: (0.0, park.return_s),
+        State.PROVING: (0.0, park.return_s),
         State.PARKING: (park.sleep_s, park.return_s),
     }
     for state, (lasts_s, then_s) in left_s.items():

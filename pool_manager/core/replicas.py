@@ -15,6 +15,7 @@ from pool_manager.core.commands import (
     EndBuild,
     EndTrial,
     Note,
+    Park,
     Quiesce,
     RecordColdStart,
     RecordNotCompiled,
@@ -96,6 +97,7 @@ class ReplicaLifecycle:
         replica.why, was_quiesced = why, replica.is_quiesced
         replica.claimant, replica.is_revoked = "", False
         replica.condemned, replica.is_paused = None, False
+        replica.sleeps_after = False
         commands.append(Note(replica.pool, f"{replica.id} is asked to stop: {why}"))
         if replica.has_nothing_open or replica.role == "build":
             self.release(replica, why, now, commands)
@@ -116,16 +118,24 @@ class ReplicaLifecycle:
         commands.append(Drain(replica.id, if_idle_s))
 
     def quiesce(
-        self, replica: Replica, claimant: str, why: str, now: float, commands: list[Command]
+        self,
+        replica: Replica,
+        claimant: str,
+        why: str,
+        now: float,
+        commands: list[Command],
+        *,
+        sleeps: bool = False,
     ) -> None:
-        """Begin the soft drain of a ready server for the pool `claimant`."""
+        """Begin the soft drain of a ready server for the pool `claimant`, which ends with its sleep
+        or with its end."""
         replica.why, replica.claimant, replica.if_idle = why, claimant, False
-        replica.is_paused = False
+        replica.is_paused, replica.sleeps_after = False, sleeps
         self.advance(replica, Step.DRAINED, now)
         self._cluster.quiesced[replica.id] = None
         text = f"{replica.id} takes no new calls: it {why}"
         commands.append(Note(replica.pool, text))
-        commands.append(Quiesce(replica.id))
+        commands.append(soft_drain(replica))
 
     def pause(self, replica: Replica, claimant: str, now: float, commands: list[Command]) -> None:
         """Send a ready replica no new calls, so that the pool `claimant` gets its CPU slot once its
@@ -200,7 +210,7 @@ class ReplicaLifecycle:
             replica.deadline_s = now  # its calls have had their time
         elif replica.state is State.DRAINING and not replica.terminated:
             replica.terminated = True
-            replica.if_idle = replica.is_revoked = False
+            replica.if_idle = replica.is_revoked = replica.sleeps_after = False
             replica.claimant = ""
             replica.deadline_s = now + term_limit_s(self._spec(replica))
             self._cluster.changed.add(replica.pool)
@@ -229,7 +239,7 @@ class ReplicaLifecycle:
             self._cluster.guards.replaced(self._cluster.pools[replica.pool].function, cause, now)
             commands.append(RecordReplacement(replica.pool, replica.id, cause, why))
             commands.append(Note(replica.pool, f"{replica.id} was replaced: it {why}"))
-        replica.why = why
+        replica.why, replica.sleeps_after = why, False
         self.advance(replica, Step.LOST, now)
         if replica.is_reachable:
             replica.contact = Contact.KNOWN
@@ -334,6 +344,7 @@ class ReplicaLifecycle:
         replica.limit = event.limit
         replica.marks_started = event.marks_started
         replica.memory_mib = event.memory_mib
+        replica.is_unparkable = event.is_unparkable
         replica.ready_s = replica.last_used_s = now
         replica.probing = None
         pool.forget_failures()
@@ -347,8 +358,8 @@ class ReplicaLifecycle:
         pool.reload_s = sum(loading) / 1e3
         pool.longest_load_s = max(pool.longest_load_s, pool.reload_s)
         if event.life is not State.READY:  # `Parks.take_over` follows
-            is_asleep = event.life in (State.PARKING, State.PARKED)
-            self.advance(replica, Step.FOUND_ASLEEP if is_asleep else Step.FOUND_WAKING, now)
+            found = {State.PARKING: Step.FOUND_PARKING, State.PARKED: Step.FOUND_ASLEEP}
+            self.advance(replica, found.get(event.life, Step.FOUND_WAKING), now)
         else:
             self._serve(replica, event, now, commands)
 
@@ -357,7 +368,8 @@ class ReplicaLifecycle:
     ) -> None:
         """A replica is ready."""
         pool = self._cluster.pools[replica.pool]
-        if replica.adopted:  # it was charged as if it slept
+        replica.has_slept = event.has_slept
+        if replica.adopted and not event.has_slept:  # it was charged as if it slept
             self._cluster.ledger.leave_host_memory(replica.id)
         self.advance(replica, Step.LOADED, now)
         how = " with its compiled model" if replica.session == "compiled" else ""
@@ -449,18 +461,18 @@ class ReplicaLifecycle:
         self, replica: Replica, event: events.NotIdle, now: float, commands: list[Command]
     ) -> None:
         replica.resumes = max(0, replica.resumes - 1)
-        is_parking = replica.state is State.PARKING
-        is_leaving = is_parking or replica.state is State.DRAINING
-        if not is_leaving or not (replica.if_idle or replica.is_revoked):
+        is_leaving = replica.state in (State.PARKING, State.DRAINING)
+        may_refuse = replica.if_idle or replica.is_revoked or replica.sleeps_after
+        if not is_leaving or not may_refuse:
             return
-        if is_parking and not replica.has_slept:
+        if not replica.has_slept:
             self._cluster.ledger.leave_host_memory(replica.id)
         text = f"{replica.id} keeps serving: used {event.idle_s:.1f} s ago"
         if replica.is_revoked:
             text = f"{replica.id} takes calls again"
         replica.last_used_s = now - event.idle_s
         replica.refused_s = now
-        replica.if_idle = replica.is_revoked = False
+        replica.if_idle = replica.is_revoked = replica.sleeps_after = False
         replica.claimant = ""
         self.advance(replica, Step.NOT_IDLE, now)
         commands.append(Note(replica.pool, text))
@@ -519,7 +531,7 @@ class ReplicaLifecycle:
         """Count the end of a server that was to sleep, or to wake, against the parks of its pool.
         It is no failure of the pool: the next start is not delayed."""
         is_waking = replica.state in (State.UNPARKING, State.VERIFYING)
-        if not is_waking and replica.state is not State.PARKING:
+        if not is_waking and replica.state not in (State.PARKING, State.PROVING):
             return
         pool = self._cluster.pools[replica.pool]
         was_off = pool.parks.off
@@ -588,11 +600,18 @@ class ReplicaLifecycle:
         replica.deadline_s = now + limit_s if replica.is_reachable else float("inf")
 
 
+def soft_drain(replica: Replica) -> Command:
+    """Return the command of a soft drain."""
+    return Park(replica.id, None) if replica.sleeps_after else Quiesce(replica.id)
+
+
 def _is_unused(replica: Replica) -> bool:
     """Whether a serving replica became ready but never ran a call, because its callers had left.
-    False for an adopted replica, of which this is not known."""
+    False for an adopted replica, of which this is not known, and for one that was woken since: that
+    was no cold start."""
+    is_started = not replica.adopted and not replica.woken_s
     has_run = "first_run" in replica.phases
-    return replica.role == "serve" and replica.ready_s > 0 and not has_run and not replica.adopted
+    return replica.role == "serve" and replica.ready_s > 0 and is_started and not has_run
 
 
 def _served_s(replica: Replica, now: float) -> float:

@@ -22,7 +22,8 @@ READY       Gateways send requests to the replica.
 DRAINING    The replica was asked to stop and finishes its requests. If it may refuse (`if_idle`),
             it still serves: only the replica sees every gateway, so only it knows that it is idle.
 PARKING     A server was asked to sleep instead of being stopped (`park`). It refuses if it was
-            called; else its engine sleeps, and the manager proves that its devices are free.
+            called.
+PROVING     Its engine says that it sleeps. The manager proves that its devices are free.
 PARKED      Its engine sleeps, proved. It is charged its residue and memory of its host.
 UNPARKING   Its engine wakes. Its devices are charged in full again, from before the command.
 VERIFYING   Its engine is awake and answers its golden sample. Only if that is right it is READY.
@@ -36,10 +37,11 @@ error) belong to the pool, because the next replica starts under them.
 
 `drain` is never used before LOADING, although the table would allow it for STANDBY: a replica
 without a model has nothing to finish and is released at once (`ReplicaLifecycle.drain`). So is a
-build in any state, and a server whose engine sleeps or wakes. DRAINING can be left in two ways.
+build in any state, and a server whose engine sleeps or wakes. DRAINING can be left in three ways.
 `not idle`, back to READY, is the only step backwards, also from PARKING; the plans for the device
-are then made anew. A replica that may refuse and then receives an unconditional drain takes no
-step: its state stays DRAINING, and `if_idle` becomes False.
+are then made anew. `asleep` ends a soft drain whose server sleeps instead of ending. A replica that
+may refuse and then receives an unconditional drain takes no step: its state stays DRAINING, and
+`if_idle` becomes False.
 
 A busy server is drained *softly* for another pool, the `claimant` (`ReplicaLifecycle.quiesce`): it
 takes no new exchanges and finishes the open ones. It is still listed, because gateways keep their
@@ -126,6 +128,7 @@ class State(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     PARKING = "parking"
+    PROVING = "proving"
     PARKED = "parked"
     UNPARKING = "unparking"
     VERIFYING = "verifying"
@@ -142,10 +145,12 @@ class Step(StrEnum):
     DRAINED = "drain"
     NOT_IDLE = "not idle"
     PARK = "park"
+    ASLEEP = "asleep"
     PROVED = "proved"
     UNPARK = "unpark"
     AWAKE = "awake"
     VERIFIED = "verified"
+    FOUND_PARKING = "found parking"
     FOUND_ASLEEP = "found asleep"
     FOUND_WAKING = "found waking"
     LOST = "lost"
@@ -161,7 +166,8 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
     },
     State.LOADING: {
         Step.LOADED: State.READY,
-        Step.FOUND_ASLEEP: State.PARKING,
+        Step.FOUND_PARKING: State.PARKING,
+        Step.FOUND_ASLEEP: State.PROVING,
         Step.FOUND_WAKING: State.UNPARKING,
         Step.DRAINED: State.DRAINING,
         Step.LOST: State.RELEASING,
@@ -171,19 +177,36 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
         Step.DRAINED: State.DRAINING,
         Step.LOST: State.RELEASING,
     },
-    State.DRAINING: {Step.NOT_IDLE: State.READY, Step.LOST: State.RELEASING},
+    State.DRAINING: {
+        Step.NOT_IDLE: State.READY,
+        Step.ASLEEP: State.PROVING,
+        Step.LOST: State.RELEASING,
+    },
     State.PARKING: {
         Step.NOT_IDLE: State.READY,
-        Step.PROVED: State.PARKED,
+        Step.ASLEEP: State.PROVING,
         Step.DRAINED: State.DRAINING,
         Step.LOST: State.RELEASING,
     },
+    State.PROVING: {Step.PROVED: State.PARKED, Step.LOST: State.RELEASING},
     State.PARKED: {Step.UNPARK: State.UNPARKING, Step.LOST: State.RELEASING},
     State.UNPARKING: {Step.AWAKE: State.VERIFYING, Step.LOST: State.RELEASING},
     State.VERIFYING: {Step.VERIFIED: State.READY, Step.LOST: State.RELEASING},
     State.RELEASING: {Step.RELEASED: State.STOPPED},
     State.STOPPED: {},
 }
+
+
+UNREADY: Final = (State.STARTING, State.STANDBY, State.LOADING)
+"""Before the first READY."""
+COMING: Final = (*UNREADY, State.UNPARKING, State.VERIFYING)
+"""On the way to READY."""
+FALLING_ASLEEP: Final = (State.PARKING, State.PROVING)
+RESTING: Final = (*FALLING_ASLEEP, State.PARKED)
+ABSENT: Final = (State.PARKED, State.RELEASING)
+"""Neither serving nor about to serve."""
+MAY_HAVE_OPEN: Final = (State.LOADING, State.READY, State.DRAINING, State.PARKING)
+"""Calls may be open, or a load or a sleep in progress."""
 
 
 class ImpossibleStep(Exception):
@@ -250,7 +273,7 @@ class ParkSpec:
     """What the trial of a revision has measured of a park that woke right."""
 
     sleep_s: float
-    """Seconds from the engine's call to sleep until its devices were free."""
+    """Seconds of the engine's call to sleep, with its checks."""
     wake_s: float
     """Seconds of the engine's call to wake."""
     host_mib: float
@@ -391,6 +414,8 @@ class Replica:
     batches: bool = True
     claimant: str = ""
     is_revoked: bool = False
+    sleeps_after: bool = False
+    """Whether its soft drain ends with a sleep of its engine, not with its end."""
     host: str = LOCAL_HOST
     contact: Contact = Contact.KNOWN
     has_greeted: bool = False
@@ -428,10 +453,10 @@ class Replica:
 
     resumes: int = 0
     """Number of Resume commands that it has not answered (NotIdle)."""
-    is_asleep: bool = False
-    """Whether its engine has said that it sleeps, since it was last READY."""
     has_slept: bool = False
     """Whether its engine has slept: it may keep the memory of its host that it took."""
+    is_unparkable: bool = False
+    """Whether nothing can park it, as of `Loaded`."""
     woken_s: float = 0.0
     """When its wake was commanded."""
     successor: str = ""
@@ -467,7 +492,7 @@ class Replica:
         """Whether it serves or is to serve, as far as is known: its state is no way out."""
         if self.state is State.DRAINING:
             return self.if_idle or self.is_revoked
-        return self.state not in (State.PARKED, State.RELEASING)
+        return self.state not in ABSENT
 
     @property
     def is_expected(self) -> bool:
@@ -513,7 +538,7 @@ class Replica:
         release, which may keep failing for ever."""
         is_draining = self.state is State.DRAINING and not self.is_revoked
         is_ending = is_draining or (self.state is State.RELEASING and not self.is_stuck)
-        return (is_ending or self.state is State.PARKING) and not self.is_unknown
+        return (is_ending or self.state in FALLING_ASLEEP) and not self.is_unknown
 
     @property
     def is_stuck(self) -> bool:
@@ -523,8 +548,7 @@ class Replica:
     @property
     def is_coming(self) -> bool:
         """Whether it is known to be on its way to READY."""
-        is_waking = self.state in (State.UNPARKING, State.VERIFYING)
-        return (self.is_unready or is_waking) and not self.is_unknown
+        return self.state in COMING and not self.is_unknown
 
     @property
     def is_parked(self) -> bool:
@@ -535,19 +559,17 @@ class Replica:
     def has_nothing_open(self) -> bool:
         """Whether its state excludes open calls and a sleep in progress, so that it may be released
         at once."""
-        if self.state is State.PARKING:
-            return self.is_asleep
-        return self.state not in (State.LOADING, State.READY, State.DRAINING)
+        return self.state not in MAY_HAVE_OPEN
 
     @property
     def is_resting(self) -> bool:
         """Whether it is known to be PARKED or on its way to it."""
-        return self.state in (State.PARKING, State.PARKED) and not self.is_unknown
+        return self.state in RESTING and not self.is_unknown
 
     @property
     def is_unready(self) -> bool:
         """Whether it has never been READY, as far as is known."""
-        return self.state in (State.STARTING, State.STANDBY, State.LOADING)
+        return self.state in UNREADY
 
 
 def load_limit_s(spec: PoolSpec) -> float:
@@ -599,10 +621,10 @@ def limit_s(measured_s: float) -> float:
 def park_limit_s(replica: Replica, park: ParkSpec) -> float:
     """Return the same of the states of a park: the golden sample is asked before the sleep, too."""
     match replica.state:
-        case State.PARKING if replica.is_asleep:
-            return PROOF_S
         case State.PARKING:
             return QUIESCE_S + limit_s(park.verify_s) + limit_s(park.sleep_s)
+        case State.PROVING:
+            return PROOF_S
         case State.PARKED:
             return park.park_s
         case State.UNPARKING:

@@ -4,6 +4,7 @@ builds."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from pool_manager.core import trial_room
 from pool_manager.core.cluster import Cluster, StandbyPlace
@@ -28,6 +29,10 @@ from registry.exchange import Load, place_of
 KEEPERS_MAX = 16
 """Functions named as those that keep devices."""
 
+PATIENCE: Final = 4.0
+"""A wake is waited for this many times as long as a start takes. A start keeps devices from others
+for as long: with 1 all wait a third longer; without a limit callers of a parked replica would wait
+in vain while its devices are busy."""
 REFILL_AFTER_S = 2.0
 """A used standby is replaced once no cold start is in progress, at the latest after this long."""
 
@@ -283,7 +288,7 @@ class Supply:
             if pool.staying() <= pool.spec.min:
                 why = "the min of its function keeps it"
             elif pool.spec.park is not None and not is_busy:
-                self._parks.rest(replica, JUST_USED_S, "asked for", now, commands, may_wait=False)
+                self._parks.ask(replica, "asked for", now, commands)
                 continue
             commands.append(Note(pool.key, f"{replica.id} is not parked: {why}"))
 
@@ -372,8 +377,8 @@ class Supply:
         to start.
 
         (1) The one whose devices are free soonest.
-        (2) That takes longer than a start, and another one can be started elsewhere, beside idle
-            victims at most.
+        (2) That takes PATIENCE times as long as a start, or calls have waited for as long, and
+            another one can be started elsewhere, beside idle victims at most.
         """
         start = self._cluster.need(pool)
         if not self._cluster.parked:
@@ -385,7 +390,9 @@ class Supply:
         free_s = {one.id: evictor.until_free_s(one, now) for one in there}
         parked = min(there, key=lambda one: (free_s[one.id], one.id))  # (1)
         need = self._cluster.wake_need(pool, parked)
-        is_late = free_s[parked.id] > pool.start_s and not self._free(pool, need)
+        since_s = now if pool.unserved_since_s is None else pool.unserved_since_s
+        late_s = max(free_s[parked.id], now - since_s)
+        is_late = late_s >= PATIENCE * pool.start_s and not self._free(pool, need)
         idle = evictor.candidates.idle
         if is_late and (self._free(pool, start) or evictor.plan(pool, start, idle, None, now)):
             return start, None  # (2)
@@ -504,9 +511,7 @@ class Supply:
             if is_idle and pool.idle_s(replica, now) >= pool.keep_s:
                 idle = f"idle for {pool.idle_s(replica, now):.0f} s"
                 text, keep_s = pool.unloading or idle, pool.keep_s
-                if pool.unloading or not self._parks.rest(
-                    replica, keep_s, text, now, commands, may_wait=True
-                ):
+                if pool.unloading or not self._parks.rest(replica, keep_s, text, now, commands):
                     self._replicas.drain(replica, keep_s, text, now, commands)
             elif self._serving(pool) > max(1, pool.wanted):
                 self._replicas.drain(replica, None, pool.wanted_reason, now, commands)

@@ -99,13 +99,21 @@ class GpuOccupancy:
         pids = await self._known_pids(id) if devices else None
         await self._driver.release(id)
         for device in devices:
-            others_mib = partial(self._others_mib, device, id)
+            others_mib = partial(self._others_mib, device, id, await self._held_there(device, id))
             await self._gpus.prove_free(device, pids, others_mib)
         for known in (self._devices, self._before_mib, self._pids):
             known.pop(id, None)
 
-    def _others_mib(self, device: str, id: str) -> float:
-        return self._charges(device, id).others_mib
+    def _others_mib(self, device: str, id: str, held_mib: float) -> float:
+        return max(held_mib, self._charges(device, id).others_mib)
+
+    async def _held_there(self, device: str, id: str) -> float:
+        """Return what the driver reports of the other replicas on a GPU: a trial there may take far
+        more than it is charged. 0 if it does not report them."""
+        pids: set[int] = set()
+        for other in [one for one, there in self._devices.items() if one != id and device in there]:
+            pids |= await self._known_pids(other) or set()
+        return (await self._gpus.held_mib(device, frozenset(pids)) or 0.0) if pids else 0.0
 
     async def _known_pids(self, id: str) -> frozenset[int] | None:
         """Return all pids with which a replica was ever listed; None if it never was."""

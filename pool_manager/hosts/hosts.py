@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from pool_manager.core import events
-from pool_manager.core.hosts import HostRecord
+from pool_manager.core.hosts import HostMemory, HostRecord
 from pool_manager.core.machine import Machine
+from pool_manager.devices import read_host_memory
 from pool_manager.driver import Driver
 from pool_manager.hosts.fleet import Fleet
 from pool_manager.hosts.services import HostServices
@@ -187,6 +188,16 @@ class Hosts:
     def members(self) -> list[RemoteHost]:
         """Return the hosts beside this machine."""
         return list(self._members.values())
+
+    def memories(self) -> Iterator[events.MemoryRead]:
+        """Yield the memory of this machine, and of the others whose agents report."""
+        if (here := read_host_memory()) is not None:
+            yield events.MemoryRead(LOCAL_HOST, here)
+        for host in self.members():
+            reports = host.agent.reports
+            if reports.is_fresh and (last := reports.last) is not None:
+                memory = HostMemory(last.memory_mib, last.memory_free_mib)
+                yield events.MemoryRead(host.name, memory)
 
     def routes(self) -> dict[str, HostRoute]:
         """Return how gateways log in to the hosts that have replicas."""

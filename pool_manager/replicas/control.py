@@ -381,16 +381,18 @@ class Control:
         self._send(pack(Kind.QUIESCE))
 
     def resume(self) -> None:
-        """Revoke `quiesce`; the sidecar answers NOT_IDLE."""
-        self._sent.drains += 1
-        self._send(pack(Kind.RESUME))
-
-    def park(self, if_idle_s: float, limit_s: float) -> None:
-        """Have a sidecar put its engine to sleep within `limit_s` seconds, unless it was used
-        within the last `if_idle_s`."""
+        """Revoke `quiesce`; the sidecar answers NOT_IDLE, or LIFE if it sleeps."""
         self._sent.drains += 1
         self._sent.lives += 1
-        body = IDLE_LEAST.pack(max(1, round(if_idle_s * 1e3)))
+        self._send(pack(Kind.RESUME))
+
+    def park(self, if_idle_s: float | None, limit_s: float) -> None:
+        """Have a sidecar put its engine to sleep within `limit_s` seconds, unless it was used
+        within the last `if_idle_s`; with None, once its open exchanges have ended."""
+        self._sent.drains += 1
+        self._sent.lives += 1
+        least_ms = 0 if if_idle_s is None else max(1, round(if_idle_s * 1e3))
+        body = IDLE_LEAST.pack(least_ms)
         self._send(pack(Kind.PARK, aux=limit_ms(limit_s), body=body))
 
     def unpark(self, limit_s: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast, get_args
 from pool_manager.core import events
 from pool_manager.core.health.liveness import Reading
 from pool_manager.core.state import State
-from runtime_image.contract.control import PHASES, SessionName
+from runtime_image.contract.control import PHASES, WAKE_PHASES, SessionName
 from runtime_image.contract.health import SAID_MAX, Learnt, Ready
 from runtime_image.contract.link import REFUTATION_MAX
 from runtime_image.contract.parks import LifeCommand, LifeState, life_from, state_from
@@ -68,6 +68,8 @@ def parse_loaded(id: str, data: dict[str, Any]) -> events.Loaded:
         ready_for_s,
         learnt,
         State(life),
+        is_unparkable=data.get("life") is None,
+        has_slept=data.get("has_slept") is True,
     )
 
 
@@ -166,7 +168,7 @@ def parse_life(
 ) -> events.ParkAnswered | events.UnparkAnswered | events.Verified:
     """Parse the body of LIFE. Raises LinkError."""
     try:
-        command, problem, took_s = life_from(data)
+        command, problem, took_s, host_mib = life_from(data)
     except ValueError as error:
         raise LinkError(f"malformed LIFE: {error}") from error
     problem = text(problem, SAMPLE_REASON_MAX)
@@ -174,7 +176,7 @@ def parse_life(
         case LifeCommand.PARK:
             return events.ParkAnswered(id, problem, took_s)
         case LifeCommand.UNPARK:
-            return events.UnparkAnswered(id, problem, took_s)
+            return events.UnparkAnswered(id, problem, took_s, host_mib)
         case LifeCommand.VERIFY:
             return events.Verified(id, problem)
 
@@ -192,10 +194,12 @@ def last_words(lines: Sequence[str]) -> str:
 
 
 def parse_numbers(data: Any) -> dict[str, float]:
-    """Return phases in milliseconds by known names; drops unknown names and invalid values."""
+    """Return phases in milliseconds by the known names of a start; drops unknown names and invalid
+    values. The manager itself measures a wake."""
     if not isinstance(data, dict):
         return {}
-    return {name: round(float(data[name]), 3) for name in PHASES if is_number(data.get(name))}
+    names = (name for name in PHASES if name not in WAKE_PHASES)
+    return {name: round(float(data[name]), 3) for name in names if is_number(data.get(name))}
 
 
 def number(value: Any) -> float:

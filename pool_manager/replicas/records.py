@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -161,10 +162,12 @@ def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str, devices:
     needs a cap: twice the memory measured in the trial, at least BUNDLES times the bundle, plus
     SPARE_MIB. A trial on a GPU measured GPU memory, which still indicates the size of the model; on
     several `devices` each has a process of its own with its part of the model.
-    What a server may write to folders in memory is added.
+    What a server may write to folders in memory is added, and to every cap what its sleep takes
+    besides, as its trial has measured; the trial itself has the cap without it.
     """
+    park_mib = math.ceil(binding.park_mib)
     if named := binding.memory_mib or settings.memory_mib:
-        return named
+        return named + park_mib
     if not settings.caps_all:
         return 0
     spec = binding.spec
@@ -173,7 +176,7 @@ def cap_mib(binding: Binding, settings: PoolSettings, device_kind: str, devices:
     size_mib = max(2 * binding.measured_mib * devices, bundles * binding.bundle.size / 2**20)
     container = binding.container
     files_mib = container.shm_mib + sum(container.writable.values()) if container else 0
-    return round(size_mib) + SPARE_MIB[device_kind] * devices + files_mib
+    return round(size_mib) + SPARE_MIB[device_kind] * devices + files_mib + park_mib
 
 
 def cap_hint(record: ReplicaRecord | None) -> str:

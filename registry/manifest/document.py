@@ -227,7 +227,7 @@ def overrides(manifest: Manifest, **changes: Unpack[Overrides]) -> Manifest:
         batching=batching,
         limits=own_limits,
         exchange=exchange,
-        server=_changed_server(manifest, tables, batching, device.count),
+        server=_changed_server(manifest, tables, batching, device),
         named=frozenset(named),
     )
 
@@ -248,7 +248,7 @@ def _place(manifest: Manifest, key: str, value: object) -> tuple[str, str]:
 
 
 def _changed_server(
-    manifest: Manifest, tables: dict[str, dict[str, Any]], batching: Batching, gpus: int
+    manifest: Manifest, tables: dict[str, dict[str, Any]], batching: Batching, device: DeviceNeed
 ) -> ServerSettings | None:
     before = manifest.server
     if before is None:
@@ -258,9 +258,9 @@ def _changed_server(
         output = before.python.kind, before.python.content_type
         return python_settings(python, before.samples, batching, output)
     table = validate(ServerTable, tables["server"], "server")
-    changed = server_settings(table, before.samples, (), gpus)
+    changed = server_settings(table, before.samples, (), device.count)
     changed = replace(changed, api=before.api, python=before.python)
-    return with_park(changed, before.park) if before.park else changed
+    return with_park(changed, before.park, device) if before.park else changed
 
 
 def rescaled(scaling: Scaling, changes: Mapping[str, Any]) -> Scaling:
@@ -341,7 +341,7 @@ def _server_manifest(data: Mapping[str, Any], files: Collection[str]) -> Manifes
     server = server_settings(document.server, samples, files, device.count)
     server = replace(server, api=api, python=python)
     if _PARK in document.model_fields_set:
-        server = park_settings(document.park, server)
+        server = park_settings(document.park, server, device)
     return Manifest(
         name=document.name,
         engine="server",

@@ -18,6 +18,7 @@ from registry.model.parks import (
     control_rule,
     lacking,
 )
+from registry.model.revisions import DeviceNeed
 from registry.model.servers import SOCKET, ServerSettings
 from registry.path_rules import parse_rule
 
@@ -32,7 +33,7 @@ Call = Annotated[str, StringConstraints(max_length=CALL_MAX)]
 
 
 class ParkTable(Section):
-    """Table [park]."""
+    """Table [park], with `kind = "cuda"` in [device]."""
 
     engine: Literal["vllm", "sglang"] | None = None
     """Engine whose calls fngate knows: `vllm` with `--enable-sleep-mode`, or `sglang` with
@@ -51,7 +52,7 @@ class ParkTable(Section):
     """Longest time in seconds that a replica sleeps; then it is stopped."""
 
 
-def park_settings(table: ParkTable, server: ServerSettings) -> ServerSettings:
+def park_settings(table: ParkTable, server: ServerSettings, device: DeviceNeed) -> ServerSettings:
     """Return the settings of a server with those of the table. Raises BadManifest."""
     if table.engine:
         for key in ("sleep", "wake", "check"):
@@ -64,11 +65,15 @@ def park_settings(table: ParkTable, server: ServerSettings) -> ServerSettings:
             raise refused(_AT, "engine, or sleep and wake", table.sleep or table.wake or NOTHING)
         check = _check(table.check) if table.check else None
         calls = _call("sleep", table.sleep), _call("wake", table.wake), check
-    return with_park(server, ParkSettings(table.engine or "", *calls, park_s=table.park_s))
+    park = ParkSettings(table.engine or "", *calls, park_s=table.park_s)
+    return with_park(server, park, device)
 
 
-def with_park(server: ServerSettings, park: ParkSettings) -> ServerSettings:
+def with_park(server: ServerSettings, park: ParkSettings, device: DeviceNeed) -> ServerSettings:
     """Return the settings of a server that can be parked. Raises BadManifest if it cannot."""
+    if device.kind != "cuda":
+        note = "is refused: only the driver of a GPU proves that a sleeping engine has freed memory"
+        raise refused("device.kind", '"cuda" with [park]', device.kind, note)
     if why_not := server.why_not_golden:
         proof = "[openai], or [[sample]] with golden = true"
         raise refused(_AT, f"a golden sample, which proves each wake ({proof})", why_not)

@@ -84,7 +84,8 @@ class DeviceTable(Section):
     """Device of the replicas. `any` prefers a GPU with room and falls back to a CPU slot. With
     `count` above 1 it means `cuda`."""
     memory_mib: int = Field(default=0, ge=0, le=4_194_304)
-    """Memory cap of a replica in MiB; 0 for the server's default."""
+    """Memory cap of a replica in MiB; 0 for the server's default. With `[park]` a replica has
+    beside it what a sleep takes, as the trial has measured; the trial itself has not."""
     share: float = Field(default=1.0, ge=0.01, le=1)
     """Share of a GPU that a replica takes. 1 gives it a GPU of its own."""
     count: int = Field(default=1, ge=1, le=64)

@@ -173,6 +173,8 @@ class ParkProfile:
     """Seconds of the call that puts it to sleep, with its checks."""
     wake_s: float = 0.0
     """Seconds of the call that wakes it, with its checks."""
+    verify_s: float = 0.0
+    """Seconds of the golden samples after the wake."""
     host_mib: float = 0.0
     """MiB of host memory that the sleep takes at most, also for a moment."""
     residue_mib: float = 0.0

@@ -17,8 +17,16 @@ model in the background, then exits. standby: started ahead, waits for a model."
 SessionName = Literal["none", "original", "quick", "fast", "compiled"]
 """The session a replica runs: that of the unchanged model file, one of the sessions of its
 `Preparation`, or that of its `CompiledModel`."""
-PHASES = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
-"""Phases of a cold start, in order, by the names used in all metrics, logs and messages."""
+WAKE_PHASES = ("wake", "verify")
+"""Phases of the wake of a parked replica: its engine wakes, and answers its golden sample. They
+follow `place` and `evict`."""
+PHASES = (
+    *("place", "evict", "start", "import", "bind", "read", "load"),
+    *WAKE_PHASES,
+    "first_run",
+)
+"""Phases of a cold start or a wake, in order, by the names used in all metrics, logs and
+messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,9 @@ class Loaded(TypedDict):
     """A `health.Learnt`, as the last manager sent it; only in HELLO of a sidecar that has one."""
     life: NotRequired[str]
     """A `parks.LifeState`; only of a sidecar that can be told to park."""
+    has_slept: NotRequired[bool]
+    """Whether its engine was put to sleep before, and may keep the host memory that it took; only
+    in HELLO of such a sidecar."""
 
 
 class BatchingOff(TypedDict):

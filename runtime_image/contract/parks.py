@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from struct import Struct
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, TypedDict
 
 from runtime_image.contract.samples import REASON_MAX, SampleRequest, finite
 
@@ -21,8 +21,11 @@ LIMIT_MAX_MS: Final = 3_600_000
 TOOK_MAX_MS: Final = 4 * LIMIT_MAX_MS
 """Max milliseconds that a command takes: an engine's call and its last check, or two samples whose
 text is asked twice."""
+HOST_MAX_MIB: Final = 1e9
+"""Max MiB of host memory that a park takes."""
 IDLE_LEAST: Final = Struct("<I")
-"""Body of a PARK frame: the milliseconds since the last exchange that there must be at least."""
+"""Body of a PARK frame: the milliseconds since the last exchange that there must be at least; 0
+lets open exchanges end before."""
 IS_SLEEPING: Final = "is_sleeping"
 """Boolean member of the JSON object that `check` is answered with, as vLLM has it."""
 
@@ -88,6 +91,9 @@ class Life(TypedDict):
     """Why the command has failed, "" if it has not."""
     took_ms: float
     """Milliseconds that the engine took, without samples; for VERIFY those of the samples."""
+    host_mib: NotRequired[float]
+    """MiB of host memory that the processes of the server took at most since it was put to sleep,
+    beyond what they held before; only from a trial, in the answer to UNPARK."""
 
 
 class LifeAnswer(NamedTuple):
@@ -99,22 +105,31 @@ class LifeAnswer(NamedTuple):
     """Why that has failed, "" if it has not."""
     took_s: float
     """Seconds that it took."""
+    host_mib: float = 0.0
+    """MiB of host memory, as of Life; 0 if that was not measured."""
 
 
-def life_of(command: LifeCommand, problem: str, took_ms: float) -> Life:
-    """Return the body of LIFE for a command that was carried out, or has failed."""
+def life_of(
+    command: LifeCommand, problem: str, took_ms: float, host_mib: float | None = None
+) -> Life:
+    """Return the body of LIFE for a command that was carried out, or has failed. `host_mib` is None
+    where that is not measured."""
     state = DURING[command] if problem else AFTER[command]
-    return {
+    found: Life = {
         "life": state,
         "problem": problem[:REASON_MAX],
         "took_ms": round(min(took_ms, TOOK_MAX_MS), 3),
     }
+    if host_mib is not None:
+        found["host_mib"] = round(min(max(0.0, host_mib), HOST_MAX_MIB), 3)
+    return found
 
 
 def life_from(data: Mapping[str, Any]) -> LifeAnswer:
     """Read the body of LIFE. A sidecar may be a stranger: raises ValueError for a life, a problem
     or a time that `life_of` does not write."""
     life, problem, took_ms = data.get("life"), data.get("problem"), finite(data.get("took_ms"))
+    host_mib = finite(data.get("host_mib", 0.0))
     if not isinstance(problem, str) or len(problem) > REASON_MAX:
         raise ValueError(f"problem: expected text of at most {REASON_MAX} characters")
     states = DURING if problem else AFTER
@@ -124,7 +139,9 @@ def life_from(data: Mapping[str, Any]) -> LifeAnswer:
         raise ValueError(f"life: expected {expected}, got {str(life)[:40]!r}")
     if not 0 <= took_ms <= TOOK_MAX_MS:
         raise ValueError(f"took_ms: expected 0 to {TOOK_MAX_MS} ms, got {took_ms:g}")
-    return LifeAnswer(command, problem, took_ms / 1e3)
+    if not 0 <= host_mib <= HOST_MAX_MIB:
+        raise ValueError(f"host_mib: expected 0 to {HOST_MAX_MIB:g} MiB, got {host_mib:g}")
+    return LifeAnswer(command, problem, took_ms / 1e3, host_mib)
 
 
 def state_from(value: Any) -> LifeState | None:

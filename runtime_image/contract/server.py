@@ -58,6 +58,8 @@ their first exchange also on one machine, and NCCL leaves this one out by defaul
 documentation, NCCL_SOCKET_IFNAME: "^docker,lo"); vLLM asks for an address that it is reached at."""
 SERVER_FOLDER: Final = "server"
 """Folder of the server below the run folder of its replica. It is all that it may write to."""
+OVER_MEMORY: Final = "of memory, its cap is"
+"""In the reason of a sidecar that has ended its server for its memory."""
 BODY_SHOWN_MAX: Final = 1024
 """Max bytes of a sample's answer that a trial reports."""
 DESCRIPTION: Final = "/.fngate/description"

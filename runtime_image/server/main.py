@@ -17,11 +17,12 @@ from runtime_image.contract.errors import LoadError
 from runtime_image.contract.health import Health
 from runtime_image.contract.link import Flag, Kind
 from runtime_image.contract.parks import Life, LifeState, life_of
-from runtime_image.contract.samples import Sampled, SampleVerdict
-from runtime_image.contract.server import ServerSpec
+from runtime_image.contract.samples import Sampled, SampleVerdict, golden_from_json
+from runtime_image.contract.server import OVER_MEMORY, ServerSpec
 from runtime_image.link.frames import Frame, LinkError, pack
 from runtime_image.link.handshake import read_server_bind
 from runtime_image.link.record import RecordRefused, read_record
+from runtime_image.proc import read_text
 from runtime_image.replica.loop import Loop
 from runtime_image.replica.manager_link import NoManager, hello_of
 from runtime_image.replica.opening import open_links
@@ -30,7 +31,8 @@ from runtime_image.server.golden_asks import GoldenAsks, outcome
 from runtime_image.server.health import HealthMonitor
 from runtime_image.server.links import Links
 from runtime_image.server.parks.engine import ParkedEngine
-from runtime_image.server.parks.parking import COMMANDS, Parking
+from runtime_image.server.parks.host_memory import HostMemoryPeak, shortage
+from runtime_image.server.parks.parking import COMMANDS, Parking, Unserved
 from runtime_image.server.processes import Folders, ServerProcesses
 from runtime_image.server.start import WATCH_S, ServerStart
 
@@ -136,7 +138,8 @@ class Sidecar:
         if loaded is not None and self._health is not None:
             loaded = self._health.recalled(loaded)
         if loaded is not None and self._parking is not None:
-            loaded = {**loaded, "life": self._parking.state}
+            parking = self._parking
+            loaded = {**loaded, "life": parking.state, "has_slept": parking.has_slept}
         return hello_of(self._record, self._phases, loaded, dial)
 
     # The manager
@@ -169,6 +172,8 @@ class Sidecar:
             self._links.quiesce()
         else:
             self._links.resume()
+            if self._parking is not None:
+                self._parking.repeat(self._dial)
 
     def _sample(self) -> None:
         """Ask the golden sample, and send what it showed, unless the manager has become another one
@@ -213,15 +218,6 @@ class Sidecar:
             self._manager.send(pack(Kind.NOT_IDLE))
         else:
             self._parking.on_quiet(self._dial)
-
-    def _parking_of(
-        self, engine: ParkedEngine, links: Links, health: HealthMonitor
-    ) -> Parking | None:
-        """Return what parks the server, None where nothing may."""
-        if why_not := engine.why_not:
-            note(f"the server is not parked: {why_not}")
-            return None
-        return Parking(self._loop, engine, links, health, self._tell_life)
 
     def _bind(self, frame: Frame) -> None:
         """Start the server. A second BIND, of a manager that connected meanwhile, is ignored."""
@@ -329,40 +325,79 @@ class Sidecar:
             "session": "none",
         }
         if found is not None:
-            loaded["report"] = {**self._report(load_ms, self._start.note), **found}
+            parkable = self._park_in_trial(self._spec, self._start, found)
+            report = self._report(load_ms, self._start.note)
+            loaded["report"] = {**report, **found, **parkable}
         else:
             loaded["limit"] = self._spec.concurrency
-            files = Path(self._record.model_dir)
-            self._golden = GoldenAsks(self._loop, self._spec.golden, self._start.server, files)
-            self._links = Links(
-                self._loop,
-                self._listener,
-                self._start.server,
-                self._spec,
-                first_open=lambda: self._manager.send(pack(Kind.FIRST_RUN)),
-                not_idle=lambda ms: self._manager.send(pack(Kind.NOT_IDLE, aux=ms)),
-                stop=partial(self._end, 0),
-                suspect=self._suspect,
-                parked=self._on_quiet,
-                greeting=self._record.greeting,
-                guard=self._guard,
-            )
-            self._health = HealthMonitor(
-                self._loop,
-                self._start.server,
-                self._spec,
-                self._start.path,
-                self._links,
-                processes=None if self._spec.is_apart else self._processes.running,
-                tell=self._tell_health,
-            )
-            if self._spec.park is not None and self._spec.golden is not None:
-                engine = ParkedEngine(self._spec.park, self._start.server, files, self._spec.golden)
-                self._parking = self._parking_of(engine, self._links, self._health)
-            if self._parking is not None:
-                loaded["life"] = self._parking.state
+            self._open(self._spec, self._start)
+        if self._parking is not None:
+            loaded["life"] = self._parking.state
         self._loaded = loaded
         self._manager.send(pack(Kind.LOADED, body=json.dumps(loaded).encode()))
+
+    def _open(self, spec: ServerSpec, start: ServerStart) -> None:
+        """Serve."""
+        files = Path(self._record.model_dir)
+        self._golden = GoldenAsks(self._loop, spec.golden, start.server, files)
+        self._links = Links(
+            self._loop,
+            self._listener,
+            start.server,
+            spec,
+            first_open=lambda: self._manager.send(pack(Kind.FIRST_RUN)),
+            not_idle=lambda ms: self._manager.send(pack(Kind.NOT_IDLE, aux=ms)),
+            stop=partial(self._end, 0),
+            suspect=self._suspect,
+            parked=self._on_quiet,
+            greeting=self._record.greeting,
+            guard=self._guard,
+        )
+        self._health = HealthMonitor(
+            self._loop,
+            start.server,
+            spec,
+            start.path,
+            self._links,
+            processes=None if spec.is_apart else self._processes.running,
+            tell=self._tell_health,
+        )
+        if spec.park is not None and spec.golden is not None:
+            engine = ParkedEngine(spec.park, start.server, files, spec.golden)
+            if engine.why_not:
+                note(f"the server is not parked: {engine.why_not}")
+            else:
+                self._parking = Parking(
+                    self._loop, engine, self._links, self._health, self._tell_life
+                )
+
+    def _park_in_trial(
+        self, spec: ServerSpec, start: ServerStart, found: dict[str, Any]
+    ) -> dict[str, str]:
+        """Let the manager park the server of a trial, which has learnt its golden sample. Return
+        why it cannot, as `no_park` of the report; {} if it can, or if no park is wanted."""
+        if spec.park is None:
+            return {}
+        if "golden" not in found:
+            return {"no_park": f"it has no golden sample: {found.get('no_golden', '')}"}
+        golden = golden_from_json(found["golden"])
+        engine = ParkedEngine(spec.park, start.server, Path(self._record.model_dir), golden)
+        if engine.why_not:
+            return {"no_park": engine.why_not}
+        unserved = Unserved(self._on_trial_quiet)
+        peak = None if spec.is_apart else HostMemoryPeak(self._private_mib)
+        self._parking = Parking(self._loop, engine, unserved, unserved, self._tell_life, peak)
+        return {}
+
+    def _on_trial_quiet(self) -> None:
+        assert self._parking is not None
+        self._parking.on_quiet(self._dial)
+
+    def _private_mib(self) -> float:
+        """Return what the server's processes hold now. In any thread. The plain sum counts where
+        the exact one cannot be read: a server may have changed its user."""
+        processes = self._processes.running()
+        return process_tree.private_mib(processes) or process_tree.resident_mib(processes)
 
     def _suspect(self) -> None:
         if self._health is not None:
@@ -400,11 +435,16 @@ class Sidecar:
             return
         processes = self._measure()
         cap = self._record.memory_mib
+        is_tried = self._record.role == "trial" and self._parking is not None
+        # Nothing is known before of what a sleep takes.
+        if is_tried and (short := shortage(read_text("/proc/meminfo"))):
+            self._lose(short)
+            return
         # The exact sum costs more, and is not above the plain one.
         if cap and process_tree.resident_mib(processes) > cap:
             used = process_tree.private_mib(processes)
             if used > cap:
-                self._lose(f"the server used {used:.0f} MiB of memory, its cap is {cap} MiB")
+                self._lose(f"the server used {used:.0f} MiB {OVER_MEMORY} {cap} MiB")
                 return
         if self._start is not None:
             self._start.look(processes)

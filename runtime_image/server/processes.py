@@ -133,7 +133,8 @@ def plan(
 
 
 class ServerProcesses:
-    """The server and everything that it starts. All methods belong to the loop's thread."""
+    """The server and everything that it starts. All methods but `running` belong to the loop's
+    thread."""
 
     def __init__(self, loop: Loop, *, exited: Callable[[], None]) -> None:
         """`exited` is called once, when the server's first process has ended."""
@@ -193,7 +194,7 @@ class ServerProcesses:
         self.end(0.0, reset)
 
     def running(self) -> list[Process]:
-        """Return the server's processes."""
+        """Return the server's processes. In any thread."""
         own = self._reaper.pid if self._reaper is not None else 0
         return [one for one in descendants(os.getpid()) if one.pid != own]
 

@@ -97,12 +97,13 @@ class Phase(Enum):
     """SERVING; the three kinds of drain; STOPPED after Stop; the way to PARKED.
 
     ASKED is a conditional drain, which an OPEN refuses, and so is PARKING, after which the server
-    is PARKED. SOFT may be revoked by RESUME.
+    is PARKED. SOFT may be revoked by RESUME, and so is SOFT_PARKING, which ends as PARKING does.
     """
 
     SERVING = "serving"
     ASKED = "asked"
     PARKING = "parking"
+    SOFT_PARKING = "soft parking"
     PARKED = "parked"
     SOFT = "soft"
     HARD = "hard"
@@ -347,9 +348,12 @@ class SlotTable:
 
     def park(self, if_idle_ms: int, now: float) -> list[Command]:
         """Handle the manager's PARK: Parked follows, or NotIdle if an exchange is open, a link
-        waits, or the last exchange ended less than `if_idle_ms` ago. What takes no slot is shut, as
-        by a drain. A drain goes on without an answer."""
-        return self._ask(Phase.PARKING, max(1, if_idle_ms), now)
+        waits, or the last exchange ended less than `if_idle_ms` ago. With 0 open exchanges end
+        before, unless RESUME revokes it. What takes no slot is shut, as by a drain. A drain goes on
+        without an answer."""
+        if if_idle_ms == 0 and self.phase is Phase.SERVING:
+            return self._begin(Phase.SOFT_PARKING, now)
+        return self._ask(Phase.PARKING, if_idle_ms, now)
 
     def serve(self, now: float) -> list[Command]:
         """Serve again after Parked. A drain goes on."""
@@ -371,7 +375,7 @@ class SlotTable:
 
     def resume(self, now: float) -> list[Command]:
         """Handle the manager's RESUME. An unconditional drain goes on."""
-        if self._is_conditional() or self.phase is Phase.SOFT:
+        if self._is_conditional() or self.phase in (Phase.SOFT, Phase.SOFT_PARKING):
             return self._refuse_drain(self.idle_ms(now))
         return [NotIdle(self.idle_ms(now))] if self.phase is Phase.SERVING else []
 
@@ -511,7 +515,7 @@ class SlotTable:
             return []
         if self.phase is Phase.PARKED:
             return []
-        if self.phase is Phase.PARKING:
+        if self.phase in (Phase.PARKING, Phase.SOFT_PARKING):
             self.phase = Phase.PARKED
             # Their gateways keep their links, and wait for an answer.
             begun = [key for key, one in self._slots.items() if one.state is _State.CONNECTING]

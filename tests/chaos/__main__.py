@@ -36,6 +36,8 @@ from tests.chaos import (
     late_run,
     model_bodies,
     oip_models,
+    park_cycles,
+    parks,
     poison,
     python_streams,
     restarts,
@@ -131,24 +133,37 @@ async def pairs(data: Path, given: argparse.Namespace) -> Ledger:
 
 async def several_hosts(data: Path, given: argparse.Namespace) -> Ledger:
     """Run load on three hosts while hosts, their links and the gateway die, with three seeds."""
-    whole = Ledger("three hosts")
-    for number in range(3):
-        seed, turns = given.seed + number, max(1, given.turns // 2)
+    turns = max(1, given.turns // 2)
+
+    async def run(folder: Path, seed: int) -> Ledger:
         dose = hosts.Dose(seed, requests=3 * given.requests, turns=turns)
-        one = await hosts.run(data / str(number), dose, image())
+        return await hosts.run(folder, dose, image())
+
+    return await three_seeds("three hosts", run, data, given)
+
+
+async def three_seeds(
+    name: str, run: Callable[[Path, int], Awaitable[Ledger]], data: Path, given: argparse.Namespace
+) -> Ledger:
+    """Run a scenario with three seeds."""
+    whole = Ledger(name)
+    for seed in range(given.seed, given.seed + 3):
+        one = await run(data / str(seed), seed)
         whole.figures[f"seed {seed}"] = one.figures
         whole.violations += one.violations
     return whole
 
 
 async def several_gpus(data: Path, given: argparse.Namespace) -> Ledger:
-    """Run functions on several GPUs while everything under them dies, with three seeds."""
-    whole = Ledger("replicas on several GPUs")
-    for seed in range(given.seed, given.seed + 3):
-        one = await gangs.run(data / str(seed), gangs.Dose(seed))
-        whole.figures[f"seed {seed}"] = one.figures
-        whole.violations += one.violations
-    return whole
+    """Run functions on several GPUs while everything under them dies."""
+    name = "replicas on several GPUs"
+    return await three_seeds(name, lambda at, seed: gangs.run(at, gangs.Dose(seed)), data, given)
+
+
+async def sleeping_engines(data: Path, given: argparse.Namespace) -> Ledger:
+    """Run engines that are parked and woken while everything under them dies."""
+    name = "engines that sleep"
+    return await three_seeds(name, lambda at, seed: parks.run(at, parks.Dose(seed)), data, given)
 
 
 async def besieged(data: Path, given: argparse.Namespace, *, is_root: bool) -> Ledger:
@@ -197,6 +212,8 @@ SCENARIOS: dict[str, Callable[[Path, argparse.Namespace], Awaitable[Ledger]]] = 
     "model-bodies": lambda data, given: model_bodies.run(data, given.seed, given.messages),
     "killed-servers": lambda data, given: killed_servers.run(data, given.seed),
     "gangs": several_gpus,
+    "parks": sleeping_engines,
+    "park-cycles": lambda data, given: park_cycles.run(data, park_cycles.Dose(given.seed)),
     "kept-streams": lambda data, _given: kept_streams.run(data),
     "python-streams": lambda data, given: python_streams.run(data, python_streams.Dose(given.seed)),
     "sick-servers": lambda data, _given: sick_servers.run(data),

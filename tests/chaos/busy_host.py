@@ -102,7 +102,8 @@ class Dose:
 
 
 @contextmanager
-def _busy_loops(count: int) -> Iterator[None]:
+def busy_loops(count: int) -> Iterator[None]:
+    """Run processes that each use a whole core."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -172,7 +173,7 @@ async def run(data: Path, dose: Dose) -> Ledger:
     with server_process(data / "data") as server:
         await asyncio.to_thread(chat_server.deploy, server, data, NAME, limits=LIMITS)
         began_s = time.monotonic()
-        with _busy_loops(LOOPS):
+        with busy_loops(LOOPS):
             await _load(server, Dose(dose.seed, len(KINDS)), ledger, Counter())
             before = await _replicas(server)
             await _load(server, dose, ledger, counts)

@@ -15,12 +15,13 @@ from typing import Any
 
 import aiohttp
 
+from tests.chaos.aftermath import check_log, require_gone
 from tests.chaos.calls import client
 from tests.chaos.chat_calls import FORMS, TOKENS_MAX, Ask, Tokens, asks, judge, refusal
 from tests.chaos.footprint import pause, until
 from tests.chaos.killing import Kills, kill_one, kill_server
 from tests.chaos.ledger import Ledger
-from tests.chaos.together import AGAIN_S, EXPECTED, TIMEOUT_S, Scene
+from tests.chaos.together import AGAIN_S, TIMEOUT_S, Scene
 from tests.support import chat_server, faulty_server
 from tests.support.process_server import ServerProcess, server_process
 
@@ -36,7 +37,6 @@ APIS = (
 )
 """Lines of the table [openai], one function after the other."""
 LIMITS = "concurrency = 4\nwait_s = 120"
-GONE_S = 30.0
 STORED_S = 25.0
 """Max seconds until usage is in the store: workers pass it on every 10 s."""
 AT_ONCE = 3
@@ -258,14 +258,7 @@ async def run(data: Path, dose: Dose) -> Ledger:
         ledger.figures["seconds"] = round(time.monotonic() - began, 1)
         await _stored(scene, data, models)
         _counted(scene, data, models)
-        for line in server.complaints:
-            if not any(known in line for known in EXPECTED):
-                ledger.violated(f"the server's log: {line.rstrip()[-2000:]}")
-
-    async def is_gone() -> bool:
-        return not faulty_server.survivors(server.data)
-
-    if not await until(is_gone, GONE_S):
-        ledger.violated(f"processes are left: {faulty_server.survivors(server.data)}")
+        check_log(server, ledger)
+        await require_gone(server, ledger)
     ledger.figures |= {**scene.counts, "killed replicas": dict(scene.kills.states)}
     return ledger

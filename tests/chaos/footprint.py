@@ -52,12 +52,14 @@ async def pause(seconds: float) -> None:
         pass
 
 
-async def until(asks: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+async def until(
+    asks: Callable[[], Awaitable[bool]], seconds: float, poll_s: float = POLL_S
+) -> bool:
     """Poll a condition; return whether it became true within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             while not await asks():
-                await pause(POLL_S)
+                await pause(poll_s)
     except TimeoutError:
         return False
     return True

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from tests.chaos.aftermath import check_log, require_gone
 from tests.chaos.calls import client
 from tests.chaos.footprint import pause, until
 from tests.chaos.killing import kill_one, kill_server
@@ -23,7 +24,7 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.together import AGAIN_S, TIMEOUT_S, Scene
 from tests.support import faulty_server
 from tests.support.caller import Caller
-from tests.support.process_server import ServerProcess, server_process
+from tests.support.process_server import server_process
 
 WORKERS = 2
 NAMES = ("first", "second", "third")
@@ -42,8 +43,6 @@ NAMED = {
 """Problem codes that callers may get while processes die."""
 AWAY = ("supervisor_away", "shutting_down")
 """Problem codes of the admin API while there is no supervisor."""
-EXPECTED = ('"a worker ended"', '"the supervisor is gone')
-GONE_S = 30.0
 COLD_S = 20.0
 LAST = 30
 """Calls after the last kill, which must all succeed."""
@@ -145,24 +144,6 @@ def _until(ended: asyncio.Event) -> Iterator[int]:
     return itertools.takewhile(lambda _: not ended.is_set(), itertools.count())
 
 
-def check_log(server: ServerProcess, ledger: Ledger) -> None:
-    """Check that a running server has logged nothing but what kills explain. A stop adds lines of
-    its own."""
-    for line in server.complaints:
-        if not any(known in line for known in EXPECTED):
-            ledger.violated(f"the server's log: {line.rstrip()[-2000:]}")
-
-
-async def require_gone(server: ServerProcess, ledger: Ledger) -> None:
-    """Require that a server that has ended leaves no process."""
-
-    async def is_gone() -> bool:
-        return not faulty_server.survivors(server.data)
-
-    if not await until(is_gone, GONE_S):
-        ledger.violated(f"processes are left: {faulty_server.survivors(server.data)}")
-
-
 async def run(data: Path, seed: int, cycles: int = 100) -> Ledger:
     """Every call is answered right or refused by the rules; afterwards every function answers, and
     no process is left."""
@@ -196,7 +177,6 @@ async def run(data: Path, seed: int, cycles: int = 100) -> Ledger:
         ledger.figures["seconds"] = round(time.monotonic() - began, 1)
         ledger.require(scene.counts["200"] - before == LAST, "calls fail after the last kill")
         check_log(server, ledger)
-
-    await require_gone(server, ledger)
+        await require_gone(server, ledger)
     ledger.figures |= {**scene.counts, "killed sidecars": dict(scene.kills.states)}
     return ledger

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from tests.chaos.aftermath import check_log, require_gone
 from tests.chaos.calls import client
 from tests.chaos.footprint import pause
 from tests.chaos.killing import Kills, kill_one
@@ -36,8 +37,6 @@ KINDS = ("replica",) * 6 + ("worker",) * 2 + ("supervisor", "all")
 NAMED = {429: {"queue_full"}, 502: {"replica_died", "poison"}, 503: {"shutting_down"}}
 """Problem codes that callers may get while processes die. A 429 or 503 carries Retry-After."""
 AGAIN_S = 0.1
-EXPECTED = ('"a worker ended"', '"the supervisor is gone')
-"""Log errors caused by the kills themselves."""
 
 
 @dataclass
@@ -167,9 +166,7 @@ async def run(data: Path, seed: int, requests: int = 60_000) -> Ledger:
             await scene.call_on(session, last)
         ledger.figures["seconds"] = round(time.monotonic() - began, 1)
         ledger.require(scene.counts["200"] - before == 30, "calls fail after the last kill")
-        for line in server.complaints:
-            if not any(known in line for known in EXPECTED):
-                ledger.violated(f"the server's log: {line.rstrip()}")
-    ledger.require(not server.replica_pids(), "replicas are left")
+        check_log(server, ledger)
+        await require_gone(server, ledger)
     ledger.figures |= {**scene.counts, "killed replicas": dict(scene.kills.states)}
     return ledger

@@ -137,6 +137,37 @@ async def test_a_server_that_does_not_answer_is_in_the_colours_of_failing() -> N
         await panel.locator(".is-trouble", has_text=why).wait_for()
 
 
+async def test_a_parked_function_is_between_warm_and_cold() -> None:
+    """Its row, its filter and its replica's chip have a mark of their own; its device is free for
+    others and shows what is kept of it. Its page says what the replica keeps, and wakes it."""
+    async with overview() as (dashboard, view):
+        world = dashboard.world
+        assert await view.page.get_by_role("button", name="parked 0").count() == 1
+        dashboard.tell([*world.rest("web"), *world.warm("web"), *world.park("web"), world.beat()])
+
+        row = view.page.locator(ROW, has=view.page.get_by_role("link", name="web", exact=True))
+        await row.locator(".state.parked").wait_for()
+        await view.page.get_by_role("button", name="parked 1").click()
+        await view.until("() => document.querySelectorAll('.function-row').length === 1")
+        chip = view.page.locator(".chip", has_text="web@")
+        await chip.locator(".mark.parked").wait_for()
+        card = view.page.locator(".device", has=chip)
+        await card.get_by_text("320 MiB kept by parked ones").wait_for()
+        assert await view.faults() == []
+
+        await row.get_by_role("link", name="web", exact=True).click()
+        panel = view.page.get_by_role("region", name="Replicas")
+        await panel.get_by_text("keeps 320 MiB of").wait_for()
+        actions = view.page.get_by_role("group", name="Actions of web")
+        park = actions.get_by_role("button", name="Park", exact=False).first
+        assert await park.get_attribute("title") == "it is parked"
+        assert await view.faults() == []
+        await actions.get_by_role("button", name="Unpark").click()
+        await view.page.get_by_text("web is warm after 2.1 s").wait_for()
+        await view.page.get_by_role("status").locator(".state.warm").first.wait_for()
+        assert dashboard.requests.count("POST /admin/v1/functions/web/unpark") == 1
+
+
 async def test_idle_replicas_without_a_cpu_slot_are_kept_in_memory() -> None:
     """They are on no card; a line above the cards has them, until a call gives them a slot."""
     async with overview() as (dashboard, view):

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.nvml import board as boards
 from tests.support.nvml.board import Board, Gpu
+from tests.support.sleepy_engine.sleepers import Sleepers
 
 STAND_IN = Path(boards.__file__).with_name("stand_ins") / "torch.py"
 UUID = "GPU-aaaaaaaa"
@@ -150,6 +151,28 @@ def test_a_server_on_two_stand_in_gpus(tmp_path: Path) -> None:
     assert "1100 and 1100 MiB" in done.stdout
     assert "2 of 2 with peer access" in done.stdout
     assert "not tried two-cards-nccl" in done.stdout
+
+
+PARK = ("park", "park-nothing", "park-garbage")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_an_engine_sleeps_on_a_stand_in_gpu(tmp_path: Path) -> None:
+    """Its memory is simulated; what parks it, proves that and wakes it is not."""
+    sleepers = Sleepers(tmp_path, 1)
+    environment = {
+        **sleepers.environment,
+        "FN_TEST_HELD": str(sleepers.held),
+        "FN_TEST_PARK_CYCLES": "3",
+    }
+    chosen = [word for name in PARK for word in ("--check", name)]
+
+    done = gpu_command(*chosen, "--out", str(tmp_path / "r.md"), environment=environment)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split("  ")[0] for line in done.stdout.splitlines()[:3]] == ["holds"] * 3
+    assert "3 times: 8192 MiB awake, 512 to 512 asleep" in done.stdout
 
 
 @pytest.mark.slow

@@ -18,12 +18,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from runtime_image.contract.gpus import NoDriver
-from tests.gpu import checks, several
+from tests.gpu import checks, parking, several
 from tests.gpu.box import Box, running
 from tests.gpu.machine import Machine, cores, find
 from tests.gpu.outcome import Check, NotTried, Outcome, markdown
 
-CHECKS = (*checks.CHECKS, *several.CHECKS)
+CHECKS = (*checks.CHECKS, *parking.CHECKS, *several.CHECKS)
 LIMIT_S = 480.0
 CLOSING_S = 40.0
 """Seconds reserved for stopping the server and writing the report."""

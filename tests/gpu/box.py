@@ -58,19 +58,35 @@ class Box:
 
     def post(self, name: str, body: bytes, kind: str = "application/json") -> Reply:
         """Call with a body of any content type. An answer that is not JSON has no outputs."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
         began = time.monotonic()
-        try:
-            headers = {**self.server.headers, "Content-Type": kind, "Accept": "application/json"}
-            connection.request("POST", f"/fn/{name}", body, headers)
-            response = connection.getresponse()
-            answer = response.read()
-        finally:
-            connection.close()
+        response, answer = self._send("POST", f"/fn/{name}", body, kind)
         if response.status != 200:
             raise RuntimeError(f"{name}: expected 200, got {response.status} {answer[:500]!r}")
         timing = _timing(response.getheader("Server-Timing") or "")
         return Reply(json.loads(answer)["outputs"], timing, time.monotonic() - began)
+
+    def complete(self, name: str, prompt: str) -> tuple[str, float]:
+        """Have a model complete a text; return what it said, and the seconds. Raises RuntimeError
+        unless the status is 200."""
+        began = time.monotonic()
+        body = json.dumps({"model": name, "prompt": prompt}).encode()
+        response, answer = self._send("POST", "/v1/completions", body)
+        if response.status != 200:
+            raise RuntimeError(f"{name}: expected 200, got {response.status} {answer[:500]!r}")
+        return json.loads(answer)["choices"][0]["text"], time.monotonic() - began
+
+    def _send(
+        self, method: str, path: str, body: bytes | None = None, kind: str = "application/json"
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """Send a request of an administrator; return the answer and its body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
+        more = {} if body is None else {"Content-Type": kind, "Accept": "application/json"}
+        try:
+            connection.request(method, path, body, {**self.server.headers, **more})
+            response = connection.getresponse()
+            return response, response.read()
+        finally:
+            connection.close()
 
     def items(self, path: str) -> list[dict[str, Any]]:
         """Return a list from the admin API."""
@@ -78,13 +94,7 @@ class Box:
 
     def ask(self, method: str, path: str) -> Any:
         """Send an admin API request. Raises RuntimeError on an error."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
-        try:
-            connection.request(method, f"/admin/v1/{path}", headers=self.server.headers)
-            response = connection.getresponse()
-            answer = response.read()
-        finally:
-            connection.close()
+        response, answer = self._send(method, f"/admin/v1/{path}")
         if response.status >= 400:
             raise RuntimeError(f"{method} {path}: {response.status} {answer[:500]!r}")
         return json.loads(answer)
@@ -95,12 +105,7 @@ class Box:
 
     def text(self, path: str) -> str:
         """Return the text at a path of the server, such as /metrics."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
-        try:
-            connection.request("GET", path, headers=self.server.headers)
-            return connection.getresponse().read().decode()
-        finally:
-            connection.close()
+        return self._send("GET", path)[1].decode()
 
     def device(self) -> dict[str, Any]:
         """Return the admin API's view of the GPU."""

@@ -123,12 +123,14 @@ precision = "fp16"
 """
 
 
+CARD_MIB = 512
+"""Memory that a server on several GPUs keeps on each; as much again is written by a copy."""
 SERVER = """schema = 1
 name = "{name}"
 
 [server]
 command = [{command}]
-ready = "/"
+ready = "{ready}"
 start_s = 120
 stop_grace_s = 2
 
@@ -136,13 +138,45 @@ stop_grace_s = 2
 kind = "cuda"
 count = {count}
 """
+PARK = """
+[limits]
+retry = "always"
+
+[scaling]
+idle_s = 1
+
+[openai]
+
+[park]
+engine = "vllm"
+"""
 
 
 def cards(folder: Path, name: str, count: int) -> Path:
     """Write a server that has memory on each of its GPUs and copies between them."""
     library = os.environ.get("FN_TEST_LIBCUDA", "libcuda.so.1")
-    options = ("--library", library)
+    options = ("--library", library, "--mib", str(CARD_MIB))
     return _server(folder, name, count, Path(sys.executable), "card_server.py", *options)
+
+
+def parked(folder: Path, name: str, fault: Path | None = None) -> Path:
+    """Write an engine that sleeps when it was idle for a second. From when the file `fault` exists,
+    it has the fault in it."""
+    options = []
+    if python := os.environ.get("FN_TEST_TORCH_PYTHON"):
+        options += ["--torch"]
+    if held := os.environ.get("FN_TEST_HELD"):
+        options += ["--held", held, "--load", "1"]
+    if fault is not None:
+        options += ["--fault-file", str(fault)]
+    bundle = folder / name
+    bundle.mkdir(parents=True, exist_ok=True)
+    # Not copied: it has modules of other folders beside it.
+    program = str(Path(__file__).with_name("park_server.py"))
+    words = [python or sys.executable, "-B", program, "${SOCKET}", "--enable-sleep-mode", *options]
+    text = SERVER.format(name=name, command=_toml(words), ready="/health", count=1)
+    (bundle / "function.toml").write_text(text + PARK)
+    return bundle
 
 
 def nccl(folder: Path, name: str, count: int, python: Path) -> Path:
@@ -153,12 +187,16 @@ def nccl(folder: Path, name: str, count: int, python: Path) -> Path:
 def _server(folder: Path, name: str, count: int, python: Path, program: str, *options: str) -> Path:
     bundle = folder / name
     bundle.mkdir(parents=True, exist_ok=True)
-    shutil.copy(Path(__file__).with_name(program), bundle)
+    for file in (program, "cuda_driver.py"):
+        shutil.copy(Path(__file__).with_name(file), bundle)
     words = [str(python), "-B", program, "--port", "${PORT}", *options]
-    command = ", ".join(f'"{word}"' for word in words)
-    text = SERVER.format(name=name, command=command, count=count)
+    text = SERVER.format(name=name, command=_toml(words), ready="/", count=count)
     (bundle / "function.toml").write_text(text)
     return bundle
+
+
+def _toml(words: list[str]) -> str:
+    return ", ".join(f'"{word}"' for word in words)
 
 
 def linear(folder: Path, name: str, kind: str = "cuda", share: float = 0.4) -> Path:

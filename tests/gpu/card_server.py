@@ -1,7 +1,7 @@
 """Server function of the checks of several GPUs: memory on each visible GPU, copies between them.
 
-Talks to CUDA's driver library, and needs nothing but the standard library. Names and structures
-are those of cuda.h (CUDA Driver API, device management, memory management).
+Talks to CUDA's driver library, and needs nothing but the standard library and `cuda_driver.py`
+beside it.
 """
 
 from __future__ import annotations
@@ -14,82 +14,58 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-KEPT_MIB = 512
-"""Memory that is kept on each GPU; as much again is written by a copy."""
+from cuda_driver import Context, Cuda
+
 SEEN = 4096
 """Bytes of a copy that are read back."""
 
 
-class Cuda:
-    """Calls of the driver library. Each raises RuntimeError with the driver's code."""
-
-    def __init__(self, library: str) -> None:
-        self._library = ctypes.CDLL(library)
-        self("cuInit", 0)
-
-    def __call__(self, name: str, *arguments: Any) -> None:
-        """Call a function of the library."""
-        code = getattr(self._library, name)(*arguments)
-        if code:
-            raise RuntimeError(f"{name}: CUresult {code}")
-
-
 class Card:
-    """A visible GPU with its primary context and two buffers; the first has its number in every
-    byte."""
+    """A visible GPU with its primary context and two buffers of `size` bytes; the first has its
+    number in every byte."""
 
-    def __init__(self, cuda: Cuda, number: int) -> None:
+    def __init__(self, cuda: Cuda, number: int, size: int) -> None:
         self._cuda = cuda
         self.number = number
-        self.device = ctypes.c_int()
-        self.context = ctypes.c_void_p()
-        cuda("cuDeviceGet", ctypes.byref(self.device), number)
+        self.context = Context(cuda, number)
         bus = ctypes.create_string_buffer(32)
-        cuda("cuDeviceGetPCIBusId", bus, len(bus), self.device)
+        cuda("cuDeviceGetPCIBusId", bus, len(bus), self.context.device)
         self.bus = bus.value.decode()
-        cuda("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), self.device)
-        self.enter()
-        self.own, self.copy = self._take(), self._take()
+        self.own, self.copy = (self.context.take(size) for _ in range(2))
+        self._size = ctypes.c_size_t(size)
         cuda("cuMemsetD8_v2", self.own, ctypes.c_ubyte(number + 1), self._size)
-
-    _size = ctypes.c_size_t(KEPT_MIB * 2**20)
-
-    def enter(self) -> None:
-        """Make this GPU's context the thread's."""
-        self._cuda("cuCtxSetCurrent", self.context)
-
-    def _take(self) -> ctypes.c_uint64:
-        pointer = ctypes.c_uint64()
-        self._cuda("cuMemAlloc_v2", ctypes.byref(pointer), self._size)
-        return pointer
 
     def receive(self, other: Card) -> dict[str, Any]:
         """Copy the other GPU's first buffer here; return what came, and the speed."""
         can_reach = ctypes.c_int()
-        self._cuda("cuDeviceCanAccessPeer", ctypes.byref(can_reach), self.device, other.device)
-        self.enter()
+        devices = (self.context.device, other.context.device)
+        self._cuda("cuDeviceCanAccessPeer", ctypes.byref(can_reach), *devices)
+        self.context.enter()
         began = time.monotonic()
-        pair = (self.copy, self.context, other.own, other.context)
-        self._cuda("cuMemcpyPeer", *pair, self._size)
+        self._cuda(
+            "cuMemcpyPeer",
+            self.copy,
+            self.context.handle,
+            other.own,
+            other.context.handle,
+            self._size,
+        )
         self._cuda("cuCtxSynchronize")
         seconds = time.monotonic() - began
-        seen = ctypes.create_string_buffer(SEEN)
-        self._cuda("cuMemcpyDtoH_v2", seen, self.copy, ctypes.c_size_t(SEEN))
+        seen = self.context.read(self.copy, SEEN)
         return {
             "from": other.number,
             "to": self.number,
-            "is_right": seen.raw == bytes([other.number + 1]) * SEEN,
+            "is_right": seen == bytes([other.number + 1]) * SEEN,
             "is_peer": bool(can_reach.value),
-            "gb_s": KEPT_MIB * 2**20 / 1e9 / max(seconds, 1e-9),
+            "gb_s": self._size.value / 1e9 / max(seconds, 1e-9),
         }
 
 
-def opened(library: str) -> list[Card]:
-    """Return all visible GPUs."""
+def opened(library: str, size: int) -> list[Card]:
+    """Return all visible GPUs with buffers of `size` bytes."""
     cuda = Cuda(library)
-    count = ctypes.c_int()
-    cuda("cuDeviceGetCount", ctypes.byref(count))
-    return [Card(cuda, number) for number in range(count.value)]
+    return [Card(cuda, number, size) for number in range(cuda.count())]
 
 
 def handler(cards: list[Card]) -> type[BaseHTTPRequestHandler]:
@@ -128,8 +104,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--library", default="libcuda.so.1")
+    parser.add_argument("--mib", type=int, required=True, help="size of each of two buffers")
     given = parser.parse_args()
-    cards = opened(given.library)
+    cards = opened(given.library, given.mib * 2**20)
     HTTPServer(("127.0.0.1", given.port), handler(cards)).serve_forever()
 
 

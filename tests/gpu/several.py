@@ -7,7 +7,6 @@ import signal
 
 from tests.gpu import bundles
 from tests.gpu.box import Box
-from tests.gpu.card_server import KEPT_MIB
 from tests.gpu.checks import SLACK_MIB
 from tests.gpu.outcome import Check
 
@@ -27,7 +26,7 @@ def memory_and_copies(box: Box) -> str:
     assert not wrong, wrong
     after = box.machine.used_by_gpu(CARDS)
     grown = [now - was for now, was in zip(after, before, strict=True)]
-    assert all(mib >= 2 * KEPT_MIB for mib in grown), grown
+    assert all(mib >= 2 * bundles.CARD_MIB for mib in grown), grown
     peers = sum(one["is_peer"] for one in answer["copies"])
     speeds = ", ".join(f"{one['gb_s']:.0f}" for one in answer["copies"])
     return (

@@ -81,8 +81,8 @@ OF_GPUS = (
 KILLS_MAX = 5
 OF_MOMENTS = ("fngate_held", "fngate_in_flight")
 """Families that have series only for pools with held or running requests."""
-OF_SERVERS = ("fngate_golden_samples_total",)
-"""Families that have series only for servers with golden samples."""
+OF_SERVERS = ("fngate_golden_samples_total", "fngate_wakes_total")
+"""Families that have series only for servers with golden samples, and for those that are parked."""
 OF_OTHER_HOSTS = (
     "fngate_host_disk_free_bytes",
     "fngate_host_files_bytes",

@@ -173,3 +173,66 @@ def test_a_server_without_a_park_says_so(golden: GoldenSample, changes: dict[str
         assert "life" not in loaded
         tell(web, Kind.PARK)
         assert told(web)["problem"] == "it cannot be parked"
+
+
+@contextmanager
+def tried(**changes: Any) -> Iterator[tuple[Sidecar, dict[str, Any]]]:
+    """Run the trial of an engine; yield the sidecar, and what LOADED says."""
+    command = (sys.executable, "-B", str(SOURCE), "${SOCKET}", "--host-mib", "200")
+    plan = GoldenPlan(base="/v1", model="m")
+    given: dict[str, Any] = {"command": command, "golden_plan": plan, "park": HOOKS, **changes}
+    spec = ServerSpec("web@1", ready="/health", start_s=60.0, stop_grace_s=1.0, **given)
+    with sidecar(spec, role="trial") as web:
+        yield web, web.ready()
+
+
+def test_a_trial_is_parked_as_its_manager_says() -> None:
+    """It has no exchanges, so it refuses nothing. What it has learnt of its golden sample is asked,
+    and the memory of its processes is measured."""
+    with tried() as (web, loaded):
+        assert loaded["life"] == LifeState.READY
+        assert "golden" in loaded["report"]
+        assert "no_park" not in loaded["report"]
+        tell(web, Kind.PARK, if_idle_ms=3_600_000)
+        parked = told(web)
+        assert (parked["life"], parked["problem"]) == (LifeState.PARKED, "")
+        assert "host_mib" not in parked
+        web.restart_manager()
+        assert web.hello["loaded"]["life"] == LifeState.PARKED
+        tell(web, Kind.UNPARK)
+        woke = told(web)
+        assert woke["life"] == LifeState.VERIFYING
+        assert 195 <= woke["host_mib"] <= 240
+        tell(web, Kind.VERIFY)
+        assert told(web)["life"] == LifeState.READY
+        web.control.sock.sendall(b"".join(pack(Kind.DRAIN)))
+        assert web.exit_code() == 0
+
+
+PORT = (sys.executable, "-B", str(SOURCE), "${PORT}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            {"golden_plan": GoldenPlan(base="/elsewhere", model="m")},
+            "it has no golden sample: /elsewhere/completions: expected 200, got 404",
+        ),
+        ({"command": PORT, "network": "egress"}, "other users of this host can reach the engine's"),
+    ],
+    ids=["no sample", "reached by others"],
+)
+def test_a_trial_that_cannot_be_parked_says_why(changes: dict[str, Any], why: str) -> None:
+    """Its report comes all the same, and a manager that asks is told."""
+    with tried(**changes) as (web, loaded):
+        assert loaded["report"]["no_park"].startswith(why)
+        assert "life" not in loaded
+        tell(web, Kind.PARK)
+        assert told(web)["problem"] == "it cannot be parked"
+
+
+def test_a_trial_without_a_park_says_nothing_of_it() -> None:
+    """Most functions have none."""
+    with tried(park=None) as (_, loaded):
+        assert loaded["report"].keys().isdisjoint({"no_park", "park"})

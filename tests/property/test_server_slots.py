@@ -325,9 +325,9 @@ class DrainedGateways(Gateways):
 class ParkedGateways(DrainedGateways):
     """The same with a manager that also parks the server."""
 
-    @rule(if_idle_ms=st.sampled_from([1, 1, 500]))
+    @rule(if_idle_ms=st.sampled_from([0, 1, 500]))
     def park(self, if_idle_ms: int) -> None:
-        """The manager parks an idle server."""
+        """The manager parks a server that is idle, or with 0 once it is."""
         self.answers_due += 1
         self._do(self.table.park(if_idle_ms, self.now))
 

@@ -60,7 +60,7 @@ LABELS = {
     "namespace": "Namespace of the function.",
     "outcome": (
         "Result: `ok`, `refused` (4xx) or `failed` (5xx) of a request; `ready`, `failed` or "
-        "`dropped` (no longer wanted) of a start."
+        "`dropped` (no longer wanted) of a start; `right`, `wrong` or `failed` of a wake."
     ),
     "phase": "Phase of a cold start.",
     "pool": "Revision, or kind of standby, that the replicas are for.",
@@ -109,6 +109,7 @@ GROUPS = {
         "pool",
         "manager",
         "golden",
+        "wakes",
     ),
     "Devices and hosts": ("device", "function", "host"),
     "Server": ("build", "gateway", "history", "access", "tasks"),

@@ -21,10 +21,11 @@ from admin.metrics import (
 )
 from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics
+from pool_manager.core.health.liveness import Cause
 from pool_manager.core.state import Device
 from pool_manager.golden import SampleCount
 from pool_manager.hosts.view import HostView
-from pool_manager.metrics import Counts, Supplied
+from pool_manager.metrics import WAKES, Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from pool_manager.usage import HeldTotal
@@ -50,7 +51,9 @@ class _Counters:
     waiting_starts = 0
 
     def counts(self) -> Counts:
-        return Counts(Counter(), Counter(), Counter(), Counter(), {})
+        replaced = Counter({("default/f", str(one)): 0 for one in Cause})
+        wakes = Counter({("default/f", str(one)): 0 for one in WAKES})
+        return Counts(replaced=replaced, wakes=wakes)
 
     def supplied(self) -> list[Supplied]:
         return [Supplied("default/f@1", 1, {"ready": 1})]
@@ -85,7 +88,8 @@ def page(balance: Balance = EMPTY) -> Metrics:
     checks = [SampleCount("default", "f", SampleVerdict.RIGHT, 1)]
     metrics.add_source(GoldenFamilies(lambda: checks))
     metrics.add_source(BuildFamilies(_Builds()))
-    metrics.add_source(HostFamilies(lambda: [HostView("gpu2", rtt_ms=0.5, disk_free_mib=1.0)]))
+    hosts = [HostView("gpu2", rtt_ms=0.5, disk_free_mib=1.0)]
+    metrics.add_source(HostFamilies(lambda: hosts, lambda: {"gpu2": 1.0}))
     metrics.add_source(
         ServerFamilies("process", lambda: HistoryStatistics(0, 0, 0, 0), OneGateway())
     )

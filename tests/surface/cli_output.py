@@ -9,7 +9,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from admin.api.documents.deploys import OperationRow
-from admin.api.documents.functions import Prepares
+from admin.api.documents.functions import Parked, Prepares, Warmed
 from admin.cli.doctor.machine import Check
 from admin.cli.main import app
 from admin.cli.verbs.open_page import Opened
@@ -25,7 +25,9 @@ DECLARED: dict[str, Any] = {
     "image prune.removed[]": RemovedImage,
     "open": Opened,
     "operation cancel": OperationRow,
+    "park": Parked,
     "prepare": Prepares,
+    "unpark": Warmed,
 }
 """Types printed by verbs that depend on this machine, take minutes or need a server function or a
 deploy that still runs; these are not run."""

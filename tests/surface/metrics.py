@@ -6,7 +6,7 @@ from gateway.metrics.ledger import Balance
 from gateway.metrics.requests import Metrics
 from gateway.problems import STATUS, outcome
 from gateway.replies import Receipt
-from runtime_image.contract.control import PHASES
+from runtime_image.contract.control import PHASES, WAKE_PHASES
 from runtime_image.link.meta import AnswerMeta
 from tests.support.families import page
 
@@ -46,7 +46,7 @@ def counted() -> Metrics:
     """Return metrics on which everything was counted once."""
     pools = {"default/f@1": 1}
     shown = page(Balance(2.0, {}, pools, pools))
-    phases = dict.fromkeys(PHASES, 1.0)
+    phases = {phase: 1.0 for phase in PHASES if phase not in WAKE_PHASES}
     meta = AnswerMeta("application/json", 1, 1, 1, 1, 1)
     receipt = Receipt("f@1", "r", ("cpu:0",), 1.0, phases, True, meta)
     shown.count_answer(("default", "f"), 0.1, receipt, 3, 1)

@@ -12,17 +12,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from structlog.testing import capture_logs
 
 from admin.advice.advice import Row
 from admin.api.cost import cost_json
+from admin.api.documents.functions import Parked, Warmed
 from admin.api.pages import ticket_json
 from admin.cost import Cost
 from admin.deploy.servers import server_result
 from admin.store import admin_token
-from admin.views import build_json, build_row, call_json, connections_json, occupancy_json
+from admin.views import (
+    build_json,
+    build_row,
+    call_json,
+    connections_json,
+    occupancy_json,
+    park_json,
+    replica_json,
+)
 from gateway.http.connected import Connected, Connections
-from pool_manager.core.state import Device
+from pool_manager.core.ledger import Charge
+from pool_manager.core.state import Device, Replica, State
+from pool_manager.parked import ParkedReplica, PoolParks
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from registry.builds import Build, Target
@@ -211,6 +223,7 @@ async def _read(server: Recorder) -> None:
     await server.request("GET /", Accept="application/json")
     server.answers.add(f"GET {ADMIN}/devices.items[]", occupancy_json(_gpu(), 0.5))
     _add_server(server)
+    _add_parks(server)
     server.values["id"] = key.json()["id"]
     await server.request(f"DELETE {ADMIN}/keys/{{id}}")
 
@@ -313,6 +326,21 @@ def _add_server(server: Recorder) -> None:
         server.answers.add(caption, json.loads(json.dumps(found)))
 
 
+def _add_parks(server: Recorder) -> None:
+    """Add what functions, replicas and devices have beside, where a replica is parked."""
+    asleep = ParkedReplica("r", ("g",), 1.0, 2.0, 1.0, 1.0, "")
+    row = park_json(server_deployed(), PoolParks("", 1.0, (asleep,)), 1.0)
+    for caption in (f"GET {FUNCTION}", f"GET {FUNCTION}/why", f"GET {ADMIN}/functions.items[]"):
+        server.answers.add(f"{caption}.park", row)
+    replica = Replica("r", "default/f@1", ("g",), "serve", 1.0, State.PARKED, deadline_s=2.0)
+    charge = Charge((), ("g",), 0.0, 1.0, "ram", 1.0)
+    server.answers.add(f"GET {ADMIN}/replicas.items[]", replica_json(replica, 1.0, charge))
+    found = Parked("f", 1, 1, 0, 0, 0, 1.0, 1.0, [""])
+    server.answers.add(f"POST {FUNCTION}/park", msgspec.structs.asdict(found))
+    warmed = msgspec.structs.asdict(Warmed("f", "f@1", False, 1.0, 1.0))
+    server.answers.add(f"POST {FUNCTION}/unpark", warmed)
+
+
 PRICED: Final = cost_json(Cost(joules=1.0, device_cost=1.0, energy_cost=1.0))
 """A cost with every value, as this machine may have no GPU, and the server no prices."""
 
@@ -320,7 +348,8 @@ PRICED: Final = cost_json(Cost(joules=1.0, device_cost=1.0, energy_cost=1.0))
 def _gpu() -> Occupancy:
     """Return a GPU with every value, as this machine may have none."""
     view = GpuView("GPU", "0", "9.0", "580", 2.0, 1.0, 0.0, 0.5)
-    return Occupancy(Device("GPU-a", "cuda", 2.0), "taken", "", ("r",), 1.0, view)
+    device = Device("GPU-a", "cuda", 2.0)
+    return Occupancy(device, "taken", "", ("r",), 1.0, view, 0.0, ("r2",), 0.5)
 
 
 async def _change(server: Recorder, cli: CliOutput) -> None:
@@ -336,6 +365,8 @@ async def _change(server: Recorder, cli: CliOutput) -> None:
     await server.request(f"DELETE {ADMIN}/operations/{{id}}")
     await asyncio.to_thread(cli.run_verbs)
     await server.request(f"POST {FUNCTION}/sleep")
+    for verb in ("park", "unpark"):
+        assert (await server.request(f"POST {FUNCTION}/{verb}")).status == 409
     logs = asyncio.create_task(server.follow(f"GET {FUNCTION}/logs", "logs"))
     await server.until(lambda: "logs.lines" in server.received)
     await server.request(f"DELETE {FUNCTION}")

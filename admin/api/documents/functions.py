@@ -23,7 +23,7 @@ from runtime_image.contract.server import Network
 from runtime_image.contract.signature import Signature
 
 T = TypeVar("T")
-PoolState = Literal["cold", "waking", "warm", "draining", "failing"]
+PoolState = Literal["cold", "waking", "warm", "parked", "draining", "failing"]
 Engine = Literal["onnx", "python", "server"]
 BuildState = Literal["unavailable", "waiting", "building", "given_up", "failed", "done"]
 
@@ -70,12 +70,43 @@ class BuildDetail(BuildRow, kw_only=True):
     made_s: float | None
 
 
+class ParkedRow(msgspec.Struct, kw_only=True):
+    """A replica that sleeps."""
+
+    id: str
+    devices: list[str]
+    """Ids of its devices."""
+    since_s: float
+    """When it was proved to sleep."""
+    ends_s: float | None
+    """When it is stopped; null while its host cannot be reached."""
+    residue_mib: float
+    """MiB that it keeps of each of its devices."""
+    host_mib: float
+    """MiB of host memory that are charged to it."""
+    why: str
+    """Why it was parked."""
+
+
+class ParkRow(msgspec.Struct, kw_only=True):
+    """The parks of a function."""
+
+    off: str
+    """Why its replicas are stopped and not parked, "" if they are parked."""
+    wake_ms: float | None
+    """Milliseconds until a parked replica serves, as its trial measured; null without a trial that
+    has shown it."""
+    parked: list[ParkedRow]
+    """Its replicas that sleep."""
+
+
 class FunctionRow(msgspec.Struct, kw_only=True):
     """A function with its state. `oip_name`: its name at /v2, "" for its own. `phase`: that of a
     waking function; `awaited`: what the readiness probes of its server meet, and for how long, null
     for the first seconds. `rate` and the quantiles cover the last minute; null means unknown.
     `reserved_user`: which reserved user id the server of its image may have, "" for none. `golden`:
-    the worst verdict of its replicas' golden samples."""
+    the worst verdict of its replicas' golden samples. `park`: null for a function without the table
+    [park]."""
 
     name: str
     oip_name: str
@@ -108,6 +139,7 @@ class FunctionRow(msgspec.Struct, kw_only=True):
     reserved_user: str
     golden: SampleVerdict
     trouble: str
+    park: ParkRow | None
 
 
 class Quantiles(msgspec.Struct):
@@ -258,12 +290,15 @@ class ConnectionCounts(msgspec.Struct):
 class Why(msgspec.Struct, kw_only=True):
     """State and reason of a function. "not_deployed": its first deploy runs, has failed or was
     cancelled. `operation`: the one that runs, or that first deploy. `kept_by`: functions whose
-    `min` keeps the devices that it waits for. `connected` and what follows only of server
-    functions. `last`: the exchange that ended last, at `since_s`; as long as no other is open, the
-    function is awake because of it."""
+    `min` keeps the devices that it waits for. `phase`, `ready_in_ms` and `park` as in the list of
+    functions. `connected` and what follows only of server functions. `last`: the exchange that
+    ended last, at `since_s`; as long as no other is open, the function is awake because of it."""
 
     state: PoolState | Literal["not_deployed"]
     reason: str
+    phase: str | None
+    ready_in_ms: int | None
+    park: ParkRow | None
     blocked: str
     kept_by: list[str]
     batching: str
@@ -329,6 +364,28 @@ class Slept(msgspec.Struct):
     min: int
     open: int
     reasons: list[str]
+
+
+class Parked(msgspec.Struct):
+    """Replicas that were asked to sleep."""
+
+    name: str
+    asked: int
+    """Those that were asked."""
+    parked: int
+    """Those that sleep now, also from before."""
+    stay: int
+    """Those that go on serving."""
+    min: int
+    """Replicas that the function keeps awake."""
+    open: int
+    """Calls that are held or in flight."""
+    took_ms: float
+    """Milliseconds of the wait for the sleep."""
+    wake_ms: float | None
+    """Milliseconds until a parked replica serves."""
+    reasons: list[str]
+    """Why replicas stay or ended, in words."""
 
 
 class TicketRow(msgspec.Struct):

@@ -273,6 +273,18 @@ ABOUT: Final = {
         errors=_UNKNOWN,
         is_body_required=False,
     ),
+    "POST /functions/{name}/park": About(
+        "Have the idle replicas of a function sleep, and wait until they do.",
+        f.Parked,
+        parameters=(number("wait", "Seconds to wait.", WARM_S, WARM_MAX_S),),
+        errors=(*_UNKNOWN, errors.Conflict),
+    ),
+    "POST /functions/{name}/unpark": About(
+        "Wake a parked replica of a function, and wait until it is ready.",
+        f.Warmed,
+        parameters=(number("wait", "Seconds to wait.", WARM_S, WARM_MAX_S),),
+        errors=(*_UNKNOWN, errors.Conflict, errors.FunctionFailing, errors.NoRoom, *_ENGINE),
+    ),
     "POST /functions/{name}/tickets": About(
         "Make a ticket, with which a browser opens the pages of a server function.",
         f.TicketRow,

@@ -32,7 +32,9 @@ class PoolRow(msgspec.Struct):
 class ReplicaRow(msgspec.Struct):
     """A replica that is not stopped. A standby has no function yet. `devices`: ids of its devices;
     `device` is the first one, "" for none. `trouble`: why its server does not answer. `session`:
-    the session that it serves with, such as "compiled", "" if unknown."""
+    the session that it serves with, such as "compiled", "" if unknown. `residue_mib`: what a parked
+    one keeps of each of its devices; `ends_s`: when it is stopped; both null for others.
+    `host_mib`: host memory that is charged to it for its park, 0 if it has not slept."""
 
     id: str
     pool: str
@@ -51,12 +53,16 @@ class ReplicaRow(msgspec.Struct):
     phases: dict[str, float]
     why: str
     trouble: str
+    residue_mib: float | None
+    host_mib: float
+    ends_s: float | None
 
 
 class DeviceRow(msgspec.Struct):
     """A device. `charged_mib`: memory of its replicas, and of those kept without a CPU slot that
     ran here last; `used_mib`: of all processes on the GPU; `busy`: share of the last seconds in
-    which a model ran. Null means unknown."""
+    which a model ran. `parked`: replicas that sleep and keep `residue_mib` of it, a part of
+    `charged_mib`; the device is free for others. Null means unknown."""
 
     id: str
     host: str
@@ -75,6 +81,8 @@ class DeviceRow(msgspec.Struct):
     reason: str
     replicas: list[str]
     busy: float | None
+    parked: list[str]
+    residue_mib: int
 
 
 class Session(msgspec.Struct):

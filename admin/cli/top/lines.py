@@ -25,6 +25,11 @@ STATES: Final = {
     "cordoned": "bold yellow",
     "cold": "bright_black",
     "standby": "cyan",
+    "parked": "blue",
+    "parking": "blue",
+    "proving": "blue",
+    "unparking": "yellow",
+    "verifying": "yellow",
 }
 """Styles by state of a function, replica or device."""
 CUT: Final = "…"

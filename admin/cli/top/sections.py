@@ -117,7 +117,7 @@ def upcoming(item: FunctionRow, context: RowContext) -> str:
         return f"sleeps in {_clock(left_s)}" if left_s > 0 else "goes to sleep"
     if state == "warm" and item.get("engine") == ENGINE and seconds(item.get("in_flight")):
         return f"{number(seconds(item['in_flight']))} open"
-    if state == "cold" and ready_ms:
+    if state in ("cold", "parked") and ready_ms:
         return f"wakes ~{duration(float(ready_ms))}"
     return shown(get(item, "reason")) if state in ("failing", "draining") else ""
 

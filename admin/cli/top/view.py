@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from admin.cli.live.state import seconds
 
-_STATES: Final = ("failing", "waking", "draining", "warm", "cold")
+_STATES: Final = ("failing", "waking", "draining", "warm", "parked", "cold")
 FILTER_MAX: Final = 63
 """Max characters of a filter; names are no longer."""
 
@@ -38,7 +38,7 @@ def matches(item: dict[str, Any], wanted: str) -> bool:
 
 
 def _activity(item: dict[str, Any]) -> tuple[Any, ...]:
-    """Sort busy functions first, then failing, warm and cold ones.
+    """Sort busy functions first, then failing, warm, parked and cold ones.
 
     Load counts in powers of two, so that rows do not move with every second's figures.
     """
@@ -46,7 +46,7 @@ def _activity(item: dict[str, Any]) -> tuple[Any, ...]:
     state = item.get("state")
     if load > 0 or state in ("waking", "draining"):
         return 0, -math.frexp(load)[1] if load else 1000
-    return ({"failing": 1, "warm": 2}.get(str(state), 3),)
+    return ({"failing": 1, "warm": 2, "parked": 3}.get(str(state), 4),)
 
 
 def _state(item: dict[str, Any]) -> tuple[Any, ...]:

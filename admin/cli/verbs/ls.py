@@ -44,7 +44,8 @@ def ls(
     READY is the number of ready and of wanted replicas. HELD is the number of requests in the
     queue. RATE is answers per second; P50 and P95 cover the last minute. READY IN estimates how
     long a call that arrived now would wait for a replica ("-" before a revision has had five cold
-    starts). SLEEPS IN is the time until the idle replica is stopped. COMPILED is shown if any
+    starts; of a parked one, how long a wake takes). SLEEPS IN is the time until the idle replica is
+    stopped or parked. COMPILED is shown if any
     function asks for a compiled model. A narrow terminal shows fewer columns. Below are the
     functions whose image may run with a reserved user id: root's, this server's or a replica's.
 

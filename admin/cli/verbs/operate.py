@@ -1,9 +1,10 @@
-"""fnctl rollback, scale, sleep, warm, prepare, rm."""
+"""fnctl rollback, scale, sleep, warm, park, unpark, prepare, rm."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import typer
@@ -153,18 +154,59 @@ def warm(session: Session, name: Name, wait: Wait = 60) -> None:
       fnctl warm digits
     """
     from admin.cli.render import render_warm
-    from admin.client.client import ApiError
 
-    try:
+    with _explained(name):
         answer = session.client.warm(name, wait)
-    except ApiError as error:
-        if error.code == "no_room":
-            error.add_note(f"fnctl why {name}  or  fnctl ls")
-        elif error.code == "function_failing":
-            error.add_note(f"fnctl why {name}  or  fnctl logs {name}")
-        raise
     session.answer(answer, lambda: render_warm(answer))
     session.next(f"fnctl invoke {name}", f"fnctl scale {name} --min 1")
+
+
+@connected
+def park(session: Session, name: Name, wait: Wait = 60) -> None:
+    """Have a function's idle replicas sleep now.
+
+    Waits until they do. A replica that sleeps gives its GPU memory back and keeps its weights in
+    host memory. The next call wakes it, which is faster than a start. Needs the table [park] in
+    function.toml, and a deploy whose trial has shown that it works. Replicas with a call stay
+    awake, and so do those that min keeps. The exit code is 1 if none sleeps in the end.
+
+    \b
+    Example:
+      fnctl park qwen
+    """
+    from admin.cli.render import render_park
+
+    with _explained(name):
+        answer = session.client.park(name, wait)
+    session.answer(answer, lambda: render_park(answer))
+    if answer.get("stay") and answer.get("min"):
+        session.next(f"fnctl scale {name} --min 0")
+    elif answer.get("parked"):
+        session.next(f"fnctl unpark {name}", f"fnctl why {name}")
+    else:
+        session.next(f"fnctl why {name}")
+    if not answer.get("parked"):
+        raise typer.Exit(REFUSED)
+
+
+@connected
+def unpark(session: Session, name: Name, wait: Wait = 60) -> None:
+    """Wake a parked replica of a function.
+
+    Waits until it is ready: once it has answered its golden sample right. One that wakes wrong is
+    ended, and another one starts. fnctl warm does the same, and starts a replica where none is
+    parked.
+
+    \b
+    Example:
+      fnctl unpark qwen
+    """
+    from admin.cli.render import render_warm
+
+    with _explained(name):
+        answer = session.client.unpark(name, wait)
+    session.answer(answer, lambda: render_warm(answer))
+    session.next(f"fnctl invoke {name}", f"fnctl park {name}")
 
 
 @connected
@@ -222,6 +264,25 @@ def rm(
     answer = session.client.remove(name)
     session.answer(answer, lambda: f"{name} is removed")
     session.next("fnctl ls")
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Add to the error of a function that does not become ready, or is not parked, the commands
+    that tell why."""
+    from admin.client.client import ApiError
+
+    hints = {
+        "no_room": f"fnctl why {name}  or  fnctl ls",
+        "function_failing": f"fnctl why {name}  or  fnctl logs {name}",
+        "conflict": f"fnctl show {name}  or  fnctl why {name}",
+    }
+    try:
+        yield
+    except ApiError as error:
+        if error.code in hints:
+            error.add_note(hints[error.code])
+        raise
 
 
 def follow_build(

@@ -181,7 +181,7 @@ def _server(function: dict[str, Any]) -> list[tuple[str, str]]:
         ("ready", get(server, "ready") or "/, any status below 500"),
         ("network", get(server, "network")),
         ("golden", _golden(function, current)),
-        ("park", _park(server.get("park") or {}) or get(current, "park_hint")),
+        ("park", _park(server.get("park") or {}, function) or get(current, "park_hint")),
         ("start", f"at most {get(server, 'start_s')} s{measured}"),
         *((kind, ", ".join(rules.get(kind) or [])) for kind in ("wake", "free", "deny")),
         ("fields", ", ".join(server.get("fields") or [])),
@@ -201,12 +201,19 @@ def _golden(function: dict[str, Any], revision: dict[str, Any]) -> str:
     return f"{golden(profile)}{verdict}"
 
 
-def _park(park: dict[str, Any]) -> str:
-    """Return how a server sleeps, "" if it does not."""
+def _park(park: dict[str, Any], function: dict[str, Any]) -> str:
+    """Return how a server sleeps and how long a wake takes, or why it is not parked; "" if it has
+    no table for that."""
     if not park:
         return ""
     calls = f"{park['sleep']['method']} {park['sleep']['path']}"
-    return f"{park['engine'] or calls}, at most {float(park['park_s']):g} s"
+    found = f"{park['engine'] or calls}, at most {float(park['park_s']):g} s"
+    row = function.get("park") or {}
+    if off := one_line(get(row, "off")):
+        return f"{found}; not parked: {off}"
+    if row.get("wake_ms"):
+        found += f"; wakes in about {duration(float(row['wake_ms']))}"
+    return f"{found}; {count} parked" if (count := len(row.get("parked") or [])) else found
 
 
 def _container(server: dict[str, Any]) -> list[tuple[str, str]]:

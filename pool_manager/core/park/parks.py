@@ -9,6 +9,7 @@ call starts another one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, Final
 
 from pool_manager.core import events
@@ -26,7 +27,7 @@ from pool_manager.core.ledger import Need
 from pool_manager.core.placement import EvictionPlan
 from pool_manager.core.pool import JUST_USED_S, Pool
 from pool_manager.core.replicas import ReplicaLifecycle
-from pool_manager.core.state import UNKNOWN, ParkSpec, Replica, State, Step, state_limit_s
+from pool_manager.core.state import FALLING_ASLEEP, UNKNOWN, ParkSpec, Replica, State, Step
 
 RESIDUE_SHARE: Final = 0.2
 """Part of a device that parked replicas may keep in use: the rest is worth little without it."""
@@ -35,6 +36,14 @@ BETTER: Final = 1.25
 that are nearly equal, each would otherwise end the other."""
 RETRY_S: Final = 1.0
 """After this time a replica that waits for host memory is tried again."""
+
+
+class _May(Enum):
+    """Whether a replica may be parked."""
+
+    NOW = "now"
+    LATER = "once host memory is free"
+    NOT = "not"
 
 
 class Parks:
@@ -70,7 +79,7 @@ class Parks:
         """Ask a ready replica to sleep; it refuses if it was used within `if_idle_s` seconds. The
         memory of its host is charged before the command."""
         self.charge_host(replica)
-        replica.why, replica.if_idle, replica.is_asleep = why, True, False
+        replica.why, replica.if_idle = why, True
         self._replicas.advance(replica, Step.PARK, now)
         commands.append(Note(replica.pool, f"{replica.id} is asked to sleep: {why}"))
         commands.append(Park(replica.id, if_idle_s))
@@ -95,16 +104,15 @@ class Parks:
         """Go on with a server of an earlier manager that sleeps or wakes. It is charged in full
         until it is proved to sleep again, and serves nobody until it is verified again."""
         replica = self._cluster.find(event.id)
-        if replica is None or replica.state not in (State.PARKING, State.UNPARKING):
+        found = (State.PARKING, State.PROVING, State.UNPARKING)
+        if replica is None or replica.state not in found:
             return
         if self._cluster.pools[replica.pool].park is None:
-            replica.is_asleep = True
             why = "it sleeps, and its revision has no park any more"
             self._replicas.drain(replica, None, why, now, commands)
             return
         self.charge_host(replica)
         replica.has_slept = True  # perhaps even one that refuses now: it is not told
-        replica.is_asleep = event.life is State.PARKED
         replica.if_idle = event.life is State.PARKING
         replica.woken_s = now
         if event.life is State.VERIFYING:
@@ -117,14 +125,16 @@ class Parks:
         if replica.state is State.READY:
             # It was taken for one that refuses, and serves nobody from now on.
             self._end(replica, "it sleeps although it was not asked to", now, commands)
-        if replica.state is not State.PARKING or replica.is_asleep:
+        if replica.state is not State.PARKING and not replica.sleeps_after:
             return
+        # A Resume that crossed the answer, of a soft drain, is not answered any more.
+        replica.resumes, replica.claimant = 0, ""
+        replica.if_idle = replica.is_revoked = replica.sleeps_after = False
+        self._replicas.advance(replica, Step.ASLEEP, now)
         if event.problem:
             self._end(replica, f"its engine does not sleep: {event.problem}", now, commands)
             return
-        replica.is_asleep, replica.has_slept, replica.if_idle = True, True, False
-        spec = self._cluster.pools[replica.pool].spec
-        replica.deadline_s = now + state_limit_s(replica, spec)
+        replica.has_slept = True
         commands += implied(replica, self._profile(replica))
 
     def _proven(
@@ -133,7 +143,7 @@ class Parks:
         """Charge a replica its residue; end one that keeps too much, or that was not read on each
         of its devices."""
         is_parked = replica.state is State.PARKED
-        if not is_parked and not (replica.state is State.PARKING and replica.is_asleep):
+        if not is_parked and replica.state is not State.PROVING:
             return
         missing = [one for one in replica.devices if one not in event.residue_mib]
         if missing:
@@ -154,7 +164,7 @@ class Parks:
     def _refuted(
         self, replica: Replica, event: events.ParkRefuted, now: float, commands: list[Command]
     ) -> None:
-        if replica.state is State.PARKED or (replica.state is State.PARKING and replica.is_asleep):
+        if replica.state in (State.PROVING, State.PARKED):
             self._end(replica, f"its park is not proved: {event.reason}", now, commands)
 
     def _awake(
@@ -179,7 +189,7 @@ class Parks:
             return
         replica.phases["verify"] = (now - replica.since_s) * 1e3
         replica.ready_s = replica.last_used_s = now
-        replica.is_asleep = replica.is_kept_wrong = False
+        replica.is_kept_wrong = False
         # What was measured before the sleep says nothing about the engine that woke.
         replica.watch, replica.trouble, replica.reported = None, "", None
         self._replicas.advance(replica, Step.VERIFIED, now)
@@ -202,20 +212,22 @@ class Parks:
     # Decisions
 
     def settle(self, pool: Pool, now: float, commands: list[Command]) -> None:
-        """End parked replicas of a pool that will not be woken: parks are off, or another one,
-        which was started while their devices were busy, is ready."""
-        for replica in list(pool.replicas.values()):
-            if not replica.is_parked:
-                continue
+        """End parked replicas of a pool that will not be woken: parks are off, another one, which
+        was started while their devices were busy, is ready, or the pool has as many as it may."""
+        parked = [one for one in pool.replicas.values() if one.is_parked]
+        over = pool.count() + len(parked) - pool.spec.max if parked else 0
+        for replica in parked:
             successor = self._cluster.find(replica.successor) if replica.successor else None
             why = ""
             if pool.park is None:
                 why = f"it is parked no more: {pool.parks.off or 'its revision is not parked'}"
-            elif successor is None:
+            elif successor is not None:
+                why = f"{successor.id} serves in its place" if successor.is_ready else ""
+            else:
                 replica.successor = ""
-            elif successor.is_ready:
-                why = f"{successor.id} serves in its place"
+                why = f"max is {pool.spec.max}, and others are there" if over > 0 else ""
             if why:
+                over -= 1
                 self._replicas.drain(replica, None, why, now, commands)
 
     @staticmethod
@@ -227,31 +239,46 @@ class Parks:
                 replica.successor = id
 
     def rest(
-        self,
-        replica: Replica,
-        if_idle_s: float,
-        why: str,
-        now: float,
-        commands: list[Command],
-        *,
-        may_wait: bool,
+        self, replica: Replica, if_idle_s: float, why: str, now: float, commands: list[Command]
     ) -> bool:
-        """Park an idle replica that would be stopped otherwise; whether it is parked, or waits for
-        host memory, for which parked ones of less worth end if it `may_wait`."""
+        """Park an idle replica that would be stopped otherwise; whether it is asked to sleep, or
+        waits for host memory, for which parked ones of less worth end."""
+        may = self._may_park(replica, now, commands)
+        if may is _May.NOW:
+            self.park(replica, if_idle_s, why, now, commands)
+        return may is not _May.NOT
+
+    def rest_softly(
+        self, replica: Replica, claimant: str, why: str, now: float, commands: list[Command]
+    ) -> bool:
+        """The same of a busy server that makes room for the pool `claimant`: it sleeps once its
+        open exchanges have ended."""
+        may = self._may_park(replica, now, commands)
+        if may is _May.NOW:
+            self.charge_host(replica)
+            self._replicas.quiesce(replica, claimant, why, now, commands, sleeps=True)
+        return may is not _May.NOT
+
+    def ask(self, replica: Replica, why: str, now: float, commands: list[Command]) -> None:
+        """Park an idle replica if it can be at once; nothing ends for it."""
+        if self._may_park(replica, now, commands, may_wait=False) is _May.NOW:
+            self.park(replica, JUST_USED_S, why, now, commands)
+
+    def _may_park(
+        self, replica: Replica, now: float, commands: list[Command], *, may_wait: bool = True
+    ) -> _May:
         pool = self._cluster.pools[replica.pool]
         if pool.spec.park is None:
-            return False
+            return _May.NOT
         obstacle = self.obstacle(replica, pool)
         if not obstacle and (lack := self._lack_mib(replica, pool)) > 0.0:
             if may_wait and self._take_back(replica, pool, lack, now, commands):
                 pool.parks.retry_s = now + RETRY_S
-                return True
+                return _May.LATER
             obstacle = f"{pool.spec.park.host_mib:.0f} MiB of host memory are not free"
         if obstacle:
             commands.append(Note(pool.key, f"{replica.id} is not parked: {obstacle}"))
-            return False
-        self.park(replica, if_idle_s, why, now, commands)
-        return True
+        return _May.NOT if obstacle else _May.NOW
 
     def obstacle(self, replica: Replica, pool: Pool) -> str:
         """Return why a ready replica cannot be parked, whatever host memory is free; "" if it can.
@@ -260,6 +287,8 @@ class Parks:
         (2) Its wake would take as long as a start.
         (3) With the others that are parked there, it would keep too much of a device.
         (4) The memory of its host is not accounted, so nothing could bound what is parked.
+        (5) Its sidecar would not: it may be on another kind of GPU than the golden sample is for,
+            or older than the trial that has parked its revision.
         """
         park, ledger = pool.park, self._cluster.ledger
         if park is None:  # (1)
@@ -275,6 +304,8 @@ class Parks:
             return over
         if not ledger.size_mib(ledger.host_bank(replica.host)):  # (4)
             return f"the memory of {replica.host} is not accounted"
+        if replica.is_unparkable:  # (5)
+            return "it was started without what a park needs"
         return ""
 
     def may_rest(self, need: Need, plan: EvictionPlan, without: tuple[str, ...]) -> set[str]:
@@ -302,33 +333,75 @@ class Parks:
         """Return the expected seconds of start per second that a parked replica of a pool saves."""
         return max(0.0, pool.start_s - pool.return_s) * pool.call_rate.per_second(now)
 
+    def has_room(self, pool: Pool) -> bool:
+        """Whether a ready replica of a pool could be parked now, as far as host memory goes."""
+        ledger = self._cluster.ledger
+        return pool.park is not None and any(
+            ledger.size_mib(ledger.host_bank(one.host)) and self._lack_mib(one, pool) <= 0.0
+            for one in pool.replicas.values()
+            if one.is_ready
+        )
+
     def _lack_mib(self, replica: Replica, pool: Pool) -> float:
         """Return the MiB of host memory that a replica lacks to be parked. One that has slept has
-        kept its own."""
+        kept its own.
+
+        (1) The bank, from which it is charged.
+        (2) What is available by the last reading of the host, if there is one. It does not show yet
+            what those take that are about to sleep.
+        """
         ledger = self._cluster.ledger
         has_mib = ledger.charge_of(replica.id).host_mib
         need_mib = max(0.0, self._profile(replica).host_mib - has_mib)
-        return need_mib - ledger.free_mib(ledger.host_bank(replica.host), pool.key)
+        lack_mib = need_mib - ledger.free_mib(ledger.host_bank(replica.host), pool.key)  # (1)
+        memory = self._cluster.hosts[replica.host].memory
+        if memory is None:
+            return lack_mib
+        coming = [one for one in self._cluster.on_host(replica.host) if is_falling_asleep(one)]
+        taken_mib = sum(ledger.charge_of(one.id).host_mib for one in coming if not one.has_slept)
+        return max(lack_mib, need_mib + taken_mib - memory.spare_mib)  # (2)
+
+    def fit(self, now: float, commands: list[Command]) -> None:
+        """End parked replicas of the hosts whose bank they do not fit in any more, those of least
+        worth per MiB first: it may be smaller than under an earlier manager. It is not known what
+        replicas take that have not greeted yet."""
+        ledger = self._cluster.ledger
+        for host in {one.host for one in map(self._cluster.find, self._cluster.parked) if one}:
+            over_mib = -ledger.free_mib(ledger.host_bank(host), "")
+            there = self._cluster.on_host(host)
+            if over_mib <= 0.0 or any(one.adopted and one.is_unready for one in there):
+                continue
+            over_mib -= sum(ledger.charge_of(one.id).host_mib for one in there if one.is_leaving)
+            for _, one in self._least_worth(host, now):
+                if over_mib > 0.0:
+                    over_mib -= ledger.charge_of(one.id).host_mib
+                    why = "the memory of its host is too small for all that is parked"
+                    self._replicas.drain(one, None, why, now, commands)
+
+    def _least_worth(self, host: str, now: float) -> list[tuple[float, Replica]]:
+        """Return the parked replicas of a host that no calls wait for, each with its worth per MiB
+        of host memory, the least first."""
+        found = []
+        for one in self._cluster.on_host(host):
+            pool = self._cluster.pools[one.pool]
+            if one.is_parked and pool.unserved_since_s is None:
+                host_mib = self._cluster.ledger.charge_of(one.id).host_mib
+                found.append((self.worth(pool, now) / max(1.0, host_mib), one))
+        return sorted(found, key=lambda one: (one[0], one[1].id))
 
     def _take_back(
         self, replica: Replica, pool: Pool, lack_mib: float, now: float, commands: list[Command]
     ) -> bool:
         """End the parked replicas of a host that are worth least per MiB, if a ready one, which is
         worth more than each of them by BETTER, can then be parked; whether that memory comes."""
-        ledger, bank = self._cluster.ledger, self._cluster.ledger.host_bank(replica.host)
+        ledger = self._cluster.ledger
         worth = self.worth(pool, now) / max(1.0, self._profile(replica).host_mib)
-        parked: list[tuple[float, Replica]] = []
-        for id in ledger.in_bank(bank):
-            charge, other = ledger.charge_of(id), self._cluster.find(id)
-            if other is None or not charge.is_parked:
-                continue
-            if other.is_leaving:
+        for other in self._cluster.on_host(replica.host):
+            charge = ledger.charge_of(other.id)
+            if charge.is_parked and other.is_leaving:
                 lack_mib -= charge.host_mib
-            elif other.is_parked and self._cluster.pools[other.pool].unserved_since_s is None:
-                value = self.worth(self._cluster.pools[other.pool], now)
-                parked.append((value / max(1.0, charge.host_mib), other))
         chosen = []
-        for value, other in sorted(parked, key=lambda one: (one[0], one[1].id)):
+        for value, other in self._least_worth(replica.host, now):
             if lack_mib <= 0.0 or value * BETTER >= worth:
                 break
             chosen.append(other)
@@ -360,16 +433,22 @@ class Parks:
         charge, replica = self._cluster.ledger.charge_of(id), self._cluster.find(id)
         if charge.is_parked:
             return charge.memory_mib
-        is_parking = replica is not None and replica.state is State.PARKING
-        return self._profile(replica).residue_mib if replica is not None and is_parking else 0.0
+        if replica is None or not is_falling_asleep(replica):
+            return 0.0
+        return self._profile(replica).residue_mib
+
+
+def is_falling_asleep(replica: Replica) -> bool:
+    """Whether a replica is on its way to PARKED, unless it refuses."""
+    return replica.sleeps_after or replica.state in FALLING_ASLEEP
 
 
 def implied(replica: Replica, park: ParkSpec) -> list[Command]:
     """Return the command that the state of a park implies; the replica ignores it if it has it."""
     match replica.state:
-        case State.PARKING if not replica.is_asleep:
+        case State.PARKING:
             return [Park(replica.id, JUST_USED_S)]
-        case State.PARKING | State.PARKED:
+        case State.PROVING | State.PARKED:
             return [ProvePark(replica.id, park.residue_mib)]
         case State.UNPARKING:
             return [Unpark(replica.id)]

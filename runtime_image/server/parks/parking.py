@@ -34,6 +34,7 @@ from runtime_image.server.parks.engine import (
     sleep,
     wake,
 )
+from runtime_image.server.parks.host_memory import HostMemoryPeak
 
 COMMANDS: Final = {
     Kind.PARK: LifeCommand.PARK,
@@ -69,6 +70,27 @@ class Readings(Protocol):
         """Take them again."""
 
 
+class Unserved:
+    """The exchanges and the readings of a trial, which has none: it is quiet at once."""
+
+    def __init__(self, on_quiet: Callable[[], None]) -> None:
+        """`on_quiet` calls `Parking.on_quiet`."""
+        self._on_quiet = on_quiet
+
+    def park(self, if_idle_ms: int) -> None:  # noqa: ARG002 - as of Exchanges
+        """Go on: no exchange is open."""
+        self._on_quiet()
+
+    def serve(self) -> None:
+        """Do nothing."""
+
+    def rest(self) -> None:
+        """Do nothing."""
+
+    def resume(self) -> None:
+        """Do nothing."""
+
+
 class Parking:
     """The life of one server that can be parked. Runs in the sidecar's loop."""
 
@@ -79,15 +101,19 @@ class Parking:
         exchanges: Exchanges,
         readings: Readings,
         tell: Callable[[Life, int], None],
+        peak: HostMemoryPeak | None = None,
     ) -> None:
         """`tell` is called with what becomes of each command, and with the number of the manager's
-        connection over which it was told last."""
+        connection over which it was told last. `peak` measures the first sleep and its wake."""
         self._loop = loop
         self._engine = engine
         self._exchanges = exchanges
         self._readings = readings
         self._tell = tell
+        self._peak = peak
         self.state = LifeState.READY
+        self.has_slept = False
+        """Whether its engine was put to sleep at any time."""
         self._dial = 0
         """The manager's connection that has told the last command."""
         self._limit_s = 0.0
@@ -122,6 +148,12 @@ class Parking:
         else:
             self._begin(command)
 
+    def repeat(self, dial: int) -> None:
+        """Tell once more what became of the last command, if the server does not take exchanges
+        because of it: RESUME revokes no sleep, and a manager may take it for one that serves."""
+        if self._last is not None and self.state is not LifeState.READY and self._command is None:
+            self._tell(self._last, dial)
+
     def on_quiet(self, dial: int) -> None:
         """Handle the end of the last exchange after PARK: ask the samples, and put the engine to
         sleep. `dial` is the manager's connection now: another manager has not told it."""
@@ -133,33 +165,36 @@ class Parking:
 
     def _begin(self, command: LifeCommand) -> None:
         self._command, self.state = command, DURING[command]
+        self.has_slept = self.has_slept or command is LifeCommand.PARK
         work = partial(self._work, command, self._limit_s)
         threading.Thread(target=work, name=str(command), daemon=True).start()
 
     def _work(self, command: LifeCommand, most_s: float) -> None:
-        problem, took_ms, prefix = "", 0.0, self._prefix
+        problem, took_ms, prefix, host_mib = "", 0.0, self._prefix, None
         try:
             if command is LifeCommand.PARK:
                 prefix = samples_before(self._engine, prefix, most_s)
+                if self._peak is not None:
+                    self._peak.begin()
                 took_ms = sleep(self._engine, most_s)
             elif command is LifeCommand.UNPARK:
                 took_ms = wake(self._engine, most_s)
+                if self._peak is not None:
+                    host_mib = self._peak.end()
             else:
                 took_ms = samples_after(self._engine, prefix, most_s)
         except ParkFailed as failed:
             problem = str(failed)
         except Exception as error:  # noqa: BLE001 - a thread's error would be lost
             problem = f"it could not be done: {error!r}"
-        self._loop.post(partial(self._over, command, problem, took_ms, prefix))
+        life = life_of(command, problem, took_ms, host_mib)
+        self._loop.post(partial(self._over, command, life, prefix))
 
-    def _over(
-        self, command: LifeCommand, problem: str, took_ms: float, prefix: GoldenSample | None
-    ) -> None:
-        self._command, self._prefix = None, prefix
-        self._last = life_of(command, problem, took_ms)
-        if not problem:
+    def _over(self, command: LifeCommand, life: Life, prefix: GoldenSample | None) -> None:
+        self._command, self._prefix, self._last = None, prefix, life
+        if not life["problem"]:
             self.state = AFTER[command]
         if self.state is LifeState.READY:
             self._readings.resume()
             self._exchanges.serve()
-        self._tell(self._last, self._dial)
+        self._tell(life, self._dial)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from pool_manager.core.pool import FAILING_AFTER
 from pool_manager.image_names import PINNED
 from tests.chaos import footprint
+from tests.chaos.aftermath import EXPECTED
 from tests.chaos.calls import client
 from tests.chaos.containers.engine_room import EngineRoom, engine_with
 from tests.chaos.containers.exchanges import LIMITS, Exchanges
@@ -26,7 +27,6 @@ from tests.chaos.containers.fault_times import FaultTimes
 from tests.chaos.containers.pair_faults import ENGINE_KILLS, FATAL, STEADY, PairFaults, Stage
 from tests.chaos.containers.servers import EXCUSED, PING_S, leftovers
 from tests.chaos.footprint import pause, until
-from tests.chaos.killed_servers import EXPECTED
 from tests.chaos.killing import Kills
 from tests.chaos.ledger import Ledger
 from tests.support.caller import Caller

@@ -198,7 +198,8 @@ PARKS: Final = (
 def _park_table(data: bytes) -> Any:
     """Return what a manifest's table [park] says."""
     text = data.decode("utf-8", "replace")
-    head = 'schema = 1\n[server]\ncommand = "vllm ${PORT} --enable-sleep-mode"\n[openai]\n[park]\n'
+    server = '[server]\ncommand = "vllm ${PORT} --enable-sleep-mode"\n'
+    head = f'schema = 1\n{server}[openai]\n[device]\nkind = "cuda"\n[park]\n'
     found = parse_manifest(head + text, ()).server
     return found and found.park
 

@@ -104,6 +104,8 @@ class Dashboard:
         router.add_delete("/admin/v1/functions/{name}", self._act(self.world.remove))
         router.add_post("/admin/v1/functions/{name}/warm", self._act(self.world.warm))
         router.add_post("/admin/v1/functions/{name}/sleep", self._act(self.world.rest))
+        router.add_post("/admin/v1/functions/{name}/park", self._act(self.world.park))
+        router.add_post("/admin/v1/functions/{name}/unpark", self._act(self.world.unpark))
         router.add_post("/admin/v1/functions/{name}/rollback", self._act(lambda _name: []))
         return app
 
@@ -145,9 +147,9 @@ class Dashboard:
         async def handle(request: web.Request) -> web.Response:
             line = self._line(request)
             self.tell(do(line["name"]))
-            return json_answer(
-                {"id": "op-1", "kind": "rollback", "state": "running", "asked": 1, "stay": 0}
-            )
+            operation = {"id": "op-1", "kind": "rollback", "state": "running"}
+            slept = {"asked": 1, "stay": 0, "parked": 1, "reasons": []}
+            return json_answer({**operation, **slept, "was_warm": False, "took_ms": 2_100.0})
 
         return handle
 

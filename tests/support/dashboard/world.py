@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, Final
 
 PHASES: Final = ("place", "evict", "start", "import", "bind", "read", "load", "first_run")
+PARK: Final = {"off": "", "wake_ms": 2_100, "parked": []}
 PAGE: Final = 200
 NOUNS: Final = [
     "digits",
@@ -123,7 +124,7 @@ class World:
     def _in_state(self) -> dict[str, list[str]]:
         names: dict[str, list[str]] = {"cold": [], "waking": [], "warm": [], "failing": []}
         for name, line in self.functions.items():
-            names[line["state"]].append(name)
+            names.setdefault(line["state"], []).append(name)
         return names
 
     def advance(self, name: str) -> list[Event]:
@@ -151,6 +152,35 @@ class World:
         events = self._release(name)
         self._put(name, "cold", f"idle for {self.functions[name]['idle_s']:g} s")
         return [*events, self._said(name, "sleep"), self._told(name)]
+
+    def park(self, name: str) -> list[Event]:
+        """Let the replicas of a warm function sleep."""
+        mine = [one for one in self.replicas.values() if one["function"] == name]
+        for one in mine:
+            kept = {"residue_mib": 320.0, "host_mib": 20_480.0, "ends_s": self.now_s + 86_400}
+            why = {"state": "parked", "why": "asked for", "since_s": self.now_s}
+            self.replicas[one["id"]] = {**one, **kept, **why}
+        keys = ("id", "devices", "since_s", "ends_s", "residue_mib", "host_mib", "why")
+        rows = [{key: self.replicas[one["id"]][key] for key in keys} for one in mine]
+        reason = "asleep in host memory, wakes in about 2.1 s"
+        self._put(name, "parked", reason, ready_in_ms=2_100.0, park={**PARK, "parked": rows})
+        return self._moved(name)
+
+    def unpark(self, name: str) -> list[Event]:
+        """Let the replicas of a parked function serve again."""
+        awake = {"state": "ready", "residue_mib": None, "ends_s": None, "since_s": self.now_s}
+        phases = {"place": 0.2, "wake": 1_900.0, "verify": 180.0}
+        for one in [one for one in self.replicas.values() if one["function"] == name]:
+            self.replicas[one["id"]] = {**one, **awake, "phases": phases}
+        self._put(name, "warm", "ready", ready=1, wanted=1, ready_in_ms=0.0, park=PARK)
+        return self._moved(name)
+
+    def _moved(self, name: str) -> list[Event]:
+        """Return the events of a function whose replicas have changed on their devices."""
+        mine = [one for one in self.replicas.values() if one["function"] == name]
+        devices = {device: None for one in mine for device in one["devices"]}
+        placed = [event for device in devices for event in self._placed(device)]
+        return [("replicas", {"items": mine}), *placed, self._told(name)]
 
     def fail(self, name: str) -> list[Event]:
         """Make a function fail to load."""
@@ -217,6 +247,9 @@ class World:
             "phases": {},
             "why": "a request waits",
             "trouble": "",
+            "residue_mib": None,
+            "host_mib": 0.0,
+            "ends_s": None,
         }
         self.replicas[replica["id"]] = replica
         self._put(name, "waking", "a request waits", phase="place", wanted=1, held=1)
@@ -288,11 +321,15 @@ class World:
         if device is None:
             return []
         mine = [one for one in self.replicas.values() if device_id in one["devices"]]
-        charged = min(device["memory_mib"], round(sum(one["memory_mib"] for one in mine)))
-        device["replicas"] = [one["id"] for one in mine]
-        device["charged_mib"] = charged
+        residue = sum(one["residue_mib"] for one in mine if one["state"] == "parked")
+        held = [one for one in mine if one["state"] != "parked"]
+        charged = residue + round(sum(one["memory_mib"] for one in held))
+        charged = min(device["memory_mib"], charged)
+        device["replicas"] = [one["id"] for one in held]
+        device["parked"] = [one["id"] for one in mine if one["state"] == "parked"]
+        device["residue_mib"], device["charged_mib"] = round(residue), charged
         if device["state"] in ("free", "taken"):
-            device["state"] = "taken" if mine else "free"
+            device["state"] = "taken" if held else "free"
         if device["total_mib"]:
             device["used_mib"] = min(device["total_mib"], round(charged * 0.8) + 600)
         return [("devices", {"items": [device]})]
@@ -350,6 +387,7 @@ class World:
             "devices": [],
             "golden": "none",
             "trouble": "",
+            "park": PARK if noun == SERVER else None,
         }
 
     def _host(self, name: str, devices: int) -> dict[str, Any]:
@@ -398,5 +436,7 @@ class World:
             "state": "quarantined" if at % 17 == 9 else "free",
             "reason": "3 replicas in a row died on it" if at % 17 == 9 else "",
             "replicas": [],
+            "parked": [],
+            "residue_mib": 0,
             "busy": 0.0,
         }

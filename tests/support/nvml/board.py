@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,16 +49,19 @@ def build(folder: Path, source: Path = SOURCE, library: str = LIBRARY) -> Path:
 
 
 def locks(folder: Path) -> dict[str, int]:
-    """Return the pid of the process that holds each file of a folder by flock(2), by the file's
-    name, as the kernel lists it (proc_locks(5)): a process in a namespace of its own knows another
-    pid."""
+    """Return the pid of the process that holds each file of a folder alone by flock(2), by the
+    file's name, as the kernel lists it (proc_locks(5)): a process in a namespace of its own knows
+    another pid."""
     pids = {}
     for line in Path("/proc/locks").read_text().splitlines():
         words = line.split()
-        if words[1] == "FLOCK":
+        if (words[1], words[3]) == ("FLOCK", "WRITE"):
             pids[words[5].rpartition(":")[2]] = int(words[4])
-    inodes = {file.name: str(file.stat().st_ino) for file in folder.iterdir()}
-    return {name: pids[inode] for name, inode in inodes.items() if inode in pids}
+    found = {}
+    for file in folder.iterdir():
+        with suppress(FileNotFoundError):  # it has just got another name, or was removed
+            found[file.name] = pids.get(str(file.stat().st_ino), 0)
+    return {name: pid for name, pid in found.items() if pid}
 
 
 @functools.cache
@@ -99,6 +103,8 @@ class Board:
     xids: list[tuple[str, int, int]] = field(default_factory=list)
     links: dict[tuple[str, str], tuple[int, int, int]] = field(default_factory=dict)
     answers: dict[str, int] = field(default_factory=dict)
+    holders: Path | None = None
+    """Folder in which processes tell themselves what they hold (`tests.support.sleepy_engine`)."""
     init: int = 0
     hangs: bool = False
 
@@ -183,6 +189,7 @@ class Board:
             kind = "{} {}".format(*gpu.capability)
             lines.append(f"gpu {gpu.uuid} {sizes} {kind} {flags} {gpu.name}")
         lines += [f"proc {uuid} {pid} {mib}" for (uuid, pid), mib in self.processes.items()]
+        lines += [f"holders {self.holders}"] if self.holders else []
         lines += [f"xid {uuid} {xid} {instance}" for uuid, xid, instance in self.xids]
         for pair, values in self.links.items():
             lines.append(" ".join(map(str, ("link", *pair, *values))))

@@ -7,26 +7,33 @@
  *     gpu UUID total_mib reserved_mib other_mib major minor mig lost NAME
  *     slice PARENT UUID total_mib other_mib instance NAME
  *     proc UUID pid mib           mib -1: not available
+ *     holders FOLDER              files UUID@NAME, each with the MiB that the process which has
+ *                                 locked it by flock(2) holds of the GPU; without lock nothing
  *     xid UUID number instance    instance -1: the whole GPU
  *     sense UUID NAME value       a sensor or counter; without a line the call is not supported
  *     link UUID UUID level nvlink peer    the nearest common ancestor of two GPUs, and the statuses of
  *                                 NVLink and of peer access (0: OK); without a line not supported
+ *
+ * The file is replaced, not written in place: it is read again once it is another one.
  *
  * As with the real library, a GPU that was lost in a session stays lost until the next nvmlInit.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <dirent.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7,
        NO_DRIVER = 9, TIMEOUT = 10, LOST = 15 };
-#define DEVICES 32
-#define PROCS 128
+#define DEVICES 128
+#define PROCS 512
 #define XIDS 4096
 #define SENSES 512
 #define LINKS 512
+#define ANSWERS 64
 #define EXPORT __attribute__((visibility("default")))
 #define MIB 1048576ULL
 
@@ -36,9 +43,11 @@ typedef struct { char uuid[80]; unsigned pid; long mib; } Proc;
 typedef struct { char uuid[80]; unsigned long long xid; int instance; } Xid;
 typedef struct { char uuid[80], name[32]; unsigned long long value; } Sense;
 typedef struct { char uuid[80], other[80]; int level, nvlink, peer; } Link;
-typedef struct { char driver[80]; int init, hang, answer, devices, procs, xids, senses, links;
+typedef struct { char call[96]; int code; } Answer;
+typedef struct { char driver[80], holders[400];
+                 int init, hang, devices, listed, procs, xids, senses, links, answers;
                  Device device[DEVICES]; Proc proc[PROCS]; Xid xid[XIDS];
-                 Sense sense[SENSES]; Link link[LINKS]; } State;
+                 Sense sense[SENSES]; Link link[LINKS]; Answer answer[ANSWERS]; } State;
 
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned long long total, free, used; } Memory;
@@ -52,9 +61,14 @@ static char names[DEVICES * 4][80];     /* target of a handle */
 static int was_lost[DEVICES * 4];
 static int sessions, heard;
 static State state;
+static struct stat seen;                /* the file that `state` is of */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-EXPORT void standin_use(const char *file) { snprintf(path, sizeof path, "%s", file); }
+EXPORT void standin_use(const char *file)
+{
+    snprintf(path, sizeof path, "%s", file);
+    seen.st_ino = 0;
+}
 
 static void *handle(const char *uuid)
 {
@@ -67,15 +81,16 @@ static void *handle(const char *uuid)
 
 static int *lost_flag(const char *uuid) { return &was_lost[((char *)handle(uuid) - names[0]) / 80]; }
 
-static void parse(char *line, const char *call)
+static void parse(char *line)
 {
     Device d = {.instance = -1};
-    Proc p; Xid x; Sense s; Link l; char name[96]; int code;
+    Proc p; Xid x; Sense s; Link l; Answer a;
     if (sscanf(line, "driver %79s", state.driver) == 1) return;
     if (sscanf(line, "init %d", &state.init) == 1) return;
+    if (sscanf(line, "holders %399s", state.holders) == 1) return;
     if (!strncmp(line, "hang", 4)) state.hang = 1;
-    else if (sscanf(line, "answer %95s %d", name, &code) == 2) {
-        if (!strcmp(name, call)) state.answer = code;
+    else if (sscanf(line, "answer %95s %d", a.call, &a.code) == 2) {
+        if (state.answers < ANSWERS) state.answer[state.answers++] = a;
     } else if (sscanf(line, "gpu %79s %ld %ld %ld %d %d %d %d %95[^\n]", d.uuid, &d.total,
                       &d.reserved, &d.other, &d.major, &d.minor, &d.mig, &d.lost, d.name) == 9
                || sscanf(line, "slice %79s %79s %ld %ld %d %95[^\n]", d.parent, d.uuid, &d.total,
@@ -93,17 +108,69 @@ static void parse(char *line, const char *call)
     }
 }
 
+/* Adds what processes hold of a GPU to those that the file lists. A process that ends has no lock
+ * from then on. The kernel lists the pids as this process knows them, also those of processes in
+ * namespaces of their own. */
+static void hear_holders(const char *uuid)
+{
+    state.procs = state.listed;
+    DIR *folder = state.holders[0] ? opendir(state.holders) : NULL;
+    if (!folder) return;
+    char line[512], name[1024];
+    unsigned long locked[PROCS];
+    unsigned pids[PROCS], count = 0;
+    size_t size = strlen(uuid);
+    FILE *locks = fopen("/proc/locks", "r");
+    while (locks && count < PROCS && fgets(line, sizeof line, locks))
+        if (sscanf(line, "%*d: FLOCK %*s WRITE %u %*x:%*x:%lu", &pids[count], &locked[count]) == 2)
+            count++;
+    if (locks) fclose(locks);
+    for (struct dirent *one; (one = readdir(folder)) && state.procs < PROCS;) {
+        struct stat status;
+        long mib;
+        if (strncmp(one->d_name, uuid, size) || one->d_name[size] != '@') continue;
+        snprintf(name, sizeof name, "%s/%s", state.holders, one->d_name);
+        FILE *file = fopen(name, "r");
+        if (!file) continue;
+        int known = !fstat(fileno(file), &status) && fscanf(file, "%ld", &mib) == 1;
+        fclose(file);
+        for (unsigned i = 0; known && i < count; i++)
+            if (locked[i] == status.st_ino) {
+                Proc *p = &state.proc[state.procs++];
+                snprintf(p->uuid, sizeof p->uuid, "%s", uuid);
+                p->pid = pids[i];
+                p->mib = mib;
+                break;
+            }
+    }
+    closedir(folder);
+}
+
+/* Reads the file, unless it is the one that was read last. Returns whether there is one. */
+static int read_state(void)
+{
+    char line[512];
+    struct stat now;
+    FILE *file = path[0] ? fopen(path, "r") : NULL;
+    if (!file) return 0;
+    fstat(fileno(file), &now);
+    if (now.st_ino != seen.st_ino || now.st_size != seen.st_size
+        || memcmp(&now.st_mtim, &seen.st_mtim, sizeof now.st_mtim)) {
+        memset(&state, 0, sizeof state);
+        strcpy(state.driver, "580.65.06");
+        while (fgets(line, sizeof line, file)) parse(line);
+        state.listed = state.procs;
+        seen = now;
+    }
+    fclose(file);
+    return 1;
+}
+
 /* Reads the file and blocks while it says so. Returns the forced return code of the call. */
 static int look(const char *call)
 {
-    char line[512];
     for (;;) {
-        memset(&state, 0, sizeof state);
-        strcpy(state.driver, "580.65.06");
-        FILE *file = path[0] ? fopen(path, "r") : NULL;
-        if (!file) return NO_DRIVER;
-        while (fgets(line, sizeof line, file)) parse(line, call);
-        fclose(file);
+        if (!read_state()) return NO_DRIVER;
         if (!state.hang) break;
         pthread_mutex_unlock(&lock);
         usleep(2000);
@@ -111,7 +178,10 @@ static int look(const char *call)
     }
     for (int i = 0; i < state.devices; i++)
         if (state.device[i].lost) *lost_flag(state.device[i].uuid) = 1;
-    return state.answer;
+    int code = OK;
+    for (int i = 0; i < state.answers; i++)
+        if (!strcmp(state.answer[i].call, call)) code = state.answer[i].code;
+    return code;
 }
 
 static int begin(const char *call)
@@ -219,6 +289,7 @@ EXPORT int nvmlDeviceGetCudaComputeCapability(const char *of, int *major, int *m
 
 static long used(Device *d)
 {
+    hear_holders(d->uuid);
     long sum = d->other;
     for (int i = 0; i < state.procs; i++)
         if (!strcmp(state.proc[i].uuid, d->uuid) && state.proc[i].mib > 0) sum += state.proc[i].mib;
@@ -248,6 +319,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(const char *of, Memory *memory)
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(const char *of, unsigned *count, ProcessInfo *info)
 {
     ON_DEVICE("nvmlDeviceGetComputeRunningProcesses_v3");
+    hear_holders(d->uuid);
     unsigned found = 0, room = *count;
     for (int i = 0; i < state.procs; i++) {
         if (strcmp(state.proc[i].uuid, d->uuid)) continue;
@@ -350,6 +422,7 @@ EXPORT int nvmlDeviceGetUtilizationRates(const char *of, unsigned rates[2])
     ON_DEVICE("nvmlDeviceGetUtilizationRates");
     unsigned long long memory = 0;
     sense(d, "memory_utilization", &memory);
+    hear_holders(d->uuid);
     rates[0] = 0;
     rates[1] = memory;
     for (int i = 0; i < state.procs; i++)

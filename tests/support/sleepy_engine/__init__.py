@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,18 +15,24 @@ SOURCE = Path(__file__).parent / "engine.py"
 
 @dataclass(frozen=True)
 class SleepyEngine:
-    """A running engine."""
+    """A running engine with one GPU."""
 
     process: subprocess.Popen[bytes]
     socket_path: Path
     """Its Unix socket."""
     held: Path
-    """File with the MiB that it holds of its GPU."""
+    """Folder of what it holds of its GPU."""
 
     @property
     def held_mib(self) -> int:
         """The MiB that it holds of its GPU."""
-        return int(self.held.read_text())
+        (mib,) = held_mib(self.held).values()
+        return mib
+
+
+def held_mib(folder: Path) -> dict[str, int]:
+    """Return the MiB in the files of a folder of `--held`, by the UUIDs of GPUs."""
+    return {file.name.partition("@")[0]: int(file.read_text()) for file in folder.glob("*@*")}
 
 
 def command(address: str, *options: str) -> list[str]:
@@ -37,8 +44,10 @@ def command(address: str, *options: str) -> list[str]:
 def running(folder: Path, *options: str, fault: str = "") -> Iterator[SleepyEngine]:
     """Run the engine with its socket in `folder`, of a short path."""
     path, held = folder / "engine.sock", folder / "held"
+    held.mkdir()
     words = command(str(path), "--held", str(held), "--fault", fault, *options)
-    process = subprocess.Popen(words, stdout=subprocess.PIPE)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"}
+    process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"

@@ -198,7 +198,7 @@ def test_hosts_have_metrics_of_state_and_transfers() -> None:
         HostView("gpu2", "nn@gpu2", "draining", rtt_ms=0.5, cached_mib=3.0, transferred_bytes=7),
         HostView("gpu3", "nn@gpu3", "unreachable", disk_free_mib=0.0),
     ]
-    families = HostFamilies(lambda: hosts)
+    families = HostFamilies(lambda: hosts, lambda: {"local": 0.0, "gpu2": 5.0})
     families.snapshot()
     found = {
         (sample.name, sample.labels["host"]): sample.value
@@ -216,6 +216,8 @@ def test_hosts_have_metrics_of_state_and_transfers() -> None:
         ("fngate_host_disk_free_bytes", "gpu3"): 0,
         ("fngate_host_transferred_bytes_total", "gpu2"): 7,
         ("fngate_host_transferred_bytes_total", "gpu3"): 0,
+        ("fngate_host_parked_bytes", "local"): 0,
+        ("fngate_host_parked_bytes", "gpu2"): 5 * MIB,
     }
 
 
@@ -271,3 +273,44 @@ def test_functions_have_time_and_energy_of_devices() -> None:
         ("fngate_function_device_seconds_total", "_idle", "cpu"): 5.0,
         ("fngate_function_energy_joules_total", "digits", "cuda"): 6000.0,
     }
+
+
+def test_wakes_have_their_function_and_outcome() -> None:
+    """The name of a function is apart from its namespace."""
+
+    class Given:
+        waiting_starts = 0
+
+        def counts(self) -> Counts:
+            return Counts(wakes=Counter({("default/llm", "right"): 3, ("default/llm", "wrong"): 0}))
+
+        def supplied(self) -> list[Supplied]:
+            return [Supplied("default/llm@1", 0, {"parked": 1})]
+
+    families = ReplicaFamilies(Given())
+    families.snapshot()
+    found = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in families.collect()
+        for sample in family.samples
+    }
+
+    assert found["fngate_wakes_total", "default", "llm", "right"] == 3
+    assert found["fngate_wakes_total", "default", "llm", "wrong"] == 0
+    assert found["fngate_pool_replicas", "default/llm@1", "parked"] == 1
+
+
+def test_a_residue_is_a_part_of_what_is_charged() -> None:
+    """A device without parked replicas has a residue of 0."""
+    one = Occupancy(Device("GPU-a", "cuda"), "free", "", (), 500.0, None, 0.0, ("r1",), 500.0)
+    families = DeviceFamilies(lambda: [one, SLOT], dict)
+    families.snapshot()
+    found = {
+        (sample.name, sample.labels["device"]): sample.value
+        for family in families.collect()
+        for sample in family.samples
+    }
+
+    assert found["fngate_device_memory_residue_bytes", "GPU-a"] == 500 * MIB
+    assert found["fngate_device_memory_charged_bytes", "GPU-a"] == 500 * MIB
+    assert found["fngate_device_memory_residue_bytes", SLOT.device.id] == 0

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from admin.pool_sync import SUPERSEDED_IDLE_S, binding, pool_spec
+from pool_manager.core.state import ParkSpec
 from pool_manager.ports import ServerContainer
 from registry.catalog import Deployed
 from registry.model.functions import ExchangeLimits, Limits, Scaling
+from registry.model.parks import EngineCall, ParkProfile, ParkSettings
 from registry.model.revisions import DeviceNeed
 from registry.model.servers import Mount, ServerImage
 from runtime_image.contract.precision import Optimisation
@@ -24,6 +26,8 @@ from tests.support.nouns import (
     profile,
     revision,
     server_deployed,
+    server_profile,
+    server_revision,
 )
 from tests.support.operator import Operator, operating
 
@@ -116,6 +120,39 @@ def test_a_superseded_revision_has_no_minimum(idle_s: float, expected: float) ->
     spec = pool_spec(Deployed(function(revision=2, scaling=scaling), revision()), bundle())
 
     assert (spec.min, spec.max, spec.idle_s) == (0, 3, expected)
+
+
+PARK = ParkSettings("", EngineCall("/s"), EngineCall("/w"), park_s=3600.0)
+SHOWN = ParkProfile(True, "", 3.1, 2.2, 0.1, 16_000.0, 1100.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown", "known"),
+    [
+        (PARK, SHOWN, ParkSpec(3.1, 2.2, 16_000.0, 1100.0, 0.1, 3600.0)),
+        (PARK, replace(SHOWN, works=False, reason="it hangs"), None),
+        (PARK, None, None),
+        (None, SHOWN, None),
+    ],
+    ids=["works", "does not work", "not tried", "no table"],
+)
+def test_a_pool_knows_of_parks_that_work(
+    settings: ParkSettings | None, shown: ParkProfile | None, known: ParkSpec | None
+) -> None:
+    """As the trial has measured them; its replicas have the host memory beside their cap."""
+    one = server_revision(park=settings)
+    deployed = Deployed(function("web"), one, server_profile(one, park=shown))
+
+    assert pool_spec(deployed, bundle()).park == known
+    assert binding(deployed, bundle()).park_mib == (known.host_mib if known else 0.0)
+
+
+def test_a_superseded_revision_is_not_parked() -> None:
+    """Its replicas are stopped: nobody would wake them."""
+    one = server_revision(park=PARK)
+    deployed = Deployed(function("web", 2), one, server_profile(one, park=SHOWN))
+
+    assert pool_spec(deployed, bundle()).park is None
 
 
 def test_a_replica_is_bound_to_its_revision() -> None:

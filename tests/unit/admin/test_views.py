@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -18,21 +19,26 @@ from admin.views import (
     neighbours,
     occupancy_json,
     operation_json,
+    park_json,
+    park_off,
     profile_json,
     replica_json,
     revision_json,
 )
 from gateway.dispatch.pool import UNKNOWN
 from gateway.http.connected import Connected, Connections
+from pool_manager.core.ledger import Charge
 from pool_manager.core.pool import AT_REST, PoolForecast
 from pool_manager.core.starts import Awaited
-from pool_manager.core.state import Device, Replica
+from pool_manager.core.state import Device, Replica, State
+from pool_manager.parked import ParkedReplica, PoolParks
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
 from registry.catalog import Deployed
 from registry.exchange import NOTHING, Expected, Load, PoolEndpoints, ReplicaEndpoint
 from registry.model.keys import Key
 from registry.model.operations import Operation
+from registry.model.parks import EngineCall, ParkProfile, ParkSettings
 from registry.model.revisions import Batching, DeviceNeed
 from registry.model.servers import ModelApi, PathRules, ServerSettings
 from registry.store.keys import TOKEN_NOTE, KeyRing
@@ -192,11 +198,81 @@ def test_who_is_connected_is_named_by_the_keys_label() -> None:
     assert notes == {"k1": "the lab", "token": "admin token", "gone": "", "": ""}
 
 
+CHARGE = Charge(("cpu:0",), ("cpu",), 1.0, 700.0)
+
+
+def test_a_parked_replica_shows_what_it_keeps() -> None:
+    """Its residue and when it is stopped, only while it is parked; host memory also afterwards."""
+    replica = Replica("r1", "default/llm@1", ("g0",), "serve", since_s=100.0)
+    replica.state, replica.deadline_s = State.PARKED, 3_700.0
+    asleep = Charge((), ("g0",), 0.0, 320.0, "ram", 20_480.0)
+    keys = ("state", "residue_mib", "host_mib", "ends_s")
+
+    shown = replica_json(replica, 1_700.0, asleep)
+    assert [shown[key] for key in keys] == ["parked", 320.0, 20_480.0, 5_300.0]
+    replica.deadline_s = inf
+    assert replica_json(replica, 1_700.0, asleep)["ends_s"] is None
+    replica.state, replica.deadline_s = State.UNPARKING, 120.0
+    awake = Charge(("g0",), ("g0",), 1.0, 8_000.0, "ram", 20_480.0)
+    shown = replica_json(replica, 1_700.0, awake)
+    assert [shown[key] for key in keys] == ["unparking", None, 20_480.0, None]
+
+
+PARK = ParkSettings("vllm", EngineCall("/sleep"), EngineCall("/wake"))
+RIGHT = ParkProfile(True, "", 3.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "measured", "off", "why"),
+    [
+        (None, None, "", "web@1 has no table [park]"),
+        (PARK, None, "", "the trial of web@1 has not parked it: fnctl deploy --measure"),
+        (PARK, ParkProfile(False, "it hangs"), "", "the trial of web@1 has shown: it hangs"),
+        (PARK, ParkProfile(False), "", "the trial of web@1 has shown: it does not work"),
+        (PARK, RIGHT, "2 went wrong", "2 went wrong"),
+        (PARK, RIGHT, "", ""),
+    ],
+)
+def test_a_function_says_why_it_is_not_parked(
+    settings: ParkSettings | None, measured: ParkProfile | None, off: str, why: str
+) -> None:
+    """The first reason that holds. A function without the table and without a parked replica shows
+    no parks at all."""
+    one = server_deployed(park=settings)
+    if measured is not None:
+        one = replace(one, profile=server_profile(one.revision, park=measured))
+    parks = PoolParks(off, 2.25, ())
+
+    assert park_off(one, parks) == why
+    row = park_json(one, parks, 1_000.0)
+    if settings is None:
+        assert row is None
+        asleep = ParkedReplica("r1", ("g0",), 5.0, None, 320.0, 20_480.0, "idle")
+        row = park_json(one, replace(parks, parked=(asleep,)), 1_000.0)
+        assert row is not None
+        assert row["parked"] == [
+            {
+                "id": "r1",
+                "devices": ["g0"],
+                "since_s": 1_005.0,
+                "ends_s": None,
+                "residue_mib": 320.0,
+                "host_mib": 20_480.0,
+                "why": "idle",
+            }
+        ]
+    else:
+        assert row == {"off": why, "wake_ms": 2_250, "parked": []}
+        unknown = park_json(one, None, 1_000.0)
+        assert unknown is not None
+        assert unknown["wake_ms"] is None
+
+
 def test_a_replica_shows_whose_it_is() -> None:
     """A replica is shown with its revision, state and the time of its last change."""
     replica = Replica("r1", "default/digits@1", ("cpu:0",), "serve", since_s=100.0, why="idle")
 
-    shown = replica_json(replica, 1700.25)
+    shown = replica_json(replica, 1700.25, CHARGE)
 
     assert (shown["id"], shown["state"], shown["since_s"]) == ("r1", "starting", 1700.25)
     assert (shown["function"], shown["revision"]) == ("digits", "digits@1")
@@ -208,14 +284,14 @@ def test_a_replica_on_several_gpus_names_them_all() -> None:
     """Its devices are in the order of its ranks, and its device is the first one."""
     wide = Replica("r1", "default/llama@1", ("GPU-a", "GPU-b"), "serve", since_s=100.0)
 
-    shown = replica_json(wide, 1700.25)
+    shown = replica_json(wide, 1700.25, CHARGE)
 
     assert (shown["device"], shown["devices"]) == ("GPU-a", ["GPU-a", "GPU-b"])
 
 
 def test_a_standby_is_no_functions() -> None:
     """A standby belongs to no function."""
-    shown = replica_json(Replica("r1", "standby/cpu", (), "standby", since_s=0.0), 5.0)
+    shown = replica_json(Replica("r1", "standby/cpu", (), "standby", since_s=0.0), 5.0, CHARGE)
 
     assert (shown["function"], shown["revision"]) == ("", "")
 
@@ -306,6 +382,12 @@ def on_gpus(count: int, found: Deployed) -> Deployed:
     return replace(found, revision=revision, profile=replace(profile(), load_ms=61_000.0))
 
 
+def parkable(found: Deployed) -> Deployed:
+    """Return a function whose trial has shown that it wakes in 3 s."""
+    assert found.profile is not None
+    return replace(found, profile=replace(found.profile, park=ParkProfile(True, wake_s=3.0)))
+
+
 HANDLER, SERVER = deployed(), server_deployed()
 GPUS = [Device(f"GPU-{n}", "cuda") for n in range(8)]
 
@@ -316,6 +398,7 @@ GPUS = [Device(f"GPU-{n}", "cuda") for n in range(8)]
         (on_gpus(1, SERVER), GPUS, []),
         (on_gpus(8, HANDLER), GPUS, ["it takes all 8 GPUs of a host", "for 10 s"]),
         (on_gpus(8, SERVER), GPUS, ["it takes all 8 GPUs of a host", "for 61 s"]),
+        (parkable(on_gpus(8, SERVER)), GPUS, ["for 10 s", "sleeps, and wakes at its next call"]),
         (on_gpus(2, SERVER), GPUS, ["it takes 2 of the 8 GPUs of a host", "for 61 s"]),
         (
             on_gpus(2, HANDLER),

@@ -98,9 +98,9 @@ played = cache(play)
 
 def test_a_mix_has_the_same_callers_under_every_policy() -> None:
     """Arrivals of a mix depend on the seed alone; its groups differ in their devices."""
-    functions, groups = mixed("heavy", 1)
-    again, _ = mixed("heavy", 1)
-    others, _ = mixed("heavy", 2)
+    functions, groups = mixed(Settings(mix="heavy"))
+    again, _ = mixed(Settings(mix="heavy"))
+    others, _ = mixed(Settings(mix="heavy", seed=2))
 
     counts = {groups[one.key]: one.count for one in functions}
     assert counts == {
@@ -127,6 +127,18 @@ def test_gangs_wait_in_vain_only_under_naive_policies() -> None:
     early, late = (report["groups"]["gang of 8"]["waits_s"] for report in (product, naive))
     assert len(early) == len(late) > 0
     assert all(some_s + 30.0 < more_s for some_s, more_s in zip(early, late, strict=True))
+
+
+def test_parked_servers_wait_less() -> None:
+    """The same callers, with servers that wake in a twentieth of their start: nothing is cut, busy
+    ones are parked as well, and the replica on eight GPUs waits less."""
+    parked, started = play(replace(BUSY, wake_part=0.05)), played(BUSY)
+
+    assert parked["answered"] + parked["expired"] == parked["requests"]
+    assert (parked["cut"], parked["failed"]) == (0, 0)
+    assert parked["parks"] >= parked["wakes"] > 0
+    waits = [sum(one["groups"]["gang of 8"]["waits_s"]) for one in (parked, started)]
+    assert waits[0] < waits[1]
 
 
 @pytest.mark.parametrize("name", ["no-claim", "strict-order"])

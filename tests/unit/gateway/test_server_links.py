@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from time import monotonic
 
+import msgspec
 import pytest
 import uvloop
 from structlog.testing import capture_logs
@@ -74,6 +75,24 @@ async def is_closed(server: socket.socket) -> bool:
         return not await asyncio.wait_for(loop.sock_recv(server, 100), 60)
     except ConnectionResetError:
         return True
+
+
+async def test_a_link_that_stays_through_a_sleep_tells_of_the_wake(
+    delivery: Delivery, sidecar: Sidecar, proxy: Proxy
+) -> None:
+    """Its replica serves since the wake, whose phases it then has; published again without a
+    change, nothing is new."""
+    connection, _ = await open_exchange(delivery, sidecar, proxy)
+    began_s, started = connection.connected_s, sidecar.endpoint()
+    delivery.receive_endpoints(published(started))
+    assert (connection.connected_s, connection.endpoint.phases) == (began_s, started.phases)
+
+    woken = msgspec.structs.replace(started, phases={"wake": 1_900.0, "verify": 180.0})
+    delivery.receive_endpoints(published(woken))
+
+    assert connection.connected_s > began_s
+    assert connection.endpoint == woken
+    delivery.end_exchange(proxy.calls[0], kept=False)
 
 
 # The ordinary way

@@ -11,7 +11,6 @@ from contextlib import closing
 import pytest
 
 from gateway.upstream import UpstreamConnection
-from registry.exchange import ReplicaEndpoint
 from tests.support.proxied import until
 
 SIZE = 1000
@@ -54,8 +53,7 @@ def receiver() -> Receiver:
 async def server(receiver: Receiver) -> AsyncIterator[socket.socket]:
     """The server's end of the connection, which the receiver reads in steps."""
     near, far = socket.socketpair()
-    endpoint = ReplicaEndpoint("r1", "/r1", 4, True, ("cpu:0",), {}, is_server=True)
-    connection = UpstreamConnection(receiver, 1, endpoint, 0.0)
+    connection = UpstreamConnection(receiver, 1)
     with closing(far):
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=near)
         connection.handler = receiver

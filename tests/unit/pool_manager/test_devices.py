@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pool_manager.core.hosts import HostMemory
 from pool_manager.core.state import Device
-from pool_manager.devices import bank_mib, cpu_slots, host_memory_mib
+from pool_manager.devices import bank_mib, cpu_slots, host_memory_mib, read_host_memory
 
 MEMINFO = "MemTotal:       16384000 kB\nMemFree:        1024000 kB\n"
 
@@ -50,3 +51,15 @@ def test_this_machine_has_memory() -> None:
 def test_a_part_of_the_memory_is_left_to_others(mib: float, left: float) -> None:
     """Idle replicas are kept until their memory is full, so the system must have some besides."""
     assert bank_mib(mib) == left
+
+
+def test_what_this_machine_has_available_is_read(tmp_path: Path) -> None:
+    """Total and available memory, nothing from a kernel that does not say what is available."""
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 4096 kB\nMemFree: 1024 kB\nMemAvailable: 2048 kB\n")
+    assert read_host_memory(meminfo) == HostMemory(4.0, 2.0)
+    meminfo.write_text("MemTotal: 4096 kB\n")
+    assert read_host_memory(meminfo) is None
+    now = read_host_memory()
+    assert now is not None
+    assert now.total_mib > now.available_mib > 0.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pool_manager.core.cluster import Cluster
-from pool_manager.core.commands import Launch, RecordReplacement
+from pool_manager.core.commands import Launch, RecordReplacement, RecordWake
 from pool_manager.core.events import Loaded, Tick
 from pool_manager.core.health.liveness import Cause
 from pool_manager.core.pool import Pool
-from pool_manager.core.state import Device, PoolSpec
+from pool_manager.core.state import Device, ParkSpec, PoolSpec
 from pool_manager.metrics import Counters
 
 
@@ -47,3 +47,24 @@ def test_replacements_count_from_zero() -> None:
 
     assert counters.counts().replaced["default/web", Cause.REFUSED] == 1
     assert counters.counts().replaced.total() == 1
+
+
+def test_wakes_count_from_zero() -> None:
+    """Of each function whose servers may be parked, by every outcome; those of a function that was
+    removed are forgotten."""
+    cluster, park = Cluster([Device("g0", "cuda")]), ParkSpec(1.0, 0.5, 100.0, 10.0)
+    for key, more in (
+        ("default/llm@1", {"park": park}),
+        ("default/llm@2", {"park": park}),
+        ("default/web@1", {"is_server": True}),
+        ("default/new@trial-1", {"park": park, "role": "trial"}),
+    ):
+        cluster.pools[key] = Pool(PoolSpec(key, **more))
+    counters = Counters(cluster, [])
+    none = {("default/llm", one): 0 for one in ("right", "wrong", "failed")}
+    assert counters.counts().wakes == none
+
+    counters.note(RecordWake("default/llm@2", "r1", "wrong", 2.0, "gibberish"))
+    counters.note(RecordWake("default/gone@1", "r2", "right", 2.0))
+
+    assert counters.counts().wakes == none | {("default/llm", "wrong"): 1}

@@ -13,6 +13,7 @@ from pool_manager.gpus.absent import NoGpus
 from pool_manager.ports import Charges, GpuView
 from pool_manager.reports import charges, occupancies
 from tests.support.play import Play
+from tests.unit.pool_manager.core.park.test_parks import RESIDUE, Parked, sleeper
 
 A, B = Device("GPU-a", "cuda", 24_000.0), Device("GPU-b", "cuda", 24_000.0)
 CPU = Device("cpu:0", "cpu", 8_000.0, "cpu")
@@ -101,3 +102,25 @@ def test_what_a_gone_replica_has_kept_has_leaked(used_mib: float | None, leaked_
     assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == leaked_mib
     play.on(events.Released("r1"))
     assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == 0.0
+
+
+def test_a_device_with_parked_replicas_alone_is_free() -> None:
+    """It shows what they keep; another one holds it beside them. One whose release fails makes it
+    quarantined, as any other."""
+    there = Parked(sleeper("default/a@1"), sleeper("default/b@1", memory_mib=1_000.0))
+    there.warm(a="r1")
+    there.park("r1")
+
+    gpu = occupancies(there.play.machine, NoGpus())[0]
+    assert (gpu.state, gpu.replicas, gpu.parked) == ("free", (), ("r1",))
+    assert (gpu.charged_mib, gpu.residue_mib) == (RESIDUE, RESIDUE)
+
+    there.play.demand(b=1)
+    gpu = occupancies(there.play.machine, NoGpus())[0]
+    assert (gpu.state, gpu.replicas, gpu.parked) == ("taken", ("r2",), ("r1",))
+    assert (gpu.charged_mib, gpu.residue_mib) == (RESIDUE + 1_000.0, RESIDUE)
+
+    there.play.on(events.Lost("r1", "exit 1"))
+    there.play.on(events.NotReleased("r1", "g0 still shows pid 7"))
+    gpu = occupancies(there.play.machine, NoGpus())[0]
+    assert (gpu.state, gpu.leaked_mib) == ("quarantined", RESIDUE)

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from pool_manager.attribution import Attributed
 from pool_manager.core import events
 from pool_manager.core.machine import Machine
-from pool_manager.core.state import Device, PoolSpec
+from pool_manager.core.state import Device, PoolSpec, State
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.ports import GpuView
 from pool_manager.usage import (
     FLUSH_S,
     FUNCTIONS_MAX,
+    STAGES,
     HeldTotals,
     Owner,
     Stage,
@@ -28,9 +29,11 @@ from pool_manager.usage import (
 from registry.exchange import Demand, Load
 from registry.model.devices import DeviceModel, Use
 from registry.model.history import ColdStart, StateInterval
+from registry.model.hosts import LOCAL_HOST
 from runtime_image.contract.gpus import Reading, Telemetry
 from runtime_image.contract.link import BUSY_MASK
 from tests.support.replicas import KEY, binding
+from tests.unit.pool_manager.core.park.test_parks import sleeper
 
 DIGITS = Owner("default", "digits", 3)
 OFFSET_S = 6000.0
@@ -576,3 +579,52 @@ def test_functions_and_idle_time_add_up_to_the_device(
         assert sum(one.held_s for one in found) == pytest.approx(rig.now, abs=1e-6)
         assert sum(one.joules for one in found) == pytest.approx(counted, abs=1e-6)
     assert all(one.held_s >= 0 and one.joules >= 0 for one in rig.records.use_kept)
+
+
+def test_every_state_of_a_replica_has_a_stage() -> None:
+    """But for those in which it only ends."""
+    assert set(State) - STAGES.keys() == {State.RELEASING, State.STOPPED}
+
+
+def seconds(rig: Rig) -> dict[str, tuple[float, float, float, float]]:
+    """Return the waking, idle, busy and held seconds since the last call, by name."""
+    rig.watch.flush(is_last=True)
+    kept, rig.records.use_kept = rig.records.use_kept, []
+    sums: dict[str, list[float]] = {}
+    for one in kept:
+        mine = sums.setdefault(one.name, [0.0] * 4)
+        for at, part in enumerate((one.waking_s, one.idle_s, one.busy_s, one.held_s)):
+            mine[at] += part
+    return {name: (a, b, c, d) for name, (a, b, c, d) in sums.items()}
+
+
+def test_a_parked_replica_uses_no_device() -> None:
+    """Until it is proved to sleep, it is idle and holds its GPU; from its wake on it is waking.
+    While it sleeps nobody holds the GPU, whatever it keeps of it."""
+    rig = Rig()
+    rig.feed(events.PoolDefined(sleeper(KEY, idle_s=20.0)))
+    rig.machine.handle(events.HostDefined(LOCAL_HOST), rig.now)
+    rig.machine.cluster.ledger.set_host_memory(LOCAL_HOST, 64_000.0)
+    rig.feed(events.ReplicasListed())
+    rig.ask()
+    rig.feed(events.Greeted("r1", {}))
+    rig.feed(events.Loaded("r1", 4, True, 8_000.0, {"load": 60_000.0}))
+    rig.feed(events.DemandReported(Demand("w", 2, True, {})))
+    rig.watch.on_pong("r1", 0)
+    assert rig.feed(events.Tick(), 20.0) == ["r1"]
+    rig.feed(events.ParkAnswered("r1", "", 1.0), 1.0)
+    rig.feed(events.ParkProven("r1", {GPU.id: 500.0}))
+    assert seconds(rig) == {"digits": (0.0, 21.0, 0.0, 21.0)}
+
+    rig.now += 1_000.0
+    assert rig.watch.busy(GPU.id) == 0.0
+    assert seconds(rig) == {"": (0.0, 0.0, 0.0, 1_000.0)}
+
+    rig.feed(events.DemandReported(Demand("w", 3, True, {KEY: Load(1, 0, 0.0)})))
+    rig.feed(events.UnparkAnswered("r1", "", 2.0), 2.0)
+    rig.feed(events.Verified("r1", ""), 1.0)
+    rig.watch.on_pong("r1", 0)
+    rig.now += 10.0
+    rig.watch.on_pong("r1", 4_000)
+    assert rig.watch.busy(GPU.id) == pytest.approx(0.4)
+    assert seconds(rig) == {"digits": (3.0, 6.0, 4.0, 13.0)}

@@ -9,7 +9,7 @@ import pytest
 
 from registry.catalog import Deployed
 from registry.model.functions import ExchangeLimits, Health, Limits
-from registry.model.parks import EngineCall, ParkSettings
+from registry.model.parks import EngineCall, ParkProfile, ParkSettings
 from registry.model.profiles import Profile
 from registry.model.revisions import Batching, DeviceNeed, Revision
 from registry.model.servers import ModelApi, PathRules, ServerImage, ServerSettings
@@ -244,6 +244,18 @@ def test_a_server_is_passed_on() -> None:
     )
 
 
+def test_only_replicas_whose_park_works_can_be_parked() -> None:
+    """Their memory caps have room for a sleep; the trial is to find out."""
+    one = server_deployed(park=PARK)
+    shown = ParkProfile(True)
+    for park, works in ((shown, True), (replace(shown, works=False), False), (None, False)):
+        known = replace(one, profile=server_profile(one.revision, park=park))
+        spec = replica_spec(known)
+        assert isinstance(spec, ServerSpec)
+        assert (spec.park is not None) is works
+        assert server_spec(known).park is not None
+
+
 def test_the_server_of_an_image_is_apart() -> None:
     """Its sidecar gets neither command nor variables: its container has them."""
     one = server_deployed(command=("-v",), env={"A": "1"}, image=ServerImage("web:1"))
@@ -421,6 +433,9 @@ def test_a_park_is_measured_anew_unless_only_its_length_differs() -> None:
     assert engines[1] == engines[3]
 
 
+GPU = '[device] kind = "cuda"'
+
+
 @pytest.mark.parametrize(
     ("server", "hint"),
     [
@@ -444,7 +459,12 @@ def test_a_park_is_measured_anew_unless_only_its_length_differs() -> None:
     ids=["flag", "image", "sglang", "has it", "no sample", "reached by others", "unknown"],
 )
 def test_a_park_is_proposed_where_a_preset_fits(server: ServerSettings, hint: str) -> None:
-    """With what is missing in the command."""
-    found = park_hint(server)
+    """With what is missing in the command, and in [device]; not on CPU slots, where nothing proves
+    a sleep."""
+    found = park_hint(server, DeviceNeed("cuda"))
     assert found.startswith(hint)
     assert bool(found) is bool(hint)
+    anywhere = park_hint(server, DeviceNeed())
+    also = f"{' and' if ', with' in found else ', with'} {GPU} lets it"
+    assert anywhere == found.replace(" lets it", also)
+    assert park_hint(server, DeviceNeed("cpu")) == ""

@@ -10,7 +10,7 @@ import { ScaleDialog } from "./ScaleDialog.tsx";
 import { SleepDialog } from "./SleepDialog.tsx";
 import "./actions.css";
 
-export type ActionKind = "warm" | "sleep" | "scale" | "rollback" | "delete";
+export type ActionKind = "warm" | "sleep" | "park" | "unpark" | "scale" | "rollback" | "delete";
 
 interface Asked {
   kind: ActionKind;
@@ -88,15 +88,37 @@ export function ActionsHost({ children }: { children: ReactNode }) {
     [client, run],
   );
 
+  const park = useCallback(
+    (name: string) =>
+      run(`Parking ${name}`, async () => {
+        const { parked, took_ms, reasons } = await actions.park(client, name);
+        const more = reasons.length ? `: ${reasons.join("; ")}` : "";
+        if (!parked) throw new Error(`no replica is parked${more}`);
+        return `${name}: ${plural(parked, "replica")} parked after ${(took_ms / 1000).toFixed(1)} s${more}`;
+      }),
+    [client, run],
+  );
+
+  const unpark = useCallback(
+    (name: string) =>
+      run(`Waking ${name}`, async () => {
+        const { was_warm, took_ms } = await actions.unpark(client, name);
+        return was_warm ? `${name} was warm already` : `${name} is warm after ${(took_ms / 1000).toFixed(1)} s`;
+      }),
+    [client, run],
+  );
+
   const ask = useCallback(
     (kind: ActionKind, name: string) => {
       const line = store.functions.get(name);
       const isBusy = !!line && line.held + line.in_flight > 0;
       if (kind === "warm") void warm(name);
+      else if (kind === "park") void park(name);
+      else if (kind === "unpark") void unpark(name);
       else if (kind === "sleep" && !isBusy) void sleep(name);
       else setAsked({ kind, name });
     },
-    [store, warm, sleep],
+    [store, warm, park, unpark, sleep],
   );
 
   const value = useMemo<Actions>(

@@ -1,10 +1,13 @@
 import { useEffect, useLayoutEffect, useRef, type KeyboardEvent } from "react";
 import { useFunction, useMayDeploy } from "../store/hooks.ts";
 import { useActions, type ActionKind } from "./ActionsHost.tsx";
+import { needlessOf } from "./needless.ts";
 
 const ITEMS: readonly { kind: ActionKind; title: string }[] = [
   { kind: "warm", title: "Warm up" },
   { kind: "sleep", title: "Put to sleep" },
+  { kind: "park", title: "Park" },
+  { kind: "unpark", title: "Unpark" },
   { kind: "scale", title: "Scale …" },
   { kind: "rollback", title: "Roll back …" },
   { kind: "delete", title: "Delete …" },
@@ -16,6 +19,8 @@ export function Menu({ name, anchor, onClose }: { name: string; anchor: HTMLElem
   const { ask } = useActions();
   const { may, why } = useMayDeploy();
   const line = useFunction(name);
+  const needless = line ? needlessOf(line) : {};
+  const shown = ITEMS.filter(({ kind }) => line?.park || (kind !== "park" && kind !== "unpark"));
 
   useLayoutEffect(() => {
     const menu = box.current;
@@ -59,9 +64,8 @@ export function Menu({ name, anchor, onClose }: { name: string; anchor: HTMLElem
 
   return (
     <div ref={box} className="menu" role="menu" aria-label={`Actions of ${name}`} onKeyDown={onKey}>
-      {ITEMS.map(({ kind, title }) => {
-        const needless = (kind === "sleep" && line?.state === "cold") || (kind === "warm" && line?.state === "warm");
-        const reason = may ? (needless ? `it is ${line?.state}` : "") : why;
+      {shown.map(({ kind, title }) => {
+        const reason = may ? (needless[kind] ?? "") : why;
         return (
           <button
             key={kind}

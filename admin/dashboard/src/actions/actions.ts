@@ -6,12 +6,31 @@ import type { Operation, Scaling } from "../api/types.ts";
 
 const WARM_WAIT_S = 600;
 
-/** Warm the function. Resolves when a replica is ready; throws Problem with the reason if none becomes ready. */
-export async function warm(client: Client, name: string): Promise<{ was_warm: boolean; took_ms: number }> {
-  const path = `${functionPath(name)}/warm?wait=${WARM_WAIT_S}`;
-  const timeout_ms = (WARM_WAIT_S + 10) * 1000;
-  return (await client.ask<{ was_warm: boolean; took_ms: number }>(path, { method: "POST", timeout_ms })).data;
+/** Ask for something that the server answers once it is done, or after WARM_WAIT_S. */
+async function awaited<T>(client: Client, name: string, verb: string): Promise<T> {
+  const path = `${functionPath(name)}/${verb}?wait=${WARM_WAIT_S}`;
+  return (await client.ask<T>(path, { method: "POST", timeout_ms: (WARM_WAIT_S + 10) * 1000 })).data;
 }
+
+interface Warmed {
+  was_warm: boolean;
+  took_ms: number;
+}
+
+/** Warm the function. Resolves when a replica is ready; throws Problem with the reason if none becomes ready. */
+export const warm = (client: Client, name: string): Promise<Warmed> => awaited(client, name, "warm");
+
+/** Wake a parked replica. Resolves as `warm`. */
+export const unpark = (client: Client, name: string): Promise<Warmed> => awaited(client, name, "unpark");
+
+interface Rested {
+  parked: number;
+  took_ms: number;
+  reasons: string[];
+}
+
+/** Have idle replicas sleep. Resolves once they do; `reasons` says why others stay awake. */
+export const park = (client: Client, name: string): Promise<Rested> => awaited(client, name, "park");
 
 /** Ask idle replicas to stop. `stay` counts those that keep running: busy ones, or kept by `min`. */
 export async function sleep(client: Client, name: string): Promise<{ asked: number; stay: number; min: number }> {

@@ -1,10 +1,10 @@
 /** Types of the admin API's answers and events. Times end in _s (Unix seconds) or _ms. */
 
-export const STATES = ["cold", "waking", "warm", "draining", "failing"] as const;
+export const STATES = ["cold", "waking", "warm", "parked", "draining", "failing"] as const;
 export type FunctionState = (typeof STATES)[number];
 
-/** The phases of a cold start, in their order. */
-export const PHASES = ["place", "evict", "start", "import", "bind", "read", "load", "first_run"] as const;
+/** The phases of a cold start or a wake, in their order. */
+export const PHASES = ["place", "evict", "start", "import", "bind", "read", "load", "wake", "verify", "first_run"] as const;
 export type Phase = (typeof PHASES)[number];
 export type Phases = Partial<Record<Phase, number>>;
 
@@ -16,6 +16,28 @@ export interface BuildLine {
   began_s: number | null;
   /** How long it takes by earlier builds. */
   estimate_s: number | null;
+}
+
+/** A replica that sleeps. */
+export interface Parked {
+  id: string;
+  devices: string[];
+  since_s: number;
+  /** When it is stopped; null while its host cannot be reached. */
+  ends_s: number | null;
+  /** What it keeps of each of its devices. */
+  residue_mib: number;
+  host_mib: number;
+  why: string;
+}
+
+/** The parks of a function. */
+export interface Park {
+  /** Why its replicas are stopped and not parked, "" if they are parked. */
+  off: string;
+  /** Until a parked replica serves; null if its trial has not shown it. */
+  wake_ms: number | null;
+  parked: Parked[];
 }
 
 export interface FunctionLine {
@@ -53,6 +75,8 @@ export interface FunctionLine {
   trouble?: string;
   /** The worst verdict of its replicas' golden samples. */
   golden?: string;
+  /** Null for a function without the table [park]. */
+  park?: Park | null;
   /** While waking. */
   phase: Phase | null;
   /** What the readiness probes of a starting server meet, and for how long. */
@@ -60,7 +84,21 @@ export interface FunctionLine {
   devices: string[];
 }
 
-export type ReplicaState = "starting" | "standby" | "loading" | "ready" | "draining" | "releasing";
+export type ReplicaState =
+  | "starting"
+  | "standby"
+  | "loading"
+  | "ready"
+  | "draining"
+  | "parking"
+  | "proving"
+  | "parked"
+  | "unparking"
+  | "verifying"
+  | "releasing";
+
+/** States of a replica that is about to serve. */
+export const COMING: readonly ReplicaState[] = ["starting", "loading", "unparking", "verifying"];
 
 export interface Replica {
   id: string;
@@ -84,6 +122,11 @@ export interface Replica {
   why: string;
   /** Why its server does not answer, "" while it does. */
   trouble?: string;
+  /** While it is parked: what it keeps of each of its devices, and when it is stopped. */
+  residue_mib?: number | null;
+  ends_s?: number | null;
+  /** Host memory that is charged to it for its park. */
+  host_mib?: number;
 }
 
 export const HOST_STATES = ["joining", "up", "unreachable", "draining", "gone"] as const;
@@ -163,6 +206,9 @@ export interface Device {
   state: DeviceState;
   reason: string;
   replicas: string[];
+  /** Replicas that sleep and keep `residue_mib` of it; the device is free for others. */
+  parked?: string[];
+  residue_mib?: number;
   /** Fraction of the last seconds with a model running, 0..1; null if unknown. */
   busy: number | null;
 }

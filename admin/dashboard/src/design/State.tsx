@@ -11,6 +11,7 @@ const SHAPES: Record<string, ReactElement> = {
     </>
   ),
   warm: <circle cx="6" cy="6" r="5" fill="currentColor" />,
+  parked: <path d="M6.4 1A5 5 0 1 0 11 7.3 4.3 4.3 0 0 1 6.4 1z" fill="currentColor" />,
   draining: <path d="M1 2h10L6 11z" fill="currentColor" />,
   failing: <path d="M6 .6 11.4 6 6 11.4.6 6zM5.2 3v3.6h1.6V3zm0 4.6V9h1.6V7.6z" fill="currentColor" fillRule="evenodd" />,
 };
@@ -21,6 +22,10 @@ const LIKE: Record<string, string> = {
   loading: "waking",
   standby: "cold",
   ready: "warm",
+  parking: "parked",
+  proving: "parked",
+  unparking: "waking",
+  verifying: "waking",
   releasing: "draining",
   free: "cold",
   taken: "warm",

@@ -36,7 +36,7 @@ export function UseLegend({ withStates = false }: { withStates?: boolean }) {
       {withStates && (
         <li>
           <i className="use-key in-cold" aria-hidden="true" />
-          cold: no device
+          cold or parked: no device
         </li>
       )}
     </ul>

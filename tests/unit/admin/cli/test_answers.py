@@ -138,12 +138,26 @@ def test_the_receipt_as_json_says_whether_it_was_cold() -> None:
     assert read_receipt(COLD).to_json()["cold_start_ms"] == pytest.approx(140.4)
     assert read_receipt("queue;dur=1").to_json() == {
         "cold": False,
+        "parked": False,
         "started": "",
         "replica": "",
         "cold_start_ms": None,
         "phases_ms": {},
         "times_ms": {"queue": 1.0},
     }
+
+
+def test_a_wake_is_no_cold_start() -> None:
+    """The line and the JSON receipt say that the call waited for a parked replica."""
+    phases = "wake;dur=1900, verify;dur=180"
+    receipt = read_receipt(f'cold;desc="llm@1 on GPU-1f", {phases}, queue;dur=2100')
+
+    assert render_receipt(receipt) == (
+        "parked, woke in 2.1 s: wake 1900 · verify 180 | queue 2100 ms"
+    )
+    shown = receipt.to_json()
+    assert (shown["cold"], shown["parked"], shown["cold_start_ms"]) == (True, True, 2080.0)
+    assert shown["phases_ms"] == {"wake": 1900.0, "verify": 180.0}
 
 
 def test_another_host_is_named() -> None:

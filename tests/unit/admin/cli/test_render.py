@@ -11,6 +11,7 @@ from admin.cli.bundle_files import Collected
 from admin.cli.render import (
     curl,
     example,
+    measured_park,
     prepared,
     python_curl,
     render_connected,
@@ -324,3 +325,37 @@ def test_commands_fit_the_parameters_of_a_python_function() -> None:
     line = "curl -N http://a/fn/pic -F image=@pic/two.png -F 'k=[1]'"
     assert python_curl(sampled, "http://a", calls) == line
     assert (example(pic, long), python_curl(pic, "http://a", long)) == ("fnctl show pic", "")
+
+
+SHOWN = {
+    "works": True,
+    "reason": "",
+    "sleep_s": 3.1,
+    "wake_s": 2.2,
+    "host_mib": 16_384.0,
+    "residue_mib": 1126.4,
+}
+
+
+@pytest.mark.parametrize(
+    ("park", "text"),
+    [
+        (
+            SHOWN,
+            "asleep in 3.1 s, wakes in 2.2 s, keeps 1.1 GiB of each GPU, takes 16.0 GiB of host"
+            " memory",
+        ),
+        ({**SHOWN, "works": False, "reason": "it\nhangs"}, "not parked: it hangs"),
+        (None, ""),
+    ],
+)
+def test_what_a_park_has_shown_is_told(park: dict[str, Any] | None, text: str) -> None:
+    """Or why there is none, where one was wanted: at a deploy, and at one that measures again."""
+    assert measured_park({"park": park}) == text
+    result = {"revision": "llm@1", "profile": {"park": park}, "server": {"ready": "/up"}}
+    again = {**result, "created": False, "batching": "no: a server"}
+    line = f"  park  {text}" if text else ""
+    for one in (result, again):
+        shown = render_summary(one).split("\n")
+        parks = [" ".join(row.split()) for row in shown if row.startswith("  park ")]
+        assert parks == ([" ".join(line.split())] if line else [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ from registry.errors import (
     Refused,
     WrongScope,
 )
+from registry.model.parks import EngineCall, ParkProfile, ParkSettings
 from registry.model.profiles import Profile
 from registry.model.revisions import Batching, DeviceNeed
 from registry.model.servers import ModelApi, Mount, ServerImage
@@ -588,3 +589,46 @@ def test_a_trial_is_repeated_for_a_golden_sample(known: dict[str, Any], *, is_kn
     catalog.put(tried)
 
     assert (verified_before(SERVED, catalog, "cpu") is not None) is is_known
+
+
+PARK = ParkSettings("", EngineCall("/s"), EngineCall("/w"))
+PARKED = Plan(function("web"), server_revision(api=ModelApi(), park=PARK), EMPTY)
+SHOWN = ParkProfile(True, "", 3.1, 2.2, 0.1, 16_000.0, 1100.0)
+
+
+def test_what_a_park_has_shown_is_kept() -> None:
+    """The manager says it; of a function without the table nothing is kept."""
+    said = {**REPORT, "no_golden": "", "park": SHOWN}
+
+    assert profile_from_report(said, PARKED).park == SHOWN
+    assert profile_from_report(said, SERVED).park is None
+
+
+@pytest.mark.parametrize("said", [{}, {"park": None}, {"park": asdict(SHOWN)}])
+def test_a_park_that_a_replica_reports_is_refused(said: dict[str, Any]) -> None:
+    """A replica's report is JSON, and is not trusted."""
+    with pytest.raises(BadRequest, match="expected what the trial's park has shown"):
+        profile_from_report({**REPORT, **said}, PARKED)
+
+
+@pytest.mark.parametrize(
+    ("known", "changes", "is_known"),
+    [
+        ({}, {}, False),
+        ({"park": SHOWN}, {}, True),
+        ({"park": ParkProfile(False, "it hangs")}, {}, True),
+        ({"park": SHOWN}, {"park_s": 60.0}, True),
+        ({"park": SHOWN}, {"wake": EngineCall("/other")}, False),
+    ],
+)
+def test_a_trial_is_repeated_for_a_park(
+    known: dict[str, Any], changes: dict[str, Any], *, is_known: bool
+) -> None:
+    """Once, and for other calls; not for another length of parks."""
+    plan = replace(PARKED, revision=server_revision(api=ModelApi(), park=replace(PARK, **changes)))
+    learnt = {"why_not_golden": "too slow", **known}
+    catalog = Catalog()
+    tried = Deployed(PARKED.function, PARKED.revision, server_profile(PARKED.revision, **learnt))
+    catalog.put(tried)
+
+    assert (verified_before(plan, catalog, "cpu") is not None) is is_known

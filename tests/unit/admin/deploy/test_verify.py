@@ -18,8 +18,10 @@ from admin.deploy.verify import Verification, values
 from pool_manager.core.state import PoolSpec
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.ports import Binding
+from pool_manager.replicas.trial_parks import PARK_TRIAL_S
 from registry.catalog import Deployed
 from registry.errors import BadBundle, ModelRefused, TrialKilled, Unknown
+from registry.model.parks import ParkProfile
 from registry.model.revisions import DeviceNeed
 from runtime_image.contract import signature as signatures
 from runtime_image.contract.model import ModelSpec
@@ -222,6 +224,31 @@ async def test_a_lost_candidate_is_made_again(tmp_path: Path) -> None:
         await verification.verify(drafted(operator, await operator.request()), "d")
         assert (manager.specs[2].labels, manager.specs[2].trial_s) == ((), 0.0)
         assert manager.specs[0].memory_mib > manager.specs[2].memory_mib
+
+
+PARKED = """schema = 1
+[server]
+command = "serve ${PORT}"
+[openai]
+[park]
+sleep = "POST /s"
+wake = "POST /w"
+[device]
+kind = "cuda"
+"""
+
+
+async def test_a_trial_with_a_park_has_time_for_it(tmp_path: Path) -> None:
+    """And what it has shown is a part of the profile."""
+    async with operating(tmp_path) as operator:
+        shown = ParkProfile(False, "it hangs")
+        manager = Reporting(operator, {**REPORT, "device_kind": "cuda", "park": shown})
+        verification = Verification(operator.store, manager, wall=time.time)  # type: ignore[arg-type]
+        draft = drafted(operator, await operator.request(manifest=PARKED, trust=True))
+        found = await verification.verify(draft, "a")
+
+        assert found.profile.park == shown
+        assert manager.specs[0].trial_s == PARK_TRIAL_S
 
 
 async def test_each_number_of_gpus_has_its_trial(tmp_path: Path) -> None:

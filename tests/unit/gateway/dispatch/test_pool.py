@@ -182,6 +182,21 @@ def test_a_wait_budget_may_be_too_short_for_a_cold_start(
     assert pool.starts_too_late(budget_s, 100.0) is expected
 
 
+def test_a_wake_takes_as_long_as_its_trial_measured() -> None:
+    """While a replica sleeps or wakes, whatever cold starts take. One measurement refuses no
+    call."""
+    parked = PoolEndpoints([], "parked", "asleep", wake_s=3.0)
+    pool = Pool(KEY, endpoints=parked, cold_start=Expected(60.0, 70.0, 90.0, 9))
+    assert not pool.starts_too_late(1.0, 100.0)
+    assert pool.retry_after_s(100.0) == 3
+
+    pool.wake(100.0)
+    assert pool.wake_until_s == 103.0
+    assert pool.retry_after_s(101.5) == 2
+    pool.endpoints = UNKNOWN
+    assert pool.starts_too_late(1.0, 101.5)
+
+
 def serving(*answered_s: float, waiting: int) -> Pool:
     pool = Pool(KEY, links={"r1": Link("r1", KEY, 1, marks_started=True)})
     pool.answered_s.extend(answered_s)

@@ -327,6 +327,17 @@ def test_cold_starts_alone_bring_no_other_series(monkeypatch: pytest.MonkeyPatch
     assert not any("f" in key for key in samples(page))
 
 
+def test_a_wake_is_not_counted_as_a_cold_start() -> None:
+    """Nor does it hide the cold start of its replica, which may be reported later."""
+    page = metrics()
+    page.count_cold_start("default", "f", "r1", {"place": 1.0, "wake": 2.0, "verify": 3.0})
+    assert "fngate_cold_start_seconds_count" not in {key[0] for key in samples(page)}
+
+    page.count_cold_start("default", "f", "r1", {"place": 1.0, "load": 2000.0})
+
+    assert samples(page)["fngate_cold_start_seconds_count", "f", "default", "load"] == 1
+
+
 def test_dropped_access_events_are_counted() -> None:
     """The counter starts at 0."""
     page = metrics()

@@ -142,14 +142,14 @@ def test_a_first_run_for_somebody_else_is_no_part_of_the_receipt() -> None:
 
 def test_a_start_whose_callers_left_has_its_receipt_when_it_ends() -> None:
     """A cold start without callers is recorded at the replica's end, dated when it was ready; not
-    for replicas that ran a call or were adopted."""
+    for replicas that ran a call, were adopted, or have been woken since."""
     house = House(State.READY)
     house.replica.waiting_since_s, house.replica.ready_s = 90.0, 92.0
 
     receipt, *_ = house.on(events.Lost("r1", "exit 0"))
 
     assert receipt == RecordColdStart(KEY, "r1", ("d0",), 2000.0, {}, "ready", ago_s=8.0)
-    for known in ({"adopted": True}, {"phases": {"first_run": 1.0}}):
+    for known in ({"adopted": True}, {"woken_s": 91.0}, {"phases": {"first_run": 1.0}}):
         house = House(State.READY)
         house.replica.ready_s = 92.0
         for name, value in known.items():

@@ -75,11 +75,11 @@ def test_what_gateways_may_send_to(state: State, if_idle: bool) -> None:
 def test_what_goes_will_be_gone_soon(state: State) -> None:
     """Draining and releasing replicas are leaving; one whose release failed is not."""
     replica = Replica("r1", "default/a@1", ("d0",), "serve", 0.0, state)
-    assert replica.is_leaving is (state in {"draining", "parking", "releasing"})
+    assert replica.is_leaving is (state in {"draining", "parking", "proving", "releasing"})
 
     replica.deadline_s = 100.0
 
-    assert replica.is_leaving is (state in {"draining", "parking"})
+    assert replica.is_leaving is (state in {"draining", "parking", "proving"})
 
 
 def test_a_device_without_a_bank_is_its_own() -> None:

@@ -265,3 +265,16 @@ async def test_what_a_replica_holds_is_read_anew(log: list[Any]) -> None:
     assert await occupancy.held_mib("another") == {}
 
     assert log == ["pids", "pids", (GPU, frozenset({7})), "pids", (GPU, frozenset({7, 8}))]
+
+
+async def test_what_others_hold_there_is_not_what_is_left(log: list[Any]) -> None:
+    """A trial on the same GPU may hold more than it is charged: the end of another replica is
+    proved all the same. What its processes hold counts, once more than the charges."""
+    driver = Driver(log, frozenset({7}), frozenset({8}))
+    occupancy = tenancy(driver, Gpus(log, 8_192.0), others=1)
+    occupancy.adopt(ID, (GPU,))
+    occupancy.adopt("trial", (GPU,))
+
+    await occupancy.release(ID)
+
+    assert log == ["pids", "release", "pids", (GPU, frozenset({8})), (GPU, frozenset({7}), 8_192.0)]

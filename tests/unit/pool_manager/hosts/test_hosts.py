@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pool_manager.core import events
+from pool_manager.core.hosts import HostMemory
 from pool_manager.core.machine import Machine
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.hosts.fleet import Fleet, FleetImages
@@ -19,6 +20,7 @@ from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, HostDown, Unknown
 from registry.model.hosts import LOCAL_HOST, Host
 from registry.tasks import Tasks
+from runtime_image.contract.agent import HostReport
 from tests.support.modelled import Clock
 
 
@@ -142,3 +144,16 @@ async def test_pins_of_images_go_on_all_hosts() -> None:
 
     assert here.kept == there["gpu2"].kept == there["gpu3"].kept == [["a"], ["b"]]
     assert there["gpu4"].kept == []
+
+
+async def test_the_memory_of_all_hosts_is_told(rig: Rig) -> None:
+    """That of this machine, and of another one while its agent reports."""
+    rig.hosts.define(Host("gpu2", "nn@gpu2"))
+    reports = rig.hosts.members()[0].agent.reports
+    assert [one.host for one in rig.hosts.memories()] == [LOCAL_HOST]
+    report = HostReport(1, None, "", True, (), 4096.0, 1024.0, 8, 1.0, 1.0, 0.0, 0.0)
+
+    reports._receive(report)
+
+    told = {one.host: one.memory for one in rig.hosts.memories()}
+    assert told["gpu2"] == HostMemory(4096.0, 1024.0)

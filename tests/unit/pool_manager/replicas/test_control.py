@@ -181,7 +181,9 @@ async def test_a_replica_that_served_before_is_taken_over(rig: Rig) -> None:
         await rig.greet(loaded=LOADED)
 
     assert await rig.events.get() == events.Greeted(ID, {"start": 1.5}, loaded=True)
-    assert await rig.events.get() == events.Loaded(ID, 4, False, 40.5, {"load": 2.0})
+    assert await rig.events.get() == events.Loaded(
+        ID, 4, False, 40.5, {"load": 2.0}, is_unparkable=True
+    )
 
 
 async def test_a_replica_that_lies_about_itself_is_refused(rig: Rig) -> None:
@@ -303,12 +305,19 @@ async def test_nobody_is_told_before_the_greeting(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "aux", "event"),
     [
-        (Kind.LOADED, LOADED, 0, events.Loaded(ID, 4, False, 40.5, {"load": 2.0})),
+        (
+            Kind.LOADED,
+            LOADED,
+            0,
+            events.Loaded(ID, 4, False, 40.5, {"load": 2.0}, is_unparkable=True),
+        ),
         (
             Kind.LOADED,
             {**LOADED, "report": {"batchable": True}},
             0,
-            events.Loaded(ID, 4, False, 40.5, {"load": 2.0}, {"batchable": True}),
+            events.Loaded(
+                ID, 4, False, 40.5, {"load": 2.0}, {"batchable": True}, is_unparkable=True
+            ),
         ),
         (
             Kind.LOAD_FAILED,
@@ -629,6 +638,22 @@ async def test_a_park_is_told_and_answered(sidecar: Rig) -> None:
     assert IDLE_LEAST.unpack((await read(link, Kind.PARK)).body) == (1,)
     link.send(Kind.NOT_IDLE, aux=500)
     assert await sidecar.events.get() == events.NotIdle(ID, 0.5)
+    sidecar.control.park(None, 20.0)
+    assert IDLE_LEAST.unpack((await read(link, Kind.PARK)).body) == (0,)
+
+
+async def test_a_resume_may_be_answered_by_a_life(sidecar: Rig) -> None:
+    """A sidecar whose engine sleeps says so, also over a link on which it was told nothing else."""
+    sidecar.open()
+    link = await sidecar.greeted()
+    link.send(Kind.LOADED, body=json.dumps(LOADED).encode())
+    await sidecar.events.get()
+
+    sidecar.control.resume()
+    await read(link, Kind.RESUME)
+    link.send(Kind.LIFE, body=json.dumps(life_of(LifeCommand.PARK, "", 1500.0)).encode())
+
+    assert await sidecar.events.get() == events.ParkAnswered(ID, "", 1.5)
 
 
 @pytest.mark.parametrize(
@@ -665,10 +690,11 @@ async def test_a_parked_replica_says_so_when_it_is_found(sidecar: Rig) -> None:
     with pytest.raises(LinkError, match="refused"):
         await sidecar.greet(bound="default/web@1", loaded={**LOADED, "life": "dozing"})
 
+    told = {**LOADED, "life": "parked", "has_slept": True}
     with pytest.raises(LinkError, match="with 0"):  # it has its data listener already
-        await sidecar.greet(bound="default/web@1", loaded={**LOADED, "life": "parked"})
+        await sidecar.greet(bound="default/web@1", loaded=told)
 
     assert isinstance(await sidecar.events.get(), events.Greeted)
     found = await sidecar.events.get()
     assert isinstance(found, events.Loaded)
-    assert found.life is State.PARKED
+    assert (found.life, found.has_slept) == (State.PARKED, True)

@@ -25,7 +25,15 @@ def test_an_honest_statement_is_taken_as_it_is() -> None:
 
     said = messages.parse_loaded("0a", {**LOADED, "marks_started": False, "report": report})
 
-    assert said == events.Loaded("0a", 4, False, 40.5, {"load": 2.0}, report)
+    known = events.Loaded("0a", 4, False, 40.5, {"load": 2.0}, report, is_unparkable=True)
+    assert said == known
+
+
+def test_only_what_says_its_life_can_be_parked() -> None:
+    """A sidecar that knows nothing of parks would end its link at the command."""
+    said = [messages.parse_loaded("0a", {**LOADED, **one}) for one in ({}, {"life": "ready"})]
+
+    assert [one.is_unparkable for one in said] == [True, False]
 
 
 @pytest.mark.parametrize(

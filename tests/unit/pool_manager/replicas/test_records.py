@@ -153,6 +153,19 @@ def test_a_cap_has_room_for_files_in_memory(tmp_path: Path) -> None:
     assert records.cap_mib(replace(BINDING, container=container), settings, "cpu") == without + 55
 
 
+def test_a_cap_has_room_for_a_sleep(tmp_path: Path) -> None:
+    """What the trial has measured of it is added to every cap; where there is none, none is
+    made."""
+    parked, caps_all = replace(BINDING, park_mib=1000.2), pool_settings(tmp_path, caps_all=True)
+
+    without = records.cap_mib(BINDING, caps_all, "cuda")
+    assert records.cap_mib(parked, caps_all, "cuda") == without + 1001
+    named = replace(parked, memory_mib=700)
+    assert records.cap_mib(named, caps_all, "cuda") == 1701
+    assert records.cap_mib(parked, pool_settings(tmp_path, memory_mib=500), "cuda") == 1501
+    assert records.cap_mib(parked, pool_settings(tmp_path), "cuda") == 0
+
+
 @pytest.mark.parametrize(
     ("cap", "caps_all", "believed"), [(64, True, 64.0), (64, False, 900.0), (0, True, 900.0)]
 )

@@ -20,13 +20,19 @@ SGLANG = {
 }
 OWN = {"command": "x ${PORT}"}
 HOOKS = {"sleep": "POST /s?level=1", "wake": 'PUT /w/up {"tags": ["a b"]}', "check": "GET /c"}
+GPU: dict[str, Any] = {"kind": "cuda"}
 IMAGE = {"image": "vllm/vllm-openai:v0.32.0", "command": ["m", "--enable_sleep_mode"]}
 
 
-def text(server: dict[str, Any], park: dict[str, Any], proof: str = "[openai]") -> str:
+def text(
+    server: dict[str, Any],
+    park: dict[str, Any],
+    proof: str = "[openai]",
+    device: dict[str, Any] = GPU,
+) -> str:
     """Return a file with these tables; `proof` is what the golden sample comes from."""
     lines = ["schema = 1"]
-    for name, table in (("server", server), ("park", park)):
+    for name, table in (("server", server), ("park", park), ("device", device)):
         lines.append(f"[{name}]")
         lines += [f"{key} = {inline(value)}" for key, value in table.items()]
     return "\n".join([*lines, proof])
@@ -197,3 +203,29 @@ def test_an_override_keeps_the_table_and_is_checked_with_it() -> None:
     )
     with pytest.raises(BadManifest, match="others reach its port"):
         overrides(marked, network="egress")
+
+
+@pytest.mark.parametrize("device", [{}, {"kind": "any"}, {"kind": "cpu"}])
+@pytest.mark.parametrize("park", [{"engine": "vllm"}, HOOKS])
+def test_a_park_needs_a_gpu(park: dict[str, Any], device: dict[str, Any]) -> None:
+    """On a CPU slot nothing proves that memory was freed, so nothing would be gained."""
+    with pytest.raises(BadManifest) as refused:
+        parse_manifest(text(VLLM, park, device=device), [])
+    kind = device.get("kind", "any")
+    said = f'device.kind: expected "cuda" with [park], got {kind!r}'
+    assert said in refused.value.message
+    assert "only the driver of a GPU proves" in refused.value.message
+
+
+def test_several_gpus_are_gpus() -> None:
+    """Their kind need not be said."""
+    found = parse_manifest(text(VLLM, {"engine": "vllm"}, device={"count": 2}), []).server
+    assert found is not None
+    assert found.park is not None
+
+
+def test_an_override_of_the_device_is_checked_with_the_table() -> None:
+    """`fnctl deploy --device cpu`."""
+    manifest = parse_manifest(text(VLLM, {"engine": "vllm"}), [])
+    with pytest.raises(BadManifest, match='expected "cuda" with'):
+        overrides(manifest, device="cpu")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from registry.errors import StoreUnavailable
 from registry.model.functions import ExchangeLimits, Function
 from registry.model.keys import Key
 from registry.model.operations import Operation
+from registry.model.parks import ParkProfile
 from registry.model.profiles import Profile
 from registry.model.revisions import Revision
 from registry.model.servers import PathRules
@@ -117,3 +120,18 @@ def test_a_damaged_row_is_reported(text: str) -> None:
     """A row that does not decode is reported as a damaged store."""
     with pytest.raises(StoreUnavailable, match="database corrupt: a Function has"):
         decode_record(text, Function)
+
+
+def test_profiles_from_before_parks_are_read() -> None:
+    """A profile of an earlier release has none; one from before the time of the samples has no
+    such time."""
+    park = ParkProfile(True, "", 3.0, 2.0, 0.5, 16_000.0, 1100.0)
+    whole = encode_record(profile(park=park))
+
+    assert decode_record(whole, Profile).park == park
+    older = whole.replace('"verify_s":0.5,', "")
+    assert older != whole
+    assert decode_record(older, Profile).park == replace(park, verify_s=0.0)
+    oldest = encode_record(profile()).replace(',"park":null', "")
+    assert "park" not in oldest
+    assert decode_record(oldest, Profile) == profile()

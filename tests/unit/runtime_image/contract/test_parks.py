@@ -33,7 +33,15 @@ HOOKS = ParkHooks(
 def test_a_life_says_which_command_it_answers(command: LifeCommand, problem: str) -> None:
     """Both ways, and in JSON."""
     life = life_of(command, problem, 1500.0004)
-    assert life_from(json.loads(json.dumps(life))) == (command, problem, 1.5)
+    assert life_from(json.loads(json.dumps(life))) == (command, problem, 1.5, 0.0)
+    measured = life_of(command, problem, 1500.0, 16_000.0)
+    assert life_from(json.loads(json.dumps(measured))) == (command, problem, 1.5, 16_000.0)
+
+
+@pytest.mark.parametrize(("mib", "told"), [(-3.0, 0.0), (1e12, 1e9)])
+def test_host_memory_is_bounded(mib: float, told: float) -> None:
+    """It may be less than before the sleep."""
+    assert life_of(LifeCommand.UNPARK, "", 1.0, mib)["host_mib"] == told
 
 
 def test_a_long_problem_is_cut() -> None:
@@ -57,6 +65,9 @@ GOOD: dict[str, Any] = {"life": "parked", "problem": "", "took_ms": 1.5}
         ({"took_ms": -1}, "took_ms: expected 0 to"),
         ({"took_ms": 1e12}, "took_ms: expected 0 to"),
         ({"took_ms": float("nan")}, "expected a finite number"),
+        ({"host_mib": -1}, "host_mib: expected 0 to"),
+        ({"host_mib": 1e10}, "host_mib: expected 0 to"),
+        ({"host_mib": "1"}, "expected a finite number"),
         ({"took_ms": True}, "expected a finite number"),
         ({"took_ms": None}, "expected a finite number"),
         ({"took_ms": 10**400}, "expected a finite number"),

@@ -480,10 +480,10 @@ def test_no_exchange_is_opened_while_a_server_is_parked() -> None:
 
 
 def test_a_park_is_refused_while_in_use() -> None:
-    """Also one without a time of idleness, and by an exchange that crosses it."""
+    """Also one with the least time of idleness, and by an exchange that crosses it."""
     slots = table()
     opened(slots, A, 1)
-    assert slots.park(0, 1.0) == [NotIdle(0)]
+    assert slots.park(1, 1.0) == [NotIdle(0)]
     slots.end(A, 1, 2.0)
     assert slots.park(500, 2.25) == [NotIdle(250)]
 
@@ -492,6 +492,26 @@ def test_a_park_is_refused_while_in_use() -> None:
     assert slots.end(A, 2, 2.5) == [Shut(Key(A, 2))]
     assert slots.park(200, 3.0) == QUIESCES
     assert slots.resume(3.0) == [*RESUMED, NotIdle(500)]
+
+
+def test_a_park_may_wait_for_what_is_open() -> None:
+    """With 0 open exchanges end before; RESUME revokes it until then, and a drain replaces it."""
+    slots = table()
+    opened(slots, A, 1)
+    assert slots.park(0, 1.0) == QUIESCES
+    assert slots.open(B, 7, 1.0) == [Send(B, Kind.NOT_STARTED, 7, NotStarted.DRAINING)]
+    for link in (A, B, C):
+        assert slots.quiesced(link, 1, 1.0) == []
+    assert slots.resume(2.0) == [*RESUMED, NotIdle(0)]
+    assert slots.park(0, 2.0) == QUIESCES
+    for link in (A, B, C):
+        assert slots.quiesced(link, 0, 2.0) == []
+    assert slots.park(0, 3.0) == []
+
+    assert slots.end(A, 1, 3.0) == [Shut(Key(A, 1)), Parked()]
+
+    assert slots.phase is Phase.PARKED
+    assert slots.resume(4.0) == []
 
 
 def test_what_takes_no_slot_is_shut_by_a_park() -> None:

@@ -1,10 +1,13 @@
 import { useActions, type ActionKind } from "../../actions/ActionsHost.tsx";
+import { needlessOf } from "../../actions/needless.ts";
 import type { FunctionLine } from "../../api/types.ts";
 import { useMayDeploy } from "../../store/hooks.ts";
 
 const BUTTONS: readonly { kind: ActionKind; title: string }[] = [
   { kind: "warm", title: "Warm" },
   { kind: "sleep", title: "Sleep" },
+  { kind: "park", title: "Park" },
+  { kind: "unpark", title: "Unpark" },
   { kind: "scale", title: "Scale" },
   { kind: "rollback", title: "Roll back" },
   { kind: "delete", title: "Delete" },
@@ -15,13 +18,13 @@ export function FunctionActions({ line, revisions }: { line: FunctionLine; revis
   const { ask } = useActions();
   const { may, why } = useMayDeploy();
   const needless: Partial<Record<ActionKind, string>> = {
-    ...(line.state === "warm" ? { warm: "it is warm" } : {}),
-    ...(line.state === "cold" ? { sleep: "it is cold" } : {}),
+    ...needlessOf(line),
     ...(revisions === 1 ? { rollback: "there is only one revision" } : {}),
   };
+  const shown = BUTTONS.filter(({ kind }) => line.park || (kind !== "park" && kind !== "unpark"));
   return (
     <div className="row-of" role="group" aria-label={`Actions of ${line.name}`}>
-      {BUTTONS.map(({ kind, title }) => {
+      {shown.map(({ kind, title }) => {
         const reason = may ? (needless[kind] ?? "") : why;
         return (
           // Not `disabled`: keyboard users must reach it to read the reason.

@@ -25,6 +25,7 @@ export function Header({ line, actions }: { line: FunctionLine; actions: ReactNo
           {line.engine === "server" && " · server"}
           {line.reason && " · "}
           <span className={look === line.state ? "" : "is-trouble"}>{line.reason}</span>
+          {line.park?.off && ` · not parked: ${line.park.off}`}
           {Object.entries(line.labels).map(([key, value]) => (
             <span key={key} className="tag fn-label">
               {key}={value}
@@ -82,6 +83,7 @@ function Facts({ line }: { line: FunctionLine }) {
     [isServer ? "exchange p50" : "p50", millis(line.p50_ms)],
     [isServer ? "exchange p95" : "p95", millis(line.p95_ms)],
     ["usual cold start", millis(line.cold_start_ms)],
+    ...(line.park?.wake_ms ? ([["wake", millis(line.park.wake_ms)]] as [string, string][]) : []),
     [line.state, `for ${span(Math.max(0, store.serverNow_s() - line.since_s))}`],
   ];
   return (

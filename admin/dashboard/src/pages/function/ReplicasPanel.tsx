@@ -1,6 +1,6 @@
 import { useMemo } from "react";
-import { PHASES, type Replica } from "../../api/types.ts";
-import { ago, mebibytes, millis, span } from "../../design/format.ts";
+import { COMING, PHASES, type Replica } from "../../api/types.ts";
+import { ago, countdown, mebibytes, millis, span } from "../../design/format.ts";
 import { shownState, StateText } from "../../design/State.tsx";
 import { phaseColour, PhaseBar } from "../../receipts/PhaseBar.tsx";
 import { length_ms, segments, sentence } from "../../receipts/waterfall.ts";
@@ -43,6 +43,7 @@ export function ReplicasPanel({ name }: { name: string }) {
             </p>
             {replica.devices.length > 1 && <DeviceNames ids={replica.devices} />}
             {replica.trouble && <p className="small is-trouble">not answering: {replica.trouble}</p>}
+            {replica.residue_mib != null && <p className="small">{parkOf(replica, now_s)}</p>}
             {replica.why && <p className="small">{replica.why}</p>}
             <Phases replica={replica} />
           </li>
@@ -65,6 +66,13 @@ export function ReplicasPanel({ name }: { name: string }) {
 function placeOf({ device, devices, memory_mib }: Replica): string {
   const size = mebibytes(memory_mib);
   return devices.length > 1 ? `${devices.length} GPUs · ${size} on each` : `${device} · ${size}`;
+}
+
+/** What a parked replica keeps: "keeps 320 MiB of GPU-1f and 20 GiB of host memory, stopped in 23 h". */
+function parkOf({ device, devices, residue_mib, host_mib, ends_s }: Replica, now_s: number): string {
+  const where = devices.length > 1 ? `each of ${devices.length} GPUs` : device;
+  const until = ends_s ? `, stopped in ${countdown(ends_s - now_s)}` : "";
+  return `keeps ${mebibytes(residue_mib)} of ${where} and ${mebibytes(host_mib)} of host memory${until}`;
 }
 
 /** The devices of a replica that has several, in the order in which its program numbers them. */
@@ -97,7 +105,7 @@ function Phases({ replica }: { replica: Replica }) {
   }));
   const longest = PHASES.reduce((a, b) => ((replica.phases[b] ?? 0) > (replica.phases[a] ?? 0) ? b : a));
   const words = sentence(replica.phases);
-  const isComing = replica.state === "starting" || replica.state === "loading";
+  const isComing = COMING.includes(replica.state);
   return (
     <div className="replica-phases" title={words}>
       <PhaseBar pieces={pieces} height={6} />

@@ -24,7 +24,7 @@ export function toldOf(line: FunctionLine, detail: FunctionDetail, why: Why): To
   return {
     lead: leadOf(line, detail, why.awake ?? "", open.counting),
     ignored: ignoredOf(items, open.free),
-    advice: line.state === "cold" ? asleepAdvice(detail) : adviceOf(line, items, open.counting),
+    advice: line.state === "cold" || line.state === "parked" ? asleepAdvice(detail) : adviceOf(line, items, open.counting),
   };
 }
 
@@ -35,6 +35,7 @@ export function ownerOf({ note, key }: Connected): string {
 
 function leadOf(line: FunctionLine, detail: FunctionDetail, awake: string, counting: number): string {
   if (line.state === "cold") return `Asleep, woken by: ${wakersOf(detail)}.`;
+  if (line.state === "parked") return `Asleep in host memory, woken by: ${wakersOf(detail)}.`;
   if (line.state === "failing") return "It fails to start; see its reason above.";
   const least = line.min > 0 ? `its minimum of ${plural(line.min, "replica")} keeps it awake` : "";
   if (counting > 0) return sentence([awake, least]);

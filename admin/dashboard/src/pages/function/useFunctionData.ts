@@ -23,7 +23,7 @@ export function useFunctionData(name: string, line: FunctionLine | undefined) {
   const lastError = activity.errors[0]?.at_s ?? 0;
   const settings = line ? `${line.revision} ${line.min} ${line.max} ${line.idle_s} ${line.created_s} ${line.build?.state ?? ""}` : "";
   const detail = useFetched<FunctionDetail>(path, `${settings} ${ended} ${lastStart}`);
-  const isOpen = line?.engine === "server" && line.state !== "cold";
+  const isOpen = line?.engine === "server" && line.state !== "cold" && line.state !== "parked";
   const turn = useTurn(CONNECTIONS_S, isOpen);
   const why = useFetched<Why>(
     `${path}/why`,

@@ -32,7 +32,7 @@ export const DeviceCard = memo(function DeviceCard({ id }: { id: string }) {
         </p>
       )}
       <ul className="chips" aria-label={`Replicas on ${device.id}`}>
-        {device.replicas.map((replica) => (
+        {[...device.replicas, ...(device.parked ?? [])].map((replica) => (
           <ReplicaChip key={replica} id={replica} device={id} />
         ))}
       </ul>
@@ -51,19 +51,25 @@ function Busy({ share }: { share: number | null }) {
   );
 }
 
-/** Bar of the memory charged for replicas, with a line at the use that the driver reports. */
+/** Bar of the memory charged for replicas, with a line at the use that the driver reports; what parked replicas keep
+ * is marked within it. */
 function Memory({ device }: { device: Device }) {
   const total = device.total_mib ?? device.memory_mib;
   const part = (value: number) => `${Math.min(100, (value / Math.max(1, total)) * 100)}%`;
   const used = device.used_mib === null ? "" : `${mebibytes(device.used_mib)} used, `;
-  const words = `${used}${mebibytes(device.charged_mib)} charged of ${mebibytes(total)}`;
+  const residue_mib = device.residue_mib ?? 0;
+  const kept = residue_mib ? `, ${mebibytes(residue_mib)} kept by parked ones` : "";
+  const words = `${used}${mebibytes(device.charged_mib)} charged of ${mebibytes(total)}${kept}`;
   return (
     <>
       <div className="memory" aria-hidden="true">
         {device.used_mib !== null && <span className="memory-used" style={{ width: part(device.used_mib) }} />}
         <span className="memory-charged" style={{ width: part(device.charged_mib) }} />
+        {residue_mib > 0 && <span className="memory-residue" style={{ width: part(residue_mib) }} />}
       </div>
-      <p className="small muted cut">{words}</p>
+      <p className="small muted cut" title={words}>
+        {words}
+      </p>
     </>
   );
 }
@@ -75,7 +81,10 @@ export const ReplicaChip = memo(function ReplicaChip({ id, device }: { id: strin
   const name = replica.function || replica.role;
   const count = replica.devices.length;
   const at = `${replica.devices.indexOf(device) + 1} of ${count}`;
-  const words = `${replica.state}${replica.trouble ? ` but not answering: ${replica.trouble}` : ""}, ${mebibytes(replica.memory_mib)}${count > 1 ? ` on each of ${count} GPUs` : ""}`;
+  const trouble = replica.trouble ? ` but not answering: ${replica.trouble}` : "";
+  const isParked = replica.residue_mib != null;
+  const size = isParked ? `keeps ${mebibytes(replica.residue_mib)}` : mebibytes(replica.memory_mib);
+  const words = `${replica.state}${trouble}, ${size}${count > 1 ? ` on each of ${count} GPUs` : ""}`;
   const inside = (
     <>
       <StateMark state={shownState(replica)} />

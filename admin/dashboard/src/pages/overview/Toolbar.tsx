@@ -17,6 +17,8 @@ export function Toolbar({ view, onView, shown, isCards }: { view: View; onView: 
     const states = STATES.filter((one) => (one === state ? !isOn : view.states.includes(one)));
     onView({ ...view, states });
   };
+  // Most servers have no function that is parked.
+  const states = STATES.filter((one) => one !== "parked" || sums.parkable > 0 || view.states.includes(one));
   return (
     <div className="functions-tools">
       <h2 className="functions-title">
@@ -42,7 +44,7 @@ export function Toolbar({ view, onView, shown, isCards }: { view: View; onView: 
         <kbd aria-hidden="true">/</kbd>
       </div>
       <div className="filters" role="group" aria-label="States">
-        {STATES.map((state) => (
+        {states.map((state) => (
           <button
             key={state}
             type="button"

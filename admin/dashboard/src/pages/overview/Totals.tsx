@@ -26,7 +26,11 @@ export function Totals() {
       <Total name="Held" value={count(beat?.held ?? 0)} more="waiting" isHot={(beat?.held ?? 0) > 0} />
       <Total name="In flight" value={count(beat?.in_flight ?? 0)} more="running" />
       <Total name="Rate" value={beat && beat.rate > 0 ? rate(beat.rate) : "0"} more="answers / s" />
-      <Total name="Warm" value={count(sums.states.warm)} more={`of ${count(sums.functions)}`} />
+      <Total
+        name="Warm"
+        value={count(sums.states.warm)}
+        more={`of ${count(sums.functions)}${sums.states.parked ? `, ${count(sums.states.parked)} parked` : ""}`}
+      />
       <Total name="Replicas" value={count(sums.ready)} more={sums.coming ? `ready, +${sums.coming}` : "ready"} />
       <Total name="Devices busy" value={count(sums.busy)} more={`of ${count(sums.devices)}`} />
       <div className="total server" role="group" aria-label="Server">

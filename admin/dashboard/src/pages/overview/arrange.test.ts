@@ -63,8 +63,9 @@ test("sums count states, replicas and busy devices", () => {
   const replicas = [{ state: "ready" }, { state: "loading" }, { state: "standby" }] as never;
   const devices = [{ busy: 0.2 }, { busy: 0 }, { busy: null }] as never;
   expect(sumsOf(LINES, replicas, devices)).toEqual({
-    states: { cold: 1, waking: 1, warm: 1, draining: 0, failing: 1 },
+    states: { cold: 1, waking: 1, warm: 1, parked: 0, draining: 0, failing: 1 },
     functions: 4,
+    parkable: 0,
     ready: 1,
     coming: 1,
     busy: 1,

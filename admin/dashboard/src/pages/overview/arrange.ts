@@ -15,7 +15,7 @@ export interface View {
 export const FIRST_SORT: SortKey = "state";
 
 /** States that need attention come first. */
-const URGENCY: Record<FunctionState, number> = { failing: 0, waking: 1, draining: 2, warm: 3, cold: 4 };
+const URGENCY: Record<FunctionState, number> = { failing: 0, waking: 1, draining: 2, warm: 3, parked: 4, cold: 5 };
 
 /** The view encoded in an address; unknown values are ignored. */
 export function viewOf(query: URLSearchParams): View {

@@ -1,8 +1,10 @@
-import type { Device, FunctionLine, FunctionState, Replica } from "../../api/types.ts";
+import { COMING, type Device, type FunctionLine, type FunctionState, type Replica } from "../../api/types.ts";
 
 export interface Sums {
   states: Record<FunctionState, number>;
   functions: number;
+  /** Functions with the table [park]. */
+  parkable: number;
   ready: number;
   coming: number;
   busy: number;
@@ -12,8 +14,9 @@ export interface Sums {
 /** Totals. Replicas without a function (standbys) are not counted as serving. */
 export function sumsOf(functions: Iterable<FunctionLine>, replicas: Iterable<Replica>, devices: Iterable<Device>): Sums {
   const sums: Sums = {
-    states: { cold: 0, waking: 0, warm: 0, draining: 0, failing: 0 },
+    states: { cold: 0, waking: 0, warm: 0, parked: 0, draining: 0, failing: 0 },
     functions: 0,
+    parkable: 0,
     ready: 0,
     coming: 0,
     busy: 0,
@@ -22,10 +25,11 @@ export function sumsOf(functions: Iterable<FunctionLine>, replicas: Iterable<Rep
   for (const line of functions) {
     sums.functions += 1;
     sums.states[line.state] += 1;
+    if (line.park) sums.parkable += 1;
   }
   for (const replica of replicas) {
     if (replica.state === "ready") sums.ready += 1;
-    if (replica.state === "starting" || replica.state === "loading") sums.coming += 1;
+    if (COMING.includes(replica.state)) sums.coming += 1;
   }
   for (const device of devices) {
     sums.devices += 1;

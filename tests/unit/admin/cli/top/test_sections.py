@@ -160,6 +160,7 @@ def test_the_selected_row_is_marked() -> None:
         ({"state": "warm", "sleeps_at_s": 1001.0}, "goes to sleep"),
         ({"state": "warm", "ready_in_ms": 0}, ""),
         ({"state": "cold", "ready_in_ms": 183.0}, "wakes ~183 ms"),
+        ({"state": "parked", "ready_in_ms": 2_100.0}, "wakes ~2.1 s"),
         ({"state": "cold"}, ""),
         ({"state": "failing", "reason": "no such\nfile"}, "no such file"),
     ],

@@ -43,8 +43,11 @@ def test_functions_are_rows() -> None:
     """Each function is a row, with a dash for unknown values."""
     waking = {**COLD, "name": "c", "state": "waking", "phase": "load", "ready_in_ms": None}
     gone = {"name": "d", "state": "gone"}
+    parked = {**COLD, "name": "e", "state": "parked", "ready_in_ms": 2_100}
+    verified = {**parked, "state": "waking", "phase": "verify", "ready_in_ms": 180}
+    items = [ITEM, COLD, waking, gone, parked, verified]
 
-    rows = [line.split() for line in render([ITEM, COLD, waking, gone], 1000.0).split("\n")]
+    rows = [line.split() for line in render(items, 1000.0).split("\n")]
 
     assert " ".join(rows[0]) == " ".join(HEAD[:-1])
     assert [" ".join(row) for row in rows[1:]] == [
@@ -52,6 +55,8 @@ def test_functions_are_rows() -> None:
         "b digits@3 cold 1/2 4 5 0 - - - ~40 ms -",
         "c digits@3 waking: load 1/2 4 5 0 - - - - -",
         "d gone -/- - - 0 - - - - -",
+        "e digits@3 parked 1/2 4 5 0 - - - ~2.1 s -",
+        "e digits@3 waking: verify 1/2 4 5 0 - - - ~180 ms -",
     ]
 
 

@@ -342,3 +342,90 @@ def test_a_model_that_is_not_compiled_is_measured_again(
     assert result.exit_code == 0
     assert when in result.stdout
     assert "fnctl why digits" in result.stderr + result.stdout
+
+
+PARK_PATH = "/admin/v1/functions/digits/park"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "code", "next_step"),
+    [
+        (
+            {"asked": 1, "parked": 1},
+            "digits: 1 replica parked after 3.1 s; a call wakes one in about 2.1 s\n",
+            0,
+            "fnctl unpark digits  or  fnctl why digits",
+        ),
+        (
+            {"parked": 2},
+            "digits: 2 replicas parked already; a call wakes one in about 2.1 s\n",
+            0,
+            "fnctl unpark digits  or  fnctl why digits",
+        ),
+        (
+            {"asked": 1, "parked": 1, "stay": 1, "min": 1, "reasons": ["r2 is not parked: min"]},
+            "digits: 1 replica parked after 3.1 s; a call wakes one in about 2.1 s\n"
+            "  1 replica stays awake\n  r2 is not parked: min\n",
+            0,
+            "fnctl scale digits --min 0",
+        ),
+        (
+            {"asked": 1, "reasons": ["r1 ended: its park is not proved"]},
+            "digits: no replica is parked\n  r1 ended: its park is not proved\n",
+            1,
+            "fnctl why digits",
+        ),
+        (
+            {},
+            "digits: no replica is parked\n  there is none that could be\n",
+            1,
+            "fnctl why digits",
+        ),
+    ],
+)
+def test_park_says_what_sleeps(
+    api: AdminApi,
+    fnctl: Callable[..., Result],
+    changes: dict[str, Any],
+    text: str,
+    code: int,
+    next_step: str,
+) -> None:
+    """park reports how many replicas sleep, how many stay and why. The exit code is 1 if none
+    sleeps in the end."""
+    nothing = {"name": "digits", "asked": 0, "parked": 0, "stay": 0, "min": 0, "open": 0}
+    answer = {**nothing, "took_ms": 3_100.0, "wake_ms": 2_100, "reasons": [], **changes}
+    api.on("POST", PARK_PATH, Canned(answer))
+
+    result = fnctl("park", "digits")
+
+    assert (result.exit_code, result.stdout) == (code, text)
+    assert result.stderr == f"next: {next_step}\n"
+    shown = fnctl("park", "digits", "--json")
+    assert (shown.exit_code, json.loads(shown.stdout)) == (code, answer)
+
+
+@pytest.mark.parametrize("verb", ["park", "unpark"])
+def test_a_function_that_is_not_parked_says_why(
+    api: AdminApi, fnctl: Callable[..., Result], verb: str
+) -> None:
+    """It is a refusal, with the commands that tell more."""
+    problem = {"title": "Conflict", "code": "conflict", "detail": "digits@3 has no table [park]"}
+    api.on("POST", f"/admin/v1/functions/digits/{verb}", Canned(problem, 409))
+
+    result = fnctl(verb, "digits", "--wait", "5")
+
+    assert result.exit_code == 1
+    assert "error: Conflict: digits@3 has no table [park]\n" in result.stderr
+    assert result.stderr.endswith("next: fnctl show digits  or  fnctl why digits\n")
+    assert fnctl(verb, "digits", "--wait", "0").exit_code == 2
+
+
+def test_unpark_says_how_long_it_took(api: AdminApi, fnctl: Callable[..., Result]) -> None:
+    """As warm does."""
+    api.on("POST", "/admin/v1/functions/digits/unpark", Canned(WARM_ANSWER))
+
+    result = fnctl("unpark", "digits")
+
+    assert (result.exit_code, result.stdout) == (0, "digits@3 is warm after 143 ms\n")
+    assert result.stderr == "next: fnctl invoke digits  or  fnctl park digits\n"

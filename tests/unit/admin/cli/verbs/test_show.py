@@ -267,6 +267,24 @@ def test_how_a_server_sleeps_is_shown(park: dict[str, Any] | None, hint: str, li
     assert [one for one in lines if one.startswith("park")] == ([line] if line else [])
 
 
+@pytest.mark.parametrize(
+    ("row", "more"),
+    [
+        ({"off": "it hangs", "wake_ms": None, "parked": []}, "; not parked: it hangs"),
+        ({"off": "", "wake_ms": 2_100, "parked": []}, "; wakes in about 2.1 s"),
+        ({"off": "", "wake_ms": 2_100, "parked": [{}]}, "; wakes in about 2.1 s; 1 parked"),
+    ],
+)
+def test_whether_a_server_is_parked_is_shown(row: dict[str, Any], more: str) -> None:
+    """How long a wake takes, what sleeps now, or why nothing is parked."""
+    settings = {"engine": "vllm", "park_s": 90.0, "sleep": {"method": "POST", "path": "/s"}}
+    one = {**FUNCTION, "server": {"command": ["serve"], "park": settings}, "park": row}
+
+    lines = [" ".join(line.split()) for line in render(one, NOW_S).splitlines()]
+
+    assert f"park vllm, at most 90 s{more}" in lines
+
+
 def test_an_image_is_shown_with_what_it_may_do() -> None:
     """A function of an image has its reference and id, its port, and what it gets of the host."""
     mount = {"name": "data", "source": "/srv/data", "target": "/data", "is_read_only": True}

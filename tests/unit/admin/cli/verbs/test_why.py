@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from typer.testing import Result
 
+from admin.cli.render import render_why
 from tests.support.admin_api import AdminApi, Canned
 
 ERROR = {"at_s": 1.0, "code": "function_failing", "detail": "cannot be loaded", "count": 1}
@@ -71,3 +73,75 @@ def test_why_of_a_function_tells_of_the_operation_that_runs(
 
     assert result.stdout.startswith("warm: min is 1\noperation o1: deploy, verify, started ")
     assert "fnctl operation cancel o1" in result.stderr
+
+
+PARKED: dict[str, Any] = {
+    "id": "r1",
+    "devices": ["GPU-1f"],
+    "since_s": 1_000.0,
+    "ends_s": 87_400.0,
+    "residue_mib": 320.0,
+    "host_mib": 20_480.0,
+    "why": "idle for 300 s",
+}
+ASLEEP = "asleep in host memory, wakes in about 2.1 s"
+
+
+@pytest.mark.parametrize(
+    ("answer", "lines"),
+    [
+        (
+            {
+                "state": "parked",
+                "reason": ASLEEP,
+                "ready_in_ms": 2_100,
+                "park": {"off": "", "wake_ms": 2_100, "parked": [PARKED]},
+            },
+            [
+                f"parked: {ASLEEP}",
+                "parked: r1 sleeps for 3 min, wakes in about 2.1 s",
+                "  because: idle for 300 s",
+                "  keeps 320.0 MiB of GPU-1f and 20.0 GiB of host memory, stopped in 24 h",
+            ],
+        ),
+        (
+            {
+                "state": "parked",
+                "reason": ASLEEP,
+                "park": {
+                    "off": "",
+                    "wake_ms": None,
+                    "parked": [{**PARKED, "devices": ["g0", "g1"], "ends_s": None, "why": ""}],
+                },
+            },
+            [
+                f"parked: {ASLEEP}",
+                "parked: r1 sleeps for 3 min",
+                "  keeps 320.0 MiB of each of g0, g1 and 20.0 GiB of host memory",
+            ],
+        ),
+        (
+            {
+                "state": "waking",
+                "reason": "a parked replica wakes",
+                "phase": "verify",
+                "ready_in_ms": 180,
+                "park": {"off": "", "wake_ms": 2_100, "parked": []},
+            },
+            ["waking: a parked replica wakes, verify, about 180 ms left"],
+        ),
+        (
+            {
+                "state": "cold",
+                "reason": "no calls",
+                "park": {"off": "2 went wrong within a day", "wake_ms": 2_100, "parked": []},
+            },
+            ["cold: no calls", "not parked: 2 went wrong within a day"],
+        ),
+    ],
+    ids=["parked", "on several GPUs", "waking", "off"],
+)
+def test_why_tells_of_parks(answer: dict[str, Any], lines: list[str]) -> None:
+    """What sleeps, since when and why, how long its wake takes, what it keeps, and when it ends;
+    what is left of a wake; or why nothing is parked."""
+    assert render_why(answer, 1_180.0).split("\n") == lines

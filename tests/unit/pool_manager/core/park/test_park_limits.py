@@ -21,6 +21,7 @@ def test_a_limit_is_ten_times_the_measured(measured_s: float, limit: float) -> N
     ("state", "limit"),
     [
         (State.PARKING, QUIESCE_S + 40.0 + 30.0),
+        (State.PROVING, 20.0),
         (State.PARKED, 99.0),
         (State.UNPARKING, 20.0),
         (State.VERIFYING, 40.0),
@@ -33,13 +34,6 @@ def test_each_state_has_its_limit(state: State, limit: float) -> None:
 
     assert state_limit_s(replica, PoolSpec("a", park=PARK)) == limit
     assert state_limit_s(replica, PoolSpec("a")) >= 20.0
-
-
-def test_a_proof_has_its_own_limit() -> None:
-    """Once the engine says that it sleeps, the proof is waited for."""
-    replica = Replica("r1", "a", ("g0",), "serve", 0.0, State.PARKING, is_asleep=True)
-
-    assert state_limit_s(replica, PoolSpec("a", park=PARK)) == 20.0
 
 
 def test_two_within_a_day_are_too_many() -> None:

@@ -25,6 +25,7 @@ from pool_manager.core.ledger import Charge
 from pool_manager.core.park.parks import RETRY_S, implied
 from pool_manager.core.pool import forecast
 from pool_manager.core.state import UNKNOWN, Device, ParkSpec, PoolSpec, State
+from pool_manager.core.supply import PATIENCE
 from registry.model.hosts import LOCAL_HOST
 from tests.support.play import Play, launched
 from tests.unit.pool_manager.core.test_server_pools import A, B, notes, only, server
@@ -117,7 +118,7 @@ def test_an_idle_server_is_parked_once_its_devices_are_proved_free() -> None:
     assert (there.listed(), there.charge()) == ([], full)
     assert there.play.shown("a") == "draining"
     assert there.asleep() == [ProvePark("r1", RESIDUE)]
-    assert (there.play.state("r1"), there.charge()) == (State.PARKING, full)
+    assert (there.play.state("r1"), there.charge()) == (State.PROVING, full)
     assert there.asleep() == []
     there.prove(residue=400.0)
     assert there.play.state("r1") is State.PARKED
@@ -196,6 +197,20 @@ def test_a_server_that_does_not_work_is_not_parked() -> None:
     there.play.replica("r1").is_kept_wrong = True
 
     assert only(there.idle(), Drain) == [Drain("r1", IDLE_S)]
+
+
+def test_a_server_that_was_started_without_a_park_is_not_parked() -> None:
+    """It may be older than the trial that has parked its revision, or on another kind of GPU."""
+    there = Parked()
+    there.play.demand(a=1)
+    there.play.on(events.Greeted("r1", {"start": 3.0}))
+    load = {"load": 60_000.0}
+    there.play.on(events.Loaded("r1", 4, True, FULL, load, is_unparkable=True))
+    there.play.demand()
+
+    assert only(there.idle(), Drain) == [Drain("r1", IDLE_S)]
+    said = "r1 is not parked: it was started without what a park needs"
+    assert said in notes(there.play, A)
 
 
 def test_where_memory_of_devices_is_not_known_residues_have_no_bound() -> None:
@@ -409,7 +424,7 @@ def test_whatever_goes_wrong_ends_it(
             events.ParkProven("r1", {"g0": 2_500.0}),
             "2500 MiB would stay in use on g0, 2000 may",
         ),
-        (None, "parking lasted too long"),
+        (None, "proving lasted too long"),
     ],
 )
 def test_an_engine_that_says_that_it_sleeps_proves_nothing(
@@ -618,8 +633,12 @@ def test_busy_devices_are_left_for_a_start_elsewhere() -> None:
     there.warm(b="r2")
     there.play.on(events.DeviceBack("g1"))
     there.play.run(1.0, b=1)
+    waits = {"in_flight": {"b": 1}, "queued": {"a": 1}}
+    there.play.pool("b").parks.off = "as its residency would be that of a wake"
+    assert launched(there.play.hear_all(1.0, **waits)) == []
+    there.play.pool("a").unserved_since_s = there.play.now - PATIENCE * 60.0 + 1.0
 
-    commands = there.play.hear_all(1.0, in_flight={"b": 1}, queued={"a": 1})
+    commands = there.play.hear_all(1.0, **waits)
 
     assert launched(commands) == [("r3", "g1")]
     assert there.play.replica("r1").successor == "r3"
@@ -638,21 +657,22 @@ def test_busy_devices_are_left_for_a_start_elsewhere() -> None:
     [
         (State.RELEASING, False, False, 0.0),
         (State.RELEASING, False, True, float("inf")),
-        (State.DRAINING, True, False, 50.0),
+        (State.DRAINING, True, False, 0.0),
+        (State.LOADING, False, False, 50.0),
     ],
 )
 def test_when_the_devices_of_a_parked_one_are_free(
     state: State, if_idle: bool, stuck: bool, expected: float
 ) -> None:
-    """What leaves is gone soon, unless its release fails; a drain has its limit."""
+    """What leaves is gone soon, unless its release fails; what loads is kept for 10 s after it."""
     there = Parked(sleeper(A), sleeper(B))
     there.warm(a="r1")
     there.park()
     there.warm(b="r2")
     other = there.play.replica("r2")
     other.state, other.if_idle = state, if_idle
-    limit_s = 50.0 if stuck or state is State.DRAINING else float("inf")
-    other.deadline_s = there.play.now + limit_s
+    other.deadline_s = there.play.now + 50.0 if stuck else float("inf")
+    other.since_s = there.play.now - 20.0
     evictor = there.play.machine._supply.evictor
 
     assert evictor.until_free_s(there.play.replica("r1"), there.play.now) == expected
@@ -817,7 +837,7 @@ def test_a_parked_one_on_a_host_that_is_gone_ends() -> None:
     ("life", "state", "command"),
     [
         (State.PARKING, State.PARKING, Park("r9", 0.001)),
-        (State.PARKED, State.PARKING, ProvePark("r9", RESIDUE)),
+        (State.PARKED, State.PROVING, ProvePark("r9", RESIDUE)),
         (State.UNPARKING, State.UNPARKING, Unpark("r9")),
         (State.VERIFYING, State.VERIFYING, Verify("r9")),
     ],
@@ -842,6 +862,25 @@ def test_a_server_of_an_earlier_manager_is_charged_in_full_until_it_is_proved(
     if life is State.PARKED:
         there.prove("r9")
         assert play.state("r9") is State.PARKED
+
+
+def test_a_wake_has_phases_also_of_an_adopted_server() -> None:
+    """The callers of a wake are told its phases, whoever started the server."""
+    there = Parked()
+    play = Play(sleeper(), devices=[*gpus(), RAM], is_open=False)
+    there.play, there.ledger = play, play.machine.cluster.ledger
+    play.on(events.Found("r9", A, ("g0",)))
+    play.on(events.ReplicasListed())
+    play.on(events.Greeted("r9", {}, True))
+    play.on(events.Loaded("r9", 4, True, FULL, {"load": 9.0}, life=State.PARKED))
+    there.prove("r9")
+    play.demand(a=1)
+    there.wake("r9")
+
+    (listed,) = play.machine.endpoints(A, play.now).replicas
+
+    assert listed.phases["wake"] == 500.0
+    assert "load" not in listed.phases
 
 
 @pytest.mark.parametrize("life", [State.READY, State.PARKED])

@@ -1,0 +1,18 @@
+import { expect, test } from "vitest";
+import type { FunctionLine, Park } from "../api/types.ts";
+import { needlessOf } from "./needless.ts";
+
+const PARK: Park = { off: "", wake_ms: 2100, parked: [] };
+const ASLEEP: Park = { ...PARK, parked: [{ id: "r1" } as Park["parked"][number]] };
+const of = (state: FunctionLine["state"], park: Park | null = PARK) => needlessOf({ state, park });
+
+test("what a state makes needless", () => {
+  expect(of("warm")).toEqual({ warm: "it is warm", unpark: "it is not parked" });
+  expect(of("cold")).toEqual({ sleep: "it is cold", park: "it is cold", unpark: "it is not parked" });
+  expect(of("parked", ASLEEP)).toEqual({ sleep: "it is parked", park: "it is parked" });
+  expect(of("waking", ASLEEP)).toEqual({});
+});
+
+test("a function that is not parked says why", () => {
+  expect(of("warm", { ...PARK, off: "2 went wrong" }).park).toBe("2 went wrong");
+});
