@@ -170,7 +170,7 @@ class Play:
         if not running or not may_start:
             return
         leaving = [one.id for one in self.builds if one.is_leaving]
-        gone = [*evictor.reusable_standbys(pool), *leaving]
+        gone = [*evictor.reusable(pool, self.machine.cluster.need(pool)), *leaving]
         need = self.machine.cluster.need(pool)
         would_start = find_device(need, ledger, [*gone, *(one.id for one in running)])
         starts = find_device(need, ledger, gone)
