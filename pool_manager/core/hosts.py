@@ -95,7 +95,8 @@ class HostMemory(NamedTuple):
 
     @property
     def spare_mib(self) -> float:
-        """What parks may take: less than all that is available, as readings are a second old."""
+        """MiB that parks may take. A part of the available memory is kept back, because a reading
+        is up to a second old."""
         return self.available_mib - max(LEFT_MIB, LEFT_SHARE * self.total_mib)
 
 

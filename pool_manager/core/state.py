@@ -77,6 +77,7 @@ from pool_manager.core.health.liveness import Cause, Hang, Watch
 from pool_manager.core.starts import Probing
 from registry.builds import DeviceType
 from registry.model.hosts import LOCAL_HOST
+from registry.model.parks import PARK_S
 from runtime_image.contract import model
 from runtime_image.contract.gpus import Link
 from runtime_image.contract.health import Learnt
@@ -109,8 +110,6 @@ RELEASE_RETRY_S = 5.0
 QUIET_S = 5.0
 """A server that is replaced ends once nothing has moved on it for this long."""
 
-PARK_S: Final = 86_400.0
-"""Default of the longest park."""
 LIMIT_MIN_S: Final = 20.0
 LIMIT_FACTOR: Final = 10.0
 """A sleep, a wake or a verification may take LIMIT_FACTOR times what it took in the trial, at least

@@ -66,7 +66,7 @@ class _Trial:
     send: Callable[[Control], None] = field(default=lambda _control: None)
     """Sends the last command: again, if the sidecar has connected anew."""
     answer: asyncio.Future[Answer] | None = None
-    """What becomes of that command."""
+    """The sidecar's answer to that command."""
     work: asyncio.Task[None] | None = None
 
     @property
@@ -201,7 +201,7 @@ class TrialParks:
     async def _ask(
         self, id: str, trial: _Trial, send: Callable[[Control], None], doing: str
     ) -> Answer:
-        """Send a command, and wait for what becomes of it. Raises _ParkFailed for a problem."""
+        """Send a command and return the sidecar's answer. Raises _ParkFailed for a problem."""
         trial.answer = asyncio.get_running_loop().create_future()
         trial.send, trial.doing = send, doing
         self._send(id, trial)

@@ -4,8 +4,6 @@ and the stand-in for NVML."""
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,8 +16,8 @@ from tests.support.caller import Answer
 from tests.support.nvml.board import Board, Gpu
 from tests.support.nvml.fixtures import board
 from tests.support.server import ServingServer, serving
-from tests.support.sleepy_engine import SOURCE
 from tests.support.sleepy_engine.memory import RESIDUE_MIB
+from tests.support.sleepy_engine.sleepers import manifest
 
 __all__ = ["board"]
 
@@ -27,19 +25,6 @@ pytestmark = pytest.mark.slow
 GPU = "GPU-stand-in-0"
 THINKS = "a b [think=4]"
 """A prompt whose answer takes 4 s."""
-MANIFEST = """schema = 1
-name = "llm"
-[server]
-command = [{command}]
-ready = "/health"
-stop_grace_s = 1
-[openai]
-[park]
-engine = "vllm"
-park_s = 3600
-[device]
-kind = "cuda"
-"""
 
 
 @asynccontextmanager
@@ -49,10 +34,8 @@ async def parking(folder: Path, board: Board, *options: str) -> AsyncIterator[Se
     board.holders = folder / "held"
     board.holders.mkdir()
     board.add(Gpu(GPU))
-    words = [sys.executable, "-B", "-E", "-S", str(SOURCE), "${SOCKET}", "--enable-sleep-mode"]
-    words += ["--held", str(board.holders), "--load", "2", "--host-mib", "50", *options]
-    words += ["--fault-file", str(folder / "fault")]
-    text = MANIFEST.format(command=", ".join(map(json.dumps, words)))
+    given = ("--held", str(board.holders), "--load", "2", "--host-mib", "50", *options)
+    text = manifest("llm", *given, "--fault-file", str(folder / "fault"))
     async with serving(folder, standbys=0, cpu_slots=1) as server:
         await server.deploy({"readme.txt": b"-"}, name="llm", manifest=text)
         assert (await server.admin("POST", "/functions/llm/warm")).status == 200

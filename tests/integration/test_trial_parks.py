@@ -12,7 +12,6 @@ import json
 import math
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,31 +26,14 @@ from pool_manager.replicas import trial_parks
 from tests.support.nvml.board import Board, Gpu, locks
 from tests.support.nvml.fixtures import board
 from tests.support.server import ServingServer, serving
-from tests.support.sleepy_engine import SOURCE, held_mib
+from tests.support.sleepy_engine import held_mib
 from tests.support.sleepy_engine.memory import RESIDUE_MIB
+from tests.support.sleepy_engine.sleepers import manifest
 
 __all__ = ["board"]
 
 pytestmark = pytest.mark.slow
 GPU = "GPU-stand-in-0"
-MANIFEST = """schema = 1
-name = "llm"
-
-[server]
-command = [{command}]
-ready = "/health"
-stop_grace_s = 1
-
-[openai]
-
-[park]
-engine = "vllm"
-park_s = 3600
-
-[device]
-kind = "cuda"
-{device}
-"""
 SHORT_S = 2.0
 """Limit of an engine's call where the engine never answers."""
 
@@ -66,12 +48,9 @@ async def gpu_server(folder: Path, board: Board) -> AsyncIterator[ServingServer]
         yield server
 
 
-def manifest(folder: Path, *options: str, device: str = "") -> str:
-    """Return the manifest of an engine on a Unix socket, with options of its own."""
-    held = str(folder / "held")
-    words = [sys.executable, "-B", "-E", "-S", str(SOURCE), "${SOCKET}", "--enable-sleep-mode"]
-    quoted = ", ".join(json.dumps(word) for word in (*words, "--held", held, *options))
-    return MANIFEST.format(command=quoted, device=device)
+def sleeper(folder: Path, *options: str, device: str = "") -> str:
+    """Return the manifest of an engine with options of its own. `device`: a line of [device]."""
+    return manifest("llm", "--held", str(folder / "held"), *options, rest=device)
 
 
 async def deploy(server: ServingServer, text: str) -> dict[str, Any]:
@@ -89,7 +68,7 @@ def spec_of(server: ServingServer) -> ParkSpec | None:
 async def test_a_park_that_works_is_measured(board: Board, tmp_path: Path) -> None:
     """The pool learns times and sizes, which are of the real processes and of the stand-in GPU."""
     async with gpu_server(tmp_path, board) as server:
-        text = manifest(tmp_path, "--slow", "0.5", "--host-mib", "300")
+        text = sleeper(tmp_path, "--slow", "0.5", "--host-mib", "300")
         park = (await deploy(server, text))["profile"]["park"]
         known = spec_of(server)
 
@@ -135,7 +114,7 @@ async def test_a_fault_leaves_a_revision_without_parks(
     if fault in HANGS:
         monkeypatch.setattr(trial_parks, "CALL_LEAST_S", SHORT_S)
     async with gpu_server(tmp_path, board) as server:
-        revision = await deploy(server, manifest(tmp_path, "--fault", fault))
+        revision = await deploy(server, sleeper(tmp_path, "--fault", fault))
         known = spec_of(server)
 
     park = revision["profile"]["park"]
@@ -173,7 +152,7 @@ async def test_what_dies_asleep_leaves_a_revision_without_parks(
 ) -> None:
     """The deploy neither waits nor fails, and no second trial runs."""
     async with gpu_server(tmp_path, board) as server:
-        work = asyncio.create_task(deploy(server, manifest(tmp_path, "--slow", "3")))
+        work = asyncio.create_task(deploy(server, sleeper(tmp_path, "--slow", "3")))
 
         async def is_asleep() -> bool:
             return RESIDUE_MIB in held_mib(tmp_path / "held").values()
@@ -190,7 +169,7 @@ async def test_what_dies_asleep_leaves_a_revision_without_parks(
 async def test_a_sleep_over_the_memory_cap_says_so(board: Board, tmp_path: Path) -> None:
     """The trial has the function's own cap; a function that is not parked keeps it."""
     async with gpu_server(tmp_path, board) as server:
-        text = manifest(tmp_path, "--slow", "3", "--host-mib", "900", device="memory_mib = 400")
+        text = sleeper(tmp_path, "--slow", "3", "--host-mib", "900", device="memory_mib = 400")
         park = (await deploy(server, text))["profile"]["park"]
 
     assert not park["works"]
@@ -201,7 +180,7 @@ async def test_a_sleep_over_the_memory_cap_says_so(board: Board, tmp_path: Path)
 async def test_a_park_may_take_its_memory_beside_the_cap(board: Board, tmp_path: Path) -> None:
     """What the trial measured is added to the cap of the replicas that serve."""
     async with gpu_server(tmp_path, board) as server:
-        text = manifest(tmp_path, "--host-mib", "200", device="memory_mib = 600")
+        text = sleeper(tmp_path, "--host-mib", "200", device="memory_mib = 600")
         park = (await deploy(server, text))["profile"]["park"]
         assert park["works"]
         assert (await server.get("/fn/llm/is_sleeping")).status == 403

@@ -251,7 +251,7 @@ class Parks:
     def rest_softly(
         self, replica: Replica, claimant: str, why: str, now: float, commands: list[Command]
     ) -> bool:
-        """The same of a busy server that makes room for the pool `claimant`: it sleeps once its
+        """`rest` of a busy server that makes room for the pool `claimant`: it sleeps once its
         open exchanges have ended."""
         may = self._may_park(replica, now, commands)
         if may is _May.NOW:

@@ -103,7 +103,7 @@ class Parking:
         tell: Callable[[Life, int], None],
         peak: HostMemoryPeak | None = None,
     ) -> None:
-        """`tell` is called with what becomes of each command, and with the number of the manager's
+        """`tell` is called with the outcome of each command, and with the number of the manager's
         connection over which it was told last. `peak` measures the first sleep and its wake."""
         self._loop = loop
         self._engine = engine
@@ -121,7 +121,7 @@ class Parking:
         self._command: LifeCommand | None = None
         """What is being carried out."""
         self._last: Life | None = None
-        """What became of the command before."""
+        """The outcome of the command before."""
         self._prefix: GoldenSample | None = None
         """The long prompt, with its answer before the first park."""
 

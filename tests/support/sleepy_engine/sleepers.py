@@ -29,13 +29,21 @@ stop_grace_s = 1
 
 [park]
 engine = "vllm"
+park_s = 3600
 
 [device]
 kind = "cuda"
 count = {count}
-
-{tables}
+{rest}
 """
+
+
+def manifest(name: str, *options: str, count: int = 1, rest: str = "") -> str:
+    """Return the manifest of a function whose engine listens on a Unix socket. `options` are of the
+    engine, `rest` further lines of [device] and further tables."""
+    words = command("${SOCKET}", "--enable-sleep-mode", *options)
+    line = ", ".join(json.dumps(word) for word in words)
+    return MANIFEST.format(name=name, command=line, count=count, rest=rest)
 
 
 class Holding(NamedTuple):
@@ -76,9 +84,7 @@ class Sleepers:
         bundle = self._bundles / name
         bundle.mkdir(exist_ok=True)
         given = ("--held", str(self.held), "--fault-file", str(self._faults / name), *options)
-        words = command("${SOCKET}", "--enable-sleep-mode", *given)
-        line = ", ".join(json.dumps(word) for word in words)
-        text = MANIFEST.format(name=name, command=line, count=count, tables=tables)
+        text = manifest(name, *given, count=count, rest=tables)
         (bundle / "function.toml").write_text(text)
         deployed: dict[str, Any] = server.fnctl_json("deploy", str(bundle), "--trust")
         return deployed
