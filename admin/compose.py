@@ -7,9 +7,9 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,18 +23,10 @@ from admin.built_images import read_built
 from admin.dcgm import DcgmFamilies
 from admin.deploy.builds import Builds
 from admin.deploy.compiled_models import CompiledModels
-from admin.deploy.deploys import Deploys, Settled, at_once
+from admin.deploy.deploys import Deploys, Settled
 from admin.deploy.image_rules import ImageRules, ReservedIds
 from admin.deploy.python import PythonPackages
-from admin.gateway_process import (
-    Process,
-    check_extras,
-    make_delivery,
-    make_gateway,
-    open_site,
-    start_root_tasks,
-    start_serving,
-)
+from admin.gateway_process import check_extras, open_runner, start_root_tasks
 from admin.health import Health
 from admin.history import ServerHistory, prior_of
 from admin.host_sync import HostSync
@@ -45,27 +37,35 @@ from admin.metrics import (
     GoldenFamilies,
     HeldFamilies,
     HostFamilies,
-    OneGateway,
     ReplicaFamilies,
     RunFamilies,
     ServerFamilies,
 )
-from admin.model_control import LocalModels
 from admin.pool_sync import PoolSync
-from admin.settings import Settings
+from admin.settings import Settings, is_malloc_set, run_dir
 from admin.statistics import ServerStatistics
 from admin.store import Store, open_store
+from admin.workers.admin_proxy import PROXIED_MAX
+from admin.workers.answers import ServerAnswers
+from admin.workers.hub import Hub, StateFeed
+from admin.workers.local import LocalGateway, Pair
+from admin.workers.messages import Welcome
+from admin.workers.metrics import MergedMetrics
+from admin.workers.node import Others
+from admin.workers.pool import CHECK_S, Launch, WorkerPool
+from admin.workers.port import Port, reserve
+from admin.workers.process import WorkerProcess
+from admin.workers.reports import ClusterState, Reports
+from admin.workers.statistics import RevisionPage
+from admin.workers.stream import memory_pair
 from gateway.admission.access import Access
-from gateway.delivery import Delivery, follow_traffic
-from gateway.http.app import Gateway, StatePages
-from gateway.http.connected import Connections
+from gateway.http.app import MetricsPage, StatePages
+from gateway.http.bodies import continue_later
+from gateway.http.boundary import ErrorBoundary
 from gateway.http.page_route import Entry
 from gateway.metrics.requests import Metrics
-from gateway.metrics.revisions import RevisionNumbers
-from gateway.metrics.samples import RateSampler
-from gateway.observing.errors import RecentFailures
+from gateway.pages.entering import ENTER
 from gateway.pages.tickets import Tickets
-from gateway.ports import ModelControl
 from pool_manager.core.state import Device
 from pool_manager.devices import bank_mib, cpu_slots, host_memory_mib
 from pool_manager.driver import Driver
@@ -89,74 +89,230 @@ log = structlog.get_logger()
 KEEP_S: Final = 5.0
 """Seconds after which a request is on the timeline, even if no other request follows."""
 SECOND_S: Final = 1.0
-"""Period in seconds of rates, states of busy functions, and errors."""
+"""Period in seconds of rates and states of busy functions."""
+ADMIN_SOCKET: Final = "admin.sock"
+"""Socket in the run folder on which gateway processes pass on requests that are not calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Running server that accepts calls at `url`. `tasks` are the owners of its root tasks."""
+    """Running server that accepts calls at `url`, in its `gateways`. `tasks` are the owners of its
+    root tasks."""
 
     url: str
     store: Store
     manager: Manager
-    delivery: Delivery
-    gateway: Gateway
+    gateways: WorkerPool
     deploys: Deploys
     admin: Admin
     tasks: tuple[Tasks, ...]
 
 
 @asynccontextmanager
-async def running(settings: Settings, driver: Driver | None = None) -> AsyncIterator[Server]:
+async def running(
+    settings: Settings, driver: Driver | None = None, pair: Pair = memory_pair
+) -> AsyncIterator[Server]:
     """Run a whole server while the block runs; leaving it finishes accepted requests.
 
-    `driver` replaces the driver that the settings name.
+    `driver` replaces the driver that the settings name; `pair` makes the stream to a gateway in
+    this process.
 
-    Start order: store, manager, gateway, HTTP; the manager adopts replicas before calls arrive.
+    Start order: store, manager, gateways; the manager adopts replicas before calls arrive.
     Stop order is the reverse: refuse new calls, answer accepted calls, drain replicas, close the
     store.
 
     Raises Conflict if another server uses the data folder, BadRequest if settings contradict each
-    other, StoreUnavailable, DriverError if replicas cannot run, OSError if the port is taken.
+    other, StoreUnavailable, DriverError if replicas cannot run, OSError if the port is taken,
+    FnError if a gateway cannot start.
     """
     async with AsyncExitStack() as stack:
-        section = settings.gateway()
-        check_extras(section)
+        check_extras(settings.gateway())
         store = await open_store(settings.store(), stack)
         await check_exposure(settings, store)
         history = await open_history(store, stack)
+        hub = _open_hub(store, history, stack)
         manager = await make_manager(settings, store, history, driver)
-        process = Process(f"{os.getpid()}", section, settings.log_format, is_shared=False)
-        delivery = make_delivery(process, manager, history)
+        cluster = ClusterState(manager, hub.refresh)
         models = CompiledModels(store.builds, settings.compiler)
-        pools = await _open_pools(store, manager, delivery, models, stack)
-        deploys = await open_deploys(settings, store, manager, models, stack)
-        builds = await open_builds(settings, store, manager, pools, models, stack)
-        tickets = Tickets(time.monotonic)
-        control = LocalModels(store.catalog, manager)
-        gateway = _make_gateway(
-            process, settings, store, manager, delivery, history, tickets, control
-        )
+        pools = await _open_pools(store, manager, hub, cluster, models, stack)
+        deploys = await _open_deploys(settings, store, manager, models, hub.settled, stack)
+        builds = await _open_builds(settings, store, manager, pools, models, stack)
         context = AdminContext(
-            *(settings, store, manager, deploys, builds, history, delivery, RecentFailures()),
-            connections=partial(_connections, gateway),
-            tickets=tickets,
+            *(settings, store, manager, deploys, builds, history, cluster, cluster.failures),
+            connections=hub.connections,
+            tickets=Tickets(time.monotonic),
+            settled=hub.settled,
         )
-        tasks = Tasks("server")
-        stack.push_async_callback(tasks.close)
-        owners = (store.tasks, manager.tasks, delivery.tasks, builds.tasks, tasks)
-        admin = _open_admin(context, gateway, owners, stack)
-        failures = gateway.invoker.failures
-        root_tasks = [
-            ("history", KEEP_S, history.flush),
-            ("errors", SECOND_S, lambda: context.failures.add(failures.drain())),
-            ("events", SECOND_S, admin.watch.tick),
-        ]
-        start_root_tasks(tasks, root_tasks)
-        site = await open_site(gateway, _application(gateway, admin), stack)
-        port = await start_serving(site, gateway, delivery, stack)
-        url = url_of(settings.listen, port)
-        yield Server(url, store, manager, delivery, gateway, deploys, admin, owners)
+        page = _metrics(store, cluster, hub)
+        numbers = _revision_numbers(store, manager, hub)
+        reports = Reports(cluster, page.own, manager, history)
+        gateways = WorkerPool(settings.workers, hub, reports, page, numbers)
+        add_families(page.own, context, gateways)
+        admin, owners = _open_admin(context, gateways, cluster, stack)
+        stack.callback(reports.subscribe(admin.reader.count_answers))
+        others = ServerOthers(admin, page, lambda: not gateways.is_stopping)
+        await _start(gateways, settings, store, others, pair, stack)
+        url = url_of(settings.listen, gateways.port)
+        yield Server(url, store, manager, gateways, deploys, admin, owners)
+
+
+def _open_admin(
+    context: AdminContext, gateways: WorkerPool, cluster: ClusterState, stack: AsyncExitStack
+) -> tuple[Admin, tuple[Tasks, ...]]:
+    """Return the admin API, and the owners of the server's root tasks, which all run now."""
+    store, tasks = context.store, Tasks("server")
+    stack.push_async_callback(tasks.close)
+    owners = (store.tasks, context.manager.tasks, context.builds.tasks, tasks)
+    sources = [make_health(context).reasons, store.reasons, gateways.reasons, cluster.reasons]
+    admin = open_admin(context, [*sources, *(one.reasons for one in owners)], stack)
+    root_tasks = [
+        ("history", KEEP_S, context.history.flush),
+        ("events", SECOND_S, admin.watch.tick),
+        ("workers", CHECK_S, gateways.check),
+    ]
+    start_root_tasks(tasks, root_tasks)
+    return admin, owners
+
+
+class ServerOthers(Others):
+    """Requests that are not calls, answered in this process. `page` is `/metrics`, `is_open`
+    returns whether calls are accepted."""
+
+    def __init__(self, admin: Admin, page: MetricsPage, is_open: Callable[[], bool]) -> None:
+        context = admin.context
+        settings, store = context.settings, context.store
+        access = Access(
+            settings.listen,
+            settings.public_hosts,
+            store.ring,
+            store.cookie_secret,
+            settings.cors_origins,
+        )
+        wall = time.time  # noqa: TID251 - the shell passes the clock in
+        self.enter = Entry(access, store.catalog, context.tickets, wall).handle
+        self.boundary = ErrorBoundary(access)
+        self._admin, self._page, self._is_open = admin, page, is_open
+
+    def add_routes(self, app: web.Application, boundary: ErrorBoundary) -> None:  # noqa: ARG002
+        """Implement `Others.add_routes`; keys are checked by the server's own ring."""
+        self._admin.add_routes(app, self.boundary)
+        pages = StatePages(self.boundary, self._page, self._admin.reasons, self._is_open)
+        pages.add_routes(app)
+
+
+async def _start(
+    gateways: WorkerPool,
+    settings: Settings,
+    store: Store,
+    others: ServerOthers,
+    pair: Pair,
+    stack: AsyncExitStack,
+) -> None:
+    """Start the gateways: one in this process, or several in processes of their own.
+
+    One gateway in a process of its own would take 0.7 s and 44 MiB more, and answer no faster
+    (admin/workers/design.md).
+    """
+    section, passing = settings.gateway(), ""
+    is_shared = settings.workers > 1
+    launch: Launch = partial(LocalGateway.start, others, pair)
+    stop_waiting: Callable[[], Awaitable[None]] = _nothing
+    if is_shared:
+        port = await _reserve_ports(settings, stack)
+        section = replace(section, port=port.number)
+        passing = os.fspath(_socket_path(settings))
+        stop_waiting = await _open_private(settings, others, stack)
+        launch = WorkerProcess.start
+
+    def welcome(name: str) -> Welcome:
+        return Welcome(
+            name,
+            section,
+            settings.log_format,
+            passing,
+            keeps_buffers=not is_malloc_set(),
+            is_shared=is_shared,
+            cookie_secret=store.cookie_secret,
+        )
+
+    stack.push_async_callback(gateways.stop, settings.shutdown_s, stop_waiting)
+    await gateways.start(launch, welcome)
+
+
+async def _nothing() -> None:
+    """Do nothing: a gateway in this process ends the requests that wait here."""
+
+
+async def _reserve_ports(settings: Settings, stack: AsyncExitStack) -> Port:
+    """Return the port of HTTP, after reserving that of gRPC as well. Raises OSError."""
+    port = await reserve(settings.listen, settings.port)
+    stack.callback(port.close)
+    if settings.grpc_port:
+        stack.callback((await reserve(settings.listen, settings.grpc_port)).close)
+    return port
+
+
+async def _open_private(
+    settings: Settings, others: ServerOthers, stack: AsyncExitStack
+) -> Callable[[], Awaitable[None]]:
+    """Serve requests that are not calls on a Unix socket that only this user can connect to; return
+    what ends those that wait."""
+    app = web.Application()
+    app.router.add_post(ENTER, others.enter, expect_handler=continue_later)
+    others.add_routes(app, others.boundary)
+    runner = await open_runner(app, stack, auto_decompress=False)
+    path = _socket_path(settings)
+    # Only one server uses the data folder, so an existing socket is stale.
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(os.fspath(path))
+    stack.callback(path.unlink, missing_ok=True)
+    path.chmod(0o600)
+    await web.SockSite(runner, sock, backlog=PROXIED_MAX).start()
+    return app.shutdown
+
+
+def _socket_path(settings: Settings) -> Path:
+    return run_dir(settings.data) / ADMIN_SOCKET
+
+
+def _open_hub(store: Store, history: ServerHistory, stack: AsyncExitStack) -> Hub:
+    """Return the hub, which sends changes from now on: before the manager follows the catalog, as
+    gateways must know a revision before its pool."""
+    feed = StateFeed(store.catalog, store.ring, store.upstream_keys, history.expected)
+    hub = Hub(feed.whole)
+    stack.push_async_callback(hub.close)
+    stack.callback(history.subscribe(lambda record: hub.send_all(feed.after(record))))
+    stack.callback(feed.follow(hub.send_all))
+    return hub
+
+
+def _metrics(store: Store, cluster: ClusterState, hub: Hub) -> MergedMetrics:
+    """Return the page `/metrics`."""
+    loop = asyncio.get_running_loop()
+    page = MergedMetrics(
+        hub.ask_all,
+        cluster.states,
+        lambda: len(asyncio.all_tasks(loop)) + cluster.tasks,
+        partial(_is_deployed, store),
+        time.time,  # noqa: TID251 - the shell passes the clock in
+    )
+    store.catalog.subscribe(page.on_change)
+    return page
+
+
+def _revision_numbers(store: Store, manager: Manager, hub: Hub) -> RevisionPage:
+    """Return the numbers by revision, from which gateways' questions are answered from now on."""
+    numbers = RevisionPage(partial(_is_deployed, store))
+    store.catalog.subscribe(numbers.on_change)
+    wall = time.time  # noqa: TID251 - the shell passes the clock in
+    statistics = ServerStatistics(numbers.read, manager, wall, time.monotonic)
+    hub.answer(ServerAnswers(store.catalog, manager, statistics).handlers())
+    return numbers
+
+
+def _is_deployed(store: Store, namespace: str, ref: str) -> bool:
+    return store.catalog.find(ref, namespace) is not None
 
 
 async def open_history(store: Store, stack: AsyncExitStack) -> ServerHistory:
@@ -292,32 +448,23 @@ async def make_manager(
 async def _open_pools(
     store: Store,
     manager: Manager,
-    delivery: Delivery,
+    hub: Hub,
+    cluster: ClusterState,
     models: CompiledModels,
     stack: AsyncExitStack,
 ) -> PoolSync:
-    """Connect manager and gateway; they exchange serialised messages only."""
-    stack.push_async_callback(delivery.close)
+    """Start the manager; gateways see only its serialised messages."""
     stack.push_async_callback(manager.close)
-    stack.callback(manager.subscribe(delivery.receive_endpoints))
-    pools = follow_store(store, manager, models, stack)
-    stack.callback(follow_traffic(store.catalog, delivery))
-    await manager.start()
-    delivery.open()
-    return pools
-
-
-def follow_store(
-    store: Store, manager: Manager, models: CompiledModels, stack: AsyncExitStack
-) -> PoolSync:
-    """Define the store's hosts and pools at a manager that has not started, and follow changes."""
+    stack.callback(manager.subscribe(cluster.on_endpoints))
+    stack.callback(manager.subscribe(hub.send_endpoints))
     stack.callback(HostSync(store.hosts, manager).close)
     pools = PoolSync(store.catalog, manager, store.bundles.__getitem__, models.of)
     stack.callback(pools.close)
+    await manager.start()
     return pools
 
 
-async def open_builds(
+async def _open_builds(
     settings: Settings,
     store: Store,
     manager: Manager,
@@ -333,13 +480,13 @@ async def open_builds(
     return builds
 
 
-async def open_deploys(
+async def _open_deploys(
     settings: Settings,
     store: Store,
     manager: Manager,
     models: CompiledModels,
+    settled: Settled,
     stack: AsyncExitStack,
-    settled: Settled = at_once,
 ) -> Deploys:
     """Return deploys and rollbacks, after resuming operations that an earlier server left.
     `settled` is awaited after each change, until every gateway process has applied it."""
@@ -376,73 +523,6 @@ def image_rules(settings: Settings) -> ImageRules:
         settings.images,
         lambda: {**read_built(settings.data), **for_replicas},
     )
-
-
-def access_of(settings: Settings, store: Store) -> Access:
-    """Return the access rules of this server: keys, hosts and origins."""
-    return Access(
-        settings.listen,
-        settings.public_hosts,
-        store.ring,
-        store.cookie_secret,
-        settings.cors_origins,
-    )
-
-
-def _make_gateway(  # noqa: PLR0913 - the collaborators of the gateway
-    process: Process,
-    settings: Settings,
-    store: Store,
-    manager: Manager,
-    delivery: Delivery,
-    history: ServerHistory,
-    tickets: Tickets,
-    models: ModelControl,
-) -> Gateway:
-    """Return the gateway of a server whose only gateway process is this one."""
-    access, wall = access_of(settings, store), time.time  # noqa: TID251 - the shell
-    entry = Entry(access, store.catalog, tickets, wall)
-
-    def numbers() -> Mapping[str, RevisionNumbers]:
-        return gateway.invoker.metrics.revisions.read()
-
-    gateway = make_gateway(
-        process,
-        access,
-        store.catalog,
-        delivery,
-        history,
-        enter=entry.handle,
-        upstream_keys=store.upstream_keys,
-        statistics=ServerStatistics(numbers, manager, wall, time.monotonic),
-        model_control=models,
-    )
-    return gateway
-
-
-async def _connections(gateway: Gateway, namespace: str, name: str) -> Connections:
-    return gateway.connections(namespace, name)
-
-
-def _open_admin(
-    context: AdminContext, gateway: Gateway, tasks: Iterable[Tasks], stack: AsyncExitStack
-) -> Admin:
-    """Return the admin API of a server whose only gateway process is this one."""
-    metrics, store = gateway.invoker.metrics, context.store
-    add_families(metrics, context, OneGateway())
-    health, sampler = make_health(context), RateSampler(metrics.durations, metrics.first_bytes)
-    sources = [health.reasons, store.reasons, *(one.reasons for one in tasks)]
-    return open_admin(context, sampler.sample, sources, stack)
-
-
-def _application(gateway: Gateway, admin: Admin) -> web.Application:
-    """Return the application with all routes of a server with one gateway process."""
-    app = web.Application()
-    admin.add_routes(app, gateway.boundary)
-    gateway.add_routes(app)
-    boundary, metrics, gate = gateway.boundary, gateway.invoker.metrics, gateway.gate
-    StatePages(boundary, metrics, admin.reasons, lambda: gate.is_open).add_routes(app)
-    return app
 
 
 def make_health(context: AdminContext) -> Health:

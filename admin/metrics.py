@@ -63,13 +63,6 @@ class Gateways(Protocol):
         """Number of unexpected exits since the start."""
 
 
-class OneGateway:
-    """Constant values of a server with one process, which runs whenever metrics are read."""
-
-    running = 1
-    deaths = 0
-
-
 class ServerFamilies:
     """Families of the server, as of the last `snapshot`. `statistics` are those of the history's
     writer."""

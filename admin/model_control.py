@@ -1,43 +1,15 @@
-"""Loading and unloading of models beside the pool manager."""
+"""Loading of models, for callers who wait until they are resident."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from admin.deploy.rollout import log_tail
-from gateway.ports import ModelControl
 from pool_manager.manager import Manager
 from registry.catalog import Catalog, Deployed
-from registry.errors import FunctionFailing, NoRoom, QueueFull
+from registry.errors import FunctionFailing, NoRoom
 
 RETRY_S: Final = 5.0
-WAITING_MAX: Final = 10_000
-"""Max clients of all gateway processes that wait for a model at once."""
-
-
-class LocalModels(ModelControl):
-    """`ModelControl` in the process of the pool manager. Event loop thread only."""
-
-    def __init__(self, catalog: Catalog, manager: Manager) -> None:
-        self._catalog = catalog
-        self._manager = manager
-        self._waiting = 0
-
-    async def load(self, deployed: Deployed, wait_s: float) -> None:
-        """Implement `ModelControl.load`."""
-        if self._waiting >= WAITING_MAX:
-            raise QueueFull(f"{self._waiting} requests wait for models", retry_after_s=RETRY_S)
-        self._waiting += 1
-        try:
-            await warm_up(self._catalog, self._manager, deployed, wait_s)
-        finally:
-            self._waiting -= 1
-
-    async def unload(self, deployed: Deployed) -> None:
-        """Implement `ModelControl.unload`."""
-        function = deployed.function
-        for one in self._catalog.revisions(function.name, function.namespace):
-            self._manager.unload(one.revision.key)
 
 
 async def warm_up(

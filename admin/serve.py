@@ -9,14 +9,12 @@ import resource
 import signal
 import sys
 import time
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
 
 from admin.buffers import keep_large_buffers
-from admin.compose import Server, address_of, running
+from admin.compose import address_of, running
 from admin.settings import Settings, is_malloc_set
 from admin.telemetry import logs
 from admin.ui import FOLDER, INDEX
@@ -24,9 +22,6 @@ from registry.errors import FnError
 from registry.files import DataDirectory
 from registry.settings import StoreSettings
 from registry.store.recovery.restoring import start_empty
-
-if TYPE_CHECKING:
-    from admin.workers.supervisor import Supervised
 
 log = structlog.get_logger()
 
@@ -79,16 +74,6 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
-def _opened(settings: Settings) -> AbstractAsyncContextManager[Server | Supervised]:
-    """Return a server of one process, or a supervisor with several if the settings say so. One
-    process avoids the cost of the supervisor."""
-    if settings.workers == 1:
-        return running(settings)
-    from admin.workers.supervisor import supervising
-
-    return supervising(settings)
-
-
 async def _start_empty(settings: StoreSettings) -> None:
     with DataDirectory.open(settings.data):
         emptied = await start_empty(settings, time.time())  # noqa: TID251 - the shell reads the clock
@@ -105,7 +90,7 @@ async def _start_empty(settings: StoreSettings) -> None:
 async def _serve(settings: Settings) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    async with _opened(settings) as server:
+    async with running(settings) as server:
         # Only now: until the server is open, a signal ends the process as usual.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)

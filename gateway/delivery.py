@@ -127,9 +127,15 @@ class Delivery:
 
     def open(self) -> None:
         """Start the periodic demand reports and the sweep of deadlines."""
-        self._report_all()
+        self.report()
         self._tasks.root("sweep", every(SWEEP_S, self._sweep))
-        self._tasks.root("demand", every(DEMAND_S, self._report_all))
+        self._tasks.root("demand", every(DEMAND_S, self.report))
+
+    def report(self) -> None:
+        """Report the demand of all pools."""
+        called, loads = self._dispatcher.take_called(), self.loads()
+        self._reports.full(loads)
+        self._send_demand(Demand(self._worker, next(self._seq), True, loads, called))
 
     @property
     def tasks(self) -> Tasks:
@@ -419,11 +425,6 @@ class Delivery:
     def _report_urgent(self) -> None:
         keys, self._urgent = self._urgent, set()
         self._send_demand(Demand(self._worker, next(self._seq), False, self._reports.partial(keys)))
-
-    def _report_all(self) -> None:
-        called, loads = self._dispatcher.take_called(), self.loads()
-        self._reports.full(loads)
-        self._send_demand(Demand(self._worker, next(self._seq), True, loads, called))
 
     def _send_demand(self, demand: Demand) -> None:
         self._pools.receive_demand(encode(demand))

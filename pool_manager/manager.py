@@ -493,6 +493,11 @@ class Manager:
         """Return the calls of a pool as the gateways reported them last."""
         return self._machine.cluster.demand.load(key)
 
+    def loads(self) -> dict[str, Load]:
+        """Return `load` of every pool that has calls."""
+        demand = self._machine.cluster.demand
+        return {key: demand.load(key) for key in demand.active()}
+
     def wakes_by_standby(self, key: str) -> bool:
         """Whether the pool's starting replica was a standby; if none is starting, whether the next
         one would be."""

@@ -43,7 +43,6 @@ from gateway.admission.credentials import Realm
 from gateway.http.bodies import continue_later
 from gateway.http.boundary import ErrorBoundary, Handler
 from gateway.http.call_route import credential_in
-from gateway.metrics.samples import RateSample
 from gateway.waits import OpenRequests
 from registry.errors import FnError, RevokedNotStored, Unknown
 from registry.tasks import Tasks
@@ -129,7 +128,7 @@ async def _unknown_route(request: web.Request) -> web.StreamResponse:
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """Admin API of a server, ready to serve. `reader` counts the requests that other processes
+    """Admin API of a server, ready to serve. `reader` counts the requests that gateways
     answered; `reasons` returns the degradations that `/readyz` reports."""
 
     context: AdminContext
@@ -190,20 +189,18 @@ class Admin:
 
 def open_admin(
     context: AdminContext,
-    take_answered: Callable[[], list[RateSample]],
     sources: Sequence[Callable[[], list[str]]],
     stack: AsyncExitStack,
 ) -> Admin:
     """Build the admin API and subscribe it to all events.
 
-    `take_answered` returns the requests that this process answered since the last call. Each of
-    `sources` returns reasons for `/readyz` to report the server as degraded.
+    Each of `sources` returns reasons for `/readyz` to report the server as degraded.
     """
 
     def reasons() -> list[str]:
         return [reason for source in sources for reason in source()]
 
     rows = make_rows(context)
-    reader = StateReader(context.store.catalog, rows, take_answered, reasons)
+    reader = StateReader(context.store.catalog, rows, reasons)
     watch = open_watch(context, reader, stack)
     return Admin(context, rows, reader, watch, reasons)

@@ -105,6 +105,7 @@ class FunctionRoutes:
     async def list_functions(self, request: web.Request) -> web.Response:
         """Return one page of the functions with their current state, by name."""
         page = page_of(request.query)
+        await self._rows.gateways.refresh()
         loads = self._rows.gateways.loads()
         return page.answer(
             self._catalog.walk(page.start),
@@ -114,6 +115,7 @@ class FunctionRoutes:
 
     async def get_function(self, request: web.Request) -> web.Response:
         """Return one function with all details; `previous` is the target of a rollback."""
+        await self._rows.gateways.refresh()
         deployed = self._catalog.resolve(request.match_info["name"])
         loads = self._rows.gateways.loads()
         origin = f"{request.scheme}://{request.host}"

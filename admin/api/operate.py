@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from time import monotonic
 from typing import BinaryIO, Final
 
 import msgspec
@@ -46,10 +45,6 @@ WARM_S = 60
 WARM_MAX_S = 3600
 DECIDE_S = 2.0
 """Max wait for replicas that were asked to stop: each accepts or refuses at once."""
-REPORTED_S: Final = 1.5
-"""Seconds in which the manager has learnt that a pool's last call has ended: gateways report it
-within one second."""
-REPORT_POLL_S: Final = 0.02
 
 log = structlog.get_logger()
 PIECE: Final = 1024 * 1024
@@ -176,7 +171,7 @@ class OperateRoutes:
         why.
 
         The pool manager may not know yet of a call in flight; the replica does, and refuses. It may
-        not know yet either that the last call has ended: that is waited for.
+        not know yet either that the last call has ended: gateways are asked first.
         """
         body = await read_body(request, REQUEST_MAX, READ_S)
         wanted = read_json(body or b"{}", SleepRequest, "the request")
@@ -184,7 +179,7 @@ class OperateRoutes:
         function = deployed.function
         keys = {one.revision.key for one in self._catalog.revisions(function.name)}
         if not wanted.force:
-            await self._await_reports(keys)
+            await self._rows.gateways.refresh()
         ready, coming, parked = self._ready(keys), self._coming(keys), self._parked(keys)
         for key in sorted(keys):
             self._manager.sleep(key, force=wanted.force)
@@ -237,7 +232,7 @@ class OperateRoutes:
     async def _park(self, keys: set[str], seconds: float) -> tuple[set[str], list[str]]:
         """Park replicas of these pools; return the ids of those that were asked, once they have
         slept or not, and why others stay or have ended."""
-        await self._await_reports(keys)
+        await self._rows.gateways.refresh()
         ready = self._ready(keys)
         told: dict[str, str] = {}
 
@@ -294,16 +289,6 @@ class OperateRoutes:
         """Return those of these replicas that are still falling asleep."""
         there = self._manager.replicas()
         return [one.id for one in there if one.id in ids and one.is_resting and not one.is_parked]
-
-    async def _await_reports(self, keys: set[str]) -> None:
-        """Wait until the manager knows no call of these pools; calls that are really open take the
-        whole of REPORTED_S."""
-        end_s = monotonic() + REPORTED_S
-        # No event tells of a report that changes nothing else.
-        while (  # noqa: ASYNC110
-            any(self._manager.load(key).busy for key in keys) and monotonic() < end_s
-        ):
-            await asyncio.sleep(REPORT_POLL_S)
 
     def _why_awake(
         self, deployed: Deployed, keys: set[str], stay: int, open_count: int

@@ -74,6 +74,9 @@ def explained(failure: Failure, decisions: Sequence[Decision]) -> str:
 class GatewayState(Protocol):
     """Load of all gateway processes, and the pool states as they see them."""
 
+    async def refresh(self) -> None:
+        """Return when the load is that of now; without it it may be a second old."""
+
     def loads(self) -> dict[str, Load]:
         """Return queued and in-flight requests of every pool that has any."""
 
@@ -176,27 +179,23 @@ class FunctionRows:
 
 
 class StateReader:
-    """Reader of functions, replicas, devices and hosts as items. `take_answered` returns the
-    requests that this process answered since the last call, `reasons` the degradations of
-    `/readyz`."""
+    """Reader of functions, replicas, devices and hosts as items. `reasons` returns the
+    degradations of `/readyz`."""
 
     def __init__(
         self,
         catalog: Catalog,
         rows: FunctionRows,
-        take_answered: Callable[[], list[RateSample]],
         reasons: Callable[[], list[str]],
     ) -> None:
         self._catalog = catalog
         self._rows = rows
         self._manager, self._clock, self._wall = rows.manager, rows.clock, rows.wall
-        self._take_answered = take_answered
         self._reasons = reasons
         self._boot_s = rows.wall() - rows.clock()
 
     def tick(self) -> None:
-        """Count the answers of the last second. Call once per second."""
-        self.count_answers(self._take_answered())
+        """Notice a wall clock that was set. Call once per second."""
         boot_s = self._wall() - self._clock()
         # Keep one offset: with a fresh one each second, all times would seem to change.
         if abs(boot_s - self._boot_s) > JUMP_S:

@@ -1,1 +1,1 @@
-"""Several gateway processes (workers) on one port, and the supervisor that runs them."""
+"""The gateway protocol: a server, and its gateways in its own process or in several others."""

@@ -1,4 +1,4 @@
-"""Entry point of a gateway process: `python -m admin.workers CONTROL COUNTERS REVISIONS`."""
+"""Entry point of a gateway process: `python -m admin.workers DOOR COUNTERS REVISIONS`."""
 
 import gc
 import sys

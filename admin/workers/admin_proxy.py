@@ -1,4 +1,4 @@
-"""Proxy of a worker: requests that are not calls go unchanged to the supervisor's application."""
+"""Proxy of a worker: requests that are not calls go unchanged to the server's application."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from registry.errors import BadRequest, QueueFull, SupervisorAway
 log = structlog.get_logger()
 
 PROXIED_MAX: Final = 512
-"""Max requests of one gateway process at the supervisor at once."""
+"""Max requests of one gateway process at the server at once."""
 CONNECT_S: Final = 5.0
 SILENT_S: Final = 3700.0
-"""Max silent seconds: longer than any wait at the supervisor. Requests with a body have no limit
-here; the supervisor bounds how long the next piece may take."""
+"""Max silent seconds: longer than any wait at the server. Requests with a body have no limit
+here; the server bounds how long the next piece may take."""
 HOP_BY_HOP: Final = frozenset(
     {"connection", "proxy-connection", "keep-alive", "te", "transfer-encoding", "upgrade"}
 )
@@ -35,10 +35,10 @@ AUTOMATIC: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 class AdminProxy:
     """Forwards requests; bodies and answers are streamed with back-pressure in both directions. A
-    client's disconnect also cancels its request at the supervisor."""
+    client's disconnect also cancels its request at the server."""
 
     def __init__(self, path: str) -> None:
-        """`path` is the supervisor's Unix socket. Create it in the event loop."""
+        """`path` is the server's Unix socket. Create it in the event loop."""
         self._path = path
         self._active = 0
         self._session = aiohttp.ClientSession(
@@ -53,7 +53,7 @@ class AdminProxy:
         await self._session.close()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Return the supervisor's answer. Raises SupervisorAway, QueueFull or BadRequest."""
+        """Return the server's answer. Raises SupervisorAway, QueueFull or BadRequest."""
         if self._active >= PROXIED_MAX:
             raise QueueFull(f"{self._active} requests wait for the supervisor", retry_after_s=1)
         self._active += 1
@@ -87,7 +87,7 @@ class AdminProxy:
             data=body if has_body else None,
             timeout=timeout,
             allow_redirects=False,
-            # Ask the supervisor first: only it can decide whether it accepts the body.
+            # Ask the server first: only it can decide whether it accepts the body.
             expect100=has_body and is_awaiting_continue(request),
         ) as answer:
             return await _relay(request, answer)

@@ -1,15 +1,12 @@
-"""`/metrics` of all gateway processes together, including those that have ended.
+"""`/metrics` of all gateways together, including those that have ended.
 
-`LedgerPoll` requests each process's ledger, taken in one turn of its loop. `LabelLimit` bounds the
-number of functions on the page. `MergedMetrics` renders the page.
+`LabelLimit` bounds the number of functions on the page. `MergedMetrics` renders the page, with each
+gateway's ledger, taken in one turn of its loop.
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from math import inf
 from threading import Lock
 from typing import Final
@@ -17,7 +14,7 @@ from typing import Final
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample as ShownSample
 
-from admin.workers.messages import Reckon, Reckoned, encode
+from admin.workers.messages import LedgerNow, ReadLedger
 from admin.workers.shared_counters import CounterReader, Sample, summed
 from gateway.metrics.counters import TEXT, Exemplar, PageFormat, to_prometheus
 from gateway.metrics.exchanges import OPEN
@@ -33,8 +30,6 @@ Numbers = dict[Sample, float]
 ENDED_WITH_IT: Final = (OPEN, HELD)
 """Gauges of a process that has ended: nothing is open or held any more."""
 
-ANSWER_S: Final = 1.0
-"""Max seconds that a scrape waits for the ledgers. For a slower process its counters are used."""
 _Seen = tuple[list[CounterReader], dict[Sample, float], dict[Sample, Exemplar]]
 
 
@@ -96,87 +91,8 @@ def _of_others(sample: Sample) -> Sample:
     return Sample(sample.name, tuple(labels))
 
 
-@dataclass(slots=True)
-class _Process:
-    """Gateway process: its channel, and its counters."""
-
-    send: Callable[[bytes], None]
-    counters: CounterReader
-
-
-@dataclass(slots=True)
-class _Question:
-    """Pending poll: the processes asked, and their answers."""
-
-    asked: frozenset[str]
-    answers: dict[str, Reckoned] = field(default_factory=dict)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class LedgerPoll:
-    """Ledger of all processes. `balance` and `exemplars` are the result of the last poll.
-
-    For a process that has ended, all accepted but unanswered requests count as aborted. For one
-    that does not answer in time, accepted but unfinished requests count as in flight, by its
-    counters.
-    """
-
-    def __init__(self) -> None:
-        self._processes: dict[str, _Process] = {}
-        self._ended = Balance()
-        self._numbers = itertools.count(1)
-        self._questions: dict[int, _Question] = {}
-        self._last: dict[str, Reckoned] = {}
-        self.exemplars: dict[Sample, Exemplar] = {}
-
-    def add_worker(
-        self, worker: str, send: Callable[[bytes], None], counters: CounterReader
-    ) -> None:
-        """Poll a started process. Its owner closes `counters`, after `remove_worker`."""
-        self._processes[worker] = _Process(send, counters)
-
-    def remove_worker(self, worker: str) -> None:
-        """Add the ledger of a process that has ended; its unanswered requests count as aborted."""
-        process = self._processes.pop(worker)
-        self._ended = total([self._ended, counted(process.counters).aborted()])
-        for question in self._questions.values():
-            question.news.set()
-
-    def on_reckoned(self, worker: str, message: Reckoned) -> None:
-        """Store a process's answer; answers to earlier polls are dropped."""
-        question = self._questions.get(message.number)
-        if question is not None and worker in question.asked:
-            question.answers[worker] = message
-            question.news.set()
-
-    async def ask(self) -> None:
-        """Poll every process for its ledger, for `balance`; takes at most ANSWER_S."""
-        number, question = next(self._numbers), _Question(frozenset(self._processes))
-        self._questions[number] = question
-        message = encode(Reckon(number))
-        try:
-            for process in list(self._processes.values()):
-                process.send(message)
-            async with asyncio.timeout(ANSWER_S):
-                while question.asked & self._processes.keys() - question.answers.keys():
-                    question.news.clear()
-                    await question.news.wait()
-        except TimeoutError:
-            pass
-        finally:
-            del self._questions[number]
-        self._last = question.answers
-        self.exemplars = _newest(self._last.values())
-
-    def balance(self) -> Balance:
-        """Return the ledger of all processes, including ended ones."""
-        return total([self._ended, *(self._balance_of(worker) for worker in self._processes)])
-
-    def _balance_of(self, worker: str) -> Balance:
-        said = self._last.get(worker)
-        if said is None:
-            return counted(self._processes[worker].counters).unheard()
-        return Balance(said.accepted, said.ended, said.held, said.in_flight)
+Ask = Callable[[ReadLedger], Awaitable[Mapping[str, LedgerNow]]]
+"""Asks all gateways, and returns the answers of those that give one in time, by name."""
 
 
 def counted(counters: CounterReader) -> Balance:
@@ -186,7 +102,7 @@ def counted(counters: CounterReader) -> Balance:
     return Balance(found.get(Sample(ACCEPTED, ()), 0.0), ended)
 
 
-def _newest(answers: Iterable[Reckoned]) -> dict[Sample, Exemplar]:
+def _newest(answers: Iterable[LedgerNow]) -> dict[Sample, Exemplar]:
     """Return the latest exemplar of each sample."""
     found: dict[Sample, Exemplar] = {}
     for one in (marked for answer in answers for marked in answer.exemplars):
@@ -197,38 +113,40 @@ def _newest(answers: Iterable[Reckoned]) -> dict[Sample, Exemplar]:
 
 
 class MergedMetrics:
-    """Metrics page of a server with workers. `own` has the families, the supervisor's own counts,
-    and the ledger of `poll`. `is_deployed(namespace, name)` is true if the function exists."""
+    """Metrics page of a server. `own` has the families and what is counted once for all gateways.
+
+    The ledger is that of the last `refresh`. For a gateway that has ended, all accepted but
+    unanswered requests count as aborted. For one that does not answer in time, accepted but
+    unfinished requests count as in flight, by its counters.
+    """
 
     def __init__(
         self,
-        own: Metrics,
-        poll: LedgerPoll,
+        ask: Ask,
+        states: Callable[[], dict[str, str]],
+        tasks: Callable[[], int],
         is_deployed: Callable[[str, str], bool],
+        wall: Callable[[], float],
     ) -> None:
-        self._own = own
-        self._poll = poll
+        """`states`, `tasks`, `is_deployed` and `wall` as in `Metrics`."""
+        self._ask = ask
         self._is_deployed = is_deployed
+        self.own = Metrics(self.balance, states, tasks, is_deployed, wall=wall)
         self._limit = LabelLimit(is_deployed)
         self._counters: dict[str, CounterReader] = {}
         self._ended: dict[Sample, float] = {}
+        self._ended_ledger = Balance()
+        self._ledgers: Mapping[str, LedgerNow] = {}
         self._seen: _Seen = ([], {}, {})
 
-    def add_worker(
-        self, worker: str, counters: CounterReader, send: Callable[[bytes], None]
-    ) -> None:
-        """Read a worker's `counters` from now on; `send` sends messages to the worker."""
+    def add_worker(self, worker: str, counters: CounterReader) -> None:
+        """Read a gateway's `counters` from now on."""
         self._counters[worker] = counters
-        self._poll.add_worker(worker, send, counters)
-
-    def on_reckoned(self, worker: str, message: Reckoned) -> None:
-        """Store a worker's ledger."""
-        self._poll.on_reckoned(worker, message)
 
     def remove_worker(self, worker: str) -> None:
-        """Keep the counts of a worker that has ended, except those of removed functions."""
-        self._poll.remove_worker(worker)
+        """Keep the counts of a gateway that has ended, except those of removed functions."""
         counters = self._counters.pop(worker)
+        self._ended_ledger = total([self._ended_ledger, counted(counters).aborted()])
         kept = {
             sample: value
             for sample, value in counters.read().items()
@@ -237,22 +155,34 @@ class MergedMetrics:
         }
         self._ended = summed([self._ended, kept])
 
+    def balance(self) -> Balance:
+        """Return the ledger of all gateways, including ended ones."""
+        return total([self._ended_ledger, *map(self._balance_of, self._counters)])
+
+    def _balance_of(self, worker: str) -> Balance:
+        said = self._ledgers.get(worker)
+        if said is None:
+            return counted(self._counters[worker]).unheard()
+        return Balance(said.accepted, said.ended, said.held, said.in_flight)
+
     def on_change(self, change: Change) -> None:
         """Drop the counts of a function that was removed from the catalog."""
+        self.own.on_change(change)
         if change.kind == "remove":
             gone = (change.namespace, change.name)
             self._ended = {s: value for s, value in self._ended.items() if s.owner != gone}
             self._limit.forget(gone)
 
     async def refresh(self) -> None:
-        """Poll every worker for its ledger; takes at most ANSWER_S."""
-        await self._poll.ask()
+        """Ask every gateway for its ledger; takes at most `ReadLedger.answer_s`."""
+        self._ledgers = await self._ask(ReadLedger())
 
     def snapshot(self) -> None:
         """Store what `render` will read; call it in the loop's thread, so that nothing is counted
         twice."""
-        self._own.snapshot()
-        self._seen = list(self._counters.values()), self._ended, self._poll.exemplars
+        self.own.snapshot()
+        exemplars = _newest(self._ledgers.values())
+        self._seen = list(self._counters.values()), self._ended, exemplars
 
     def render(self, form: PageFormat = TEXT) -> bytes:
         """Return the page. Takes milliseconds: call it in a thread."""
@@ -267,7 +197,7 @@ class MergedMetrics:
             if sample.name in (ACCEPTED, ENDED):
                 continue  # shown by the ledger families instead
             by_family.setdefault(family_of(sample.name), {})[sample] = value
-        for family in self._own.collect():
+        for family in self.own.collect():
             _add(family, by_family.get(family.name, {}), exemplars)
             yield family
 
@@ -279,7 +209,7 @@ def family_of(name: str) -> str:
 
 
 def _add(family: Metric, numbers: dict[Sample, float], exemplars: dict[Sample, Exemplar]) -> None:
-    """Add the workers' samples to the supervisor's few own ones. A counter may have both and is
+    """Add the gateways' samples to the server's few own ones. A counter may have both and is
     then shown once, as their sum; a histogram never has both."""
     if family.type == "histogram":
         _add_histograms(family, numbers, exemplars)

@@ -1,4 +1,4 @@
-"""Gateway processes of a server: started, restarted, checked, stopped."""
+"""Gateways of a server: started, connected, restarted, checked, stopped."""
 
 from __future__ import annotations
 
@@ -6,33 +6,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
-from admin.workers.broadcast import WorkerMessages
-from admin.workers.channel import CLOSED
-from admin.workers.messages import (
-    AskLoad,
-    AskStatistics,
-    AskUnload,
-    Beat,
-    Failed,
-    Finished,
-    LeaveLoad,
-    Reached,
-    Ready,
-    Reckoned,
-    Stop,
-    TellConnected,
-    Up,
-    Wants,
-    Welcome,
-    Woken,
-    decode_up,
-    encode,
-)
-from admin.workers.process import Restarts, WorkerProcess
+from admin.workers.hub import Hub
+from admin.workers.messages import Beat, Failed, Finished, Ready, Stop, Up, Wants, Welcome, Woken
+from admin.workers.metrics import MergedMetrics
+from admin.workers.process import SOUND_S, Restarts
+from admin.workers.reports import Reports
+from admin.workers.session import Session
+from admin.workers.shared_counters import CounterReader
+from admin.workers.statistics import RevisionPage
+from admin.workers.stream import CLOSED, Stream
 from registry.errors import FnError
 from registry.tasks import Tasks
 
@@ -48,50 +34,89 @@ GRACE_S: Final = 5.0
 CLOSE_S: Final = 65.0
 """Max seconds for a worker's last connections; aiohttp's limit is 60."""
 
-Launch = Callable[
-    [Callable[[bytes], None], Callable[[str], None]], Coroutine[Any, Any, WorkerProcess]
-]
-"""Starts a process. Arguments: the receivers of its messages and of its channel's end."""
+BREAKS_MAX: Final = 3
+"""Max streams of one gateway that break one after the other, none of which lasted SOUND_S."""
+
+
+class GatewayProcess(Protocol):
+    """A running gateway: a process of its own, or a part of the server's."""
+
+    counters: CounterReader
+    """Its counters."""
+    revisions: CounterReader
+    """Its numbers by revision."""
+
+    @property
+    def name(self) -> str:
+        """Name in messages, unique within the server."""
+
+    def connect(self) -> Stream:
+        """Return a new stream to the gateway, to be opened; it replaces the one before. Raises
+        OSError if the gateway has ended."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    async def wait(self) -> str:
+        """Wait for its end, and that of its stream; return how it ended, in words."""
+
+
+Launch = Callable[[], Coroutine[Any, Any, GatewayProcess]]
+"""Starts a gateway. Raises OSError."""
 
 
 @dataclass(slots=True, eq=False)
 class WorkerSlot:
-    """One run of a worker's process. `heard_s`: monotonic time of its last message."""
+    """One run of a gateway."""
 
+    welcome: Callable[[str], Welcome]
+    """Returns its configuration by its name."""
     began_s: float
     heard_s: float
-    process: WorkerProcess | None = None
+    """Monotonic time of its last message."""
+    process: GatewayProcess | None = None
+    session: Session | None = None
+    """That of its stream, None while it has none."""
+    connected_s: float = 0.0
+    """When it got that one."""
+    breaks: int = 0
+    """Streams that broke one after the other."""
     is_ready: bool = False
     is_finished: bool = False
     reason: str = ""
+    errno: int = 0
+    """Number of `reason` in errno(3), 0 for none."""
     name: str = field(default="", init=False)
 
 
 class WorkerPool:
-    """Pool of `count` workers. A worker that dies is restarted after a pause, which grows while it
+    """Pool of `count` gateways. One that dies is restarted after a pause, which grows while it
     keeps dying; the others keep running. `deaths` counts unexpected exits."""
 
     def __init__(
         self,
         count: int,
-        welcome: Callable[[str], Welcome],
-        messages: WorkerMessages,
+        hub: Hub,
+        reports: Reports,
+        page: MergedMetrics,
+        numbers: RevisionPage,
         clock: Callable[[], float] = monotonic,
-        launch: Launch = WorkerProcess.start,
     ) -> None:
-        """`welcome(name)` returns the configuration of the worker with this name."""
         self._count = count
-        self._welcome = welcome
-        self._messages = messages
+        self._hub = hub
+        self._reports = reports
+        self._page = page
+        self._numbers = numbers
         self._clock = clock
-        self._launch = launch
         self._slots: set[WorkerSlot] = set()
         self._tasks = Tasks("workers")
         self._is_started = False
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
-        self._failure = ""
+        self._failure: WorkerSlot | None = None
         self.deaths = 0
+        self.port = 0
+        """The port on which calls are accepted."""
 
     @property
     def is_stopping(self) -> bool:
@@ -109,13 +134,22 @@ class WorkerPool:
         """Number of workers that accept calls."""
         return sum(slot.is_ready for slot in self._slots)
 
-    async def start(self) -> None:
-        """Start all workers; return when all accept calls. Raises FnError if one cannot."""
+    async def start(self, launch: Launch, welcome: Callable[[str], Welcome]) -> None:
+        """Start all gateways; return when all accept calls.
+
+        `launch` starts one; `welcome(name)` returns the configuration of the one with this name.
+
+        Raises OSError if one cannot by an error of the system, as of a port that is taken; FnError
+        with any other reason.
+        """
         for number in range(self._count):
-            self._tasks.spawn(f"worker {number}", self._supervise(number))
+            self._tasks.spawn(f"worker {number}", self._supervise(number, launch, welcome))
         await self._until(lambda: bool(self._failure) or not self.reasons(), READY_S + GRACE_S)
-        if self._failure or self.reasons():
-            raise FnError(f"a worker cannot start: {self._failure or 'timeout'}")
+        failed = self._failure
+        if failed is not None and failed.errno:
+            raise OSError(failed.errno, failed.reason)
+        if failed is not None or self.reasons():
+            raise FnError(f"a worker cannot start: {failed.reason if failed else 'timeout'}")
         self._is_started = True
 
     async def stop(self, shutdown_s: float, stop_waiting: Callable[[], Awaitable[None]]) -> None:
@@ -126,10 +160,10 @@ class WorkerPool:
         """
         self._stopping.set()
         for slot in self._slots:
-            if slot.is_ready and slot.process is not None:
-                slot.process.channel.send(encode(Stop()))
-            else:
+            if not slot.is_ready:
                 _kill(slot)
+            elif slot.session is not None and slot.session.is_agreed:
+                slot.session.send(Stop())
         await self._until(lambda: all(m.is_finished for m in self._slots), shutdown_s + GRACE_S)
         await stop_waiting()
         await self._until(lambda: not self._slots, CLOSE_S)
@@ -139,79 +173,105 @@ class WorkerPool:
         await self._until(lambda: not self._slots, GRACE_S)
         await self._tasks.close()
 
-    async def _supervise(self, number: int) -> None:
-        """Run one worker's process, and restart it whenever it ends, until the server stops."""
+    async def _supervise(
+        self, number: int, launch: Launch, welcome: Callable[[str], Welcome]
+    ) -> None:
+        """Run one gateway, and restart it whenever it ends, until the server stops."""
         restarts = Restarts()
         while not self._stopping.is_set():
-            slot = WorkerSlot(self._clock(), self._clock())
+            slot = WorkerSlot(welcome, self._clock(), self._clock())
             try:
-                how = await self._run_once(slot)
+                how = await self._run_once(slot, launch)
             except OSError as error:
                 how = f"could not be started: {error}"
             if self._stopping.is_set():
                 return
-            reason = slot.reason or how
+            slot.reason = slot.reason or how
             if not self._is_started:
-                self._failure = reason
+                self._failure = slot
                 self._changed.set()
                 return
             self.deaths += 1
             pause_s = restarts.pause_s(self._clock() - slot.began_s)
-            log.error("a worker ended", number=number, worker=slot.name, reason=reason)
+            log.error("a worker ended", number=number, worker=slot.name, reason=slot.reason)
             await self._pause(pause_s)
 
-    async def _run_once(self, slot: WorkerSlot) -> str:
-        """Run one process to its end; return how it ended. Raises OSError if it cannot start."""
+    async def _run_once(self, slot: WorkerSlot, launch: Launch) -> str:
+        """Run one gateway to its end; return how it ended. Raises OSError if it cannot start."""
         self._slots.add(slot)
         try:
-            process = await self._launch(
-                lambda data: self._on_message(slot, data), lambda reason: _lost(slot, reason)
-            )
+            process = await launch()
             slot.process, slot.name = process, process.name
             if self._stopping.is_set():
                 process.kill()
-            process.channel.send(encode(self._welcome(process.name)))
-            self._messages.on_started(process)
+            self._page.add_worker(process.name, process.counters)
+            self._numbers.add_worker(process.name, process.revisions)
             try:
+                await self._connect(slot)
                 return await process.wait()
             finally:
-                self._messages.on_ended(process)
+                self._page.remove_worker(process.name)
+                self._numbers.remove_worker(process.name)
+                self._hub.remove(process.name, comes_back=False)
+                self._reports.on_gone(process.name)
         finally:
             self._slots.discard(slot)
             self._changed.set()
 
-    def _on_message(self, slot: WorkerSlot, data: bytes) -> None:
-        """Handle a message; any message shows that its worker is alive."""
-        message = decode_up(data)
+    async def _connect(self, slot: WorkerSlot) -> None:
+        """Give a gateway a stream. One that has ended cannot take it, and loses it at once."""
+        assert slot.process is not None
+        try:
+            stream = slot.process.connect()
+        except OSError:
+            return
+        slot.session, slot.connected_s = self._hub.session(stream), self._clock()
+        await slot.session.open(
+            lambda: self._on_agreed(slot),
+            lambda message: self._on_message(slot, message),
+            lambda reason: self._on_lost(slot, reason),
+        )
+
+    def _on_agreed(self, slot: WorkerSlot) -> None:
+        """Send a gateway everything; call this for each of its streams."""
+        assert slot.session is not None
+        self._hub.add(slot.name, slot.session, slot.welcome(slot.name))
+        if self._stopping.is_set():
+            slot.session.send(Stop())
+
+    def _on_message(self, slot: WorkerSlot, message: Up) -> None:
+        """Handle a message; any message shows that its gateway is alive. Raises ValueError or
+        msgspec.DecodeError if it breaks the protocol."""
         slot.heard_s = self._clock()
         if isinstance(message, Ready):
-            slot.is_ready = True
+            slot.is_ready, self.port = True, message.port
             log.info("a worker serves", worker=slot.name)
         elif isinstance(message, Failed):
-            slot.reason = message.reason
+            slot.reason, slot.errno = message.reason, message.errno
         elif isinstance(message, Finished):
             slot.is_finished = True
-        else:
-            self._forward(slot, message)
+        elif isinstance(message, Wants | Woken | Beat):
+            self._reports.on_message(slot.name, message)
         self._changed.set()
 
-    def _forward(self, slot: WorkerSlot, message: Up) -> None:
-        if isinstance(message, Wants):
-            self._messages.on_demand(slot.name, message.demand)
-        elif isinstance(message, Reached):
-            self._messages.on_reached(slot.name, message.number)
-        elif isinstance(message, Reckoned):
-            self._messages.on_reckoned(slot.name, message)
-        elif isinstance(message, TellConnected):
-            self._messages.on_connected(slot.name, message)
-        elif isinstance(message, AskStatistics):
-            self._messages.on_statistics(slot.name, message)
-        elif isinstance(message, AskLoad | LeaveLoad | AskUnload):
-            self._messages.on_model_request(slot.name, message)
-        elif isinstance(message, Woken):
-            self._messages.on_cold_start(message)
-        elif isinstance(message, Beat):
-            self._messages.on_beat(slot.name, message)
+    def _on_lost(self, slot: WorkerSlot, reason: str) -> None:
+        """End the demand of a gateway whose stream broke, and give it another one, unless it ends
+        by itself: it has finished, or speaks another version."""
+        assert slot.session is not None
+        slot.reason = slot.reason or slot.session.parted
+        ends = slot.is_finished or bool(slot.session.parted)
+        slot.session = None
+        lasted_s = self._clock() - slot.connected_s
+        slot.breaks = 1 if lasted_s >= SOUND_S else slot.breaks + 1
+        comes_back = not ends and slot.breaks <= BREAKS_MAX
+        self._hub.remove(slot.name, comes_back=comes_back)
+        self._reports.on_gone(slot.name)
+        if comes_back:
+            log.info("a worker lost its stream", worker=slot.name, reason=reason)
+            self._tasks.spawn("connect", self._connect(slot))
+        elif not ends:
+            slot.reason = slot.reason or (reason if reason != CLOSED else "")
+            _kill(slot)
 
     def check(self) -> None:
         """Kill every worker that has been silent for too long. Call it every CHECK_S."""
@@ -238,13 +298,6 @@ class WorkerPool:
                     await self._changed.wait()
         except TimeoutError:
             return
-
-
-def _lost(slot: WorkerSlot, reason: str) -> None:
-    """Kill a worker whose channel has ended: it can no longer be reached."""
-    if not slot.is_finished:
-        slot.reason = slot.reason or (reason if reason != CLOSED else "")
-        _kill(slot)
 
 
 def _kill(slot: WorkerSlot) -> None:

@@ -9,15 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from admin.workers.channel import Channel
+from admin.workers.messages import decode_up
 from admin.workers.shared_counters import CounterReader
 from admin.workers.statistics import RECORDS_MAX
+from admin.workers.stream import SocketStream, Stream
 
 MODULE = "admin.workers"
+DOOR_BYTE: Final = b"s"
+"""What comes with the descriptor of a stream: a message of the door cannot be empty."""
 
 FIRST_S: Final = 0.1
 MOST_S: Final = 5.0
@@ -32,29 +34,26 @@ class WorkerProcess:
     def __init__(
         self,
         child: subprocess.Popen[bytes],
-        channel: Channel,
+        door: socket.socket,
         counters: CounterReader,
         revisions: CounterReader,
     ) -> None:
+        """`door` is this end of the pair over which the child gets its streams."""
         self._child = child
         self._pidfd = os.pidfd_open(child.pid)
         self._ended = asyncio.Event()
-        self.channel = channel
+        self._door = door
+        self._stream: Stream | None = None
         self.counters = counters
         self.revisions = revisions
         asyncio.get_running_loop().add_reader(self._pidfd, self._ended.set)
 
     @classmethod
-    async def start(
-        cls, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
-    ) -> WorkerProcess:
-        """Start a process. `on_message` gets its messages, `on_lost` the reason of the channel's
-        end.
-
-        Raises OSError if no process can be created.
-        """
+    async def start(cls) -> WorkerProcess:
+        """Start a process. Raises OSError if none can be created."""
         counters, revisions = CounterReader(), CounterReader(RECORDS_MAX)
         ours, theirs = socket.socketpair()
+        ours.setblocking(False)
         try:
             child = await asyncio.to_thread(_launch, theirs, counters, revisions)
         except BaseException:
@@ -66,9 +65,19 @@ class WorkerProcess:
             theirs.close()
             counters.close_descriptor()
             revisions.close_descriptor()
-        channel = Channel(on_message, on_lost)
-        await channel.open(ours)
-        return cls(child, channel, counters, revisions)
+        return cls(child, ours, counters, revisions)
+
+    def connect(self) -> Stream:
+        """Implement `GatewayProcess.connect`."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._door, [DOOR_BYTE], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        self._stream = SocketStream(ours, decode_up)
+        return self._stream
 
     @property
     def name(self) -> str:
@@ -84,8 +93,9 @@ class WorkerProcess:
         await self._ended.wait()
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self._door.close()
         # Its last messages are still in the socket; the loop reads them in its next turns.
-        while self.channel.is_open:  # noqa: ASYNC110 - the peer is dead: the stream's end is queued
+        while self._stream is not None and self._stream.is_open:  # noqa: ASYNC110 - the end is queued
             await asyncio.sleep(0)
         code = self._child.wait()
         if code >= 0:
@@ -96,12 +106,12 @@ class WorkerProcess:
 
 
 def _launch(
-    control: socket.socket, counters: CounterReader, revisions: CounterReader
+    door: socket.socket, counters: CounterReader, revisions: CounterReader
 ) -> subprocess.Popen[bytes]:
     """Start the child process. SIGINT is blocked until the child ignores it, as Ctrl-C in a
     terminal reaches the whole process group. With -P, a folder named admin in the working directory
     is not imported."""
-    passed = (control.fileno(), counters.descriptor, revisions.descriptor)
+    passed = (door.fileno(), counters.descriptor, revisions.descriptor)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return subprocess.Popen(

@@ -1,6 +1,7 @@
 """Counters in shared memory, which outlives the process that counts.
 
-The supervisor creates an anonymous file per worker, and both map it. The worker keeps all numbers
+The server creates memory for each gateway: an anonymous file that both map, or memory of its own
+process. The gateway keeps all numbers
 of its counters and histograms there. A killed worker loses no counts, and counting costs no more
 than in private memory.
 
@@ -57,13 +58,20 @@ class Sample(NamedTuple):
 
 
 class CounterReader:
-    """Supervisor's end: creates the file and reads it, also after its worker has died."""
+    """Server's end: creates the memory and reads it, also after its gateway has died."""
 
-    def __init__(self, records_max: int = RECORDS_MAX) -> None:
-        self.descriptor = os.memfd_create("fngate-counters")
-        os.ftruncate(self.descriptor, records_max * RECORD)
-        self._map = mmap.mmap(self.descriptor, 0)
+    def __init__(self, records_max: int = RECORDS_MAX, *, is_shared: bool = True) -> None:
+        """`is_shared`: another process writes; it gets `descriptor`."""
+        self.descriptor = -1
+        if is_shared:
+            self.descriptor = os.memfd_create("fngate-counters")
+            os.ftruncate(self.descriptor, records_max * RECORD)
+        self._map = mmap.mmap(self.descriptor, 0 if is_shared else records_max * RECORD)
         self._known: dict[bytes, Sample] = {}
+
+    def writer(self) -> CounterWriter:
+        """Return the end that writes, for a gateway in this process."""
+        return CounterWriter(self._map)
 
     def read(self, count: int = RECORDS_MAX) -> dict[Sample, float]:
         """Return the current numbers in record order; with `count`, only those of the first `count`
@@ -105,13 +113,19 @@ class CounterReader:
         return sample, value
 
 
-class CounterWriter:
-    """Worker's end: allocates records, and frees those of removed numbers."""
+def open_writer(descriptor: int) -> CounterWriter:
+    """Return the end that writes, in a gateway's process of its own; `descriptor` is closed."""
+    found = mmap.mmap(descriptor, 0)
+    os.close(descriptor)
+    return CounterWriter(found)
 
-    def __init__(self, descriptor: int) -> None:
-        """Map the file; `descriptor` is closed."""
-        self._map = mmap.mmap(descriptor, 0)
-        os.close(descriptor)
+
+class CounterWriter:
+    """Gateway's end: allocates records, and frees those of removed numbers."""
+
+    def __init__(self, counters: mmap.mmap) -> None:
+        """`counters` is the reader's memory."""
+        self._map = counters
         self._view = memoryview(self._map).cast("d")
         self.values = cast("MutableSequence[float]", self._view)
         self._used = 1

@@ -335,9 +335,6 @@ class Metrics:
             del self._counted[next(iter(self._counted))]
         return True
 
-    async def refresh(self) -> None:
-        """Do nothing: this process has the whole page."""
-
     def snapshot(self) -> None:
         """Read the gauges of every source, in the event loop's thread, before `render`."""
         for source in self._sources:

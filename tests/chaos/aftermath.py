@@ -9,7 +9,7 @@ from tests.chaos.ledger import Ledger
 from tests.support import faulty_server
 from tests.support.process_server import ServerProcess
 
-EXPECTED = ('"a worker ended"', '"the supervisor is gone')
+EXPECTED = ('"a worker ended"', '"the server is gone')
 """Errors in the log that kills of workers and of the supervisor cause."""
 GONE_S = 30.0
 

@@ -30,7 +30,7 @@ def request() -> bytes:
 
 def answers_of(server: ServingServer) -> UnsentAnswers:
     """Return the unsent answers of a server's gateway."""
-    return server.server.gateway.invoker.body_budget.answers
+    return server.gateway.invoker.body_budget.answers
 
 
 async def read_all(call: Any) -> None:

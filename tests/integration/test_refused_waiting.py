@@ -118,7 +118,7 @@ async def test_a_spent_wait_budget_does_not_end_the_wake_up(
     assert len(cold.server.manager.replicas()) == 1
 
     gate.open()
-    await cold.until_pools(lambda: "warm" in cold.server.delivery.states().values())
+    await cold.until_pools(lambda: "warm" in cold.gateway.invoker.delivery.states().values())
     assert (await cold.call("f", BODY, Prefer="wait=0")).status == 200
 
 
@@ -186,7 +186,9 @@ async def test_a_hopeless_wait_is_refused_at_once_and_wakes_the_function(
         await server.until_pools(lambda: len(server.bound()) == 1)
         during = await server.function("f")
         gate.open()
-        await server.until_pools(lambda: "warm" in server.server.delivery.states().values())
+        await server.until_pools(
+            lambda: "warm" in server.gateway.invoker.delivery.states().values()
+        )
         await server.until_shown("f", held=0)
         after = await server.call("f", BODY, Prefer="wait=0")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from prometheus_client.core import Metric
@@ -14,7 +15,6 @@ from admin.metrics import (
     GoldenFamilies,
     HeldFamilies,
     HostFamilies,
-    OneGateway,
     ReplicaFamilies,
     RunFamilies,
     ServerFamilies,
@@ -91,7 +91,9 @@ def page(balance: Balance = EMPTY) -> Metrics:
     hosts = [HostView("gpu2", rtt_ms=0.5, disk_free_mib=1.0)]
     metrics.add_source(HostFamilies(lambda: hosts, lambda: {"gpu2": 1.0}))
     metrics.add_source(
-        ServerFamilies("process", lambda: HistoryStatistics(0, 0, 0, 0), OneGateway())
+        ServerFamilies(
+            "process", lambda: HistoryStatistics(0, 0, 0, 0), SimpleNamespace(running=1, deaths=0)
+        )
     )
     return metrics
 

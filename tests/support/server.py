@@ -13,6 +13,10 @@ from aiohttp import ClientSession, ClientTimeout
 from admin.compose import Server, running
 from admin.settings import Settings
 from admin.store import admin_token
+from admin.workers.local import LocalGateway
+from admin.workers.messages import Message, decode_down, decode_up, encode
+from admin.workers.stream import Stream, memory_pair
+from gateway.http.app import Gateway
 from pool_manager.core.state import Replica
 from pool_manager.driver import Driver
 from pool_manager.drivers.fake import Script
@@ -36,6 +40,14 @@ class ServingServer(Caller):
     def __init__(self, server: Server, session: ClientSession) -> None:
         super().__init__(server.url, admin_token(server.store.settings.data), session)
         self.server = server
+
+    @property
+    def gateway(self) -> Gateway:
+        """Its only gateway, which is in this process."""
+        [slot] = self.server.gateways._slots
+        assert isinstance(slot.process, LocalGateway)
+        assert slot.process.node.gateway is not None
+        return slot.process.node.gateway
 
     def bound(self) -> list[Replica]:
         """Return every replica except standbys."""
@@ -94,6 +106,18 @@ class Gate:
         self._open.clear()
 
 
+def encoded_pair() -> tuple[Stream, Stream]:
+    """Return the ends of a stream in memory on which messages are encoded, as on a socket."""
+
+    def down(message: Message) -> Message:
+        return decode_down(encode(message))
+
+    def up(message: Message) -> Message:
+        return decode_up(encode(message))
+
+    return memory_pair(down, up)
+
+
 ROOM_MIB = 256 + 1100
 """Host memory for a trial, or for one replica of LARGE."""
 LARGE = Script(memory_mib=700.0)
@@ -110,7 +134,10 @@ async def serving(
     """
     chosen = kind(**{"port": 0, "data": data / "data", "shutdown_s": 5.0, **settings})
     timeout = ClientTimeout(total=UNTIL_S)
-    async with running(chosen, driver) as server, ClientSession(timeout=timeout) as session:
+    async with (
+        running(chosen, driver, encoded_pair) as server,
+        ClientSession(timeout=timeout) as session,
+    ):
         yield ServingServer(server, session)
 
 

@@ -15,7 +15,9 @@ from admin.api.keys import KeyRequest
 from admin.api.operate import ScalingRequest
 from admin.api.pages import TicketRequest
 from admin.deploy.plan import WireDeploy, WireRollback
-from admin.workers.messages import Down, Up
+from admin.workers.messages import VERSION, Down, LedgerNow, Up
+from gateway.http.connected import Connections
+from gateway.oip.statistics import RevisionStatistics
 from registry.exchange import Demand, Endpoints
 from runtime_image.contract import link
 from runtime_image.contract.control import (
@@ -83,6 +85,12 @@ EXITS = {
     "the link has another version": EXIT_OTHER_LINK,
 }
 EXCHANGE: dict[str, Any] = {"demand": Demand, "endpoints": Endpoints}
+ANSWERS: dict[str, Any] = {
+    "answer ReadLedger": LedgerNow,
+    "answer ListConnections": Connections,
+    "answer ReadStatistics": RevisionStatistics,
+}
+"""Answers to questions that have one, by the question."""
 
 
 def _all(kinds: dict[str, Any]) -> Iterator[str]:
@@ -111,9 +119,9 @@ def replicas() -> list[str]:
 
 
 def gateways() -> list[str]:
-    """List the messages between gateway and manager, and those between supervisor and workers by
-    their tags."""
-    found = list(_all(EXCHANGE))
+    """List the messages between gateway and manager, and those of the gateway protocol by their
+    tags, with its version."""
+    found = [f"gateway protocol version {VERSION}", *_all(EXCHANGE), *_all(ANSWERS)]
     for way, kinds in (("down", Down), ("up", Up)):
         for kind in get_args(kinds):
             config = kind.__struct_config__

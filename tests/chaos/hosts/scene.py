@@ -43,7 +43,7 @@ ORPHAN_S = 15.0
 HOST_LOST_S = 30.0
 """A power cut may be longer: then the host counts as gone."""
 BALANCE_S = 90.0
-ORPHANED = "the supervisor is gone"
+ORPHANED = "the server is gone"
 """Log event of gateway processes whose supervisor was killed."""
 
 

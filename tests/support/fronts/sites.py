@@ -35,6 +35,7 @@ from runtime_image.link.stream import FrameStream
 from tests.support import nouns
 from tests.support.fronts.client import Client
 from tests.support.fronts.requests import KEYS
+from tests.support.own_page import OwnPage
 from tests.support.peers import KnownPast, failed, published
 from tests.support.peers import Peer as SilentPeer
 
@@ -183,7 +184,9 @@ async def serving(
     gateway = Gateway(invoker._replace(inflation=Inflation(Inline(1))))
     app = web.Application()
     gateway.add_routes(app)
-    pages = StatePages(gateway.boundary, invoker.metrics, list, lambda: gateway.gate.is_open)
+    pages = StatePages(
+        gateway.boundary, OwnPage(invoker.metrics), list, lambda: gateway.gate.is_open
+    )
     pages.add_routes(app)
     app.on_cleanup.append(gateway.close)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)

@@ -39,15 +39,52 @@ async def test_every_task_that_runs_as_long_as_the_server_is_named(tmp_path: Pat
         assert [one.running() for one in owners] == [
             ["history", "usage", "daily copy", "revocations", "ballast"],
             ["tick", "trim logs"],
-            ["sweep", "demand"],
             ["build models"],
-            ["history", "errors", "events"],
+            ["history", "events", "workers"],
         ]
-        owners[-1].root("test", asyncio.sleep(0))
-        await until(lambda: bool(owners[-1].reasons()))
+        delivery = server.gateway.invoker.delivery.tasks
+        assert delivery.running() == ["sweep", "demand"]
+        for one in (owners[-1], delivery):
+            one.root("test", asyncio.sleep(0))
+        await until(lambda: len(server.server.admin.reasons()) == 2)
 
         answer = (await server.readiness()).json()
-        assert answer["reasons"] == ["task server:test ended: RuntimeError: it returned"]
+        assert answer["reasons"] == [
+            "task gateway:test ended: RuntimeError: it returned",
+            "task server:test ended: RuntimeError: it returned",
+        ]
+
+
+async def test_a_stream_in_memory_that_breaks_is_replaced(tmp_path: Path) -> None:
+    """A gateway in the server's process comes back, too: its demand ends with its
+    stream, and with the next one it wakes functions again."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+        [slot] = server.server.gateways._slots
+        before = slot.session
+        assert before is not None
+        before._stream.abort("broken by a test")
+        await until(lambda: slot.session not in (None, before) and slot.breaks == 1)
+
+        assert (await server.call("digits", {"inputs": {}})).status == 200
+        assert server.server.gateways.deaths == 0
+
+
+async def test_a_gateway_in_this_process_that_ends_is_replaced(tmp_path: Path) -> None:
+    """A gateway that ends in the server's process is started again on the same port, and has every
+    function; /readyz and the metrics tell of it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with serving(tmp_path, FakeDriver(), port=port) as server:
+        await server.deploy({"m.onnx": MODEL}, name="digits")
+        gateways = server.server.gateways
+        [slot] = gateways._slots
+        assert slot.process is not None
+        slot.process.kill()
+        await until(lambda: gateways.deaths == 1 and not gateways.reasons())
+
+        assert (await server.call("digits", {"inputs": {}})).status == 200
+        assert b"fngate_gateway_process_deaths_total 1.0" in (await server.get("/metrics")).body
 
 
 async def test_an_ipv6_address_is_written_as_in_urls(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from registry.errors import BadRequest
 def test_a_server_without_a_port_does_not_load_grpc() -> None:
     """gRPC and protobuf cost a tenth of a second and 20 MiB, for nothing."""
     text = (
-        "import sys, admin.serve, admin.compose, admin.workers.worker, admin.workers.supervisor\n"
+        "import sys, admin.serve, admin.compose, admin.workers.worker\n"
         "print([name for name in sys.modules if name in ('grpc', 'google.protobuf')])"
     )
     done = subprocess.run(

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from admin.history import ServerHistory
-from admin.model_control import LocalModels
-from admin.workers.model_control import RemoteModels
+from admin.workers.node import ServerClient
 from gateway import ports
 from pool_manager.manager import Manager
 from tests.support.peers import KnownModels, KnownPast, ListeningManager
@@ -22,8 +21,10 @@ from tests.support.peers import KnownModels, KnownPast, ListeningManager
         (ports.Pools, ListeningManager),
         (ports.CallHistory, ServerHistory),
         (ports.CallHistory, KnownPast),
-        (ports.ModelControl, LocalModels),
-        (ports.ModelControl, RemoteModels),
+        (ports.Pools, ServerClient),
+        (ports.CallHistory, ServerClient),
+        (ports.ModelControl, ServerClient),
+        (ports.ModelStatistics, ServerClient),
         (ports.ModelControl, KnownModels),
     ],
 )

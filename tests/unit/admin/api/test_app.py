@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from admin import compose
 from admin.api import table
-from admin.api.context import AdminContext
 from admin.store import admin_token
+from admin.workers.hub import Hub
 from pool_manager.drivers.fake import FakeDriver
 from tests.support.described import check_answer, described_routes
 from tests.support.operator import locked, until
@@ -98,10 +96,10 @@ async def test_a_change_is_answered_when_every_gateway_knows(
     """A change is answered after every gateway process has it; a read does not wait for them."""
     asked: list[int] = []
 
-    async def settled() -> None:
+    async def settled(_hub: Hub) -> None:
         asked.append(len(server.server.store.ring.all()))
 
-    monkeypatch.setattr(compose, "AdminContext", partial(AdminContext, settled=settled))
+    monkeypatch.setattr(Hub, "settled", settled)
     async with serving(tmp_path, FakeDriver()) as server:
         assert (await server.admin("GET", "/keys")).status == 200
         assert asked == []
@@ -124,4 +122,3 @@ async def test_the_side_is_of_one_server(server: ServingServer) -> None:
     context = server.server.admin.context
 
     assert (context.store, context.manager) == (server.server.store, server.server.manager)
-    assert context.gateways is server.server.delivery

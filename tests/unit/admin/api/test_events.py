@@ -42,8 +42,8 @@ async def test_a_cold_start_is_told_as_it_goes(server: ServingServer) -> None:
     async with following(server) as told:
         await told.until("ready")
         assert (await server.call("digits", CALL)).status == 200
-        warm = await told.line("digits", state="warm", ready=1, held=0)
-        paced = await told.line("digits", in_flight=0, rate=0.1)
+        warm = await told.line("digits", state="warm", ready=1)
+        paced = await told.line("digits", held=0, in_flight=0, rate=0.1)
 
     texts = [one.data["text"] for one in told.came if one.kind == "decision"]
     assert any("wants 1 replica" in text for text in texts)

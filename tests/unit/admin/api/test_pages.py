@@ -46,7 +46,7 @@ async def test_a_caller_gets_a_ticket(web: ServingServer, scope: str) -> None:
     assert given["expires_s"] == 60
     ticket = web.server.admin.context.tickets.redeem(given["ticket"], "web")
     assert ticket is not None
-    caller = web.server.gateway.invoker.access.callers.with_secret(key)
+    caller = web.gateway.invoker.access.callers.with_secret(key)
     assert caller is not None
     assert (ticket.key_id, ticket.path) == (caller.id, "/lab?x")
 

@@ -52,7 +52,7 @@ async def test_usage_by_function(server: ServingServer) -> None:
 async def test_usage_by_key(server: ServingServer) -> None:
     """Keys are listed with their notes: also those that were removed, the token, and none."""
     made = (await server.admin("POST", "/keys", {"scopes": ["invoke"], "note": "shop"})).json()
-    token = server.server.gateway.invoker.access.ring.token_id
+    token = server.server.store.ring.token_id
     for calls, key in enumerate(("", token, "0123456789ab", made["id"]), 1):
         await add(server, key, "digits", calls)
     await add(server, OTHERS, OTHERS, 9)

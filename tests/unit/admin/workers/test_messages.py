@@ -1,69 +1,25 @@
-"""Tests of the messages between supervisor and workers."""
+"""Tests of the messages between a server and its gateways."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from admin.workers import messages as m
-from gateway.http.connected import Connected, Connections
-from gateway.metrics.counters import Exemplar, SampleExemplar
-from gateway.observing.errors import Failure
-from gateway.settings import GatewaySettings
-from registry.exchange import Expected
-from registry.model.keys import Key
-from registry.openness import Openness
-from tests.support import nouns
-
-DEPLOYED = nouns.deployed()
-MARKED = SampleExemplar("n_bucket", ("le", "1.0"), Exemplar(("request_id", "a"), 0.5, 100.0))
-DOWN = [
-    m.Welcome("7", GatewaySettings(), "json", "/s", True, b"\x00secret"),
-    m.Functions([m.FunctionNow("default", "digits", [DEPLOYED])]),
-    m.Functions([m.FunctionNow("default", "gone", [])]),
-    m.OpennessNow(Openness.OPEN),
-    m.KeyNow(Key("k", "ab" * 32, ("invoke:digits",)), True),
-    m.Estimates({"default/digits@1": Expected(0.1, 0.25, 0.5, 7)}),
-    m.Began(),
-    m.Pools(b"\x00endpoints"),
-    m.Reach(4),
-    m.Reckon(5),
-    m.AskConnected(6, "default", "web"),
-    m.LoadEnded(7),
-    m.LoadEnded(8, "no_room", "digits@1 found no room", 5.0, {"a": [1]}, {"log_tail": ["x"]}),
-    m.Stop(),
-]
-UP = [
-    m.Wants(b"\x00demand"),
-    m.Reached(4),
-    m.Ready(),
-    m.Failed("the port is taken"),
-    m.Beat(12, [m.Arrived("default", "digits", 3)], []),
-    m.Beat(
-        1, [], [], [Failure("default", "digits", "digits@3", "poison", 1.5, "why", "r", "q", 9)]
-    ),
-    m.Reckoned(5, 3.0, {"completed": 1.0}, {"a": 1}, {"a": 1}, [MARKED]),
-    m.TellConnected(6, Connections([Connected("k", "events", 1.5, "/x", True)], 1, 2)),
-    m.Woken("default", "digits", "r1", {"load": 1.5}),
-    m.Woken("default", "digits", "r1", {"load": 1.5}, ("request_id", "a")),
-    m.AskLoad(7, "default", "digits@1", 2.5),
-    m.LeaveLoad(7),
-    m.AskUnload("default", "digits"),
-    m.Finished(),
-]
+from tests.support.gateway_messages import ANSWERS, BOTH, DOWN, UP
 
 
 @pytest.mark.parametrize("message", DOWN, ids=lambda one: type(one).__name__)
-def test_a_supervisors_message_decodes_to_itself(message: Any) -> None:
-    """Every message of the supervisor decodes to the same message, registry objects included."""
+def test_a_servers_message_decodes_to_itself(message: Any) -> None:
+    """Every message of the server decodes to the same message, registry objects included."""
     assert m.decode_down(m.encode(message)) == message
 
 
 @pytest.mark.parametrize("message", UP, ids=lambda one: type(one).__name__)
-def test_a_workers_message_decodes_to_itself(message: Any) -> None:
-    """Every message of a worker decodes to the same message."""
+def test_a_gateways_message_decodes_to_itself(message: Any) -> None:
+    """Every message of a gateway decodes to the same message."""
     assert m.decode_up(m.encode(message)) == message
 
 
@@ -76,8 +32,51 @@ def test_an_unknown_message_is_refused(data: bytes) -> None:
 
 
 def test_messages_have_one_direction() -> None:
-    """A message of a worker is refused by a worker, and an unknown field is an error."""
+    """A message of a gateway is refused by a gateway, and an unknown field is an error."""
     with pytest.raises(msgspec.DecodeError):
-        m.decode_down(m.encode(m.Ready()))
+        m.decode_down(m.encode(m.Ready(80)))
     with pytest.raises(msgspec.DecodeError):
-        m.decode_up(m.encode({"type": "Ready", "surplus": 1}))
+        m.decode_up(m.encode({"type": "Finished", "surplus": 1}))
+
+
+def test_hello_is_read_whatever_else_it_has() -> None:
+    """Fields that a later version adds to Hello are ignored: its version must be readable."""
+    data = m.encode({"type": "Hello", "version": 9, "release": "9.9", "more": [1]})
+
+    assert m.decode_up(data) == m.decode_down(data) == m.Hello(9, "9.9")
+
+
+def test_versions_that_differ_part_in_words() -> None:
+    """The refusal names both versions and the other's release, cut, and what mends it."""
+    assert m.check_version(m.Hello(m.VERSION, "1"), own="server", other="gateway") == ""
+    text = m.check_version(m.Hello(m.VERSION + 1, "2.0" * 100), own="server", other="gateway")
+
+    assert text == (
+        f"this server speaks version {m.VERSION} of the gateway protocol, the gateway (release"
+        f" {('2.0' * 100)[:80]}) version {m.VERSION + 1}: stop the server and start it again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"), ANSWERS, ids=lambda one: getattr(one, "__name__", "")
+)
+def test_an_answer_decodes_to_itself(question: type[m.Question[Any]], answer: Any) -> None:
+    """The answer to each kind of question decodes to itself; another type is refused."""
+    assert m.decode_answer(question, msgspec.Raw(m.encode(answer))) == answer
+    with pytest.raises(msgspec.DecodeError):
+        m.decode_answer(question, msgspec.Raw(m.encode("x")))
+
+
+def test_every_question_is_tested() -> None:
+    """Each kind of question has an answer here, a decoder, and limits."""
+    kinds = set(get_args(m.AnyQuestion))
+
+    assert kinds == {kind for kind, _ in ANSWERS} == m.ANSWERS.keys()
+    assert kinds == {type(one.question) for one in BOTH if isinstance(one, m.Ask)}
+    assert all(kind.at_once > 0 and kind.answer_s > 0 for kind in kinds)
+
+
+def test_every_message_is_tested() -> None:
+    """Each message of the protocol is in the lists above."""
+    assert {type(one) for one in DOWN} == set(get_args(m.Down))
+    assert {type(one) for one in UP} == set(get_args(m.Up))

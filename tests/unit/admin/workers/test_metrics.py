@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator
 
@@ -10,10 +9,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strict
 from prometheus_client.parser import text_string_to_metric_families
 
-from admin.workers import metrics
-from admin.workers.messages import Reckon, Reckoned, decode_down
-from admin.workers.metrics import LabelLimit, LedgerPoll, MergedMetrics, Numbers, family_of
-from admin.workers.shared_counters import CounterReader, CounterWriter, Sample
+from admin.workers.messages import LedgerNow, ReadLedger
+from admin.workers.metrics import LabelLimit, MergedMetrics, Numbers, family_of
+from admin.workers.shared_counters import CounterReader, CounterWriter, Sample, open_writer
 from gateway.metrics.counters import OPENMETRICS, CounterStore, Exemplar, SampleExemplar
 from gateway.metrics.ledger import UNKNOWN_POOL, Ledger
 from gateway.metrics.requests import OTHERS, Metrics
@@ -27,14 +25,16 @@ class Rig:
 
     def __init__(self) -> None:
         self.deployed = {"f", "g"}
-        self.poll = LedgerPoll()
-        self.page = MergedMetrics(self._metrics(), self.poll, self.is_deployed)
-        self.sent: list[bytes] = []
+        self.answers: dict[str, LedgerNow] = {}
+        self.page = MergedMetrics(self._answered, dict, lambda: 7, self.is_deployed, lambda: 0.0)
         self.tables: dict[str, CounterReader] = {}
         self.cells: list[CounterWriter] = []
 
     def _metrics(self, store: CounterStore | None = None) -> Metrics:
-        return Metrics(self.poll.balance, dict, lambda: 7, self.is_deployed, store)
+        return Metrics(self.page.balance, dict, lambda: 7, self.is_deployed, store)
+
+    async def _answered(self, _question: ReadLedger) -> dict[str, LedgerNow]:
+        return self.answers
 
     def is_deployed(self, _namespace: str, name: str) -> bool:
         """Return whether the catalog has the function."""
@@ -43,7 +43,7 @@ class Rig:
     def worker(self, name: str) -> Metrics:
         """Add a worker that has answered f, g and a function that is not deployed, once each."""
         counters = CounterReader()
-        cells = CounterWriter(os.dup(counters.descriptor))
+        cells = open_writer(os.dup(counters.descriptor))
         counters.close_descriptor()
         Ledger(cells)
         metrics = self._metrics(cells)
@@ -51,7 +51,7 @@ class Rig:
             metrics.count_reply("default", function, "ok", "", 0.02)
         self.tables[name] = counters
         self.cells.append(cells)
-        self.page.add_worker(name, counters, self.sent.append)
+        self.page.add_worker(name, counters)
         return metrics
 
     def samples(self) -> dict[tuple[str, ...], float]:
@@ -98,7 +98,7 @@ def test_the_supervisors_own_metrics_appear_once(rig: Rig) -> None:
     """The supervisor's gauges and cold starts appear once, not per worker."""
     rig.worker("a")
     rig.worker("b")
-    own = rig.page._own
+    own = rig.page.own
     for _ in range(2):
         own.count_cold_start("default", "f", "r1", {"load": 2000.0})
 
@@ -176,17 +176,12 @@ async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
     """The ledger and its exemplars are those of the workers' answers, not of their later
     counters."""
     rig.worker("a")
-    asking = asyncio.create_task(rig.page.refresh())
-    await asyncio.sleep(0)
-    [question] = [decode_down(data) for data in rig.sent]
-    assert isinstance(question, Reckon)
     ended = {"completed": 2.0}
     labels = ("namespace", "default", "function", "f", "le", "0.025")
     exemplar = Exemplar(("request_id", "x"), 0.02, 100.0)
     marked = [SampleExemplar("fngate_request_seconds_bucket", labels, exemplar)]
-    answer = Reckoned(question.number, 4.0, ended, {"default/f@1": 1}, {"default/f@1": 1}, marked)
-    rig.page.on_reckoned("a", answer)
-    await asking
+    rig.answers["a"] = LedgerNow(4.0, ended, {"default/f@1": 1}, {"default/f@1": 1}, marked)
+    await rig.page.refresh()
 
     found = rig.samples()
     assert found["fngate_accepted_total",] == 4
@@ -200,8 +195,8 @@ async def test_the_ledger_is_as_the_workers_answer(rig: Rig) -> None:
 def test_a_strict_reader_takes_the_page(rig: Rig) -> None:
     """A strict OpenMetrics parser accepts the page, with the samples of each histogram together."""
     rig.worker("a")
-    rig.page._own.count_cold_start("default", "f", "r1", {"load": 1.0, "bind": 2.0})
-    rig.page._own.count_cold_start("default", "g", "r2", {"load": 1.0})
+    rig.page.own.count_cold_start("default", "f", "r1", {"load": 1.0, "bind": 2.0})
+    rig.page.own.count_cold_start("default", "g", "r2", {"load": 1.0})
     rig.page.snapshot()
     families = {one.name: one for one in strict(rig.page.render(OPENMETRICS).decode())}
 
@@ -224,7 +219,7 @@ def test_no_sample_is_there_twice(rig: Rig) -> None:
     """No sample appears twice, since Prometheus would keep an arbitrary one."""
     rig.worker("a").count_dropped_events(2)
     rig.worker("b").count_dropped_events(1)
-    rig.page._own.count_cold_start("default", "f", "r1", {"load": 1.0})
+    rig.page.own.count_cold_start("default", "f", "r1", {"load": 1.0})
     rig.page.snapshot()
     rows = [line for line in rig.page.render().decode().splitlines() if line[0] != "#"]
     names = [row.rpartition(" ")[0] for row in rows]
@@ -234,12 +229,12 @@ def test_no_sample_is_there_twice(rig: Rig) -> None:
 
 
 class Worker:
-    """Worker with the given ledger, which answers a poll when the test says so."""
+    """A worker's counters, and its answer to the next question."""
 
-    def __init__(self, name: str, all_: LedgerPoll, accepted: int, completed: int) -> None:
+    def __init__(self, name: str, accepted: int, completed: int) -> None:
         self.name = name
         self.counters = CounterReader(records_max=64)
-        self.cells = CounterWriter(os.dup(self.counters.descriptor))
+        self.cells = open_writer(os.dup(self.counters.descriptor))
         self.counters.close_descriptor()
         self.ledger = Ledger(self.cells)
         # Records that are not the ledger's are ignored.
@@ -248,170 +243,98 @@ class Worker:
             self.ledger.accept()
         for _ in range(completed):
             self.ledger.end("completed")
-        self.asked: list[int] = []
-        self._all = all_
-        all_.add_worker(name, self._hear, self.counters)
 
-    def _hear(self, data: bytes) -> None:
-        message = decode_down(data)
-        assert isinstance(message, Reckon)
-        self.asked.append(message.number)
-
-    def answer(self, held: int, in_flight: int, *marked: SampleExemplar) -> None:
-        """Answer the last poll with these gauges."""
+    def answer(self, held: int, in_flight: int, *marked: SampleExemplar) -> LedgerNow:
+        """Return the ledger with these gauges."""
         now = self.ledger.balance({"p": held}, {"p": in_flight})
-        ended = dict(now.ended)
-        said = Reckoned(
-            self.asked[-1], now.accepted, ended, {"p": held}, {"p": in_flight}, list(marked)
-        )
-        self._all.on_reckoned(self.name, said)
+        return LedgerNow(now.accepted, dict(now.ended), {"p": held}, {"p": in_flight}, list(marked))
+
+
+class Two:
+    """Worker a with 5 accepted and 2 completed, worker b with 3 and 3, and their page. `said` are
+    the answers of those that answer in time."""
+
+    def __init__(self) -> None:
+        self.a, self.b = Worker("a", 5, 2), Worker("b", 3, 3)
+        self.said: dict[str, LedgerNow] = {}
+        self.page = MergedMetrics(self._ask, dict, lambda: 0, lambda *_: True, lambda: 0.0)
+        for one in (self.a, self.b):
+            self.page.add_worker(one.name, one.counters)
+
+    async def _ask(self, _question: ReadLedger) -> dict[str, LedgerNow]:
+        return self.said
 
 
 @pytest.fixture
-def all_() -> LedgerPoll:
-    """A ledger poll without workers."""
-    return LedgerPoll()
-
-
-@pytest.fixture
-def two(all_: LedgerPoll) -> Iterator[tuple[Worker, Worker]]:
-    """Worker a with 5 accepted and 2 completed, worker b with 3 and 3."""
-    made = Worker("a", all_, 5, 2), Worker("b", all_, 3, 3)
+def two() -> Iterator[Two]:
+    """Two workers."""
+    made = Two()
     yield made
-    for one in made:
+    for one in (made.a, made.b):
         one.cells.close()
         one.counters.close()
 
 
-Two = tuple[Worker, Worker]
-
-
-async def asked(all_: LedgerPoll) -> asyncio.Task[None]:
-    """Start a poll; return when every worker has received it."""
-    task = asyncio.create_task(all_.ask())
-    await asyncio.sleep(0)
-    return task
-
-
-async def test_all_answer_for_themselves(all_: LedgerPoll, two: Two) -> None:
+async def test_all_answer_for_themselves(two: Two) -> None:
     """The balance is the sum of the answers; later requests do not count."""
-    a, b = two
-    task = await asked(all_)
-    a.answer(2, 1)
-    a.ledger.accept()
-    b.answer(0, 0)
-    await task
-    balance = all_.balance()
+    two.said = {"a": two.a.answer(2, 1), "b": two.b.answer(0, 0)}
+    await two.page.refresh()
+    two.a.ledger.accept()
+    balance = two.page.balance()
 
     assert (balance.accepted, balance.ended["completed"]) == (8, 5)
     assert (balance.held, balance.in_flight) == ({"p": 2}, {"p": 1})
     assert balance.missing == 0
 
 
-async def test_a_request_that_a_worker_has_lost_is_missing(all_: LedgerPoll, two: Two) -> None:
+async def test_a_request_that_a_worker_has_lost_is_missing(two: Two) -> None:
     """A request that a worker neither ended nor holds is reported as missing."""
-    a, b = two
-    task = await asked(all_)
-    a.answer(1, 1)
-    b.answer(0, 0)
-    await task
+    two.said = {"a": two.a.answer(1, 1), "b": two.b.answer(0, 0)}
+    await two.page.refresh()
 
-    assert all_.balance().missing == 1
+    assert two.page.balance().missing == 1
 
 
-async def test_open_requests_of_a_dead_worker_are_aborted(all_: LedgerPoll, two: Two) -> None:
-    """Open requests of a dead worker are aborted; a poll does not wait for it, and its counts
-    stay."""
-    _, b = two
-    task = await asked(all_)
-    b.answer(0, 0)
-    all_.remove_worker("a")
-    await task
-    first = all_.balance()
-    all_.remove_worker("b")
-    await all_.ask()
-    last = all_.balance()
+async def test_open_requests_of_a_dead_worker_are_aborted(two: Two) -> None:
+    """Open requests of a dead worker are aborted, also if it had answered; its counts stay."""
+    two.said = {"a": two.a.answer(2, 1), "b": two.b.answer(0, 0)}
+    await two.page.refresh()
+    two.page.remove_worker("a")
+    first = two.page.balance()
+    two.page.remove_worker("b")
+    two.said = {}
+    await two.page.refresh()
+    last = two.page.balance()
 
     for balance in (first, last):
         assert (balance.accepted, balance.missing) == (8, 0)
         assert (balance.ended["completed"], balance.ended["aborted"]) == (5, 3)
 
 
-async def test_a_worker_that_dies_after_its_answer_counts_once(all_: LedgerPoll, two: Two) -> None:
-    """A worker that dies after its answer, while the poll waits for another, counts once."""
-    a, b = two
-    task = await asked(all_)
-    a.answer(2, 1)
-    all_.remove_worker("a")
-    b.answer(0, 0)
-    await task
-    balance = all_.balance()
+async def test_a_silent_worker_is_counted_by_its_counters(two: Two) -> None:
+    """A worker that does not answer in time is counted by its shared counters."""
+    two.said = {"b": two.b.answer(0, 0)}
+    await two.page.refresh()
+    balance = two.page.balance()
 
-    assert (balance.accepted, balance.ended["aborted"], balance.missing) == (8, 3, 0)
-    assert balance.held == {"p": 0}
+    assert (balance.accepted, balance.missing) == (8, 0)
+    assert balance.in_flight == {"p": 0, UNKNOWN_POOL: 3}
 
 
-async def test_a_silent_worker_is_counted_by_its_counters(
-    all_: LedgerPoll, two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker that does not answer in time is counted by its shared counters; its late answer is
-    ignored."""
-    monkeypatch.setattr(metrics, "ANSWER_S", 0.0)
-    a, b = two
-    await all_.ask()
-    balance = all_.balance()
-    assert (balance.accepted, balance.in_flight, balance.missing) == (8, {UNKNOWN_POOL: 3}, 0)
-    a.answer(3, 0)
-    b.answer(0, 0)
-
-    assert all_.balance() == balance
-
-
-async def test_a_new_worker_is_counted_by_its_counters(all_: LedgerPoll, two: Two) -> None:
-    """A worker added during a poll is counted by its shared counters."""
-    a, b = two
-    task = await asked(all_)
-    late = Worker("c", all_, 1, 0)
-    a.answer(2, 1)
-    b.answer(0, 0)
-    await task
-
-    assert all_.balance().in_flight == {"p": 1, UNKNOWN_POOL: 1}
-    assert late.asked == []
-    late.cells.close()
-    late.counters.close()
-
-
-async def test_the_latest_exemplar_of_a_bucket_is_shown(all_: LedgerPoll, two: Two) -> None:
+async def test_the_latest_exemplar_of_a_bucket_is_shown(two: Two) -> None:
     """Of the exemplars for a bucket the latest is shown, whichever process has it."""
-    a, b = two
     labels = ("function", "f", "le", "1.0")
     old, new = (
         Exemplar(("request_id", name), 0.5, at_s) for name, at_s in (("x", 1.0), ("y", 2.0))
     )
-    task = await asked(all_)
-    a.answer(2, 1, SampleExemplar("n_bucket", labels, new))
-    b.answer(0, 0, SampleExemplar("n_bucket", labels, old))
-    await task
+    two.said = {
+        "a": two.a.answer(2, 1, SampleExemplar("n_bucket", labels, new)),
+        "b": two.b.answer(0, 0, SampleExemplar("n_bucket", labels, old)),
+    }
+    await two.page.refresh()
 
-    assert all_.exemplars == {Sample("n_bucket", labels): new}
-
-
-async def test_two_may_ask_at_once(all_: LedgerPoll, two: Two) -> None:
-    """Simultaneous polls have their own answers; an unknown worker's answer is ignored."""
-    a, b = two
-    first, second = await asked(all_), await asked(all_)
-    assert a.asked == [1, 2]
-    a.answer(2, 1)
-    b.answer(0, 0)
-    await second
-    assert not first.done()
-    all_.on_reckoned("stranger", Reckoned(1, 99.0, {}, {}, {}, []))
-    first.cancel()
-    await asyncio.wait([first])
-
-    assert all_.balance().accepted == 8
-    assert all_._questions == {}
+    two.page.snapshot()
+    assert two.page._seen[2] == {Sample("n_bucket", labels): new}
 
 
 LEFT_OUT = Sample("fngate_access_events_left_out_total", ())

@@ -1,39 +1,66 @@
-"""Tests of keeping workers running, over scripted processes."""
+"""Tests of keeping gateways running, over scripted processes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import errno
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from typing import Any, cast
 
 import pytest
 
 from admin.workers import messages as m
 from admin.workers import pool
-from admin.workers.pool import READY_S, SILENT_S, WorkerPool
+from admin.workers.hub import Hub
+from admin.workers.pool import BREAKS_MAX, READY_S, SILENT_S, GatewayProcess, WorkerPool
+from admin.workers.process import SOUND_S
+from admin.workers.stream import Stream
 from gateway.settings import GatewaySettings
 from registry.errors import FnError
 from tests.support.operator import UNTIL_S, until
+from tests.support.server import encoded_pair
+
+HELLO = m.Hello(m.VERSION, "1")
 
 
 class Process:
-    """Scripted process of a worker."""
+    """Scripted process of a gateway. `streams` are its ends of those that it got."""
 
-    def __init__(
-        self, name: str, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, name: str, rig: Rig) -> None:
         self.name = name
-        self.say = lambda message: on_message(m.encode(message))
-        self.lose = on_lost
+        self.counters: Any = f"counters of {name}"
+        self.revisions: Any = f"numbers of {name}"
         self.heard: list[m.Down] = []
+        self.streams: list[Stream] = []
         self.was_killed = False
+        self._rig = rig
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.channel = cast("Any", self)
 
-    def send(self, data: bytes) -> None:
-        """Receive a message of the supervisor."""
-        self.heard.append(m.decode_down(data))
+    def connect(self) -> Stream:
+        """Take a stream; open it soon."""
+        if self._ended.done():
+            raise BrokenPipeError
+        ours, theirs = encoded_pair()
+        self.streams.append(theirs)
+        self._opening = asyncio.create_task(self._open(theirs))
+        return ours
+
+    async def _open(self, stream: Stream) -> None:
+        await stream.open(self.heard.append, lambda _reason: None)
+        if self._rig.hello is not None:
+            stream.send(self._rig.hello)
+        if self._rig.is_quick:
+            self.say(m.Ready(80))
+
+    def say(self, message: m.Up) -> None:
+        """Send a message."""
+        self.streams[-1].send(message)
+
+    def heard_of(self, kind: type[m.Down]) -> int:
+        """Return how many messages of this kind arrived."""
+        return sum(isinstance(one, kind) for one in self.heard)
 
     def kill(self) -> None:
         """Die as by SIGKILL."""
@@ -44,14 +71,16 @@ class Process:
         """End with this description."""
         if not self._ended.done():
             self._ended.set_result(how)
+            for stream in self.streams:
+                stream.close()
 
     async def wait(self) -> str:
         """Wait for the end; return its description."""
         return await self._ended
 
 
-class WorkerMessages:
-    """Records the calls for workers that start, end or send messages."""
+class Recorder:
+    """Records calls with their names."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
@@ -61,35 +90,38 @@ class WorkerMessages:
 
 
 class Rig:
-    """Worker pool whose processes and clock the test controls."""
+    """Pool whose processes and clock the test controls. `hello` is what a process says first."""
 
     def __init__(self, count: int = 2) -> None:
         self.now_s = 100.0
         self.made: list[Process] = []
-        self.messages = WorkerMessages()
+        self.reports, self.page, self.numbers = Recorder(), Recorder(), Recorder()
         self.refusal: OSError | None = None
         self.is_quick = True
+        self.hello: m.Hello | None = HELLO
+        self.hub = Hub(lambda: [])
+        receivers = (self.reports, self.page, self.numbers)
         self.workers = WorkerPool(
-            count, self._welcome, cast("Any", self.messages), self.clock, self._launch
+            count, self.hub, *(cast("Any", one) for one in receivers), self.clock
         )
 
     def clock(self) -> float:
         """Return the current time."""
         return self.now_s
 
+    async def start(self) -> None:
+        """Start the pool."""
+        await self.workers.start(self._launch, self._welcome)
+
     @staticmethod
     def _welcome(name: str) -> m.Welcome:
-        return m.Welcome(name, GatewaySettings(), "json", "", False)
+        return m.Welcome(name, GatewaySettings(), "json", "", False, True)
 
-    async def _launch(
-        self, on_message: Callable[[bytes], None], on_lost: Callable[[str], None]
-    ) -> Any:
+    async def _launch(self) -> GatewayProcess:
         if self.refusal is not None:
             raise self.refusal
-        process = Process(f"p{len(self.made)}", on_message, on_lost)
+        process = Process(f"p{len(self.made)}", self)
         self.made.append(process)
-        if self.is_quick:
-            asyncio.get_running_loop().call_soon(process.say, m.Ready())
         return process
 
     async def finish(self) -> list[str]:
@@ -108,13 +140,14 @@ class Rig:
                 done.append(f"{process.name} finishes")
                 process.say(m.Finished())
         await stopping
+        await self.hub.close()
         return done
 
 
 @asynccontextmanager
 async def started(rig: Rig) -> AsyncIterator[Rig]:
     """Start all workers; stop them at the end."""
-    await rig.workers.start()
+    await rig.start()
     yield rig
     await rig.finish()
 
@@ -124,43 +157,123 @@ async def test_a_crew_has_started_when_all_accept_calls() -> None:
     name."""
     rig = Rig()
     rig.is_quick = False
-    starting = asyncio.create_task(rig.workers.start())
-    await until(lambda: len(rig.made) == 2)
-    rig.made[0].say(m.Ready())
+    starting = asyncio.create_task(rig.start())
+    await until(lambda: len(rig.made) == 2 and bool(rig.made[1].heard))
+    rig.made[0].say(m.Ready(80))
     for _ in range(3):
         await asyncio.sleep(0)
     assert not starting.done()
     assert rig.workers.reasons() == ["workers: 1 of 2 run"]
-    rig.made[1].say(m.Ready())
+    rig.made[1].say(m.Ready(80))
     await starting
 
     assert rig.workers.reasons() == []
-    welcomes = [process.heard[0] for process in rig.made]
-    assert [one.name for one in welcomes if isinstance(one, m.Welcome)] == ["p0", "p1"]
-    assert [entry[0] for entry in rig.messages.said] == ["on_started", "on_started"]
+    first = [process.heard[:3] for process in rig.made]
+    assert [one[0] for one in first] == [m.Hello(m.VERSION, version("fngate"))] * 2
+    assert [one[1].name for one in first if isinstance(one[1], m.Welcome)] == ["p0", "p1"]
+    assert [one[2] for one in first] == [m.Began()] * 2
+    assert rig.page.said == [("add_worker", f"p{n}", f"counters of p{n}") for n in range(2)]
+    assert rig.numbers.said == [("add_worker", f"p{n}", f"numbers of p{n}") for n in range(2)]
+    assert rig.workers.port == 80
     await rig.finish()
 
 
 async def test_messages_are_passed_on_under_the_workers_name() -> None:
-    """A message is passed on under the name of the worker that sent it."""
+    """A report is passed on under the name of the gateway that sent it, an answer to the hub."""
     async with started(Rig()) as rig:
-        rig.messages.said.clear()
-        first = rig.made[0]
-        first.say(m.Wants(b"demand"))
-        first.say(m.Reached(4))
-        first.say(m.Beat(3, [], []))
-        reckoned = m.Reckoned(1, 0.0, {}, {}, {}, [])
-        first.say(reckoned)
-        woken = m.Woken("default", "f", "r", {})
-        first.say(woken)
+        rig.reports.said.clear()
+        first, woken = rig.made[0], m.Woken("default", "f", "r", {})
+        for message in (m.Wants(b"demand"), m.Beat(3, [], []), woken, m.Answer(99)):
+            first.say(message)
 
-        assert rig.messages.said == [
-            ("on_demand", "p0", b"demand"),
-            ("on_reached", "p0", 4),
-            ("on_beat", "p0", m.Beat(3, [], [])),
-            ("on_reckoned", "p0", reckoned),
-            ("on_cold_start", woken),
+        assert rig.reports.said == [
+            ("on_message", "p0", m.Wants(b"demand")),
+            ("on_message", "p0", m.Beat(3, [], [])),
+            ("on_message", "p0", woken),
         ]
+
+
+@pytest.mark.parametrize(
+    ("hello", "messages"),
+    [
+        (HELLO, [HELLO]),
+        (None, [m.Ready(80)]),
+        (None, [m.Answer(1)]),
+        (HELLO, [m.Ask(1, m.Applied())]),
+        (HELLO, [m.Ask(1, m.LoadModel("default", "f", 1.0))] * 2),
+    ],
+)
+async def test_a_broken_protocol_ends_the_stream(
+    hello: m.Hello | None, messages: list[m.Up]
+) -> None:
+    """A second Hello, anything before it, a question for the other end: the stream ends, and the
+    gateway begins anew with another one."""
+    rig = Rig(count=1)
+    rig.hub.answer({m.LoadModel: forever})
+    async with started(rig):
+        process = rig.made[0]
+        if hello is None:  # on a stream without Hello
+            rig.hello, rig.is_quick = None, False
+            process.streams[-1].close()
+            await until(lambda: len(process.streams) == 2)
+        count = len(process.streams)
+        for message in messages:
+            process.say(message)
+        rig.hello, rig.is_quick = HELLO, True
+        await until(lambda: len(process.streams) == count + 1)
+        await until(lambda: process.heard_of(m.Began) == 2)
+
+        assert not process.was_killed
+
+
+async def forever(_question: Any) -> None:
+    """Answer nothing."""
+    await asyncio.Event().wait()
+
+
+async def test_a_worker_of_another_version_is_parted_from() -> None:
+    """Versions that differ part in words: such a gateway gets nothing but Hello, and what the
+    operator is to do is the reason of its end."""
+    rig = Rig(count=1)
+    rig.hello = m.Hello(m.VERSION + 1, "9.9")
+    starting = asyncio.create_task(rig.start())
+    await until(lambda: bool(rig.made) and rig.made[0].streams[0].is_open is False)
+    rig.made[0].end()
+    with pytest.raises(FnError, match=r"the gateway \(release 9.9\) version \d+: stop the server"):
+        await starting
+    await rig.finish()
+
+    assert rig.made[0].heard_of(m.Hello) == len(rig.made[0].heard) == 1
+
+
+async def test_a_stream_that_breaks_is_replaced() -> None:
+    """The demand of a gateway ends with its stream; with the next one it gets everything anew."""
+    async with started(Rig()) as rig:
+        process = rig.made[0]
+        process.streams[-1].abort("broken")
+        await until(lambda: ("on_gone", "p0") in rig.reports.said)
+        await until(lambda: process.heard_of(m.Began) == 2)
+
+        assert (process.heard_of(m.Welcome), process.was_killed) == (2, False)
+        assert rig.workers.reasons() == []
+
+
+async def test_a_worker_whose_streams_keep_breaking_is_replaced() -> None:
+    """One that loses stream after stream is killed and replaced; a long life between them makes up
+    for the earlier ones."""
+    async with started(Rig(count=1)) as rig:
+        process = rig.made[0]
+        for number in range(2 * BREAKS_MAX):
+            if number == BREAKS_MAX:
+                rig.now_s += SOUND_S
+                process.say(m.Beat(0, [], []))
+            process.streams[-1].abort("broken")
+            await until(lambda number=number: process.heard_of(m.Began) == number + 2)
+        assert not process.was_killed
+        process.streams[-1].abort("broken")
+        await until(lambda: len(rig.made) == 2)
+
+        assert process.was_killed
 
 
 async def test_a_worker_that_dies_is_replaced() -> None:
@@ -169,10 +282,12 @@ async def test_a_worker_that_dies_is_replaced() -> None:
         rig.is_quick = False
         rig.made[0].end("was killed by SIGKILL")
         await until(lambda: len(rig.made) == 3)
-        assert ("on_ended", rig.made[0]) in rig.messages.said
+        assert ("remove_worker", "p0") in rig.page.said
+        assert ("remove_worker", "p0") in rig.numbers.said
+        assert ("on_gone", "p0") in rig.reports.said
         assert rig.workers.reasons() == ["workers: 1 of 2 run"]
         assert not rig.made[1].was_killed
-        rig.made[2].say(m.Ready())
+        rig.made[2].say(m.Ready(80))
 
         assert rig.workers.reasons() == []
 
@@ -182,20 +297,11 @@ async def test_a_worker_that_cannot_be_replaced_is_tried_again() -> None:
     async with started(Rig()) as rig:
         rig.refusal = OSError("no more processes")
         rig.made[0].end()
-        await until(lambda: ("on_ended", rig.made[0]) in rig.messages.said)
+        await until(lambda: ("remove_worker", "p0") in rig.page.said)
         rig.refusal = None
         await until(lambda: not rig.workers.reasons())
 
         assert len(rig.made) == 3
-
-
-async def test_a_worker_that_loses_its_channel_is_given_up() -> None:
-    """A worker that loses its channel, by a protocol error or by falling behind, is killed and
-    replaced."""
-    async with started(Rig()) as rig:
-        rig.made[0].lose("the other side has fallen behind")
-        assert rig.made[0].was_killed
-        await until(lambda: len(rig.made) == 3)
 
 
 async def test_a_worker_that_hangs_is_killed() -> None:
@@ -218,19 +324,29 @@ async def test_a_worker_that_hangs_is_killed() -> None:
         await until(lambda: len(rig.made) == 5 and not rig.workers.reasons())
 
 
-@pytest.mark.parametrize("reason", ["the port is taken", ""])
-async def test_a_first_start_that_fails_is_an_error(reason: str) -> None:
-    """A first start that fails raises the worker's own reason and stops the others: an operator
-    would not notice endless retries."""
+@pytest.mark.parametrize(
+    ("reason", "number", "error"),
+    [
+        ("the port is taken", errno.EADDRINUSE, OSError),
+        ("no traces", 0, FnError),
+        ("", 0, FnError),
+    ],
+)
+async def test_a_first_start_that_fails_is_an_error(
+    reason: str, number: int, error: type[Exception]
+) -> None:
+    """A first start that fails raises the gateway's own reason and stops the others: an operator
+    would not notice endless retries. An error of the system has its number."""
     rig = Rig()
     rig.is_quick = False
-    starting = asyncio.create_task(rig.workers.start())
-    await until(lambda: len(rig.made) == 2)
+    starting = asyncio.create_task(rig.start())
+    await until(lambda: len(rig.made) == 2 and bool(rig.made[0].heard))
     if reason:
-        rig.made[0].say(m.Failed(reason))
+        rig.made[0].say(m.Failed(reason, number))
     rig.made[0].end("exited with code 1")
-    with pytest.raises(FnError, match=reason or "exited with code 1"):
+    with pytest.raises(error, match=reason or "exited with code 1") as caught:
         await starting
+    assert getattr(caught.value, "errno", 0) == number
     await rig.finish()
 
     assert rig.made[1].was_killed
@@ -241,14 +357,14 @@ async def test_a_process_that_cannot_be_made_at_first_is_an_error() -> None:
     rig = Rig()
     rig.refusal = OSError("no more processes")
     with pytest.raises(FnError, match="no more processes"):
-        await rig.workers.start()
+        await rig.start()
     await rig.finish()
 
 
 async def test_long_polls_are_answered_after_the_calls() -> None:
     """At a stop, long polls are answered after the accepted calls, and then the workers end."""
     rig = Rig()
-    await rig.workers.start()
+    await rig.start()
     assert not rig.workers.is_stopping
 
     assert await rig.finish() == ["p0 finishes", "p1 finishes", "nobody waits"]
@@ -265,7 +381,7 @@ async def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPa
     for name in ("GRACE_S", "CLOSE_S"):
         monkeypatch.setattr(pool, name, 0.01)
     rig = Rig(count=1)
-    await rig.workers.start()
+    await rig.start()
     await rig.workers.stop(0.0, nothing)
 
     assert rig.made[0].was_killed
@@ -274,7 +390,7 @@ async def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPa
 async def test_a_worker_that_dies_while_the_server_stops_is_not_replaced() -> None:
     """A worker that dies during a stop is not replaced; the others finish."""
     rig = Rig()
-    await rig.workers.start()
+    await rig.start()
     stopping = asyncio.create_task(rig.workers.stop(UNTIL_S, nothing))
     await asyncio.sleep(0)
     rig.made[0].end("was killed by SIGSEGV")

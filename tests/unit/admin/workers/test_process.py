@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from admin.workers.messages import Reach, Reached, decode_up, encode
+from admin.workers import messages as m
 from admin.workers.process import WorkerProcess
+from admin.workers.stream import Stream
 from tests.support.operator import until
 
 pytestmark = pytest.mark.slow
@@ -18,31 +20,49 @@ def arguments(process: WorkerProcess) -> list[bytes]:
     return Path(f"/proc/{process.name}/cmdline").read_bytes().split(b"\0")
 
 
-async def test_a_process_answers_and_ends_with_its_channel() -> None:
-    """A process sends messages, has no secret in its command line, and ends with its channel."""
-    said: list[bytes] = []
-    lost: list[str] = []
-    process = await WorkerProcess.start(said.append, lost.append)
-    process.channel.send(encode(Reach(3)))
-    await until(lambda: bool(said))
-    assert decode_up(said[0]) == Reached(3)
+class End:
+    """What the server's end of a stream received."""
+
+    def __init__(self) -> None:
+        self.said: list[m.Up] = []
+        self.lost: list[str] = []
+
+    async def open(self, process: WorkerProcess) -> Stream:
+        """Give the process a stream; return the server's end."""
+        stream = process.connect()
+        await stream.open(self.said.append, self.lost.append)
+        return stream
+
+
+async def test_a_process_gets_streams_and_ends_with_its_door() -> None:
+    """A process says Hello on each stream that it gets, has no secret in its command line, and
+    ends with its door."""
+    process, ends = await WorkerProcess.start(), [End(), End()]
+    hello = m.Hello(m.VERSION, version("fngate"))
+    for end in ends:
+        stream = await end.open(process)
+        await until(lambda end=end: bool(end.said))
+        assert end.said == [hello]
+        stream.close()
+        await until(lambda end=end: bool(end.lost))
     assert all(part.isdigit() for part in arguments(process)[-4:-1])
-    process.channel.close()
+    process._door.close()
 
     assert await process.wait() == "exited with code 0"
     process.counters.close()
     process.revisions.close()
-    assert len(lost) == 1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        process.connect()
 
 
 async def test_a_killed_process_says_by_what() -> None:
-    """The end of a killed process names the signal, and its channel ends."""
-    lost: list[str] = []
-    process = await WorkerProcess.start(lambda _: None, lost.append)
+    """The end of a killed process names the signal, and its stream ends."""
+    process, end = await WorkerProcess.start(), End()
+    await end.open(process)
     process.kill()
 
     assert await process.wait() == "was killed by SIGKILL"
-    assert len(lost) == 1
+    assert len(end.lost) == 1
     process.kill()
     process.counters.close()
     process.revisions.close()

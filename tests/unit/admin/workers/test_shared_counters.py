@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from admin.workers import shared_counters
-from admin.workers.shared_counters import CounterReader, CounterWriter, Sample, summed
+from admin.workers.shared_counters import CounterReader, CounterWriter, Sample, open_writer, summed
 from gateway.metrics.counters import SPARE, CounterFamily, HistogramFamily
 
 LABELS = ("namespace", "function")
@@ -27,7 +27,7 @@ def counters() -> Iterator[CounterReader]:
 @pytest.fixture
 def cells(counters: CounterReader) -> Iterator[CounterWriter]:
     """The worker's writer on the same memory."""
-    cells = CounterWriter(os.dup(counters.descriptor))
+    cells = open_writer(os.dup(counters.descriptor))
     counters.close_descriptor()
     yield cells
     cells.close()
@@ -50,7 +50,7 @@ def test_numbers_are_read_from_the_other_end(counters: CounterReader, cells: Cou
 
 def test_numbers_outlive_their_worker(counters: CounterReader) -> None:
     """Numbers stay readable after the worker's end."""
-    cells = CounterWriter(os.dup(counters.descriptor))
+    cells = open_writer(os.dup(counters.descriptor))
     counters.close_descriptor()
     cells.values[take(cells, "f")] = 7.0
     cells.close()
@@ -79,7 +79,7 @@ def test_functions_that_come_and_go_are_bounded(monkeypatch: pytest.MonkeyPatch)
     kept."""
     monkeypatch.setattr(shared_counters, "KNOWN_SPARE", 8)
     counters = CounterReader(records_max=2**16)
-    cells = CounterWriter(os.dup(counters.descriptor))
+    cells = open_writer(os.dup(counters.descriptor))
     counters.close_descriptor()
     families = [
         CounterFamily("n", "text", LABELS, cells),
@@ -130,7 +130,7 @@ def test_a_record_that_is_written_just_now_is_left_out(
 def counting() -> Iterator[tuple[CounterReader, CounterWriter]]:
     """A reader with room for several families, and the worker's writer."""
     counters = CounterReader(records_max=64)
-    cells = CounterWriter(os.dup(counters.descriptor))
+    cells = open_writer(os.dup(counters.descriptor))
     counters.close_descriptor()
     yield counters, cells
     cells.close()

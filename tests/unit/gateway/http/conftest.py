@@ -33,6 +33,7 @@ from registry.catalog import Catalog
 from registry.store.keys import KeyRing
 from registry.upstream_keys import UpstreamKeys
 from tests.support import nouns
+from tests.support.own_page import OwnPage
 from tests.support.peers import (
     KnownModels,
     KnownPast,
@@ -70,7 +71,7 @@ class Front:
         self.gateway = self._gateway(is_fast)
         self.pages = StatePages(
             self.gateway.boundary,
-            self.metrics,
+            OwnPage(self.metrics),
             lambda: self.reasons,
             lambda: self.gateway.gate.is_open,
         )

@@ -1,5 +1,5 @@
-"""Tests of loading and unloading models beside the pool manager. `warm_up` itself is tested with
-the admin API's `warm`, too."""
+"""Tests of loading and unloading models, asked by a gateway. `warm_up` itself is tested with the
+admin API's `warm`, too."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from admin import model_control
-from admin.model_control import LocalModels
+from admin.workers import answers
+from admin.workers.local import LocalGateway
+from admin.workers.messages import ANSWERS
+from gateway.ports import ModelControl, NoStatistics
 from pool_manager.drivers.fake import FakeDriver, Script
-from registry.errors import NoRoom, QueueFull
+from registry.errors import NoRoom, QueueFull, UnknownFunction
+from tests.support import nouns
 from tests.support.operator import MODEL, until
 from tests.support.server import Gate, ServingServer, serving
 
@@ -19,9 +22,11 @@ CROWD = 200
 WAIT_S = 30.0
 
 
-def models_of(server: ServingServer) -> LocalModels:
-    """Return the models of a server."""
-    return LocalModels(server.server.store.catalog, server.server.manager)
+def models_of(server: ServingServer) -> ModelControl:
+    """Return the models of a server, as its gateway reaches them."""
+    models = server.gateway.invoker.model_control
+    assert models is not None
+    return models
 
 
 async def test_a_crowd_causes_one_start(tmp_path: Path) -> None:
@@ -41,6 +46,10 @@ async def test_a_crowd_causes_one_start(tmp_path: Path) -> None:
         assert results[1:] == [None] * (CROWD - 1)
         assert len(server.bound()) == 1
         await models.load(deployed, 0.0)
+        unknown = nouns.deployed("other")
+        with pytest.raises(UnknownFunction):
+            await models.load(unknown, 1.0)
+        await models.unload(unknown)
 
 
 async def test_a_wait_ends_in_time(tmp_path: Path) -> None:
@@ -57,7 +66,7 @@ async def test_a_wait_ends_in_time(tmp_path: Path) -> None:
 
 async def test_waits_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One wait more than the limit is refused at once."""
-    monkeypatch.setattr(model_control, "WAITING_MAX", 0)
+    monkeypatch.setattr(answers, "WAITING_MAX", 0)
     async with serving(tmp_path, FakeDriver()) as server:
         await server.deploy({"m.onnx": MODEL}, name="digits")
         with pytest.raises(QueueFull):
@@ -77,3 +86,16 @@ async def test_every_revision_is_unloaded(tmp_path: Path) -> None:
         await models.unload(catalog.resolve("digits"))
 
         await server.until_pools(lambda: not server.bound())
+
+
+async def test_every_question_is_answered_at_one_end(tmp_path: Path) -> None:
+    """Each kind of question has a handler in the server or in its gateways, and only there."""
+    async with serving(tmp_path, FakeDriver()) as server:
+        store, manager = server.server.store, server.server.manager
+        above = answers.ServerAnswers(store.catalog, manager, NoStatistics()).handlers().keys()
+        [slot] = server.server.gateways._slots
+        assert isinstance(slot.process, LocalGateway)
+        below = slot.process.node._link._handlers.keys()
+
+    assert above | below == ANSWERS.keys()
+    assert not above & below

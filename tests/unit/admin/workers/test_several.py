@@ -1,4 +1,4 @@
-"""Tests of a whole server with workers: its preconditions, and its state after the end."""
+"""Tests of a whole server with several gateways: its preconditions, and its state after the end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
+from admin.compose import ADMIN_SOCKET, Server, running
 from admin.settings import Settings, run_dir
 from admin.store import admin_token
-from admin.workers.supervisor import ADMIN_SOCKET, Supervised, supervising
 from pool_manager.drivers.fake import FakeDriver
 from registry.errors import BadRequest, Conflict
 from tests.support.caller import UNTIL_S, Caller
@@ -25,17 +25,17 @@ pytestmark = pytest.mark.slow
 
 
 def settings(folder: Path, **changes: Any) -> Settings:
-    """Return settings of a server on a free port with one worker, enough to have every part."""
-    defaults = {"port": 0, "data": folder / "data", "shutdown_s": 5.0, "workers": 1}
+    """Return settings of a server on a free port with two gateways."""
+    defaults = {"port": 0, "data": folder / "data", "shutdown_s": 5.0, "workers": 2}
     return Settings(**{**defaults, **changes})
 
 
 @asynccontextmanager
-async def serving(folder: Path, **changes: Any) -> AsyncIterator[tuple[Supervised, Caller]]:
+async def serving(folder: Path, **changes: Any) -> AsyncIterator[tuple[Server, Caller]]:
     """A server over fake replicas, and a caller."""
     timeout = ClientTimeout(total=UNTIL_S)
     async with (
-        supervising(settings(folder, **changes), FakeDriver()) as server,
+        running(settings(folder, **changes), FakeDriver()) as server,
         ClientSession(timeout=timeout) as session,
     ):
         yield server, Caller(server.url, admin_token(server.store.settings.data), session)
@@ -116,3 +116,34 @@ async def test_other_machines_are_let_in_only_with_a_key(tmp_path: Path) -> None
     with pytest.raises(BadRequest, match="fnctl key add --scope invoke"):
         async with serving(tmp_path, listen="0.0.0.0"):
             pass
+
+
+async def test_a_gateway_whose_stream_breaks_comes_back(tmp_path: Path) -> None:
+    """A gateway whose stream breaks keeps its process and its calls; a key that is removed
+    meanwhile is refused by both once the removal is answered, and both know new functions."""
+    async with serving(tmp_path) as (server, caller):
+        await caller.deploy({"m.onnx": MODEL}, name="digits")
+        made = (await caller.admin("POST", "/keys", {"scopes": ["invoke"]})).json()
+        before = {slot.name for slot in server.gateways._slots}
+        for slot in server.gateways._slots:
+            assert slot.session is not None
+            slot.session._stream.abort("broken by a test")
+        assert (await caller.admin("DELETE", f"/keys/{made['id']}")).status == 200
+        assert await statuses(server.url, "digits", made["secret"]) == {401}
+        await caller.deploy({"m.onnx": MODEL}, name="more")
+        assert await statuses(server.url, "more", caller.token) == {200}
+
+        assert {slot.name for slot in server.gateways._slots} == before
+        assert server.gateways.deaths == 0
+        assert (await caller.get("/readyz")).json()["status"] == "ok"
+
+
+async def statuses(url: str, name: str, secret: str) -> set[int]:
+    """Return the statuses of calls over connections that both gateways take."""
+    found = set()
+    for _ in range(20):
+        async with ClientSession() as session:
+            bearer = f"Bearer {secret}"
+            answer = await Caller(url, "", session).call(name, {"inputs": {}}, Authorization=bearer)
+            found.add(answer.status)
+    return found

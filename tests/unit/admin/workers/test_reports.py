@@ -1,0 +1,168 @@
+"""Tests of what gateways report."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from admin.workers.messages import Arrived, Beat, Wants, Woken
+from admin.workers.reports import ClusterState, Reports
+from gateway.dispatch.pool import UNKNOWN
+from gateway.metrics.samples import RateSample
+from gateway.observing.errors import Failure
+from registry.exchange import Demand, Endpoints, Load, PoolEndpoints, encode
+from registry.usage import UsageRow
+
+F, G = "default/f@1", "default/g@1"
+Said = list[tuple[Any, ...]]
+USED = UsageRow("k", "default", "f", 0, calls=1)
+FAILURE = Failure("default", "f", "f@1", "not_ready", 1.0, "", "", "id")
+
+
+class Calls:
+    """Stand-in for any receiver: records each method call with its arguments."""
+
+    def __init__(self, said: Said, who: str) -> None:
+        self._said = said
+        self._who = who
+
+    def __getattr__(self, what: str) -> Any:
+        return lambda *given: self._said.append((self._who, what, *given))
+
+
+class KnownLoads:
+    """Manager with one pool that has calls."""
+
+    def loads(self) -> dict[str, Load]:
+        """Return its load."""
+        return {F: Load(4, 2, 2.0)}
+
+
+async def nothing() -> None:
+    """Refresh nothing."""
+
+
+def cluster_state() -> ClusterState:
+    """Return the state of no gateway yet."""
+    return ClusterState(KnownLoads(), nothing)
+
+
+@pytest.fixture
+def said() -> Said:
+    """All calls of the receivers, in order."""
+    return []
+
+
+@pytest.fixture
+def reports(said: Said) -> Reports:
+    """Reports whose receivers only record."""
+    names = ("cluster", "own", "manager", "history")
+    return Reports(*(cast("Any", Calls(said, name)) for name in names))
+
+
+def test_demand_reaches_the_manager_as_it_came(reports: Reports, said: Said) -> None:
+    """A demand report is passed to the manager unchanged; it ends with its gateway."""
+    data = encode(Demand("7", 1, True, {"default/f@1": Load(1, 0, 0.1)}))
+    reports.on_message("7", Wants(data))
+    reports.on_gone("7")
+
+    assert said == [
+        ("manager", "receive_demand", data),
+        ("cluster", "remove", "7"),
+        ("manager", "worker_lost", "7"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [(encode(Demand("8", 1, True, {})), ValueError), (b"nonsense", msgspec.DecodeError)],
+)
+def test_a_gateway_reports_only_its_own_demand(
+    reports: Reports, said: Said, data: bytes, error: type[Exception]
+) -> None:
+    """A gateway may only report its own demand: that of an unknown one would never be removed."""
+    with pytest.raises(error):
+        reports.on_message("7", Wants(data))
+
+    assert said == []
+
+
+def test_other_reports_go_to_whom_they_concern(reports: Reports, said: Said) -> None:
+    """Arrivals and usage reach the history, cold starts the metrics, rates the subscribers."""
+    answered = [RateSample("default", "f", (0, 1))]
+    end = reports.subscribe(lambda samples: said.append(("rates", samples)))
+    beat = Beat(4, [Arrived("default", "f", 3)], answered, [FAILURE], [USED])
+    reports.on_message("7", beat)
+    end()
+    reports.on_message("7", Woken("default", "f", "r1", {"load": 1.0}))
+
+    assert said == [
+        ("cluster", "on_beat", "7", beat),
+        ("history", "arrived", "default", "f", 3),
+        ("history", "used", USED),
+        ("rates", answered),
+        ("own", "count_cold_start", "default", "f", "r1", {"load": 1.0}, None),
+    ]
+
+
+def test_errors_are_kept() -> None:
+    """The failures of a beat are among the recent ones."""
+    cluster = cluster_state()
+    heard: list[list[Failure]] = []
+    cluster.failures.subscribe(heard.append)
+    cluster.on_beat("7", Beat(0, [], [], [FAILURE]))
+
+    assert heard == [[FAILURE]]
+
+
+def published(full: bool, **states: str) -> bytes:
+    """Encode the manager's message about the pools f and g."""
+    keys = {"f": F, "g": G}
+    pools = {
+        keys[name]: UNKNOWN if state == "rest" else PoolEndpoints([], state, "because")
+        for name, state in states.items()
+    }
+    return encode(Endpoints(1, full, pools))
+
+
+async def test_loads_are_the_managers_and_refreshed_by_gateways() -> None:
+    """The manager knows the load of all gateways; who needs that of now has them asked."""
+    asked: list[str] = []
+
+    async def refresh() -> None:
+        asked.append("asked")
+
+    cluster = ClusterState(KnownLoads(), refresh)
+    await cluster.refresh()
+
+    assert (cluster.loads(), asked) == ({F: Load(4, 2, 2.0)}, ["asked"])
+
+
+def test_pools_at_rest_have_no_state() -> None:
+    """A cold pool without a reason, or a removed one, has no state; a full message replaces all
+    states."""
+    cluster = cluster_state()
+    cluster.on_endpoints(published(True, f="warm", g="failing"))
+    assert cluster.states() == {F: "warm", G: "failing"}
+    cluster.on_endpoints(published(False, f="rest"))
+    assert cluster.states() == {G: "failing"}
+    cluster.on_endpoints(published(False, g="gone", f="waking"))
+    assert cluster.states() == {F: "waking"}
+    cluster.on_endpoints(published(True, g="cold"))
+
+    assert cluster.states() == {G: "cold"}
+
+
+def test_background_work_is_counted_over_living_gateways() -> None:
+    """Background tasks are summed over living gateways, each with its last number, and
+    reasons of degradation are listed."""
+    cluster = cluster_state()
+    for gateway, count in (("a", 3), ("b", 4), ("a", 5)):
+        cluster.on_beat(gateway, Beat(count, [], [], reasons=[f"task {gateway}"]))
+    assert cluster.tasks == 9
+    assert cluster.reasons() == ["task a", "task b"]
+    cluster.remove("a")
+
+    assert cluster.tasks == 4
