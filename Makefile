@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 UI := $(BIN)/python -m admin.ui.build
 
-.PHONY: install lock sbom audit run test test-full quick durations test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz attack gpu check bench simulate image fmt docs proto surface clean clean-data
+.PHONY: install lock sbom audit run test test-full quick durations test-python test-api test-apps test-clients tests-there decisions coverage ui chaos fuzz protocol attack gpu check bench simulate image fmt docs proto surface clean clean-data
 
 # What a server needs, for ENGINE and EXTRAS, and the dashboard, without starting one; `make install
 # ENGINE=` for Docker alone.
@@ -107,6 +107,12 @@ chaos: $(READY)
 FUZZ ?= --inputs 1000000 --seed 7
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+# A hundred thousand random sequences of messages against both ends of the gateway protocol, about
+# three minutes.
+PROTOCOL ?= --sequences 100000 --seed 7
+protocol: $(READY)
+	$(BIN)/python -m tests.support.gateway_protocol $(PROTOCOL)
 
 # The same with coverage: libFuzzer looks for inputs that reach something new, in an environment of
 # its own. Half an hour; options: ATTACK="--seconds 60 --target request".

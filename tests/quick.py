@@ -75,6 +75,7 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "admin/api/": ("test_surface.py",),
     "admin/cli/": ("property/test_cli.py",),
     "admin/deploy/": ("property/test_deploy_turns.py",),
+    "admin/workers/": ("property/test_gateway_protocol.py",),
     "admin/workers/hub": ("e2e/test_changes_at_once.py",),
     "admin/settings.py": ("test_reference.py", "test_surface.py"),
     "registry/manifest/": ("test_reference.py",),
