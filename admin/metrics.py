@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 from pool_manager.golden import SampleCount
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from pool_manager.metrics import (
     COLD_STARTS,
     EVICTIONS,

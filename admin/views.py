@@ -16,7 +16,7 @@ from pool_manager.core.eviction import RESIDENCY_S, server_stay_s
 from pool_manager.core.ledger import Charge
 from pool_manager.core.pool import PoolForecast
 from pool_manager.core.state import Device, Replica, State
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from pool_manager.parked import PoolParks
 from pool_manager.reports import Occupancy
 from registry.batching import rows_of, summary

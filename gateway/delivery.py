@@ -35,8 +35,7 @@ from gateway.dispatch.failures import cancelled_error
 from gateway.dispatch.held import HeldBytes
 from gateway.dispatch.pool import UNKNOWN
 from gateway.dispatch.redirects import RerunPolicy
-from gateway.hosts.connections import Connect, HostConnections
-from gateway.hosts.ssh import SshConnection
+from gateway.hosts.connections import Connect, HostConnections, connection_of
 from gateway.metrics.counters import CounterStore, LocalStore
 from gateway.metrics.ledger import Balance, Ledger
 from gateway.ports import CallHistory, Pools
@@ -81,12 +80,12 @@ class Delivery:
         pools: Pools,
         history: CallHistory,
         store: CounterStore | None = None,
-        connect: Connect = SshConnection,
+        connect: Connect = connection_of,
     ) -> None:
         """Create the dispatcher and its links, in the event loop's thread.
 
         `store` holds the ledger's counters; by default they are in this process's memory. `connect`
-        makes the connections to other hosts, by default over SSH.
+        makes the connections to other hosts, by default those of their routes.
         """
         self._ledger = Ledger(store or LocalStore())
         self._loop = asyncio.get_running_loop()

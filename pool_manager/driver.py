@@ -1,15 +1,13 @@
-"""The interface of drivers, which start and stop replicas."""
+"""The interface of drivers, which start and stop replicas, and of the processes of replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from pool_manager.subscribers import Subscribers
-from registry.model.bundles import BundleFile
 from runtime_image.contract.control import ReplicaRecord
 
 Exits = Subscribers[[str, str]]
@@ -20,6 +18,23 @@ EngineLosses = Subscribers[[str]]
 a driver stops answering."""
 MEMORY_KILL = "ran out of memory"
 """Prefix of the description of an exit if the kernel killed the replica at its memory cap."""
+
+
+class Processes(Protocol):
+    """The processes of a host's replicas, as seen from outside: by them the memory of a device is
+    attributed, and proven free. Methods raise DriverError, EngineDown."""
+
+    has_other_users: bool
+    """Whether they run as users other than this process's, so that their files must be readable for
+    others."""
+
+    async def pids(self, id: str) -> frozenset[int] | None:
+        """Return the pids of a replica's processes on its host, None if they are unknown; empty if
+        the replica is gone. Those of a server are included."""
+
+    async def used_mib(self, id: str) -> float | None:
+        """Return the MiB of memory that the server of a sidecar takes if it is apart, None for any
+        other replica, which measures itself, and if they are unknown."""
 
 
 class Driver(Protocol):
@@ -35,9 +50,8 @@ class Driver(Protocol):
     """Images that servers may run, None under a driver that runs none."""
     exits: Exits
     engine_losses: EngineLosses
-    has_other_users: bool
-    """Whether replicas run as users other than this process's, so that their files must be readable
-    for others."""
+    processes: Processes
+    """Those of its replicas, for the facts of the host that it runs them on."""
 
     def model_path(self, model_dir: Path) -> str:
         """Return the path at which a replica sees its model folder, this process's `model_dir`."""
@@ -49,16 +63,11 @@ class Driver(Protocol):
         log: Path,
         server: ServerContainer | None = None,
     ) -> None:
-        """Launch the replica whose record is in `run_dir`; with `server`, also the container of the
-        server beside its sidecar.
+        """Launch the replica whose record is in `run_dir` and whose files are in its model folder;
+        with `server`, also the container of the server beside its sidecar.
 
-        Its output is written to `log`, at the latest by `save_log`. A replica that gets files has
-        them before, by `place_files`.
+        Its output is written to `log`, at the latest by `save_log`.
         """
-
-    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
-        """Make the files of the model folder visible to the replica, before its start or, for a
-        standby, after it. Drivers of this machine have nothing to do: they mount that folder."""
 
     async def list(self) -> set[str]:
         """Return the ids of all running replicas. Replicas of an earlier manager are adopted, and
@@ -70,14 +79,6 @@ class Driver(Protocol):
         The replica may receive its model once this returns: its memory is limited from then on, and
         soon to the requested cap. Raises DriverError also if the replica does not run.
         """
-
-    async def pids(self, id: str) -> frozenset[int] | None:
-        """Return the pids of a replica's processes on this host, None if they are unknown; empty if
-        the replica is gone. Those of a server are included."""
-
-    async def used_mib(self, id: str) -> float | None:
-        """Return the MiB of memory that the server of a sidecar takes if it is apart, None for
-        any other replica, which measures itself, and if they are unknown."""
 
     async def save_log(self, id: str, log: Path) -> None:
         """Write all kept output of the replica to `log`, of its server if that is apart. Does

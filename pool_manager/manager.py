@@ -24,13 +24,15 @@ from pool_manager.core.pool import AT_REST, PoolForecast, forecast
 from pool_manager.core.starts import Awaited
 from pool_manager.core.state import Device, PoolSpec, Replica
 from pool_manager.driver import Driver
+from pool_manager.fleet import FleetImages
 from pool_manager.golden import GoldenSamples
-from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
+from pool_manager.host import HostView
 from pool_manager.hosts.gpus import FleetGpus
 from pool_manager.hosts.hosts import EVENTS_OF_HOSTS, Hosts
+from pool_manager.hosts.kinds import EngineFactory, engines_of
+from pool_manager.hosts.local import LocalHost
 from pool_manager.hosts.settings import HostSettings
-from pool_manager.hosts.view import HostView
 from pool_manager.images import Images
 from pool_manager.metrics import Counters, Step
 from pool_manager.parked import PoolParks, park_memory_mib, parks_of
@@ -38,12 +40,12 @@ from pool_manager.parks import ParkProofs
 from pool_manager.ports import Binding, Bundles, Gpus, NoSecrets, Recorder, Secrets
 from pool_manager.replicas.actions import ReplicaActions
 from pool_manager.replicas.adoption import adopt_all
-from pool_manager.replicas.build_files import BuildFetcher, reader_to
+from pool_manager.replicas.build_files import BuildFetcher
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.logs import Follow
 from pool_manager.replicas.prepared_models import PreparedFetcher
 from pool_manager.replicas.relay import Emit, Wiring
-from pool_manager.replicas.run_folders import new_ids
+from pool_manager.replicas.run_folders import RunFolders, new_ids
 from pool_manager.replicas.trial_parks import TrialParks
 from pool_manager.reports import Decision, Journal, Occupancy, Publisher, charges, occupancies
 from pool_manager.runs import RunReports, RunTotals
@@ -85,17 +87,18 @@ class Manager:
         gpus: Gpus | None = None,
         secrets: Secrets | None = None,
         remote: HostSettings | None = None,
+        engine_of: EngineFactory | None = None,
     ) -> None:
         """`devices` are all devices of this machine that replicas may be placed on, including those
-        of `gpus`. `remote` is None for a server without other hosts."""
+        of `gpus`. `remote` is None for a server without other hosts. `engine_of` makes the engines
+        of other hosts, by default those of `hosts/kinds.py`."""
         self._settings, self._clock = settings, time.monotonic
         self._wall = time.time  # noqa: TID251 - the shell passes the clock in
         self._tasks = Tasks("pool manager")
-        clocks = self._clock, self._wall
-        self._hosts = Hosts(
-            remote, settings, driver, self.submit, bundles.path, self._tasks, *clocks
-        )
-        self._driver = fleet = self._hosts.fleet
+        folders = RunFolders(settings, for_others=driver.processes.has_other_users)
+        local = LocalHost(settings, driver, bundles, folders, gpus)
+        self._hosts = self._open_hosts(local, folders, bundles, remote, engine_of)
+        self._fleet = fleet = self._hosts.fleet
         self._machine = Machine(
             devices,
             new_ids(settings.run_dir),
@@ -105,18 +108,19 @@ class Manager:
             driver=driver.kind,
         )
         self._bindings: dict[str, Binding] = {}
-        self._gpus, cluster = FleetGpus(gpus or NoGpus(), self._hosts.gpus), self._machine.cluster
-        self._use = UsageMonitor(self._machine, self._bindings, recorder, clocks, self._gpus)
-        occupancy = GpuOccupancy(fleet, self._gpus, partial(charges, cluster.ledger))
+        self._gpus, cluster = FleetGpus(fleet), self._machine.cluster
+        self._use = UsageMonitor(
+            self._machine, self._bindings, recorder, (self._clock, self._wall), self._gpus
+        )
+        occupancy = GpuOccupancy(fleet.of, self._gpus, partial(charges, cluster.ledger))
         wiring = Wiring(
             self._fetching(bundles),
             occupancy,
             self._on_pong,
             cluster.start_priority,
             secrets or NoSecrets(),
-            fleet,
         )
-        self._launcher = Launcher(settings, fleet, bundles, wiring, self._tasks, self._clock)
+        self._launcher = Launcher(settings, fleet, folders, wiring, self._tasks, self._clock)
         self.counters = Counters(cluster, self._launcher.starts)
         self._reports = RunReports(self._machine.replicas, self._launcher.control)
         self._journal = Journal(recorder, self._wall, settings.notes_kept)
@@ -137,6 +141,26 @@ class Manager:
         self._events: deque[events.Event] = deque()
         self._actions = self._table()
 
+    def _open_hosts(
+        self,
+        local: LocalHost,
+        folders: RunFolders,
+        bundles: Bundles,
+        remote: HostSettings | None,
+        engine_of: EngineFactory | None,
+    ) -> Hosts:
+        return Hosts(
+            local,
+            remote.local_labels if remote is not None else {},
+            engine_of or engines_of(remote, self._settings),
+            {one.host for one in folders.read_records().values() if one is not None},
+            self.submit,
+            bundles.path,
+            self._tasks,
+            self._clock,
+            self._wall,
+        )
+
     def _sampling(self) -> GoldenSamples:
         """Return what asks replicas their golden samples."""
         return GoldenSamples(
@@ -153,24 +177,16 @@ class Manager:
         """Return the receiver of replicas' events: the parks of trials are tried, and files of
         trials and builds are fetched first."""
         find = self._machine.cluster.find
-        trials = PreparedFetcher(
-            self.submit, bundles, self._tasks, self._settings.run_dir, find, self._bindings
-        )
-        builds = BuildFetcher(
-            trials.emit,
-            bundles,
-            self._tasks,
-            find,
-            self._bindings,
-            lambda id: reader_to(id, self._launcher.located(id), self._hosts.fleet),
-        )
+        read = lambda id: self._launcher.reader(id)  # noqa: E731 - the launcher is made later
+        trials = PreparedFetcher(self.submit, bundles, self._tasks, find, self._bindings, read)
+        builds = BuildFetcher(trials.emit, bundles, self._tasks, find, self._bindings, read)
         parks = TrialParks(
             builds.emit,
             find,
             self._bindings,
             lambda id: self._launcher.control(id),
             lambda: self._proofs,
-            self._driver.used_mib,
+            lambda id: self._fleet.of(id).processes.used_mib(id),
             self._tasks,
             self._clock,
         )
@@ -205,11 +221,10 @@ class Manager:
 
     async def start(self) -> None:
         """Adopt the replicas of an earlier manager, then begin to make decisions."""
-        self._hosts.define_local()
-        await adopt_all(self._driver, self._launcher, self.submit)
+        self._hosts.define_first()
+        await adopt_all(self._fleet, self._launcher, self.submit)
         self.submit(events.ReplicasListed())
         self._hosts.start()
-        self._gpus.start(self.submit)
         self._tasks.root("tick", every(self._settings.tick_s, self._tick))
         trim = self._launcher.output.trim_for_ever(self._bindings, self._wall)
         self._tasks.root("trim logs", trim)
@@ -235,13 +250,13 @@ class Manager:
         await self._hosts.close()
         await self._tasks.close()
         self._use.flush(is_last=True)
-        await self._gpus.close()
-        await self._driver.close()
+        await self._fleet.first.gpus.close()
+        await self._fleet.first.driver.close()
 
     @property
     def driver(self) -> str:
         """Kind of the driver of this machine: "process", "docker" or "fake"."""
-        return self._driver.kind
+        return self._fleet.first.driver.kind
 
     def define_host(self, host: Host) -> None:
         """Add a host, or change its settings; for LOCAL_HOST its labels and `is_draining` alone.
@@ -458,7 +473,7 @@ class Manager:
     @property
     def gpu_silence(self) -> str:
         """Reason why the GPU driver does not answer, "" while it does."""
-        return self._gpus.silence
+        return self._fleet.first.gpus.silence
 
     @property
     def engine_down(self) -> str:
@@ -480,7 +495,8 @@ class Manager:
     @property
     def images(self) -> Images | None:
         """Images that servers may run, None under a driver that runs none."""
-        return self._driver.images
+        own = self._fleet.first.driver.images
+        return FleetImages(own, self._fleet) if own is not None else None
 
     def forecast(self, key: str) -> PoolForecast:
         """Return the forecast of a pool."""

@@ -19,7 +19,7 @@ from registry.model.devices import DeviceModel, Use
 from registry.model.history import ColdStart, StateInterval
 from registry.model.profiles import Golden
 from registry.model.servers import Mount
-from runtime_image.contract.control import Hello, ReplicaRecord
+from runtime_image.contract.control import Hello
 from runtime_image.contract.gpus import Reading
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import PORT_DEFAULT, Network, ServerSpec
@@ -156,98 +156,6 @@ class Bundles(Protocol):
         raises, and then stores nothing."""
 
 
-class OtherHosts(Protocol):
-    """The hosts beside this machine, as the owner of replicas there needs them. Methods raise
-    HostDown for a host that was removed."""
-
-    def adopt(self, record: ReplicaRecord) -> None:
-        """Record the host of a replica, before any other operation on it."""
-
-    def forget(self, id: str) -> None:
-        """Forget a replica that was released or given up."""
-
-    def has_host(self, host: str) -> bool:
-        """Whether there is such a host."""
-
-    def threads_per_slot(self, host: str) -> int:
-        """Return the engine threads of a replica on a CPU slot of a host."""
-
-    def connections(self, record: ReplicaRecord) -> ControlConnections:
-        """Return the control connections of a replica."""
-
-    def data_socket(self, id: str) -> str:
-        """Return the path, on its host, at which gateways connect to a replica; "" while that is
-        unknown."""
-
-    async def wait_up(self, host: str) -> None:
-        """Return when a host can be reached."""
-
-    async def add_files(self, record: ReplicaRecord, files: Collection[BundleFile]) -> None:
-        """Add files to the model folder of a replica that runs. Raises DriverError."""
-
-    async def connect(self, id: str) -> socket.socket:
-        """Return a non-blocking connection to the data socket of a replica. Raises DriverError,
-        OSError."""
-
-    async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:
-        """Make image and mounts of a server available on the replica's host. Raises
-        DriverError."""
-
-    async def seal(self, id: str) -> None:
-        """Let a replica change nothing more in the folder of its data socket, before foreign code
-        runs in it. Raises DriverError."""
-
-
-class NoHosts:
-    """`OtherHosts` of a manager that has none."""
-
-    def adopt(self, record: ReplicaRecord) -> None:
-        """Do nothing."""
-
-    def forget(self, id: str) -> None:
-        """Do nothing."""
-
-    def has_host(self, host: str) -> bool:  # noqa: ARG002 - there is none
-        """Return False."""
-        return False
-
-    def threads_per_slot(self, host: str) -> int:
-        """Raise Unknown."""
-        raise Unknown(f"no host {host}")
-
-    def connections(self, record: ReplicaRecord) -> ControlConnections:
-        """Raise Unknown."""
-        raise Unknown(f"no host {record.host}")
-
-    def data_socket(self, id: str) -> str:  # noqa: ARG002 - there is none
-        """Return ""."""
-        return ""
-
-    async def wait_up(self, host: str) -> None:
-        """Raise Unknown."""
-        raise Unknown(f"no host {host}")
-
-    async def add_files(
-        self,
-        record: ReplicaRecord,
-        files: Collection[BundleFile],  # noqa: ARG002 - there is none
-    ) -> None:
-        """Raise Unknown."""
-        raise Unknown(f"no host {record.host}")
-
-    async def connect(self, id: str) -> socket.socket:
-        """Raise Unknown."""
-        raise Unknown(f"{id} is on no other host")
-
-    async def provide(self, record: ReplicaRecord, server: ServerContainer) -> None:  # noqa: ARG002
-        """Raise Unknown."""
-        raise Unknown(f"no host {record.host}")
-
-    async def seal(self, id: str) -> None:
-        """Raise Unknown."""
-        raise Unknown(f"{id} is on no other host")
-
-
 class Recorder(Protocol):
     """Recorder of history. Its methods never block and never raise."""
 
@@ -319,25 +227,11 @@ class GpuView:
     xids: Mapping[int, int] = field(default_factory=dict)
 
 
-class Gpus(Protocol):
-    """The GPUs of this host. Methods ignore other devices."""
-
-    def devices(self) -> list[Device]:
-        """Return the GPUs that replicas may be placed on."""
+class GpuReadings(Protocol):
+    """GPUs by their ids, of one host or of all. Methods ignore other devices."""
 
     def view(self, device: str) -> GpuView | None:
         """Return a GPU as last polled, None for any other device."""
-
-    @property
-    def silence(self) -> str:
-        """Reason why the driver does not answer, "" while it does."""
-
-    def start(self, emit: Callable[[DeviceLost | DeviceBack], None]) -> None:
-        """Start polling; `emit` is called in the event loop's thread."""
-
-    def visible(self, devices: Sequence[str]) -> str:
-        """Return the value of CUDA_VISIBLE_DEVICES for a process on these devices, which expects
-        the order PCI_BUS_ID."""
 
     def used_mib(self, device: str) -> float | None:
         """Return the MiB in use on a device as last polled, None if unknown."""
@@ -357,6 +251,24 @@ class Gpus(Protocol):
     ) -> None:
         """Return once a device shows no memory of these processes. Raises DriverError that says
         what is left, or why that is unknown."""
+
+
+class Gpus(GpuReadings, Protocol):
+    """The GPUs of one host, by the ids that their driver gives them."""
+
+    def devices(self) -> list[Device]:
+        """Return the GPUs that replicas may be placed on."""
+
+    @property
+    def silence(self) -> str:
+        """Reason why the driver does not answer, "" while it does."""
+
+    def start(self, emit: Callable[[DeviceLost | DeviceBack], None]) -> None:
+        """Start polling; `emit` is called in the event loop's thread."""
+
+    def visible(self, devices: Sequence[str]) -> str:
+        """Return the value of CUDA_VISIBLE_DEVICES for a process on these devices, which expects
+        the order PCI_BUS_ID."""
 
     async def close(self) -> None:
         """Stop polling."""

@@ -16,7 +16,7 @@ from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
 from pool_manager.parked import wake_s, wake_text
-from pool_manager.ports import Binding, Charges, Gpus, GpuView, Recorder
+from pool_manager.ports import Binding, Charges, GpuReadings, GpuView, Recorder
 from pool_manager.replicas.launcher import Located
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, HostRoute, PoolEndpoints, encode
@@ -143,7 +143,7 @@ def charges(ledger: Ledger, device: str, id: str) -> Charges:
     return Charges(own_mib, len(charges), sum(charges.values()))
 
 
-def occupancies(machine: Machine, gpus: Gpus) -> list[Occupancy]:
+def occupancies(machine: Machine, gpus: GpuReadings) -> list[Occupancy]:
     """Return the occupancy of every device, in the machine's order. A replica that is kept without
     a CPU slot is on none; its memory is that of the slot that it had last."""
     there: dict[str, list[Replica]] = {}
@@ -175,7 +175,7 @@ def _occupancy(
     cordon: str,
     kept_mib: float,
     ledger: Ledger,
-    gpus: Gpus,
+    gpus: GpuReadings,
 ) -> Occupancy:
     charged = {one.id: ledger.charge_of(one.id) for one in replicas}
     parked = tuple(id for id, charge in charged.items() if charge.is_parked)

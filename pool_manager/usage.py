@@ -12,7 +12,7 @@ from pool_manager.attribution import MINUTE_S, Attributed, Attribution, Holder, 
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Replica, State
 from pool_manager.devices import kind_of
-from pool_manager.ports import Binding, Gpus, Recorder
+from pool_manager.ports import Binding, GpuReadings, Recorder
 from registry.model.devices import DeviceModel, Use
 from registry.model.functions import NAMESPACE
 from registry.usage import IDLE, OTHERS
@@ -259,7 +259,7 @@ class UsageMonitor:
         bindings: Mapping[str, Binding],
         recorder: Recorder,
         clocks: tuple[Callable[[], float], Callable[[], float]],
-        gpus: Gpus,
+        gpus: GpuReadings,
     ) -> None:
         self._machine = machine
         self._bindings = bindings

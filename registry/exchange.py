@@ -45,14 +45,20 @@ class Demand(msgspec.Struct, frozen=True):
     called: list[str] = []
 
 
-class HostRoute(msgspec.Struct, frozen=True):
-    """How a gateway process logs in to a host; fields as in `registry.model.hosts.Host`. The number
-    `epoch` rises whenever the manager has connected to the host anew."""
+class SshRoute(msgspec.Struct, frozen=True, tag="ssh"):
+    """A login by SSH, as whom gateway processes reach the sockets of a host; fields as in
+    `registry.model.hosts.Host`."""
 
     address: str
     host_key: str = ""
     identity: str = ""
     epoch: int = 0
+    """Rises whenever the manager has connected to the host anew."""
+
+
+HostRoute = SshRoute
+"""How gateway processes reach a host: one Struct for each kind of route, told apart by its tag.
+Each has an `epoch`. A replica that listens on this machine needs none."""
 
 
 _FOLDERS: Final = re.compile(r"(?:unix://|(?<![\w/:.]))/(?:[^\s/:'\"(),;]+/)+")

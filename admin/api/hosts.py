@@ -14,7 +14,7 @@ from admin.host_login import HostLogins, checks_json, load_logins, login_of
 from admin.views import host_json, host_settings_json
 from gateway.http.bodies import read_body
 from gateway.problems import ACCEPTED, CREATED, OK, json_answer
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from pool_manager.manager import Manager
 from registry.bounded_text import read_json
 from registry.errors import BadRequest, Conflict, Unknown

@@ -11,7 +11,7 @@ import msgspec
 
 from admin.deploy.oip import is_meant, oip_name
 from pool_manager.core.state import Device
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from pool_manager.replicas.trial_parks import PARK
 from registry import manifest as manifests
 from registry.batching import is_current

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from pool_manager.core.ledger import RESERVE_MIB
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from registry.catalog import Deployed
 
 NAMED_MAX: Final = 8

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 
 FIGURE: Final = re.compile(r"\d+")
 

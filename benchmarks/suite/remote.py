@@ -32,7 +32,7 @@ from gateway.data_links import Delivered
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
 from gateway.hosts.greeting import DIAL_S
-from registry.exchange import Endpoints, HostRoute, PoolEndpoints, ReplicaEndpoint, encode
+from registry.exchange import Endpoints, PoolEndpoints, ReplicaEndpoint, SshRoute, encode
 from runtime_image.contract.control import DATA_SOCKET
 from runtime_image.contract.model import ModelSpec
 from runtime_image.link.meta import RequestMeta
@@ -148,12 +148,12 @@ def _open(
     paths = {LOCAL: str(local.run_dir / DATA_SOCKET)}
     pids = {LOCAL: local.pid}
     pools: dict[str, PoolEndpoints] = {}
-    hosts: dict[str, HostRoute] = {}
+    hosts: dict[str, SshRoute] = {}
     for number, name in enumerate((LOCAL, *servers)):
         path, host, greeting = paths.get(name, str(far.data_path)), "", ""
         if (server := servers.get(name)) is not None:
             host, greeting = f"gpu{number}", GREETING
-            hosts[host] = HostRoute(server.target, server.host_key, str(server.identity), epoch=1)
+            hosts[host] = SshRoute(server.target, server.host_key, str(server.identity), epoch=1)
         one = ReplicaEndpoint(
             f"r{number}", path, 8, True, ("cpu:0",), {}, host=host, greeting=greeting
         )

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from gateway.hosts.data_link import Route
 from gateway.hosts.greeting import Connection
-from registry.exchange import HostRoute
+from gateway.hosts.ssh import SshConnection
+from registry.exchange import HostRoute, SshRoute
 from registry.model.hosts import HOSTS_MAX as STORED_MAX
 from registry.tasks import Tasks
 
@@ -30,6 +32,13 @@ moment ago and are still connected."""
 
 Connect = Callable[[str, HostRoute, Tasks], Connection]
 """Makes a connection, not opened yet: its name, the way to the host, the owner of its tasks."""
+
+
+def connection_of(name: str, way: HostRoute, tasks: Tasks) -> Connection:
+    """Make the connection for a route of any kind; the only place that distinguishes them."""
+    match way:
+        case SshRoute():
+            return SshConnection(name, way, tasks)
 
 
 @dataclass(slots=True)
@@ -115,8 +124,7 @@ class HostConnections:
 
 def _is_outdated(host: _Host, way: HostRoute) -> bool:
     """Return whether the connections to a host are to be replaced."""
-    old = host.way
-    if (old.address, old.host_key, old.identity) != (way.address, way.host_key, way.identity):
+    if replace(way, epoch=host.way.epoch) != host.way:
         return True
     is_down = not any(each.is_up for each in host.route)
-    return way.epoch != old.epoch and is_down
+    return way.epoch != host.way.epoch and is_down

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hosts.errors import ConnectionLost, Unreachable
-from registry.exchange import HostRoute
+from registry.exchange import SshRoute
 from registry.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ refuses logins from the tenth unfinished one on (MaxStartups)."""
 class SshConnection:
     """`gateway.hosts.greeting.Connection` over `hosts.connection.HostConnection`."""
 
-    def __init__(self, name: str, way: HostRoute, tasks: Tasks) -> None:
+    def __init__(self, name: str, way: SshRoute, tasks: Tasks) -> None:
         self._name = name
         self._way = way
         self._tasks = tasks
@@ -93,7 +93,7 @@ class SshConnection:
         self._made.set()
 
 
-def _login(way: HostRoute) -> Login:
+def _login(way: SshRoute) -> Login:
     """Return the login to a host. Raises ValueError for a malformed address."""
     from hosts.login import Login, parse_target
 

@@ -356,7 +356,7 @@ class HostUp:
     epoch: int
     devices: tuple[Device, ...]
     running: frozenset[str]
-    driver: str = "docker"
+    driver: str = ""
     rtt_s: float = 0.0
     memory_mib: float = 0.0
     """Host memory that replicas may take where it has no CPU slots, 0 if it is not accounted."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TextIO
 
-from pool_manager.driver import EngineLosses, Exits
+from pool_manager.driver import EngineLosses, Exits, Processes
 from pool_manager.drivers.fake_replica import FakeReplica
 from pool_manager.drivers.fake_service import Phase, Script, Sleep
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError, EngineDown
-from registry.model.bundles import BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -24,6 +23,24 @@ BEHAVES: Final = Script()
 """Script without delays and faults."""
 
 
+class FakeProcesses:
+    """`Processes` of replicas that have none of their own. `runs(id)` returns whether one runs, or
+    raises EngineDown."""
+
+    has_other_users = False
+
+    def __init__(self, runs: Callable[[str], bool]) -> None:
+        self._runs = runs
+
+    async def pids(self, id: str) -> frozenset[int] | None:
+        """Return None for a live replica: it has no process of its own."""
+        return None if self._runs(id) else frozenset()
+
+    async def used_mib(self, id: str) -> float | None:  # noqa: ARG002 - the same for all
+        """Return None: sidecars measure their servers."""
+        return None
+
+
 class FakeDriver:
     """Runs each replica as a task. All replicas follow one script and end with the driver.
 
@@ -31,7 +48,6 @@ class FakeDriver:
     """
 
     kind = "fake"
-    has_other_users = False
     images: Images | None = None
 
     def __init__(self, script: Script = BEHAVES, *, sleep: Sleep = asyncio.sleep) -> None:
@@ -44,6 +60,7 @@ class FakeDriver:
         self._replicas: dict[str, tuple[FakeReplica, asyncio.Task[None]]] = {}
         self._logs: dict[str, TextIO] = {}
         self.away = ""
+        self.processes: Processes = FakeProcesses(self._runs)
 
     def model_path(self, model_dir: Path) -> str:
         """Return the folder itself."""
@@ -84,22 +101,10 @@ class FakeDriver:
             raise DriverError(f"cannot limit {record.id}: it does not run")
         self._note(record.id, f"may have {record.memory_mib or 'any'} MiB")
 
-    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
-        """Do nothing: the replica sees the model folder of this machine."""
-
     async def list(self) -> set[str]:
         """Return the ids of the live replicas; there are none to adopt."""
         self._reach()
         return set(self._replicas)
-
-    async def pids(self, id: str) -> frozenset[int] | None:
-        """Return None for a live replica: it has no process of its own."""
-        self._reach()
-        return None if id in self._replicas else frozenset()
-
-    async def used_mib(self, id: str) -> float | None:  # noqa: ARG002 - the same for all
-        """Return None: sidecars measure their servers."""
-        return None
 
     async def terminate(self, id: str) -> None:
         """Act like TERM for a process."""
@@ -135,6 +140,10 @@ class FakeDriver:
     def _reach(self) -> None:
         if self.away:
             raise EngineDown(self.away)
+
+    def _runs(self, id: str) -> bool:
+        self._reach()
+        return id in self._replicas
 
     def _note(self, id: str, text: str) -> None:
         with contextlib.suppress(OSError):

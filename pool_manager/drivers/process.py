@@ -9,16 +9,15 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 
-from pool_manager.driver import EngineLosses, Exits
+from pool_manager.driver import EngineLosses, Exits, Processes
 from pool_manager.drivers.marked import await_ends, end_marked, hold, marked
 from pool_manager.drivers.process_groups import ProcessGroup, below, find, members
 from pool_manager.images import Images
 from pool_manager.ports import ServerContainer
 from registry.errors import DriverError
-from registry.model.bundles import BundleFile
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE, MARKER, SEVERAL_GPUS, VISIBLE_DEVICES
 
@@ -40,7 +39,6 @@ class ProcessDriver:
     """
 
     kind = "process"
-    has_other_users = False
     images: Images | None = None
 
     def __init__(
@@ -61,6 +59,7 @@ class ProcessDriver:
         self._models: set[str] = set()
         self._groups: dict[str, ProcessGroup] = {}
         self._reported: set[str] = set()
+        self.processes: Processes = GroupProcesses(run_root, self._groups, self._models)
         self.exits, self.engine_losses = Exits(), EngineLosses()
 
     def model_path(self, model_dir: Path) -> str:
@@ -110,9 +109,6 @@ class ProcessDriver:
     async def save_log(self, id: str, log: Path) -> None:
         """Do nothing: processes write to their logs themselves."""
 
-    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
-        """Do nothing: the replica sees the model folder of this machine."""
-
     async def list(self) -> set[str]:
         """Return the replicas that run in our run folders; adopt those not known yet. Kills what is
         left of servers whose sidecar has ended; a later `release` reports what survives."""
@@ -131,25 +127,6 @@ class ProcessDriver:
             else:
                 self._watch(id, group)
         return set(running)
-
-    async def pids(self, id: str) -> frozenset[int] | None:
-        """Return the pids of the replica's process group, and those of a server outside of it."""
-        group = self._groups.get(id)
-        if group is None:
-            return frozenset()
-        try:
-            found = await asyncio.to_thread(members, group.pid)
-            if id not in self._models:
-                there = await asyncio.to_thread(marked, self._run_root)
-                found |= there.get(id, frozenset())
-                found |= await asyncio.to_thread(below, group.pid)
-        except OSError as error:
-            raise DriverError(f"cannot list the processes of {id}: {error}") from error
-        return found
-
-    async def used_mib(self, id: str) -> float | None:  # noqa: ARG002 - the same for all
-        """Return None: sidecars measure their servers."""
-        return None
 
     async def terminate(self, id: str) -> None:
         """Send TERM to the whole process group."""
@@ -249,6 +226,38 @@ class ProcessDriver:
         self._models.discard(id)
         asyncio.get_running_loop().remove_reader(group.pidfd)
         group.close()
+
+
+class GroupProcesses:
+    """`Processes` of the process groups of replicas, and of servers that left theirs."""
+
+    has_other_users = False
+
+    def __init__(
+        self, run_root: Path, groups: Mapping[str, ProcessGroup], models: Collection[str]
+    ) -> None:
+        """`groups` are those of running replicas by id, `models` the ids of replicas without a
+        server; the driver changes both."""
+        self._run_root, self._groups, self._models = run_root, groups, models
+
+    async def pids(self, id: str) -> frozenset[int] | None:
+        """Return the pids of the replica's process group, and those of a server outside of it."""
+        group = self._groups.get(id)
+        if group is None:
+            return frozenset()
+        try:
+            found = await asyncio.to_thread(members, group.pid)
+            if id not in self._models:
+                there = await asyncio.to_thread(marked, self._run_root)
+                found |= there.get(id, frozenset())
+                found |= await asyncio.to_thread(below, group.pid)
+        except OSError as error:
+            raise DriverError(f"cannot list the processes of {id}: {error}") from error
+        return found
+
+    async def used_mib(self, id: str) -> float | None:  # noqa: ARG002 - the same for all
+        """Return None: sidecars measure their servers."""
+        return None
 
 
 def _launch(

@@ -13,6 +13,7 @@ from pool_manager.driver import Driver
 from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.monitor import CALL_S, GpuMonitor
+from pool_manager.gpus.occupancy import tenants
 from pool_manager.ports import Gpus
 from registry.errors import BadRequest
 from runtime_image.contract.control import ReplicaRecord
@@ -86,10 +87,10 @@ async def open_gpus(
     """
     if found.nvml is None:
         return NoGpus(found.silence)
-    tenants = await _tenants(driver, records)
+    there = await tenants(driver.processes, await driver.list(), records)
     calls = BlockingCalls(DRIVER, limit_s=CALL_S)
     foreign = {
-        gpu.uuid: memory.foreign_mib(gpu, tenants.get(gpu.uuid, {}))
+        gpu.uuid: memory.foreign_mib(gpu, there.get(gpu.uuid, {}))
         for gpu in await _as_they_are_now(found, found.nvml, calls)
     }
     for gpu in found.chosen:
@@ -110,16 +111,3 @@ async def _as_they_are_now(found: FoundGpus, nvml: Nvml, calls: BlockingCalls) -
 def _begin(nvml: Nvml) -> Snapshot:
     nvml.open()
     return nvml.read()
-
-
-async def _tenants(
-    driver: Driver, records: Mapping[str, ReplicaRecord | None]
-) -> dict[str, dict[str, frozenset[int] | None]]:
-    """Return the pids of running replicas by device and replica id."""
-    found: dict[str, dict[str, frozenset[int] | None]] = {}
-    for id in await driver.list():
-        if (record := records.get(id)) and record.devices:
-            pids = await driver.pids(id)
-            for device in record.devices:
-                found.setdefault(device, {})[id] = pids
-    return found

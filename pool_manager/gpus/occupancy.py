@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from pool_manager.core.events import Loaded
-from pool_manager.driver import Driver
+from pool_manager.driver import Processes
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.ports import Charges, Gpus
+from pool_manager.host import HostOf
+from pool_manager.ports import Charges, GpuReadings
 from registry.errors import DriverError
+from runtime_image.contract.control import ReplicaRecord
 
 
 def _no_charges(_device: str, _id: str) -> Charges:
@@ -25,11 +27,11 @@ class GpuOccupancy:
 
     def __init__(
         self,
-        driver: Driver,
-        gpus: Gpus | None = None,
+        host_of: HostOf,
+        gpus: GpuReadings | None = None,
         charges: Callable[[str, str], Charges] = _no_charges,
     ) -> None:
-        self._driver = driver
+        self._host_of = host_of
         self._gpus = gpus or NoGpus()
         self._charges = charges
         self._devices: dict[str, tuple[str, ...]] = {}
@@ -97,7 +99,7 @@ class GpuOccupancy:
         """
         devices = self._devices.get(id, ())
         pids = await self._known_pids(id) if devices else None
-        await self._driver.release(id)
+        await self._host_of(id).driver.release(id)
         for device in devices:
             others_mib = partial(self._others_mib, device, id, await self._held_there(device, id))
             await self._gpus.prove_free(device, pids, others_mib)
@@ -118,9 +120,22 @@ class GpuOccupancy:
     async def _known_pids(self, id: str) -> frozenset[int] | None:
         """Return all pids with which a replica was ever listed; None if it never was."""
         try:
-            found = await self._driver.pids(id)
+            found = await self._host_of(id).processes.pids(id)
         except DriverError:
             found = None
         if found is not None:
             self._pids[id] = self._pids.get(id, frozenset()) | found
         return self._pids.get(id)
+
+
+async def tenants(
+    processes: Processes, running: Iterable[str], records: Mapping[str, ReplicaRecord | None]
+) -> dict[str, dict[str, frozenset[int] | None]]:
+    """Return the pids of running replicas on GPUs, by device and replica id."""
+    found: dict[str, dict[str, frozenset[int] | None]] = {}
+    for id in running:
+        if (record := records.get(id)) is not None and record.device_kind != "cpu":
+            pids = await processes.pids(id)
+            for device in record.devices:
+                found.setdefault(device, {})[id] = pids
+    return found

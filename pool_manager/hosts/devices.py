@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -14,9 +14,11 @@ from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.gpus import memory
+from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.monitor import CALL_S, GpuMonitor
+from pool_manager.gpus.occupancy import tenants
 from pool_manager.hosts.agent import AgentReports, RemoteNvml, gpus_of
-from pool_manager.hosts.engine import HostEngine
+from pool_manager.hosts.engine import RemoteEngine
 from pool_manager.hosts.gpus import of_host, slots_of
 from pool_manager.ports import Gpus
 from registry.errors import BadRequest, DriverError, EngineDown
@@ -30,22 +32,19 @@ FIRST_REPORT_S: Final = 15.0
 
 
 class HostDevices:
-    """Finds the devices of one host.
-
-    `gpus` is the owner's mapping of GPUs by host; a host is added when its GPUs are found, and its
-    monitor stays over breaks of the connection. `emit` gets the events of its GPUs.
-    """
+    """Finds the devices of one host. `emit` gets the events of its GPUs."""
 
     def __init__(
         self,
         host: str,
         reports: AgentReports,
-        gpus: MutableMapping[str, Gpus],
         emit: Callable[[DeviceLost | DeviceBack], None],
     ) -> None:
         self._host = host
         self._reports = reports
-        self._gpus = gpus
+        self.gpus: Gpus = NoGpus()
+        """Those that were found; their monitor stays over breaks of the connection."""
+        self._is_found = False
         self._emit = emit
         self._is_silent = False
         self.why_none = ""
@@ -54,8 +53,8 @@ class HostDevices:
     def all(self, memory_mib: float, slots: int, records: Iterable[ReplicaRecord]) -> list[Device]:
         """Return the devices of the host, GPUs first. Until its agent has reported, GPUs are those
         of replicas that run there, which would be ended without them."""
-        if self._host in self._gpus:
-            gpus = [of_host(one, self._host) for one in self._gpus[self._host].devices()]
+        if self._is_found:
+            gpus = [of_host(one, self._host) for one in self.gpus.devices()]
         else:
             on_gpus = (one for one in records if one.device_kind != "cpu")
             used = {device for one in on_gpus for device in one.devices}
@@ -65,7 +64,7 @@ class HostDevices:
     async def find(
         self,
         setting: str,
-        engine: HostEngine,
+        engine: RemoteEngine,
         records: Mapping[str, ReplicaRecord],
         running: Collection[str],
         *,
@@ -77,7 +76,7 @@ class HostDevices:
         and is sent only if the caller `is_patient`. `why_none` is the reason why there are none.
         Raises EngineDown.
         """
-        if self._host in self._gpus or engine.driver is None:
+        if self._is_found or engine.driver is None:
             return False
         try:
             chosen = await self._choose(setting)
@@ -118,15 +117,17 @@ class HostDevices:
     ) -> None:
         """Poll the chosen GPUs from now on. What other programs have in use there is measured
         now."""
-        tenants = await self._tenants(driver, records, running)
-        foreign = {gpu.uuid: memory.foreign_mib(gpu, tenants.get(gpu.uuid, {})) for gpu in chosen}
+        there = await tenants(driver.processes, running, records)
+        foreign = {
+            gpu.uuid: memory.foreign_mib(gpu, there.get(f"{self._host}/{gpu.uuid}", {}))
+            for gpu in chosen
+        }
         report = self._reports.last
         assert report is not None
         nvml = RemoteNvml(self._host, self._reports)
         calls = BlockingCalls(f"the agent of host {self._host}", limit_s=CALL_S)
-        monitor = GpuMonitor(nvml, calls, gpus_of(report), foreign)
-        self._gpus[self._host] = monitor
-        monitor.start(self._forward)
+        self.gpus, self._is_found = GpuMonitor(nvml, calls, gpus_of(report), foreign), True
+        self.gpus.start(self._forward)
 
     def _forward(self, event: DeviceLost | DeviceBack) -> None:
         name = f"{self._host}/{event.device}"
@@ -135,25 +136,8 @@ class HostDevices:
         else:
             self._emit(DeviceBack(name))
 
-    async def _tenants(
-        self,
-        driver: DockerDriver,
-        records: Mapping[str, ReplicaRecord],
-        running: Collection[str],
-    ) -> dict[str, dict[str, frozenset[int] | None]]:
-        """Return the pids of running replicas by GPU and replica id."""
-        found: dict[str, dict[str, frozenset[int] | None]] = {}
-        for id in running:
-            record = records.get(id)
-            if record is not None and record.device_kind != "cpu":
-                pids = await driver.pids(id)
-                for device in record.devices:
-                    found.setdefault(device.removeprefix(f"{self._host}/"), {})[id] = pids
-        return found
-
     async def close(self) -> None:
         """Stop to poll the GPUs, and forget them."""
-        gpus = self._gpus.pop(self._host, None)
-        if gpus is not None:
-            with contextlib.suppress(Unanswered, DriverError, asyncio.TimeoutError):
-                await gpus.close()
+        gpus, self.gpus, self._is_found = self.gpus, NoGpus(), False
+        with contextlib.suppress(Unanswered, DriverError, asyncio.TimeoutError):
+            await gpus.close()

@@ -26,7 +26,7 @@ MEMORY_MAX: Final = 2**50
 """Max plausible cores, and bytes of memory, of a host."""
 
 
-class HostEngine:
+class RemoteEngine:
     """The engine of one host behind a socket of this machine, which stays over breaks of the
     connection. `exits` and `losses` are those of its driver. Methods raise DriverError, EngineDown
     if the engine does not answer."""

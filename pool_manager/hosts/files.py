@@ -18,7 +18,7 @@ from registry.model.bundles import BundleFile
 T = TypeVar("T")
 
 
-class HostFiles:
+class RemoteFiles:
     """The cache of files on one host, and the model folders that are linked to it.
 
     `path` returns where this machine keeps a file by its sha256. Methods raise DriverError, or

@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
 from pool_manager.devices import cpu_slots
+from pool_manager.fleet import Fleet
 from pool_manager.ports import Gpus, GpuView
 
 
 class FleetGpus:
-    """`Gpus` of this machine and of other hosts, whose devices are named HOST/UUID.
+    """`GpuReadings` of all hosts of a fleet. Devices of any but the first are named HOST/ID."""
 
-    `others` are the GPUs of each host that has some, by host; the owner changes the mapping.
-    """
-
-    def __init__(self, local: Gpus, others: Mapping[str, Gpus]) -> None:
-        self._local = local
-        self._others = others
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
 
     def _of(self, device: str) -> tuple[Gpus, str]:
         """Return the GPUs that a device belongs to, and its name there."""
-        host, slash, name = device.partition("/")
-        if slash and host in self._others:
-            return self._others[host], name
-        return self._local, device
-
-    def devices(self) -> list[Device]:
-        """Return the GPUs of this machine."""
-        return self._local.devices()
+        name, slash, there = device.partition("/")
+        host = self._fleet.find(name) if slash else None
+        return (host.gpus, there) if host is not None else (self._fleet.first.gpus, device)
 
     def view(self, device: str) -> GpuView | None:
         """Return a GPU as last polled, None for any other device."""
         gpus, name = self._of(device)
         return gpus.view(name)
-
-    def visible(self, devices: Sequence[str]) -> str:
-        """Return the value of CUDA_VISIBLE_DEVICES for a process of this machine on its devices."""
-        return self._local.visible(devices)
-
-    @property
-    def silence(self) -> str:
-        """Reason why this machine's driver does not answer, "" while it does."""
-        return self._local.silence
-
-    def start(self, emit: Callable[[DeviceLost | DeviceBack], None]) -> None:
-        """Start to poll this machine's GPUs. Those of other hosts are polled once they are
-        known."""
-        self._local.start(emit)
 
     def used_mib(self, device: str) -> float | None:
         """Return the MiB in use on a device as last polled, None if unknown."""
@@ -75,10 +52,6 @@ class FleetGpus:
         """Return once a device shows no memory of these processes. Raises DriverError."""
         gpus, name = self._of(device)
         await gpus.prove_free(name, pids, others_mib)
-
-    async def close(self) -> None:
-        """Stop to poll this machine's GPUs."""
-        await self._local.close()
 
 
 def of_host(device: Device, host: str) -> Device:

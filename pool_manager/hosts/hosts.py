@@ -1,36 +1,31 @@
-"""The hosts of a manager: their definitions, connections and views."""
+"""The hosts of a manager: their definitions, engines and views."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from pool_manager.core import events
-from pool_manager.core.hosts import HostMemory, HostRecord
+from pool_manager.core.hosts import HostRecord
 from pool_manager.core.machine import Machine
-from pool_manager.devices import read_host_memory
-from pool_manager.driver import Driver
-from pool_manager.hosts.fleet import Fleet
+from pool_manager.fleet import Fleet
+from pool_manager.host import HostEngine, HostView, ReplicaHost
+from pool_manager.hosts.kinds import EngineFactory
+from pool_manager.hosts.local import LocalEngine, LocalHost
 from pool_manager.hosts.services import HostServices
-from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.stocking import Stocking
-from pool_manager.hosts.view import HostView, engine_complaint
-from pool_manager.ports import Gpus
-from pool_manager.settings import PoolSettings
+from pool_manager.hosts.view import engine_complaint
 from pool_manager.subscribers import Subscribers
-from registry.errors import BadRequest, DriverError, Unknown
+from registry.errors import BadRequest, Unknown
 from registry.exchange import HostRoute
-from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, Host
+from registry.model.hosts import HOSTS_MAX, Host
 from registry.tasks import Tasks
-
-if TYPE_CHECKING:
-    from pool_manager.hosts.remote_host import RemoteHost
 
 log = structlog.get_logger()
 
@@ -53,115 +48,137 @@ EVENTS_OF_HOSTS: Final = (
 
 
 class Hosts:
-    """The other hosts of a manager, and this machine as one of them.
-
-    `fleet` is the driver of all of them; `gpus` has the GPUs of the others by host.
-    """
+    """The hosts of a manager, this machine among them. Each definition has an engine of the same
+    name, which announces one host or several: `fleet` has them."""
 
     def __init__(  # noqa: PLR0913 - the collaborators of hosts
         self,
-        settings: HostSettings | None,
-        pool: PoolSettings,
-        driver: Driver,
+        local: LocalHost,
+        labels: Mapping[str, str],
+        engine_of: EngineFactory,
+        seen: Collection[str],
         emit: Callable[[events.Event], None],
         path: Callable[[str], Path],
         tasks: Tasks,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        """`settings` is None for a server without other hosts; `path` returns where a file is kept
-        on this machine by its sha256."""
-        self._settings, self._pool = settings, pool
+        """`labels` are those of this machine; `seen` as in `HostServices`; `path` returns where a
+        file is kept on this machine by its sha256."""
+        self._engine_of, self._seen_before = engine_of, seen
         self._emit, self._path = emit, path
         self._tasks, self._clock, self._wall = tasks, clock, wall
-        self._members: dict[str, RemoteHost] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._owners: dict[str, str] = {local.name: local.name}
+        """The name of the engine of each announced host."""
         self._defined: dict[str, Host] = {}
-        self.gpus: dict[str, Gpus] = {}
-        self.fleet = Fleet(driver, self._members)
-        self._local = driver
+        self._removed: set[str] = set()
+        """Names of engines that end once none of their hosts is left."""
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self.fleet = Fleet(local)
         self._seen: dict[str, tuple[object, ...]] = {}
         self._began_s = clock()
         self._is_open = False
         self.changed = Subscribers[[str]]()
         """Notified with the name of each host whose view changed, also after its removal."""
-        self.stocking = Stocking(self._members, emit, tasks, clock)
+        self.stocking = Stocking(self.fleet, emit, tasks, clock)
         self.changed.subscribe(lambda _name: self.stocking.touch())
+        own = LocalEngine(local, labels, self._services(local.name))
+        self._engines: dict[str, HostEngine] = {local.name: own}
 
     def start(self) -> None:
         """Connect to the hosts defined so far, and at once to each that is defined later."""
         self._is_open = True
-        for host in self._members.values():
-            host.open()
+        for engine in self._engines.values():
+            engine.open()
 
     def define(self, host: Host) -> None:
-        """Add a host or change its settings. Raises BadRequest for an address that cannot be one,
-        DriverError if this server can have no other hosts."""
-        if host.name != LOCAL_HOST:
-            self._open(host)
-        self._defined[host.name] = host
-        given = self._local_labels() if host.name == LOCAL_HOST else {}
-        labels = {**given, **host.labels, LABEL: host.name}
-        self._emit(events.HostDefined(host.name, tuple(sorted(labels.items())), host.is_draining))
+        """Add a host or change its settings. Raises BadRequest for one that cannot be, DriverError
+        if this server can have no other hosts."""
+        name = host.name
+        known = self._engines.get(name)
+        engine = known or self._engine_of(host, self._services(name))
+        engine.define(host)
+        self._engines[name], self._defined[name] = engine, host
+        self._removed.discard(name)
+        if known is None and self._is_open:
+            self._open(name, engine)
 
-    def define_local(self) -> None:
-        """Define this machine, with the labels of the settings."""
-        self.define(self._defined.get(LOCAL_HOST, Host(LOCAL_HOST, "")))
+    def define_first(self) -> None:
+        """Define this machine unless it was, with the labels of the settings."""
+        name = self.fleet.first.name
+        self.define(self._defined.get(name, Host(name, "")))
 
-    def _local_labels(self) -> dict[str, str]:
-        return dict(self._settings.local_labels) if self._settings is not None else {}
+    def _open(self, name: str, engine: HostEngine) -> None:
+        """Open an engine, after the end of one of the same name."""
+        end = self._ending.get(name)
+        if end is None:
+            engine.open()
+        else:
+            end.add_done_callback(lambda _end: self._open_again(name, engine))
 
-    def _open(self, host: Host) -> None:
-        if self._settings is None:
-            raise DriverError(f"host {host.name}: this server can have no other hosts")
-        if len(self._members) >= MEMBERS_MAX and host.name not in self._members:
+    def _open_again(self, name: str, engine: HostEngine) -> None:
+        if self._engines.get(name) is engine:  # not removed meanwhile
+            engine.open()
+
+    def _services(self, engine: str) -> HostServices:
+        return HostServices(
+            announce=partial(self._announce, engine),
+            withdraw=partial(self._withdraw, engine),
+            seen=self._seen_before,
+            records=self.fleet.records,
+            path=self._path,
+            emit=self._emit,
+            changed=self.changed.notify,
+            tasks=self._tasks,
+            clock=self._clock,
+            wall=self._wall,
+        )
+
+    def _announce(
+        self,
+        engine: str,
+        host: ReplicaHost,
+        labels: Mapping[str, str],
+        is_draining: bool,
+    ) -> None:
+        name = host.name
+        if self._owners.get(name, engine) != engine:
+            raise BadRequest(f"expected a host with a name of its own, got {name}")
+        if name not in self._owners and len(self._owners) > MEMBERS_MAX:
             raise BadRequest(f"expected at most {MEMBERS_MAX} hosts")
-        present = self._members.get(host.name)
-        if present is not None and _login(present.host) == _login(host):
-            present.update(host)
-            self.stocking.touch()
-            return
-        # Imported here, as servers without other hosts need neither asyncssh nor docker.
-        from pool_manager.hosts.remote_host import RemoteHost
+        self._owners[name] = engine
+        self.fleet.add(host)
+        found = tuple(sorted({**labels, LABEL: name}.items()))
+        self._emit(events.HostDefined(name, found, is_draining))
+        self.stocking.touch()
 
-        services = HostServices(
-            self._path,
-            self.gpus,
-            self._emit,
-            self.changed.notify,
-            self._tasks,
-            self._clock,
-            self._wall,
-        )
-        made = RemoteHost(host, self._settings, self._pool, services, present)
-        if present is not None:
-            self._end(host.name, present, is_removed=False)
-        made.exits.subscribe(self.fleet.exits.notify)
-        made.engine_losses.subscribe(
-            lambda reason: self._emit(events.EngineLost(reason, host.name))
-        )
-        log.info("a host is defined", host=host.name, address=host.address)
-        self._members[host.name] = made
-        if self._is_open:
-            made.open_after(self._ending.get(host.name))
+    def _withdraw(self, engine: str, name: str, is_gone: bool) -> None:
+        if self._owners.get(name) == engine:
+            if is_gone:
+                self._emit(events.HostUnreachable(name, "its engine does not have it any more"))
+            self._emit(events.HostRemoved(name, is_gone))
 
     def remove(self, name: str, *, is_forced: bool = False) -> None:
-        """Begin to remove a host: its replicas drain first. Raises Unknown, BadRequest for the
-        local host."""
-        if name == LOCAL_HOST:
-            raise BadRequest("the local host cannot be removed")
-        if name not in self._members:
+        """Begin to remove a definition: the replicas of its hosts drain first. Raises Unknown,
+        BadRequest for one that cannot be removed."""
+        engine = self._engines.get(name)
+        if engine is None:
             raise Unknown(f"no host {name}")
-        self._emit(events.HostRemoved(name, is_forced))
+        if engine.why_kept:
+            raise BadRequest(engine.why_kept)
+        self._removed.add(name)
+        for host in self._of(name):
+            self._emit(events.HostRemoved(host, is_forced))
+        self._end_removed(name)
 
     def sync(self, machine: Machine) -> None:
-        """Compare with the machine's records: end the hosts that it has forgotten, and notify of
-        changes. Called after each event that may concern a host."""
+        """Compare with the machine's records: forget the hosts that it has forgotten, end engines
+        that were removed, and notify of changes. Called after each event that may concern a
+        host."""
         records = machine.cluster.hosts
-        for name in self._members.keys() - records.keys():
-            self._defined.pop(name, None)
-            self._end(name, self._members.pop(name), is_removed=True)
-            self._seen.pop(name, None)
+        # One that was announced a moment ago, while another event was handled, is not known yet.
+        for name in (self._owners.keys() & self._seen.keys()) - records.keys():
+            self._forget(name)
             self.changed.notify(name)
         for name, record in records.items():
             seen = (record.state, record.reason, record.engine_down, record.is_draining)
@@ -169,8 +186,25 @@ class Hosts:
                 self._seen[name] = seen
                 self.changed.notify(name)
 
-    def _end(self, name: str, host: RemoteHost, *, is_removed: bool) -> None:
-        task = self._tasks.spawn(f"end host {name}", host.close(is_removed=is_removed))
+    def _forget(self, name: str) -> None:
+        engine = self._owners.pop(name)
+        self.fleet.remove(name)
+        self._seen.pop(name, None)
+        self._end_removed(engine)
+
+    def _of(self, engine: str) -> list[str]:
+        """Return the names of the hosts of an engine."""
+        return [host for host, owner in self._owners.items() if owner == engine]
+
+    def _end_removed(self, name: str) -> None:
+        if name in self._removed and not self._of(name):
+            self._end(name, is_removed=True)
+
+    def _end(self, name: str, *, is_removed: bool) -> None:
+        engine = self._engines.pop(name)
+        self._defined.pop(name)
+        self._removed.discard(name)
+        task = self._tasks.spawn(f"end host {name}", engine.close(is_removed=is_removed))
         self._ending[name] = task
         task.add_done_callback(lambda done: self._ended(name, done))
 
@@ -180,33 +214,28 @@ class Hosts:
 
     async def close(self) -> None:
         """End all connections. Replicas are not touched."""
-        for name in list(self._members):
-            self._end(name, self._members.pop(name), is_removed=False)
+        self._removed.clear()
+        for name in [name for name, engine in self._engines.items() if not engine.why_kept]:
+            self._end(name, is_removed=False)
         if self._ending:
             await asyncio.wait(self._ending.values())
 
-    def members(self) -> list[RemoteHost]:
-        """Return the hosts beside this machine."""
-        return list(self._members.values())
-
     def memories(self) -> Iterator[events.MemoryRead]:
-        """Yield the memory of this machine, and of the others whose agents report."""
-        if (here := read_host_memory()) is not None:
-            yield events.MemoryRead(LOCAL_HOST, here)
-        for host in self.members():
-            reports = host.agent.reports
-            if reports.is_fresh and (last := reports.last) is not None:
-                memory = HostMemory(last.memory_mib, last.memory_free_mib)
+        """Yield the memory of each host that reports it."""
+        for host in self.fleet:
+            if (memory := host.memory()) is not None:
                 yield events.MemoryRead(host.name, memory)
 
     def routes(self) -> dict[str, HostRoute]:
-        """Return how gateways log in to the hosts that have replicas."""
-        return {name: one.route() for name, one in self._members.items() if one.records}
+        """Return how gateways reach the hosts that have replicas and need a route."""
+        used = (one for one in self.fleet if self.fleet.records(one.name))
+        return {one.name: route for one in used if (route := one.transport.route) is not None}
 
     def views(self, machine: Machine) -> list[HostView]:
         """Return every host: this machine first, then by name."""
         records = machine.cluster.hosts
-        names = sorted(records, key=lambda name: (name != LOCAL_HOST, name))
+        first = self.fleet.first.name
+        names = sorted(records, key=lambda name: (name != first, name))
         present = _present(machine)
         return [self._view(records[name], present) for name in names]
 
@@ -229,10 +258,8 @@ class Hosts:
             memory_mib=present[record.name, "mib"],
             replicas=present[record.name, "replicas"],
         )
-        if record.is_local:
-            return replace(found, driver=self._local.kind)
-        member = self._members.get(record.name)
-        return member.fill(found) if member is not None else found
+        host = self.fleet.find(record.name)
+        return host.fill(found) if host is not None else found
 
 
 def _present(machine: Machine) -> Counter[tuple[str, str]]:
@@ -244,8 +271,3 @@ def _present(machine: Machine) -> Counter[tuple[str, str]]:
         if device.kind == "cpu":
             found[device.host, "mib"] = round(device.memory_mib)
     return found
-
-
-def _login(host: Host) -> tuple[str, ...]:
-    """Return the settings whose change needs another connection, another engine or other GPUs."""
-    return host.address, host.host_key, host.identity, host.engine, host.gpus

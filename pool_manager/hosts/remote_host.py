@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import socket
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
-from pathlib import Path, PurePosixPath
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from secrets import token_hex
 from typing import Final
 
 import structlog
@@ -23,34 +21,38 @@ from hosts.connection import HostConnection
 from hosts.errors import Unreachable
 from hosts.files import FileCache
 from pool_manager.core import events
+from pool_manager.core.hosts import HostMemory
 from pool_manager.core.state import Device
 from pool_manager.devices import bank_mib
-from pool_manager.driver import EngineLosses, Exits
+from pool_manager.driver import Driver, EngineLosses, Exits, Processes
 from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.gpus.memory import NONE
+from pool_manager.host import HostFacts, HostFiles, HostTransport, HostView
 from pool_manager.hosts.agent import AGENT_ID, AgentReports
 from pool_manager.hosts.agents import AgentKeeper
 from pool_manager.hosts.control import HostControl
 from pool_manager.hosts.devices import HostDevices
-from pool_manager.hosts.engine import HostEngine
-from pool_manager.hosts.files import HostFiles
+from pool_manager.hosts.engine import RemoteEngine
+from pool_manager.hosts.files import RemoteFiles
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.probing import Facts, read_facts
+from pool_manager.hosts.remote_parts import Joined, PlacedFiles, RemoteTransport
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings, login_of
 from pool_manager.hosts.transfers import MIB, Transfers
-from pool_manager.hosts.view import HostView, complaint, state_of
-from pool_manager.ports import ServerContainer
+from pool_manager.hosts.view import complaint, state_of
+from pool_manager.ports import Gpus
+from pool_manager.replicas.records import CONTROL_TARGET, DATA_TARGET, MODEL_TARGET
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown, FnError, HostDown
-from registry.exchange import HostRoute
-from registry.model.bundles import BundleFile
 from registry.model.hosts import Host
 from registry.tasks import Tasks
-from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, ReplicaRecord
 
 log = structlog.get_logger()
 
+STARTS_AT_ONCE: Final = 4
+"""Concurrent starts on one host."""
 JOIN_RETRY_S: Final = (1.0, 60.0)
 """Shortest and longest pause between two tries to join a host whose connection is up."""
 END_S: Final = 10.0
@@ -58,8 +60,10 @@ END_S: Final = 10.0
 
 
 class RemoteHost:
-    """One other host. Its operations are those of a driver; they raise DriverError, and HostDown
-    while the host cannot be reached."""
+    """`ReplicaHost` by SSH, whose replicas are containers. What it has raises DriverError, and
+    HostDown while the host cannot be reached."""
+
+    facts = HostFacts(STARTS_AT_ONCE, is_contained=True, has_own_clock=True)
 
     def __init__(
         self,
@@ -79,17 +83,14 @@ class RemoteHost:
         self._tasks = Tasks(f"host {host.name}")
         self.control = HostControl(host.name, services.tasks)
         self.transfers = Transfers(lambda: services.changed(host.name))
-        self.records: dict[str, ReplicaRecord] = {}
-        self.epoch = 0
-        self._has_successor = False
+        self.records = services.records(host.name)
+        self.epoch, self._has_successor = 0, False
         if predecessor is not None:
             predecessor.hand_over("its login has changed")
-            self.control, self.records = predecessor.control, predecessor.records
-            self.epoch = predecessor.epoch
-        self.is_joined = False
-        self.reason = ""
+            self.control, self.epoch = predecessor.control, predecessor.epoch
+        self.is_joined, self.reason = False, ""
         self._facts: Facts | None = None
-        self._connection = HostConnection(
+        self.connection = HostConnection(
             login,
             self._tasks,
             name=host.name,
@@ -97,30 +98,37 @@ class RemoteHost:
             on_down=self._on_down,
         )
         self._joining: asyncio.Task[None] | None = None
-        self._folders: HostFolders | None = None
-        self.files: HostFiles | None = None
-        self.engine = HostEngine(host.name, self.owner, settings, pool, self.transfers)
+        self.folders: HostFolders | None = None
+        """This server's folders there, since the first connection."""
+        self.joined: Joined | None = None
+        """What it has since its engine has answered once."""
+        self.engine = RemoteEngine(host.name, self.owner, settings, pool, self.transfers)
         self._is_listening = False
         self.engine.exits.subscribe(self._on_exit)
         self.engine.losses.subscribe(self._on_engine_lost)
-        reports = AgentReports(host.name, services.clock, services.wall)
-        self.agent = AgentKeeper(
-            host.name,
+        self.transport: HostTransport = RemoteTransport(self)
+        self.files: HostFiles = PlacedFiles(self, services.path)
+        self.agent = self._make_agent()
+        self._devices = HostDevices(host.name, self.agent.reports, services.emit)
+
+    def _make_agent(self) -> AgentKeeper:
+        services, pool = self._services, self._pool
+        return AgentKeeper(
+            self.name,
             self.control,
             pool.run_dir / f"agent-{self.owner}.json",
             pool,
-            reports,
+            AgentReports(self.name, services.clock, services.wall),
             self._tasks,
             services.clock,
-            lambda: services.changed(host.name),
+            lambda: services.changed(self.name),
         )
-        self._devices = HostDevices(host.name, reports, services.gpus, services.emit)
 
     # Life
 
     def open(self) -> None:
         """Connect in the background, and again after each break."""
-        self._connection.open()
+        self.connection.open()
 
     def open_after(self, end: asyncio.Task[None] | None) -> None:
         """As `open`, once the connection of a predecessor has ended."""
@@ -154,26 +162,26 @@ class RemoteHost:
         self.agent.close()
         await self._devices.close()
         await self.engine.close()
-        await self._connection.close()
+        await self.connection.close()
         await self._tasks.close()
 
     async def _end(self, *, is_removed: bool) -> None:
-        if not self._connection.is_up or self._folders is None:
+        if not self.connection.is_up or self.folders is None:
             return
         await self.agent.end()
         if is_removed:
             await self.engine.unpin_others(())
-            await self._folders.remove_all()
+            await self.folders.remove_all()
 
     @property
     def is_up(self) -> bool:
         """Whether commands reach the host."""
-        return self.is_joined and self._connection.is_up
+        return self.is_joined and self.connection.is_up
 
     @property
     def why_down(self) -> str:
         """Why the host is not up, without its name."""
-        reason = self.reason or self._connection.reason or "connected; it is being prepared"
+        reason = self.reason or self.connection.reason or "connected; it is being prepared"
         return reason.removeprefix(f"{self.name}: ")
 
     async def _on_up(self) -> None:
@@ -182,9 +190,9 @@ class RemoteHost:
         if self._has_successor:
             return
         self._stop_joining()
-        if self._folders is not None:
+        if self.folders is not None:
             with contextlib.suppress(DriverError):  # joining says it
-                await self._folders.prepare()
+                await self.folders.prepare()
         self._joining = self._tasks.spawn("join", self._keep_joining())
 
     def _on_down(self, reason: str) -> None:
@@ -230,12 +238,13 @@ class RemoteHost:
         await self._listen(folders)
         try:
             path = self.host.engine.removeprefix("unix://")
-            driver = await self.engine.open(self._connection, path, folders.base, facts)
+            driver = await self.engine.open(self.connection, path, folders.base, facts)
+            joined = self._join_with(driver, folders)
             running = await driver.list()
         except HostDown:
             raise
         except EngineDown as error:
-            if self.is_known and self._connection.is_up and not self.is_joined:
+            if self.joined is not None and self.connection.is_up and not self.is_joined:
                 # Its replicas can be reached all the same.
                 self._report_up(frozenset(self.records))
                 self._services.emit(events.EngineLost(self.engine.named(str(error)), self.name))
@@ -243,8 +252,7 @@ class RemoteHost:
         is_running, has_gpus = AGENT_ID in running, self._may_have_gpus
         await self.agent.ensure(driver, folders, is_running=is_running, has_gpus=has_gpus)
         running = await self._without_leftovers(driver, running - {AGENT_ID})
-        assert self.files is not None
-        await self.files.refresh()
+        await joined.files.refresh()
         is_late = await self._find_gpus(running, is_patient=False)
         # With only its engine away until now, starts may have begun since the list was read, and
         # EngineBack names the replicas that still run.
@@ -252,6 +260,14 @@ class RemoteHost:
         self._tasks.spawn("leftovers", self._remove_leftovers(folders))
         if is_late:
             self._joining = self._tasks.spawn("GPUs", self._find_late_gpus())
+
+    def _join_with(self, driver: DockerDriver, folders: HostFolders) -> Joined:
+        """Return what the host has: the files that are known of an earlier join stay known."""
+        if self.joined is None:
+            cache, path = FileCache(self.connection, str(folders.base)), self._services.path
+            files = RemoteFiles(self.name, cache, folders, path, self.transfers)
+            self.joined = Joined(driver, folders, files)
+        return self.joined
 
     def _report_up(self, running: frozenset[str]) -> None:
         self.is_joined, self.reason = True, ""
@@ -264,7 +280,7 @@ class RemoteHost:
         """Report the host with its devices: after a join, or when they have changed."""
         self.epoch += 1
         devices = tuple(self.devices())
-        rtt_s = self._connection.rtt_s
+        rtt_s = self.connection.rtt_s
         self._services.emit(events.HostUp(self.name, self.epoch, devices, running, "docker", rtt_s))
 
     @property
@@ -282,24 +298,22 @@ class RemoteHost:
     async def _find_late_gpus(self) -> None:
         """Find the GPUs of a host that is up already, and report it again."""
         with contextlib.suppress(EngineDown):  # the next join does it
-            while await self._find_gpus(await self.list(), is_patient=True):
+            while await self._find_gpus(await self.driver.list(), is_patient=True):
                 pass
         self._announce_again()
         self._services.changed(self.name)
 
     async def _open_folders(self) -> tuple[HostFolders, Facts]:
-        facts = self._facts = await read_facts(self.name, self._connection.run)
-        if self._folders is None:
+        facts = self._facts = await read_facts(self.name, self.connection.run)
+        if self.folders is None:
             base = PurePosixPath(facts.home) / ".fngate" / self.owner
-            self._folders = HostFolders(self.name, self._connection.run, base)
-            cache, path = FileCache(self._connection, str(base)), self._services.path
-            self.files = HostFiles(self.name, cache, self._folders, path, self.transfers)
-        await self._folders.prepare()
-        return self._folders, facts
+            self.folders = HostFolders(self.name, self.connection.run, base)
+        await self.folders.prepare()
+        return self.folders, facts
 
     async def _listen(self, folders: HostFolders) -> None:
         if not self._is_listening:
-            await self._connection.listen(folders.control_socket, self.control.accept, 0o666)
+            await self.connection.listen(folders.control_socket, self.control.accept, 0o666)
             self._is_listening = True
 
     async def _without_leftovers(self, driver: DockerDriver, running: set[str]) -> set[str]:
@@ -339,123 +353,52 @@ class RemoteHost:
         if self.is_up:
             self.engine_losses.notify(self.engine.named(reason))
 
-    # Operations
+    # What replicas need
 
-    @asynccontextmanager
-    async def _reached(self) -> AsyncIterator[DockerDriver]:
-        """Yield the driver. Raises HostDown while the host is not up, and if the engine stops
-        answering because the connection breaks."""
-        driver = self.engine.driver
-        if not self.is_up or driver is None:
+    def reached(self) -> Joined:
+        """Return what the host has. Raises HostDown while it is not up."""
+        if not self.is_up or self.joined is None:
             raise HostDown(f"host {self.name} is not up: {self.why_down}")
-        try:
-            yield driver
-        except EngineDown as error:
-            if isinstance(error, HostDown) or self._connection.is_up:
-                raise
-            raise HostDown(f"host {self.name} is not up: {self.why_down}") from error
+        return self.joined
 
-    async def start(
-        self, record: ReplicaRecord, log_file: Path, server: ServerContainer | None
-    ) -> None:
-        """Start a replica whose files are placed."""
-        async with self._reached() as driver:
-            assert self._folders is not None
-            await self._folders.create(record.id, json.dumps(asdict(record)).encode())
-            await driver.start(record, Path(), log_file, server)
+    @property
+    def driver(self) -> Driver:
+        """The driver of its engine. Raises HostDown."""
+        return self.reached().driver
 
-    async def provide(self, server: ServerContainer) -> None:
-        """Make image and mounts of a server available."""
-        async with self._reached():
-            assert self._folders is not None
-            for mount in server.mounts:
-                await self._folders.check_mount(mount)
-            await self.engine.send(server.image, server.reference)
+    @property
+    def processes(self) -> Processes:
+        """Those of its containers. Raises HostDown."""
+        return self.reached().driver.processes
 
-    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
-        """Make files visible to a replica."""
-        async with self._reached():
-            assert self.files is not None
-            await self.files.place(record.id, files)
+    @property
+    def gpus(self) -> Gpus:
+        """Those that its agent reports, once it has."""
+        return self._devices.gpus
 
-    async def add_files(self, id: str, files: Collection[BundleFile]) -> None:
-        """Add files to the model folder of a replica that runs."""
-        async with self._reached():
-            assert self.files is not None
-            await self.files.add(id, files)
+    def memory(self) -> HostMemory | None:
+        """Return what its agent reports, while it does."""
+        last = self.agent.reports.last if self.agent.reports.is_fresh else None
+        return HostMemory(last.memory_mib, last.memory_free_mib) if last is not None else None
 
-    async def connect(self, id: str) -> socket.socket:
-        """Return a connection to the data socket of a replica. Raises OSError, too."""
-        async with self._reached():
-            return await self._connection.connect(self.data_socket(id))
+    def complete(self, record: ReplicaRecord) -> ReplicaRecord:
+        """Return the record with the paths of its container, a new greeting, and the threads of a
+        CPU slot there."""
+        return replace(
+            record,
+            host=self.name,
+            threads=self.threads_per_slot,
+            model_dir=MODEL_TARGET,
+            control=f"{CONTROL_TARGET}/{CONTROL_SOCKET}",
+            data=f"{DATA_TARGET}/{DATA_SOCKET}",
+            greeting=token_hex(32),
+        )
 
-    async def seal(self, id: str) -> None:
-        """Close the data folder of a replica that has greeted to itself."""
-        async with self._reached():
-            assert self._folders is not None
-            await self._folders.seal(id)
-
-    async def list(self) -> set[str]:
-        """Return the ids of all running replicas."""
-        async with self._reached() as driver:
-            return await driver.list() - {AGENT_ID}
-
-    async def limit(self, record: ReplicaRecord) -> None:
-        """Apply the limits of a replica's present binding."""
-        async with self._reached() as driver:
-            self.records[record.id] = record
-            await driver.limit(record)
-
-    async def pids(self, id: str) -> frozenset[int] | None:
-        """Return the pids of a replica's processes on the host."""
-        async with self._reached() as driver:
-            return await driver.pids(id)
-
-    async def used_mib(self, id: str) -> float | None:
-        """Return the memory of a server's container."""
-        async with self._reached() as driver:
-            return await driver.used_mib(id)
-
-    async def save_log(self, id: str, log_file: Path) -> None:
-        """Append a replica's new output to `log_file`."""
-        async with self._reached() as driver:
-            await driver.save_log(id, log_file)
-
-    async def terminate(self, id: str) -> None:
-        """Send TERM to a replica."""
-        async with self._reached() as driver:
-            await driver.terminate(id)
-
-    async def release(self, id: str) -> None:
-        """End a replica and remove its folders."""
-        async with self._reached() as driver:
-            await driver.release(id)
-            assert self._folders is not None
-            try:
-                await self._folders.remove(id)
-            except HostDown:
-                raise
-            except DriverError as error:
-                # Files of other users in its data folder: they take disk space, nothing else.
-                log.warning("folders remain", host=self.name, replica=id, reason=error.message)
-            self.records.pop(id, None)
-
-    async def unpin_others(self, ids: Collection[str]) -> None:
-        """Remove this server's pins from other images of servers."""
-        async with self._reached():
-            await self.engine.unpin_others(ids)
+    async def left(self) -> set[str] | None:
+        """Return None: it is not connected yet."""
+        return None
 
     # Facts
-
-    def route(self) -> HostRoute:
-        """Return how gateways log in."""
-        host = self.host
-        epoch = self._connection.generation
-        return HostRoute(host.address, host.host_key, host.identity, epoch)
-
-    def data_socket(self, id: str) -> str:
-        """Return the path on the host for gateways' connections; "" before the first join."""
-        return self._folders.data_socket(id) if self._folders is not None else ""
 
     @property
     def slots(self) -> int:
@@ -467,14 +410,9 @@ class RemoteHost:
         """Engine threads of a replica on a CPU slot."""
         return max(1, self.engine.cores // self.slots)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether it was joined once."""
-        return self.engine.driver is not None
-
     def fill(self, view: HostView) -> HostView:
         """Return the view of this host with the facts known here; the machine adds the others."""
-        report, stock = self.agent.reports.last, self.files.stock if self.files else {}
+        report, stock = self.agent.reports.last, self.joined.files.stock if self.joined else {}
         disk_free_mib = report.disk_free_mib if report else None
         wrong = complaint(disk_free_mib, self.agent.reports.clock_offset_s)
         return replace(
@@ -482,9 +420,9 @@ class RemoteHost:
             address=self.host.address,
             state=state_of(view.state, self.transfers.text),
             reason=(view.reason or wrong) if self.is_up else self.why_down,
-            driver="docker" if self.is_known else "",
+            driver=self.joined.driver.kind if self.joined is not None else "",
             engine_version=self.engine.version,
-            rtt_ms=self._connection.rtt_s * 1e3 if self.is_up else None,
+            rtt_ms=self.connection.rtt_s * 1e3 if self.is_up else None,
             epoch=self.epoch,
             agent=(self.agent.reason or self._devices.why_none) if self.is_up else "",
             disk_free_mib=disk_free_mib,

@@ -1,29 +1,38 @@
-"""Services that hosts need from their owner."""
+"""Services that hosts and their engines need from their owner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pool_manager.core import events
-from pool_manager.ports import Gpus
+from pool_manager.host import ReplicaHost
 from registry.tasks import Tasks
+from runtime_image.contract.control import ReplicaRecord
 
 
 @dataclass(frozen=True, slots=True)
 class HostServices:
-    """What hosts need of their owner.
+    """What one engine needs of its owner."""
 
-    `path` returns where a file is kept on this machine by its sha256; `gpus` has the GPUs by host;
-    `emit` gets events for the machine; `changed` is called with the name of a host whose view
-    changed.
-    """
-
+    announce: Callable[[ReplicaHost, Mapping[str, str], bool], None]
+    """Adds a host to the manager's, in place of one of the same name; its labels, and whether it
+    drains. Called again when these change. Raises BadRequest if there are too many."""
+    withdraw: Callable[[str, bool], None]
+    """Takes a host back by its name: its replicas drain, then it is forgotten. With True it can be
+    reached no more, and its replicas are given up as those of one that was removed by force."""
+    seen: Collection[str]
+    """Names of the hosts that replicas of an earlier manager are on. An engine announces those that
+    may be its own with its definition, so that the replicas are adopted."""
+    records: Callable[[str], MutableMapping[str, ReplicaRecord]]
+    """Returns the records of a host's replicas by id, as they change."""
     path: Callable[[str], Path]
-    gpus: MutableMapping[str, Gpus]
+    """Returns where a file is kept on this machine by its sha256."""
     emit: Callable[[events.Event], None]
+    """Gets events for the machine."""
     changed: Callable[[str], None]
+    """Called with the name of a host whose view changed."""
     tasks: Tasks
     clock: Callable[[], float]
     wall: Callable[[], float]

@@ -23,7 +23,8 @@ from registry.model.bundles import BundleFile
 from registry.tasks import Tasks
 
 if TYPE_CHECKING:
-    from pool_manager.hosts.remote_host import RemoteHost
+    from pool_manager.fleet import Fleet
+    from pool_manager.host import HostCache, ReplicaHost
 
 log = structlog.get_logger()
 
@@ -89,16 +90,16 @@ def _has(stock: Mapping[str, int], files: Collection[BundleFile]) -> bool:
 
 
 class Stocking:
-    """Sends files to `hosts`, the owner's mapping of the other hosts, by plan."""
+    """Sends files to the hosts of `fleet` that have a cache, by plan."""
 
     def __init__(
         self,
-        hosts: Mapping[str, RemoteHost],
+        fleet: Fleet,
         emit: Callable[[events.Event], None],
         tasks: Tasks,
         clock: Callable[[], float],
     ) -> None:
-        self._hosts = hosts
+        self._fleet = fleet
         self._emit = emit
         self._tasks = tasks
         self._clock = clock
@@ -119,24 +120,27 @@ class Stocking:
         for name in [name for name, end_s in self._paused_s.items() if now >= end_s]:
             del self._paused_s[name]
             self._is_due = True
-        if not self._is_due or now < self._next_s or not self._hosts:
+        if not self._is_due or now < self._next_s:
+            return
+        hosts = {one.name: one for one in self._fleet if one.files.cache_mib is not None}
+        if not hosts:
             return
         self._is_due, self._next_s = False, now + PLAN_S
-        for name in self._said.keys() - self._hosts.keys():
+        for name in self._said.keys() - hosts.keys():
             del self._said[name]
         wanted = list(_wanted(machine, bindings))
         kinds: dict[str, set[str]] = {}
         for device in machine.devices.values():
             kinds.setdefault(device.host, set()).add(device.kind)
         rooms, caches = [], []
-        for name, host in self._hosts.items():
-            record = machine.cluster.hosts.get(name)
-            if record is None:
+        for name, host in hosts.items():
+            record, limit_mib = machine.cluster.hosts.get(name), host.files.cache_mib
+            if record is None or limit_mib is None:
                 continue
-            room = HostSpace(replace(record), host.host.files_mib * MIB, kinds.get(name, ()))
+            room = HostSpace(replace(record), limit_mib * MIB, kinds.get(name, ()))
             rooms.append(room)
-            if host.is_up and host.files is not None:
-                caches.append(Cache(room, dict(host.files.stock)))
+            if (cache := host.files.cache) is not None:
+                caches.append(Cache(room, dict(cache.stock)))
         self._tasks.spawn("stocking", self._carry_out(wanted, rooms, caches))
 
     async def _carry_out(
@@ -144,14 +148,16 @@ class Stocking:
     ) -> None:
         plans = await asyncio.to_thread(plan, wanted, rooms, caches)
         for name, one in plans.items():
-            host = self._hosts.get(name)
-            if host is None or host.files is None or not host.is_up:
+            host = self._fleet.find(name)
+            cache = host.files.cache if host is not None else None
+            if host is None or cache is None:
                 continue
-            speed = host.files.bytes_per_s
-            self._report(events.HostStocked(name, one.complete, host.engine.images, speed))
+            images, speed = host.files.images, cache.bytes_per_s
+            self._report(events.HostStocked(name, one.complete, images, speed))
             if name not in self._busy and name not in self._paused_s:
                 self._busy.add(name)
-                self._tasks.spawn(f"files of {name}", self._stock(host, one.missing, one.kept))
+                work = self._stock(host, cache, one.missing, one.kept)
+                self._tasks.spawn(f"files of {name}", work)
 
     def _report(self, event: events.HostStocked) -> None:
         if self._said.get(event.host) != event:
@@ -159,22 +165,25 @@ class Stocking:
             self._emit(event)
 
     async def _stock(
-        self, host: RemoteHost, groups: Sequence[Sequence[BundleFile]], kept: Collection[str]
+        self,
+        host: ReplicaHost,
+        cache: HostCache,
+        groups: Sequence[Sequence[BundleFile]],
+        kept: Collection[str],
     ) -> None:
         """Trim the cache, which makes room, then send files. A group that cannot be sent does not
         keep the others back."""
-        assert host.files is not None
         failure: DriverError | None = None
         try:
-            await host.files.trim(host.host.files_mib, kept)
+            await cache.trim(host.files.cache_mib or 0, kept)
             for files in groups:
                 try:
-                    await host.files.send(files)
+                    await cache.send(files)
                 except HostDown:
                     raise
                 except DriverError as error:
                     failure = failure or error
-            await host.files.trim(host.host.files_mib, kept)
+            await cache.trim(host.files.cache_mib or 0, kept)
         except DriverError as error:
             failure = failure or error
         finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from pool_manager.core.starts import READ_S, Activity
-from pool_manager.driver import Driver
+from pool_manager.host import HostOf
 from pool_manager.replicas.logs import PIECE, read_log
 from pool_manager.replicas.output import TAIL_LINES, ReplicaOutput
 from pool_manager.replicas.run_folders import tail_lines
@@ -45,12 +45,12 @@ class ActivityReader:
 
     def __init__(
         self,
-        driver: Driver,
+        host_of: HostOf,
         output: ReplicaOutput,
         gpu_mib: Callable[[str], float | None],
         clock: Callable[[], float],
     ) -> None:
-        self._driver = driver
+        self._host_of = host_of
         self._output = output
         self._gpu_mib = gpu_mib
         self._clock = clock
@@ -75,7 +75,7 @@ class ActivityReader:
         """Return the activity of a replica whose probes ask for the path `probed`; None if its
         processes are unknown, as on another host."""
         try:
-            pids = await self._driver.pids(id)
+            pids = await self._host_of(id).processes.pids(id)
         except DriverError:
             return None
         if not pids or len(pids) > PIDS_MAX:

@@ -7,14 +7,11 @@ description, names, sizes and hashes are checked strictly, figures and texts hav
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, get_args
 
 import structlog
@@ -22,16 +19,14 @@ import structlog
 from pool_manager.builds import BUILT, PARITY, WHY_NOT, Fetched
 from pool_manager.core import events
 from pool_manager.core.state import BUILD_S, Replica
-from pool_manager.ports import Binding, Bundles, OtherHosts
+from pool_manager.ports import Binding, Bundles
 from pool_manager.replicas.file_transfer import (
     EXIT_S,
     NotFetched,
+    OpenReader,
     PartReader,
     fetched_or_why_not,
-    reader_at,
-    reader_of,
 )
-from pool_manager.replicas.launcher import Located
 from pool_manager.replicas.messages import count, number, text
 from pool_manager.replicas.relay import Emit
 from registry.model.bundles import BundleFile
@@ -225,10 +220,9 @@ class BuildFetcher:
         tasks: Tasks,
         find: Callable[[str], Replica | None],
         bindings: Mapping[str, Binding],
-        open_reader: Callable[[str], AbstractAsyncContextManager[PartReader]],
+        open_reader: OpenReader,
     ) -> None:
-        """`find` returns a replica by id; `bindings` are by pool key. `open_reader` connects to a
-        replica; it raises OSError, LinkError, FnError."""
+        """`find` returns a replica by id; `bindings` are by pool key."""
         self._emit = emit
         self._bundles = bundles
         self._tasks = tasks
@@ -283,15 +277,3 @@ class BuildFetcher:
             raise LinkError("it reported no build")
         async with self._open_reader(event.id) as reader:
             return await fetch(reader, self._bundles, binding)
-
-
-@contextlib.asynccontextmanager
-async def reader_to(id: str, located: Located, hosts: OtherHosts) -> AsyncIterator[PartReader]:
-    """Connect to a replica on any host. Raises OSError, LinkError, FnError."""
-    if located.host:
-        connection = await hosts.connect(id)
-        async with reader_of(connection, located.greeting) as reader:
-            yield reader
-    else:
-        async with reader_at(Path(located.path)) as reader:
-            yield reader

@@ -56,6 +56,10 @@ async def reader_of(connection: socket.socket, greeting: str) -> AsyncIterator[P
         yield reader
 
 
+OpenReader = Callable[[str], contextlib.AbstractAsyncContextManager["PartReader"]]
+"""Connects to a replica by its id. Raises OSError, LinkError, FnError."""
+
+
 class PartReader:
     """Sequential requests for parts over one connection."""
 

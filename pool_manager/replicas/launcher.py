@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,13 +14,13 @@ import structlog
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
-from pool_manager.driver import Driver
-from pool_manager.images import missing_image
-from pool_manager.ports import Binding, Bundles, ControlConnections, ServerContainer
+from pool_manager.fleet import Fleet
+from pool_manager.host import ReplicaHost
+from pool_manager.ports import Binding, ServerContainer
 from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas import records
-from pool_manager.replicas.connections import LocalConnections
 from pool_manager.replicas.control import Control
+from pool_manager.replicas.file_transfer import PartReader
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.replicas.python_runs import PythonRuns
 from pool_manager.replicas.relay import EventRelay, Wiring
@@ -35,12 +35,10 @@ from registry.errors import (
     FnError,
     HostDown,
     StartRefused,
-    StoreUnavailable,
     Unknown,
 )
 from registry.files import is_exhausted
 from registry.model.bundles import BundleFile
-from registry.model.hosts import LOCAL_HOST
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
@@ -49,8 +47,6 @@ from runtime_image.contract.server import ENGINE, ServerSpec
 
 log = structlog.get_logger()
 
-REMOTE_STARTS: Final = 4
-"""Concurrent starts on one other host."""
 LASTING: Final = (StartRefused, EnvironmentRefused)
 """Errors of a start that the next one would have as well."""
 
@@ -77,32 +73,30 @@ class Launcher:
     def __init__(
         self,
         settings: PoolSettings,
-        driver: Driver,
-        bundles: Bundles,
+        fleet: Fleet,
+        folders: RunFolders,
         wiring: Wiring,
         tasks: Tasks,
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
-        self._driver = driver
-        self._bundles = bundles
+        self._fleet = fleet
+        self.folders = folders
         self._emit, self._occupancy = wiring.emit, wiring.occupancy
-        self._secrets, self._hosts = wiring.secrets, wiring.hosts
+        self._secrets = wiring.secrets
         self._tasks = tasks
         self._clock = clock
-        self.folders = RunFolders(settings, for_others=driver.has_other_users)
-        self.output = ReplicaOutput(driver, self.folders, tasks)
+        self.output = ReplicaOutput(fleet.of, folders, tasks)
         self._python = PythonRuns(settings)
         self._relay = EventRelay(
-            driver, settings, self.output, wiring, self._end_start, tasks, clock
+            fleet, settings, self.output, wiring, self._end_start, tasks, clock
         )
         self._controls: dict[str, Control] = {}
         self._work: dict[str, set[asyncio.Task[None]]] = {}
         self._releases: set[str] = set()
-        self.starts = StartGate(settings.starts_at_once, clock, wiring.turn)
-        self._remote_starts: dict[str, StartGate] = {}
-        self._entered: dict[str, StartGate] = {}
         self._turn = wiring.turn
+        self._gates: dict[str, StartGate] = {}
+        self._entered: dict[str, StartGate] = {}
         self.read_ahead = ReadAhead(settings.read_ahead_mib)
 
     def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
@@ -119,26 +113,26 @@ class Launcher:
 
     def bind(self, command: Bind, binding: Binding) -> None:
         """Command a replica that was launched for its model to load it."""
-        id, host = command.id, self._host_of(command.id)
-        if host != LOCAL_HOST or (binding.secrets and binding.container is None):
+        id, host = command.id, self._fleet.of(command.id)
+        if host.transport.needs_seal or (binding.secrets and binding.container is None):
             self._begin(f"bind {id}", id, self._prepare_and_bind(id, binding, host))
         else:
             self._bind(id, binding, {})
 
-    async def _prepare_and_bind(self, id: str, binding: Binding, host: str) -> None:
-        with self._lost_on_error(id, "a replica could not be bound", host):
-            if host != LOCAL_HOST and not await self._seal(id):
+    async def _prepare_and_bind(self, id: str, binding: Binding, host: ReplicaHost) -> None:
+        with self._lost_on_error(id, "a replica could not be bound", host.name):
+            if not await self._seal(id, host):
                 return
             secrets: dict[str, str] = {}
             if binding.secrets and binding.container is None:
                 secrets = records.variables(binding, await self._values(binding))
             self._bind(id, binding, secrets)
 
-    async def _seal(self, id: str) -> bool:
+    async def _seal(self, id: str, host: ReplicaHost) -> bool:
         """Close a replica's data folder before its BIND. False if its host cannot be reached: it
         greets anew when it can, and is bound then."""
         try:
-            await self._hosts.seal(id)
+            await host.transport.seal(id)
         except HostDown as error:
             log.info("a replica cannot be bound yet", replica=id, reason=error.message)
             return False
@@ -165,78 +159,49 @@ class Launcher:
             del self._work[id]
 
     async def _launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
-        if command.host != LOCAL_HOST:
-            await self._launch_there(command, binding, device_kind)
-            return
-        id, asked_s = command.id, self._clock()
-        if not await self._enter(id):
-            return
-        with self._lost_on_error(id, "a replica could not be started"):
-            begun_s = self._clock()
-            self._emit(events.Begun(id))
-            self._occupancy.begin(id, command.devices)
-            await self._check_container(binding)
-            model_dir = self.folders.model_dir(id)
-            if binding is None:
-                self.folders.empty_models(id)
-            else:
-                await self._materialise(command, binding)
-            model_path = self._driver.model_path(model_dir)
-            record = records.unbound(command, device_kind, model_path, self._settings, begun_s)
-            if binding is not None:
-                waited = records.waited(command, begun_s - asked_s)
-                record = self._bound(record, waited, binding, device_kind)
-            self.folders.record(record)
-            if binding is not None and binding.python is not None:
-                run_dir = self.folders.run_dir(id)
-                await asyncio.to_thread(self._python.prepare, binding, record, run_dir)
-            log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
-            self._open_control(record, log_file, data_listener=True)
-            await self._start(record, await self._container(binding))
-
-    async def _launch_there(
-        self, command: Launch, binding: Binding | None, device_kind: str
-    ) -> None:
-        """Start a replica on another host. Its files and its image are sent before the start is
+        """Start a replica. What it needs is made available on its host before the start is
         admitted, because that may take minutes."""
         id, asked_s = command.id, self._clock()
         with self._lost_on_error(id, "a replica could not be started", command.host):
-            record = records.unbound(command, device_kind, "", self._settings, asked_s)
-            threads = self._hosts.threads_per_slot(command.host)
-            record = records.on_host(record, command.host, threads)
+            host = self._fleet.get(command.host)
+            record = records.unbound(command, device_kind, self._settings, asked_s)
+            record = host.complete(record)
             if binding is not None:
-                record = self._bound(record, command, binding, device_kind)
-            self.folders.record(record)
-            self._hosts.adopt(record)
-            await self._driver.place_files(record, await self._files(binding))
-            if binding is not None and binding.container is not None:
-                await self._hosts.provide(record, binding.container)
-            placed_s = self._clock()
-            if not await self._enter(id, command.host):
+                record = self._bound(record, command, binding, device_kind, host)
+            self._fleet.adopt(record)
+            if binding is not None:
+                await host.files.send(binding)
+            sent_s = self._clock()
+            if not await self._enter(id, host):
                 return
             begun_s = self._clock()
             self._emit(events.Begun(id))
             self._occupancy.begin(id, command.devices)
-            waited = records.waited(command, begun_s - asked_s)
-            log.debug("a replica has its files", replica=id, took_s=round(placed_s - asked_s, 3))
-            record = replace(record, launched_s=begun_s, phases=waited.phases)
-            self.folders.rewrite(record)
-            self._hosts.adopt(record)
+            await self._place(command, binding, host)
+            log.debug("a replica has its files", replica=id, took_s=round(sent_s - asked_s, 3))
+            phases = records.waited(command, begun_s - asked_s).phases
+            record = replace(record, launched_s=begun_s, phases=phases)
+            self.folders.record(record)
+            self._fleet.adopt(record)
+            await host.files.record(record)
+            if binding is not None and binding.python is not None:
+                run_dir = self.folders.run_dir(id)
+                await asyncio.to_thread(self._python.prepare, binding, record, run_dir)
             log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
-            self._open_control(record, log_file, data_listener=False)
-            await self._start(record, await self._container(binding))
+            self._open_control(record, log_file, host, is_new=True)
+            await self._start(record, host, await self._container(binding))
 
-    async def _files(self, binding: Binding | None) -> list[BundleFile]:
-        """Return the files of a replica: the required ones, and those of each optional group whose
-        files are all stored."""
-        if binding is None:
-            return []
-        groups = binding.prepared, binding.compiled
-        stored = await asyncio.to_thread(lambda: [one for one in groups if self._is_stored(one)])
-        return [*binding.required.files, *itertools.chain.from_iterable(stored)]
-
-    def _is_stored(self, files: Collection[BundleFile]) -> bool:
-        return all(self._bundles.path(file.sha256).is_file() for file in files)
+    async def _place(
+        self, command: Launch | Assign, binding: Binding | None, host: ReplicaHost
+    ) -> None:
+        """Place the files, and start to read a model's ahead. A trial's files have just been
+        written, so they are not read ahead."""
+        await host.files.place(command.id, binding)
+        folder = host.files.local_folder(command.id)
+        if binding is None or folder is None or command.role != "serve":
+            return
+        if isinstance(binding.spec, ModelSpec):
+            self.read_ahead.begin(command.id, folder, binding.spec)
 
     async def _container(self, binding: Binding | None) -> ServerContainer | None:
         """Return the container of a server that is apart, with the values of its secrets."""
@@ -254,10 +219,12 @@ class Launcher:
         except (Unknown, Conflict) as error:
             raise StartRefused(error.message) from error
 
-    async def _start(self, record: ReplicaRecord, server: ServerContainer | None) -> None:
+    async def _start(
+        self, record: ReplicaRecord, host: ReplicaHost, server: ServerContainer | None
+    ) -> None:
         run_dir, log_file = self.folders.run_dir(record.id), self.output.logs[record.id]
         try:
-            await self._driver.start(record, run_dir, log_file, server)
+            await host.driver.start(record, run_dir, log_file, server)
         except DriverError as error:
             if server is None or not server.secrets:
                 raise
@@ -274,15 +241,18 @@ class Launcher:
         id, assigned_s = command.id, self._clock()
         if launching:
             await asyncio.wait(launching)
-        record = self._relay.records.get(id)
-        host = record.host if record is not None else LOCAL_HOST
-        with self._lost_on_error(id, "a standby could not be given its model", host):
-            if record is not None and host != LOCAL_HOST:
-                await self._driver.place_files(record, await self._files(binding))
+        host = self._fleet.of(id)
+        with self._lost_on_error(id, "a standby could not be given its model", host.name):
+            await host.files.send(binding)
             await self._admit_assigned(command, binding, device_kind, assigned_s, host)
 
     async def _admit_assigned(
-        self, command: Assign, binding: Binding, device_kind: str, assigned_s: float, host: str
+        self,
+        command: Assign,
+        binding: Binding,
+        device_kind: str,
+        assigned_s: float,
+        host: ReplicaHost,
     ) -> None:
         id = command.id
         if not await self._enter(id, host):
@@ -295,68 +265,39 @@ class Launcher:
             return
         standby = self._standby(id)
         self._occupancy.begin(id, command.devices)
-        if host == LOCAL_HOST:
-            await self._materialise(command, binding)
+        await self._place(command, binding, host)
         waited = records.waited(command, begun_s - assigned_s)
-        record = self._bound(standby, waited, binding, device_kind)
+        record = self._bound(standby, waited, binding, device_kind, host)
         # Recorded before the message is sent: a later manager adopts by the record.
         self.folders.rewrite(record)
         self._relay.records[id] = record
-        self._hosts.adopt(record)
+        self._fleet.adopt(record)
         self.output.begin(id, self.folders.claim_log(binding.name, id))
-        await self._driver.limit(record)
+        await host.driver.limit(record)
         if control := self._controls.get(id):  # None if it was released in the meantime
             self._relay.on_bind(id)
             control.bind(records.bind_request(record, binding.spec, begun_s))
         await asyncio.to_thread(self.folders.trim_logs, binding.name)
 
-    async def _check_container(self, binding: Binding | None) -> None:
-        """Raise DriverError unless the mounts of a server in a container of its own are there as
-        they were deployed, and StartRefused unless the image is."""
-        if binding is None or binding.container is None:
-            return
-        container, images = binding.container, self._driver.images
-        await asyncio.to_thread(self._settings.mounts.check_unchanged, container.mounts)
-        if images is not None and await images.find(container.image) is None:
-            raise StartRefused(missing_image(binding.name, container))
-
-    async def _materialise(self, command: Launch | Assign, binding: Binding) -> None:
-        """Hard-link the files, and start to read a model's ahead. A trial's files have just been
-        written, so they are not read ahead."""
-        model_dir = self.folders.model_dir(command.id)
-        await self._bundles.materialise(binding.required, model_dir, binding.prepared)
-        if binding.compiled:
-            try:
-                await self._bundles.add(binding.compiled, model_dir)
-            except StoreUnavailable as error:
-                log.warning("a model starts without its compiled files", reason=error.message)
-        if command.role == "serve" and isinstance(binding.spec, ModelSpec):
-            self.read_ahead.begin(command.id, model_dir, binding.spec)
-
     async def add_files(self, id: str, files: Collection[BundleFile]) -> None:
         """Add stored files to the model folder of a replica that runs. Raises FnError, OSError."""
-        record = self._relay.records.get(id)
-        if record is not None and record.host != LOCAL_HOST:
-            await self._hosts.add_files(record, files)
-            return
-        await self._bundles.add(files, self.folders.model_dir(id))
+        await self._fleet.of(id).files.add(id, files)
         if id not in self._controls:  # its release may have removed the folder meanwhile
             await asyncio.to_thread(self.folders.remove_models, id)
 
-    async def _enter(self, id: str, host: str = LOCAL_HOST) -> bool:
+    async def _enter(self, id: str, host: ReplicaHost) -> bool:
         """Wait until a start is admitted; False if the replica is to be released instead."""
         if id in self._releases:
             return False
         gate = self._entered[id] = self._gate(host)
         return await gate.enter(id)
 
-    def _gate(self, host: str) -> StartGate:
+    def _gate(self, host: ReplicaHost) -> StartGate:
         """Return the gate of a host: its starts take the time of its own cores."""
-        if host == LOCAL_HOST:
-            return self.starts
-        if host not in self._remote_starts:
-            self._remote_starts[host] = StartGate(REMOTE_STARTS, self._clock, self._turn)
-        return self._remote_starts[host]
+        if host.name not in self._gates:
+            most = host.facts.starts_at_once
+            self._gates[host.name] = StartGate(most, self._clock, self._turn)
+        return self._gates[host.name]
 
     def _standby(self, id: str) -> ReplicaRecord:
         """Return the record of a connected standby. Raises DriverError for any other replica."""
@@ -368,15 +309,15 @@ class Launcher:
         return record
 
     @contextlib.contextmanager
-    def _lost_on_error(self, id: str, what: str, host: str = LOCAL_HOST) -> Iterator[None]:
+    def _lost_on_error(self, id: str, what: str, host: str) -> Iterator[None]:
         try:
             yield
-        except HostDown as error:
-            self._emit(events.Lost(id, str(error), is_its_fault=False))
         except EngineDown as error:
-            # Emitted before Lost, so that no replacement is started.
-            self._emit(events.EngineLost(str(error), host))
-            self._emit(events.Lost(id, str(error), is_its_fault=False))
+            reason = self._fleet.explained(host, error)
+            if not isinstance(reason, HostDown):
+                # Emitted before Lost, so that no replacement is started.
+                self._emit(events.EngineLost(str(reason), host))
+            self._emit(events.Lost(id, str(reason), is_its_fault=False))
         except (FnError, OSError) as error:
             log.warning(what, replica=id, reason=str(error))
             is_lasting = isinstance(error, LASTING)
@@ -385,12 +326,16 @@ class Launcher:
             self._emit(lost)
 
     def _bound(
-        self, record: ReplicaRecord, command: Launch | Assign, binding: Binding, device_kind: str
+        self,
+        record: ReplicaRecord,
+        command: Launch | Assign,
+        binding: Binding,
+        device_kind: str,
+        host: ReplicaHost,
     ) -> ReplicaRecord:
         devices = max(1, len(command.devices))
         cap = records.cap_mib(binding, self._settings, device_kind, devices)
-        is_contained = self._settings.caps_all or record.host != LOCAL_HOST
-        if advice := records.network_advice(binding, is_contained=is_contained):
+        if advice := records.network_advice(binding, is_contained=host.facts.is_contained):
             self._relay.network_advice[record.id] = advice
         return records.bound(record, command, binding, device_kind, cap)
 
@@ -400,23 +345,20 @@ class Launcher:
         `name` is that of its function, "" for a standby. Model files of an assignment that was not
         recorded yet are removed.
         """
-        id = record.id
-        if record.host != LOCAL_HOST:
-            self._hosts.adopt(record)
-        elif not record.bound:
-            self.folders.empty_models(id)
+        id, host = record.id, self._fleet.get(record.host)
+        self._fleet.adopt(record)
+        host.files.adopt(record)
         log_file = self.folders.claim_log(name if record.bound else STANDBY_LOGS, id)
         self._occupancy.adopt(id, record.devices)
-        self._open_control(record, log_file, data_listener=False)
+        self._open_control(record, log_file, host, is_new=False)
         if record.bound:
             # The earlier manager may have ended before it set the replica's limits.
-            self._begin(f"limit {id}", id, self._limit(record))
+            self._begin(f"limit {id}", id, self._limit(record, host))
 
-    async def _limit(self, record: ReplicaRecord) -> None:
-        if record.host != LOCAL_HOST:
-            await self._hosts.wait_up(record.host)
-        with self._lost_on_error(record.id, "a replica could not be limited", record.host):
-            await self._driver.limit(record)
+    async def _limit(self, record: ReplicaRecord, host: ReplicaHost) -> None:
+        await host.transport.wait_up()
+        with self._lost_on_error(record.id, "a replica could not be limited", host.name):
+            await host.driver.limit(record)
 
     def host_is_up(self, host: str) -> None:
         """Measure the replicas of a host on its GPUs, which are known now."""
@@ -426,22 +368,33 @@ class Launcher:
 
     def located(self, id: str) -> Located:
         """Return how gateways reach a replica."""
+        record, host = self._relay.records.get(id), self._fleet.of(id)
+        path = host.transport.data_socket(id)
+        if record is None:
+            return Located(path)
+        name = host.name if host.transport.route is not None else ""
+        return Located(path, name, record.greeting, record.link)
+
+    def reader(self, id: str) -> AbstractAsyncContextManager[PartReader]:
+        """Connect to a replica as gateways do, to fetch files that it made. Raises FnError,
+        OSError, LinkError."""
         record = self._relay.records.get(id)
         if record is None:
-            return Located(str(self.folders.data_socket(id)))
-        if record.host == LOCAL_HOST:
-            return Located(str(self.folders.data_socket(id)), link=record.link)
-        return Located(self._hosts.data_socket(id), record.host, record.greeting, record.link)
+            raise ConnectionError(f"{id} was released")
+        return self._fleet.of(id).transport.reader(record)
 
-    def _open_control(self, record: ReplicaRecord, log_file: Path, *, data_listener: bool) -> None:
+    def _open_control(
+        self, record: ReplicaRecord, log_file: Path, host: ReplicaHost, *, is_new: bool
+    ) -> None:
         id = record.id
         self._relay.begin(record)
         self.output.begin(id, log_file)
+        listening = host.transport.listen(record, is_new=is_new)
         control = Control(
             id,
             record.token,
-            self._connections(record),
-            self.folders.listen_data(id) if data_listener else None,
+            listening.connections,
+            listening.data_listener,
             self._relay,
             bound=record.bound,
             is_server=record.engine == ENGINE,
@@ -449,18 +402,14 @@ class Launcher:
         self._controls[id] = control
         control.open(self._tasks, self._settings.ping_s)
 
-    def _connections(self, record: ReplicaRecord) -> ControlConnections:
-        if record.host != LOCAL_HOST:
-            return self._hosts.connections(record)
-        return LocalConnections(self.folders.listen_control(record.id), record.id)
-
     async def remove_old_runners(self) -> None:
         """Remove the code for Python functions that no replica uses any more."""
         await asyncio.to_thread(self._python.remove_old)
 
-    def has_host(self, host: str) -> bool:
-        """Whether there is such another host."""
-        return self._hosts.has_host(host)
+    @property
+    def starts(self) -> StartGate:
+        """The gate of the first host of the fleet."""
+        return self._gate(self._fleet.first)
 
     def control(self, id: str) -> Control | None:
         """Return the control link of a replica, None once its release has begun."""
@@ -468,7 +417,10 @@ class Launcher:
 
     def terminate(self, id: str) -> None:
         """Send TERM to a replica in the background."""
-        self._tasks.spawn(f"terminate {id}", self._driver.terminate(id))
+        self._tasks.spawn(f"terminate {id}", self._terminate(id))
+
+    async def _terminate(self, id: str) -> None:
+        await self._fleet.of(id).driver.terminate(id)
 
     def release(self, id: str) -> None:
         """Release a replica in the background; Released or NotReleased is emitted. Further calls
@@ -490,17 +442,16 @@ class Launcher:
             self._emit(events.Released(id))
         except Exception as error:
             # For any error: without an event the release would never be retried.
-            if isinstance(error, EngineDown) and not isinstance(error, HostDown):
-                self._emit(events.EngineLost(str(error), self._host_of(id)))
+            if isinstance(error, EngineDown):
+                host = self._fleet.name_of(id)
+                error = self._fleet.explained(host, error)
+                if not isinstance(error, HostDown):
+                    self._emit(events.EngineLost(str(error), host))
             reason, is_odd = str(error) or repr(error), not isinstance(error, DriverError)
             log.error("a replica cannot be released", replica=id, reason=reason, exc_info=is_odd)
             self._emit(events.NotReleased(id, reason))
         finally:
             self._releases.discard(id)
-
-    def _host_of(self, id: str) -> str:
-        record = self._relay.records.get(id)
-        return record.host if record is not None else LOCAL_HOST
 
     def abandon(self, id: str) -> None:
         """Remove what this machine keeps of a replica on a host that was removed while it could not
@@ -520,7 +471,7 @@ class Launcher:
     def _forget(self, id: str) -> None:
         self.output.end(id)
         self._relay.forget(id)
-        self._hosts.forget(id)
+        self._fleet.forget(id)
 
     async def _end(self, id: str) -> None:
         # A start that is still running would leave an unowned replica and linked files behind.
@@ -530,6 +481,7 @@ class Launcher:
             self.read_ahead.cancel(id)
         await self.output.save(id)
         await self._occupancy.release(id)
+        await self._fleet.of(id).files.remove(id)
         if path := self.output.logs.get(id):
             await asyncio.to_thread(self.folders.bound_log, path)
         await asyncio.to_thread(self.folders.remove, id)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from pool_manager.driver import Driver
+from pool_manager.host import HostOf
 from pool_manager.ports import Binding
 from pool_manager.replicas import logs
 from pool_manager.replicas.logs import Follow, Followers
@@ -29,8 +29,8 @@ BOUND_S = 0.1
 class ReplicaOutput:
     """The logs of live replicas, by id. The folder of a log has the name of its function."""
 
-    def __init__(self, driver: Driver, folders: RunFolders, tasks: Tasks) -> None:
-        self._driver = driver
+    def __init__(self, host_of: HostOf, folders: RunFolders, tasks: Tasks) -> None:
+        self._host_of = host_of
         self._folders = folders
         self._tasks = tasks
         self.logs: dict[str, Path] = {}
@@ -52,10 +52,10 @@ class ReplicaOutput:
         self._saved_s.pop(id, None)
 
     async def save(self, id: str) -> None:
-        """Let the driver write a replica's output to its log; errors are ignored."""
+        """Let its driver write a replica's output to its log; errors are ignored."""
         if path := self.logs.get(id):
             with contextlib.suppress(DriverError, OSError):
-                await self._driver.save_log(id, path)
+                await self._host_of(id).driver.save_log(id, path)
 
     async def tail(self, id: str) -> tuple[str, ...]:
         """Return the last lines of a replica's log, empty if it has none."""

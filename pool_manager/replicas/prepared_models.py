@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -24,18 +23,16 @@ from pool_manager.ports import Binding, Bundles
 from pool_manager.replicas.file_transfer import (
     EXIT_S,
     NotFetched,
+    OpenReader,
     PartReader,
     fetched_or_why_not,
-    reader_at,
 )
 from pool_manager.replicas.messages import number, text
 from pool_manager.replicas.precision_reports import REPORTED, optimised
 from pool_manager.replicas.relay import Emit
 from registry.model.bundles import BundleFile
-from registry.model.hosts import LOCAL_HOST
 from registry.model.profiles import Optimised, Prepared, SessionTimes
 from registry.tasks import Tasks
-from runtime_image.contract.control import DATA_SOCKET
 from runtime_image.contract.model import (
     DESCRIPTION_MAX,
     FOLDER,
@@ -196,18 +193,17 @@ class PreparedFetcher:
         emit: Emit,
         bundles: Bundles,
         tasks: Tasks,
-        run_dir: Path,
         find: Callable[[str], Replica | None],
         bindings: Mapping[str, Binding],
+        open_reader: OpenReader,
     ) -> None:
-        """`run_dir` contains the folders of the replicas' sockets; `find` returns a replica by id;
-        `bindings` are by pool key."""
+        """`find` returns a replica by id; `bindings` are by pool key."""
         self._emit = emit
         self._bundles = bundles
         self._tasks = tasks
-        self._run_dir = run_dir
         self._find = find
         self._bindings = bindings
+        self._open_reader = open_reader
         self.limit_s = patience_s
         """Returns the time limit in seconds from the bytes of the bundle."""
         self.exit_s = EXIT_S
@@ -288,25 +284,18 @@ class PreparedFetcher:
         self._emit(events.Lost(id, f"its {chosen} model is missing: {reason}", stage=STAGE))
 
     async def _fetch(self, id: str, held: _Held) -> None:
-        replica = self._find(id)
-        if replica is not None and replica.host != LOCAL_HOST:
-            # Its socket is the host's, behind the gateways' connections.
-            why_not = f"{replica.host} is another host; models are prepared on this machine alone"
-            self._give_up(id, why_not)
-            return
         limit_s = self.limit_s(held.binding.bundle.size)
-        path = self._run_dir / id / DATA_SOCKET
-        work = partial(self._fetched, path, held)
+        work = partial(self._fetched, id, held)
         fetched = await fetched_or_why_not(id, work, limit_s, self.exit_s)
         if isinstance(fetched, NotFetched):
             self._give_up(id, fetched.reason)
         else:
             self._emit_report(id, fetched.prepared)
 
-    async def _fetched(self, path: Path, held: _Held) -> _Fetched:
+    async def _fetched(self, id: str, held: _Held) -> _Fetched:
         """Fetch and store all files of a trial: the candidate first, as a preparation may kill the
         trial."""
-        async with reader_at(path) as reader:
+        async with self._open_reader(id) as reader:
             files = TrialFiles(reader, self._bundles, held.binding)
             if held.optimised is not None:
                 held.optimised = await files.candidate(held.optimised)

@@ -19,8 +19,6 @@ from registry.errors import DriverError
 from runtime_image.contract import model as models
 from runtime_image.contract import server as servers
 from runtime_image.contract.control import (
-    CONTROL_SOCKET,
-    DATA_SOCKET,
     BindRequest,
     ReplicaRecord,
 )
@@ -56,13 +54,11 @@ SPARE_MIB = {"cpu": 1024, "cuda": 8192}
 """Host memory added to a cap, by device kind: for larger inputs, and for CUDA's libraries."""
 
 
-def unbound(
-    command: Launch, device_kind: str, model_path: str, settings: PoolSettings, now: float
-) -> ReplicaRecord:
+def unbound(command: Launch, device_kind: str, settings: PoolSettings, now: float) -> ReplicaRecord:
     """Return the record of a standby, with a new token; `now` is CLOCK_MONOTONIC seconds.
 
-    `model_path` is the model folder as the replica sees it. The standby has no memory cap yet: not
-    every driver can raise a cap later.
+    What its host decides is missing (`ReplicaHost.complete`). The standby has no memory cap yet:
+    not every driver can raise a cap later.
     """
     return ReplicaRecord(
         id=command.id,
@@ -70,7 +66,7 @@ def unbound(
         role="standby",
         namespace="",
         bound="",
-        model_dir=model_path,
+        model_dir="",
         devices=command.devices,
         device_kind=device_kind,
         engine="onnx",
@@ -79,20 +75,6 @@ def unbound(
         memory_mib=0,
         launched_s=now,
         link=VERSION,
-    )
-
-
-def on_host(record: ReplicaRecord, host: str, threads: int) -> ReplicaRecord:
-    """Return the record of a standby on another host, with a new greeting; `threads` are those of a
-    CPU slot there. The paths are those of its container."""
-    return replace(
-        record,
-        host=host,
-        threads=threads,
-        model_dir=MODEL_TARGET,
-        control=f"{CONTROL_TARGET}/{CONTROL_SOCKET}",
-        data=f"{DATA_TARGET}/{DATA_SOCKET}",
-        greeting=token_hex(32),
     )
 
 

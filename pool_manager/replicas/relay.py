@@ -16,16 +16,15 @@ from dataclasses import dataclass, field, replace
 from pool_manager.core import events
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.core.starts import WRONG
-from pool_manager.driver import Driver
+from pool_manager.fleet import Fleet
 from pool_manager.gpus.occupancy import GpuOccupancy
-from pool_manager.ports import NoHosts, NoSecrets, OtherHosts, Secrets
+from pool_manager.ports import NoSecrets, Secrets
 from pool_manager.replicas import records
 from pool_manager.replicas.activity import ActivityReader
 from pool_manager.replicas.messages import last_words
 from pool_manager.replicas.output import ReplicaOutput
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
-from registry.model.hosts import LOCAL_HOST
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.server import ENGINE
@@ -47,7 +46,7 @@ class Wiring:
 
     `emit` gets every event, `on_pong(id, busy_ms, runs)` each PONG; `turn(id)` returns the priority
     of a replica's start; `occupancy` measures the owner's GPUs. `secrets` is read when a server
-    that needs some is bound. `hosts` are the other hosts.
+    that needs some is bound.
     """
 
     emit: Emit
@@ -55,7 +54,6 @@ class Wiring:
     on_pong: Callable[[str, int, Sequence[RunCount]], None] = lambda _id, _busy_ms, _runs: None
     turn: Callable[[str], StartPriority] = lambda _id: StartPriority(Rank.WAITER, 0.0)
     secrets: Secrets = field(default_factory=NoSecrets)
-    hosts: OtherHosts = field(default_factory=NoHosts)
 
 
 class EventRelay:
@@ -64,7 +62,7 @@ class EventRelay:
 
     def __init__(  # noqa: PLR0913 - who reports, and who receives it
         self,
-        driver: Driver,
+        fleet: Fleet,
         settings: PoolSettings,
         output: ReplicaOutput,
         wiring: Wiring,
@@ -78,8 +76,8 @@ class EventRelay:
         self._settings = settings
         self._output = output
         self._occupancy, self._emit = wiring.occupancy, wiring.emit
-        self._used_mib = driver.used_mib
-        self._activities = ActivityReader(driver, output, wiring.occupancy.used_mib, clock)
+        self._fleet = fleet
+        self._activities = ActivityReader(fleet.of, output, wiring.occupancy.used_mib, clock)
         self._pong = wiring.on_pong
         self._on_started = on_started
         self._tasks = tasks
@@ -88,8 +86,10 @@ class EventRelay:
         """What to say of a replica that failed for lack of a network, without those that have
         one."""
         self._exits: dict[str, asyncio.Future[str]] = {}
-        driver.exits.subscribe(self._on_exit)
-        driver.engine_losses.subscribe(lambda reason: self._emit(events.EngineLost(reason)))
+        fleet.exits.subscribe(self._on_exit)
+        fleet.engine_losses.subscribe(
+            lambda host, reason: self._emit(events.EngineLost(reason, host))
+        )
 
     def begin(self, record: ReplicaRecord) -> None:
         """Add a replica that is launched or adopted."""
@@ -146,9 +146,10 @@ class EventRelay:
         self._bound_s.setdefault(id, self._clock())
 
     def _with_start(self, event: events.Greeted) -> events.Greeted:
-        """Return the event with the phases of a start on another host. The record keeps them, so
-        that BIND passes them to the replica, which repeats them to a later manager."""
-        record = self._remote(event.id)
+        """Return the event with the phases of a start on a host with another clock. The record
+        keeps them, so that BIND passes them to the replica, which repeats them to a later
+        manager."""
+        record = self._clocked_apart(event.id)
         if record is None or record.role == "standby" or event.loaded:
             return event
         if "start" not in record.phases:
@@ -157,17 +158,18 @@ class EventRelay:
         return replace(event, phases=record.phases)
 
     def _with_load(self, event: events.Loaded) -> events.Loaded:
-        """Return the event with the phases of a start on another host."""
-        record, bound_s = self._remote(event.id), self._bound_s.get(event.id)
+        """Return the event with the phases of a start on a host with another clock."""
+        record, bound_s = self._clocked_apart(event.id), self._bound_s.get(event.id)
         if record is None or bound_s is None:
             return event
         phases = records.load_phases(record, event.phases, bound_s, self._clock())
         return replace(event, phases=phases)
 
-    def _remote(self, id: str) -> ReplicaRecord | None:
-        """Return the record of a replica on another host."""
+    def _clocked_apart(self, id: str) -> ReplicaRecord | None:
+        """Return the record of a replica whose clock is another one than this process's."""
         record = self.records.get(id)
-        return record if record is not None and record.host != LOCAL_HOST else None
+        host = self._fleet.find(record.host) if record is not None else None
+        return record if host is not None and host.facts.has_own_clock else None
 
     def _is_standby(self, id: str) -> bool:
         record = self.records.get(id)
@@ -203,7 +205,8 @@ class EventRelay:
     async def _measure(self, event: events.Loaded) -> None:
         mib = 0.0
         with contextlib.suppress(DriverError):
-            mib = await self._used_mib(event.id) or 0.0
+            processes = self._fleet.of(event.id).processes
+            mib = await processes.used_mib(event.id) or 0.0
         report = {**event.report, "memory_mib": mib} if event.report else event.report
         self._emit(replace(event, memory_mib=mib, report=report))
 

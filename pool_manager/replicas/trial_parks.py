@@ -90,7 +90,7 @@ class TrialParks:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`find` and `control` are by id, `bindings` by pool key. `proofs` is called when there is
-        a trial. `used_mib` is that of the driver."""
+        a trial. `used_mib` is that of its host."""
         self._emit = emit
         self._find = find
         self._bindings = bindings

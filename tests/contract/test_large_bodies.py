@@ -108,7 +108,7 @@ async def test_a_large_body_outlives_a_killed_replica(real: Scenes) -> None:
 
         async def kill_and_replace() -> None:
             await started(delivery)
-            for pid in await stage.driver.pids("aaaa0001") or ():
+            for pid in await stage.driver.processes.pids("aaaa0001") or ():
                 os.kill(pid, signal.SIGKILL)
             stage.launch("aaaa0002", binding(ModelSpec("digits@1", model="add_one.onnx")))
             await ready(stage, "aaaa0002")

@@ -64,7 +64,7 @@ async def test_a_replica_and_its_children_are_filtered(processes: Scenes) -> Non
     """Each process has the system call filter and no new privileges without an engine, and doctor
     reports it."""
     stage = await processes.ready("aaaa0001", handler="forks.py", inputs=JSON_RULES)
-    pids = await stage.driver.pids("aaaa0001")
+    pids = await stage.driver.processes.pids("aaaa0001")
     assert pids is not None
 
     assert all({"NoNewPrivs:\t1", "Seccomp:\t2"} <= status(pid) for pid in pids)
@@ -87,10 +87,10 @@ async def test_the_pids_of_a_replica(processes: Scenes) -> None:
     """The pids include the replica's child processes; after the release there are none."""
     stage = await processes.ready("aaaa0001", handler="forks.py", inputs=JSON_RULES)
     [log] = stage.launcher.folders.logs("digits")
-    pids = await stage.driver.pids("aaaa0001")
+    pids = await stage.driver.processes.pids("aaaa0001")
 
     assert pids is not None
     assert int(log.read_text()) in pids
     assert len(pids) == 2
     await stage.release("aaaa0001")
-    assert await stage.driver.pids("aaaa0001") == frozenset()
+    assert await stage.driver.processes.pids("aaaa0001") == frozenset()

@@ -32,7 +32,7 @@ async def test_a_server_gets_ready_and_answers(web: Web) -> None:
     assert one.greeting == {"revision": "digits@1", "limit": 4}
     assert await asyncio.to_thread(lambda: ask(one.open(1))) == b"hello"
     assert (await stage.next(events.FirstRun)).ms == 0
-    pids = await stage.driver.pids(ID)
+    pids = await stage.driver.processes.pids(ID)
     assert pids is not None
     assert len(pids) >= 2
 

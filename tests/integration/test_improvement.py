@@ -182,5 +182,5 @@ async def test_a_trial_keeps_its_session(stage: Stage) -> None:
     loop and the worker."""
     await stage.ready(ID, binding(prepared.spec(prepared.preparation(fast=GATE))), role="trial")
 
-    [pid] = await stage.driver.pids(ID) or ()
+    [pid] = await stage.driver.processes.pids(ID) or ()
     assert len(os.listdir(f"/proc/{pid}/task")) == 2

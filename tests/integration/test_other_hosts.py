@@ -262,7 +262,7 @@ async def test_an_image_is_sent_once_for_starts_together(
         try:
             async with house(settings, place) as one:
                 before = one.view.transferred_bytes
-                [there] = one.manager._hosts.members()
+                there = one.manager._hosts.fleet.get(HOST)
                 async with asyncio.TaskGroup() as group:
                     for _ in range(2):
                         group.create_task(there.engine.send(image, "test"))
@@ -270,11 +270,11 @@ async def test_an_image_is_sent_once_for_starts_together(
                 assert image in one.view.images
             async with house(settings, place) as one:
                 assert image in one.view.images
-                [there] = one.manager._hosts.members()
+                there = one.manager._hosts.fleet.get(HOST)
                 with connected(machine.engine_url) as own:
                     [tag] = own.images.get(image).tags
                     assert tag.endswith(f":{image[7:]}.{there.owner}")
-                    await there.unpin_others(())
+                    await there.files.unpin_others(())
                     assert not own.images.list(filters={"reference": tag})
         finally:
             client.images.remove(image, force=True)
@@ -286,7 +286,7 @@ async def test_unknown_peers_at_the_control_socket_are_refused(
     """A HELLO with an unknown token, and what is no HELLO, end the connection at once."""
     with pool_settings() as settings:
         async with house(settings, place) as one:
-            [there] = one.manager._hosts.members()
+            there = one.manager._hosts.fleet.get(HOST)
             path = f"{machine.seen_here}{machine.home}/.fngate/{there.owner}/control/ctl.sock"
             stated = {"version": VERSION, "pid": 1, "bound": "", "phases": {}, "dial": 1}
             hello = json.dumps({"token": "0" * 64, **stated}).encode()
@@ -316,7 +316,7 @@ async def test_a_forged_data_folder_is_removed_without_following_links(
     folder that user can change nothing."""
     with pool_settings() as settings:
         async with house(settings, place) as one:
-            [there] = one.manager._hosts.members()
+            there = one.manager._hosts.fleet.get(HOST)
             base = machine.home / ".fngate" / there.owner
             folder = base / "data/aaaa0001"
             victim = machine.home / "victim"
@@ -327,7 +327,7 @@ async def test_a_forged_data_folder_is_removed_without_following_links(
 
             await asyncio.to_thread(machine.run, "install", "-d", "-o", WORKER, str(victim))
             await asyncio.to_thread(machine.run, "touch", f"{victim}/kept")
-            folders = HostFolders(HOST, there._connection.run, PurePosixPath(base))
+            folders = HostFolders(HOST, there.connection.run, PurePosixPath(base))
             # The removal of leftovers would take this folder for one.
             await one.until(lambda: not any("leftovers" in t.get_name() for t in all_tasks()))
             await folders.create("aaaa0001", b"{}")

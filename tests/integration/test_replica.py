@@ -390,7 +390,7 @@ async def test_a_new_manager_ends_an_assignment(stage: Stage, bundle: Path) -> N
     folders = stage.launcher.folders
     record = folders.read_records()[ID]
     assert record is not None
-    await stage.launcher._bundles.materialise(NO_BUNDLE, folders.model_dir(ID))
+    await stage.bundles.materialise(NO_BUNDLE, folders.model_dir(ID))
     folders.rewrite(
         replace(record, bound=KEY, role="serve", namespace="default", devices=("cpu:0",))
     )

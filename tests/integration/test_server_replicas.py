@@ -47,7 +47,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 async def pids(stage: Stage) -> frozenset[int]:
     """Return the pids of the replica: sidecar, server, stray and perhaps a reaper."""
-    found = await stage.driver.pids(ID)
+    found = await stage.driver.processes.pids(ID)
     assert found is not None
     return found
 

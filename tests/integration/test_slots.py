@@ -104,7 +104,7 @@ async def test_no_body_reaches_another_call(stage: Stage) -> None:
                 group.create_task(caller(number))
             await enough.wait()
             delivery._links.abort(REPLICAS[0], "cut by the test")
-            for pid in await stage.driver.pids(REPLICAS[1]) or ():
+            for pid in await stage.driver.processes.pids(REPLICAS[1]) or ():
                 os.kill(pid, signal.SIGKILL)
         assert {how: told.count(how) > 0 for how in ("right", "left", "wrong")} == {
             "right": True,

@@ -24,7 +24,7 @@ from gateway.metrics.requests import Metrics
 from pool_manager.core.health.liveness import Cause
 from pool_manager.core.state import Device
 from pool_manager.golden import SampleCount
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from pool_manager.metrics import WAKES, Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy

@@ -17,7 +17,7 @@ import msgspec
 from gateway.data_links import HeldCall, Outcome
 from gateway.delivery import Delivery
 from gateway.dispatch.dispatcher import Limits
-from registry.exchange import Endpoints, HostRoute, PoolEndpoints, ReplicaEndpoint, encode
+from registry.exchange import Endpoints, PoolEndpoints, ReplicaEndpoint, SshRoute, encode
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ServerSpec
 from tests.support import models
@@ -38,7 +38,7 @@ class Far:
         self.sshd = server
         self._files = files
         self._stack = stack
-        self.way = HostRoute(server.target, server.host_key, str(server.identity), epoch=1)
+        self.way = SshRoute(server.target, server.host_key, str(server.identity), epoch=1)
         self.delivery = Delivery(Limits(), "worker", ListeningManager(), KnownPast())
 
     async def launch(self, spec: ModelSpec | ServerSpec = ADD_ONE) -> RemoteReplica:

@@ -26,8 +26,9 @@ from pool_manager.core.state import PoolSpec, Replica
 from pool_manager.devices import cpu_slots
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.drivers.uids import DEFAULT, parse_range
+from pool_manager.host import HostView
+from pool_manager.hosts.kinds import EngineFactory
 from pool_manager.hosts.settings import HostSettings
-from pool_manager.hosts.view import HostView
 from pool_manager.manager import Manager
 from pool_manager.ports import Binding
 from pool_manager.settings import PoolSettings
@@ -76,18 +77,29 @@ class Recorder:
 
 
 class House:
-    """The manager, the gateway's delivery, and their messages."""
+    """The manager, the gateway's delivery, and their messages. Its function runs on the host `name`
+    alone, which the definition `host` brings."""
 
-    def __init__(self, settings: PoolSettings, place: Place) -> None:
-        remote = HostSettings(
-            server="test",
-            images={"cpu": place.image, "cuda": place.image},
-            uids=parse_range(DEFAULT),
-            engine_url=place.engine,
-        )
-        self.files = ModelFolder(Path(place.folder))
+    def __init__(
+        self,
+        settings: PoolSettings,
+        folder: Path,
+        host: Host,
+        *,
+        name: str = "",
+        remote: HostSettings | None = None,
+        engine_of: EngineFactory | None = None,
+    ) -> None:
+        self.host, self.name = host, name or host.name
+        self.files = ModelFolder(folder)
         self.manager = Manager(
-            settings, FakeDriver(), cpu_slots(1), self.files, Recorder(), remote=remote
+            settings,
+            FakeDriver(),
+            cpu_slots(1),
+            self.files,
+            Recorder(),
+            remote=remote,
+            engine_of=engine_of,
         )
         self.delivery = Delivery(Limits(), "worker", self.manager, KnownPast())
         self.last = Endpoints(0, True, {})
@@ -95,13 +107,26 @@ class House:
         self.manager.subscribe_hosts(lambda _name: self._changed.set())
         self.manager.subscribe_decisions(lambda _key, _decision: self._changed.set())
         self.manager.subscribe(self._on_endpoints)
-        self.host = Host(
+        self.on_start: Callable[[], object] = lambda: None
+        """Called once the manager has started, to bring its host up."""
+
+    @classmethod
+    def over_ssh(cls, settings: PoolSettings, place: Place) -> House:
+        """Return one with the host of a place."""
+        remote = HostSettings(
+            server="test",
+            images={"cpu": place.image, "cuda": place.image},
+            uids=parse_range(DEFAULT),
+            engine_url=place.engine,
+        )
+        host = Host(
             HOST,
             place.address,
             host_key=place.host_key,
             identity=place.identity,
             cpu_slots=3,
         )
+        return cls(settings, Path(place.folder), host, remote=remote)
 
     def _on_endpoints(self, data: bytes) -> None:
         self.last = decode_endpoints(data)
@@ -112,6 +137,7 @@ class House:
         """Start the manager, with the host and the function; return when the host is up."""
         self.manager.define_host(self.host)
         await self.manager.start()
+        self.on_start()
         self.delivery.open()
         self.define("digits", **changes)
         await self.until(lambda: self.view.state == "up" and not self.view.agent)
@@ -121,7 +147,7 @@ class House:
         a CPU slot, unless `changes` say otherwise."""
         fields: dict[str, Any] = {
             "device_kind": "cpu",
-            "labels": (("host", HOST),),
+            "labels": (("host", self.name),),
             "may_rerun": False,
             **changes,
         }
@@ -136,15 +162,16 @@ class House:
 
     @property
     def view(self) -> HostView:
-        """Return the other host."""
-        found = self.manager.host(HOST)
+        """Return the host."""
+        found = self.manager.host(self.name)
         assert found is not None
         return found
 
     @property
     def replicas(self) -> list[Replica]:
-        """Return the replicas on the other host that are bound or will be."""
-        return [one for one in self.manager.replicas() if one.host == HOST and one.pool == KEY]
+        """Return the replicas on the host that are bound or will be."""
+        there = self.manager.replicas()
+        return [one for one in there if one.host == self.name and one.pool == KEY]
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait for a state."""
@@ -185,7 +212,7 @@ class House:
 @asynccontextmanager
 async def house(settings: PoolSettings, place: Place, **changes: Any) -> AsyncIterator[House]:
     """Run a manager whose host is up, until the block ends."""
-    made = House(settings, place)
+    made = House.over_ssh(settings, place)
     try:
         await made.open(**changes)
         yield made
@@ -222,7 +249,7 @@ class Killed:
 
 async def _main(root: Path, place: Place) -> None:
     folders = {"run_dir": root / "r", "model_dir": root / "m", "log_dir": root / "l"}
-    one = House(PoolSettings(**folders), place)
+    one = House.over_ssh(PoolSettings(**folders), place)
     await one.open()
     sys.stdout.write(f"{await one.until_ready()}\n")
     sys.stdout.flush()

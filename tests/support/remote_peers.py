@@ -15,9 +15,9 @@ from gateway.hosts.connections import Connect
 from hosts.errors import ConnectionLost
 from registry.exchange import (
     Endpoints,
-    HostRoute,
     PoolEndpoints,
     ReplicaEndpoint,
+    SshRoute,
     encode,
 )
 from registry.tasks import Tasks
@@ -29,7 +29,7 @@ from tests.support.peers import ANSWER, KEY, KnownPast, ListeningManager
 HOST = "gpu2"
 GREETING = "7f" * 32
 SIDECAR_KEY = "ab" * 16
-WAY = HostRoute("nn@gpu2", epoch=1)
+WAY = SshRoute("nn@gpu2", epoch=1)
 
 
 class _Breakable(asyncio.Protocol):
@@ -83,7 +83,7 @@ class _Breakable(asyncio.Protocol):
 class UnixHost:
     """One connection to a host that is this machine."""
 
-    def __init__(self, name: str, way: HostRoute) -> None:
+    def __init__(self, name: str, way: SshRoute) -> None:
         self.name = name
         self.way = way
         self.rtt_s = 0.07
@@ -143,7 +143,7 @@ class UnixHosts:
     def __init__(self) -> None:
         self.made: list[UnixHost] = []
 
-    def __call__(self, name: str, way: HostRoute, _tasks: Tasks) -> UnixHost:
+    def __call__(self, name: str, way: SshRoute, _tasks: Tasks) -> UnixHost:
         """Make a connection."""
         self.made.append(UnixHost(name, way))
         return self.made[-1]
@@ -271,7 +271,7 @@ async def delivering_afar(connect: Connect, **limits: Any) -> AsyncIterator[Deli
         await asyncio.sleep(0)
 
 
-def published_afar(*replicas: ReplicaEndpoint, ways: dict[str, HostRoute] | None = None) -> bytes:
+def published_afar(*replicas: ReplicaEndpoint, ways: dict[str, SshRoute] | None = None) -> bytes:
     """Return the manager's Endpoints for one pool and its hosts."""
     hosts = {each.host: WAY for each in replicas if each.host} if ways is None else ways
     shown = PoolEndpoints(list(replicas), "warm" if replicas else "waking", "test")

@@ -18,10 +18,13 @@ from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.driver import Driver
+from pool_manager.fleet import Fleet
 from pool_manager.gpus.occupancy import GpuOccupancy
-from pool_manager.ports import Binding, Gpus
+from pool_manager.hosts.local import LocalHost
+from pool_manager.ports import Binding, Bundles, Gpus
 from pool_manager.replicas.launcher import Launcher
 from pool_manager.replicas.relay import Wiring
+from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.settings import PoolSettings
 from registry.errors import StoreUnavailable
 from registry.model.bundles import Bundle, BundleFile
@@ -109,6 +112,16 @@ class ModelFolder:
             os.link(path, target / path.name)
 
 
+class Latest:
+    """The bundles that a stage has at present: a test may replace them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage.bundles, name)
+
+
 class Stage:
     """A launcher over one driver. Events for the machine are queued in order.
 
@@ -127,10 +140,11 @@ class Stage:
         self.driver = driver
         self.tasks = Tasks("stage")
         self.events: asyncio.Queue[events.Event] = asyncio.Queue(1000)
-        wiring = Wiring(self._emit, GpuOccupancy(driver, gpus), turn=turn)
-        self.launcher = Launcher(
-            settings, driver, ModelFolder(models), wiring, self.tasks, time.monotonic
-        )
+        self.bundles: Bundles = ModelFolder(models)
+        folders = RunFolders(settings, for_others=driver.processes.has_other_users)
+        self.fleet = Fleet(LocalHost(settings, driver, Latest(self), folders))
+        wiring = Wiring(self._emit, GpuOccupancy(self.fleet.of, gpus), turn=turn)
+        self.launcher = Launcher(settings, self.fleet, folders, wiring, self.tasks, time.monotonic)
         self._bindings: dict[str, Binding] = {}
         self._standbys: set[str] = set()
         self.exits: list[tuple[str, str]] = []

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import docker
 import structlog
 
-from pool_manager.driver import EngineLosses, Exits
+from pool_manager.driver import EngineLosses, Exits, Processes
 from pool_manager.drivers.docker import containers, spec
 from pool_manager.drivers.docker.containers import (
     Parts,
@@ -46,6 +46,7 @@ from pool_manager.drivers.docker.pairs import (
     begin_pair,
     this_machine,
 )
+from pool_manager.drivers.docker.processes import ContainerProcesses
 from pool_manager.drivers.docker.server_spec import Pair
 from pool_manager.drivers.docker.spec import OWNER, MountPaths, Owner, Way, ways
 from pool_manager.drivers.uids import DEFAULT, SLICE, UidAllocator, parse_range, slice_of
@@ -54,7 +55,6 @@ from pool_manager.ports import ServerContainer
 from pool_manager.replicas.logs import Ask, Spool
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
-from registry.model.bundles import BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 
@@ -109,7 +109,6 @@ class DockerDriver:
     """
 
     kind = "docker"
-    has_other_users = True
 
     def __init__(self, settings: DockerSettings, engine: Engine, info: dict[str, Any]) -> None:
         """`info` is the engine's answer of GET /info. Use `open` to create a driver."""
@@ -121,6 +120,7 @@ class DockerDriver:
         self.images: Images | None = DockerImages(
             engine, settings.url, self._owner.name, maps_users=maps_users(info)
         )
+        self.processes: Processes = ContainerProcesses(engine, self._find_settled)
         uids = slice_of(settings.uids, self._owner.name)
         self._uids = UidAllocator(uids, secrets.randbelow(SLICE))
         self._containers: dict[str, KnownContainer] = {}
@@ -237,9 +237,6 @@ class DockerDriver:
         if started.way is not None:
             # The way that worked is tried first from now on.
             self._ways.sort(key=lambda way: way is not started.way)
-
-    async def place_files(self, record: ReplicaRecord, files: Sequence[BundleFile]) -> None:
-        """Do nothing: the replica sees the model folder, whose files are there already."""
 
     async def list(self) -> set[str]:
         """Adopt running containers; remove stopped ones that no replica or holder accounts for."""
@@ -374,27 +371,6 @@ class DockerDriver:
     def _output_of(self, container: str) -> Ask:
         return lambda since_s: self._call("read a log", containers.output, container, since_s)
 
-    async def pids(self, id: str) -> frozenset[int] | None:
-        """Return the host's pids of the container's processes, of a server's and its sidecar's."""
-        parts = await self._find(id)
-        if not parts.main:
-            return None
-        found: frozenset[int] | None
-        found = await self._call("list processes", containers.pids, parts.main)
-        if found is None or not parts.sidecar:
-            return found
-        beside = await self._call("list processes", containers.pids, parts.sidecar)
-        return found.union(beside or ())
-
-    async def used_mib(self, id: str) -> float | None:
-        """Return the memory of a server's container, without the files that it has read."""
-        if known := self._containers.get(id):
-            await known.settled.wait()  # a fast server is ready before its start has returned
-        parts = await self._find(id)
-        if not (parts.is_pair and parts.main):
-            return None
-        return await self._call("measure a container", containers.used_mib, parts.main)
-
     async def terminate(self, id: str) -> None:
         """Send TERM to the container's first process, which forwards it; of a pair, to the
         sidecar's, which shuts what is open and exits."""
@@ -425,6 +401,12 @@ class DockerDriver:
         if known is not None and known.log is not None:
             with contextlib.suppress(DriverError, OSError):
                 await self.save_log(id, known.log)
+
+    async def _find_settled(self, id: str) -> Parts:
+        """Return as `_find`; a fast server is ready before its start has returned."""
+        if known := self._containers.get(id):
+            await known.settled.wait()
+        return await self._find(id)
 
     async def _find(self, id: str) -> Parts:
         """Return the containers of a replica, also if an earlier server left them."""

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
+from pool_manager.drivers.fake import BEHAVES, FakeDriver, FakeProcesses, Script
 from pool_manager.drivers.fake_service import Sleep
 from pool_manager.ports import ServerContainer
 from runtime_image.contract.control import ReplicaRecord
@@ -17,6 +17,17 @@ from tests.support.nvml.board import Board
 def function_of(pool: str) -> str:
     """Return the function name in a pool key: "digits" of "default/digits@3"."""
     return pool.partition("/")[2].partition("@")[0]
+
+
+class KnownProcesses(FakeProcesses):
+    """One process for each replica on a GPU; `known` has the pids by replica id."""
+
+    def __init__(self, runs: Callable[[str], bool], known: Mapping[str, int]) -> None:
+        super().__init__(runs)
+        self._known = known
+
+    async def pids(self, id: str) -> frozenset[int] | None:
+        return frozenset({self._known[id]}) if id in self._known else await super().pids(id)
 
 
 class GpuDriver(FakeDriver):
@@ -44,6 +55,7 @@ class GpuDriver(FakeDriver):
         self._more_mib = more_mib or {}
         self._numbers = itertools.count(1001)
         self.known: dict[str, int] = {}
+        self.processes = KnownProcesses(self._runs, self.known)
         self.lingering: list[int] = []
 
     async def start(
@@ -59,9 +71,6 @@ class GpuDriver(FakeDriver):
     async def limit(self, record: ReplicaRecord) -> None:
         await super().limit(record)
         self._claim(record)
-
-    async def pids(self, id: str) -> frozenset[int] | None:
-        return frozenset({self.known[id]}) if id in self.known else await super().pids(id)
 
     async def release(self, id: str) -> None:
         await super().release(id)

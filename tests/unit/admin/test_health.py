@@ -16,7 +16,7 @@ from pool_manager.core import events
 from pool_manager.core.state import Replica, State
 from pool_manager.drivers.fake import FakeDriver
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from registry.errors import DriverError
 from registry.exchange import Endpoints, PoolEndpoints, encode
 from registry.model.history import Arrivals

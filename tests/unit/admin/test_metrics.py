@@ -18,7 +18,7 @@ from admin.metrics import (
 )
 from pool_manager.core.state import Device
 from pool_manager.golden import SampleCount
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from pool_manager.metrics import Counts, Supplied
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy

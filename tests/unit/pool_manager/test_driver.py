@@ -22,5 +22,5 @@ async def test_a_new_driver_has_nothing(kind: str, tmp_path: Path) -> None:
 
     assert driver.kind == kind
     assert await driver.list() == set()
-    assert await driver.pids("aaaa0001") == frozenset()
+    assert await driver.processes.pids("aaaa0001") == frozenset()
     await driver.close()

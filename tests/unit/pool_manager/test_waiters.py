@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,7 +12,6 @@ from pool_manager import waiters
 from pool_manager.core import events
 from pool_manager.core.commands import EndTrial, EndWarm
 from pool_manager.drivers.fake import FakeDriver
-from pool_manager.hosts.fleet import Fleet
 from pool_manager.waiters import RETRY_S, EngineWatch, PendingTrials, Warmed, WarmWaiters
 from registry.errors import EngineDown, HostDown, ModelRefused, Refused, ShuttingDown, TrialKilled
 from registry.tasks import Tasks
@@ -237,6 +236,11 @@ async def test_nothing_is_ordered_after_the_end(desk: Desk) -> None:
     assert desk.emitted == []
 
 
+def listing(driver: FakeDriver) -> Callable[[str], Awaitable[set[str]]]:
+    """Return what lists the replicas of each host."""
+    return lambda _host: driver.list()
+
+
 class Away(FakeDriver):
     """A driver whose engine answers its third question."""
 
@@ -263,7 +267,7 @@ async def test_the_engine_is_asked_until_it_answers() -> None:
         done.set()
 
     tasks, driver = Tasks("test"), Away()
-    watch = EngineWatch(Fleet(driver, {}).list_of, feed, tasks, pause)
+    watch = EngineWatch(listing(driver), feed, tasks, pause)
 
     watch.begin("nobody listens")
     watch.begin("nobody listens still")
@@ -289,7 +293,7 @@ async def test_it_can_be_lost_again() -> None:
         done.release()
 
     tasks, driver = Tasks("test"), Away()
-    watch = EngineWatch(Fleet(driver, {}).list_of, feed, tasks, pause)
+    watch = EngineWatch(listing(driver), feed, tasks, pause)
     for _ in range(2):
         watch.begin("nobody listens")
         await done.acquire()
@@ -341,9 +345,7 @@ async def test_an_answer_that_nobody_expected_is_no_end() -> None:
 
     tasks, driver = Tasks("test"), Odd()
     with capture_logs() as logs:
-        EngineWatch(Fleet(driver, {}).list_of, back.put_nowait, tasks, pause).begin(
-            "nobody listens"
-        )
+        EngineWatch(listing(driver), back.put_nowait, tasks, pause).begin("nobody listens")
         async with asyncio.timeout(60):
             assert await back.get() == events.EngineBack(frozenset({"r1"}))
 

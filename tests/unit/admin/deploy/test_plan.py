@@ -24,7 +24,7 @@ from admin.deploy.plan import (
     verified_before,
 )
 from pool_manager.core.state import Device
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from registry.catalog import Catalog, Deployed
 from registry.errors import (
     BadBundle,

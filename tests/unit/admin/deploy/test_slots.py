@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from admin.deploy.slots import slot_warnings
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 from registry.catalog import Deployed
 from registry.model.functions import Scaling
 from registry.model.revisions import DeviceNeed

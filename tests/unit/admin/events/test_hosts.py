@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from admin.events.hosts import HostChanges
-from pool_manager.hosts.view import HostView
+from pool_manager.host import HostView
 
 LOCAL = HostView("local", state="up")
 GPU2 = HostView("gpu2", "nn@gpu2", "joining")

@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 
 from gateway.hosts import connections
 from gateway.hosts.connections import UNUSED_S, HostConnections
-from registry.exchange import HostRoute
+from registry.exchange import SshRoute
 from registry.model.hosts import HOSTS_MAX
 from registry.tasks import Tasks
 from tests.support.remote_peers import UnixHost, UnixHosts
 
 NOW = 100.0
-WAY = HostRoute("nn@gpu2", host_key="ssh-ed25519 AAAA", epoch=1)
+WAY = SshRoute("nn@gpu2", host_key="ssh-ed25519 AAAA", epoch=1)
 
 
 @dataclass
@@ -67,7 +67,7 @@ async def test_a_new_epoch_cuts_nothing(under: Under) -> None:
     """The manager's connection was broken, this process's was not."""
     under.connections.update({"gpu2": WAY}, NOW)
 
-    under.connections.update({"gpu2": HostRoute(WAY.address, WAY.host_key, epoch=2)}, NOW)
+    under.connections.update({"gpu2": SshRoute(WAY.address, WAY.host_key, epoch=2)}, NOW)
 
     assert len(await under.settled()) == len(under.hosts.made) == 2
 
@@ -78,7 +78,7 @@ async def test_a_new_epoch_ends_the_pause_of_lost_connections(under: Under) -> N
     for each in under.hosts.made:
         each.break_off()
 
-    under.connections.update({"gpu2": HostRoute(WAY.address, WAY.host_key, epoch=2)}, NOW)
+    under.connections.update({"gpu2": SshRoute(WAY.address, WAY.host_key, epoch=2)}, NOW)
 
     assert await under.settled() == under.hosts.made[2:]
 
@@ -97,12 +97,12 @@ async def test_lost_connections_of_the_same_epoch_are_kept(under: Under) -> None
 @pytest.mark.parametrize(
     "way",
     [
-        HostRoute("nn@other", WAY.host_key, epoch=1),
-        HostRoute(WAY.address, "ssh-ed25519 BBBB", epoch=1),
-        HostRoute(WAY.address, WAY.host_key, identity="/key", epoch=1),
+        SshRoute("nn@other", WAY.host_key, epoch=1),
+        SshRoute(WAY.address, "ssh-ed25519 BBBB", epoch=1),
+        SshRoute(WAY.address, WAY.host_key, identity="/key", epoch=1),
     ],
 )
-async def test_another_login_replaces_the_connections(under: Under, way: HostRoute) -> None:
+async def test_another_login_replaces_the_connections(under: Under, way: SshRoute) -> None:
     """Another address or key is another way, perhaps another machine."""
     under.connections.update({"gpu2": WAY}, NOW)
 

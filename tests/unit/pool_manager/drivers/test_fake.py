@@ -88,8 +88,8 @@ async def test_a_fake_replica_has_no_process(stage: Make) -> None:
     """The pids of a live fake replica are unknown; afterwards it has none."""
     acts = stage(Script())
     await acts.ready("aaaa0001")
-    assert await acts.driver.pids("aaaa0001") is None
+    assert await acts.driver.processes.pids("aaaa0001") is None
 
     await acts.release("aaaa0001")
 
-    assert await acts.driver.pids("aaaa0001") == frozenset()
+    assert await acts.driver.processes.pids("aaaa0001") == frozenset()

@@ -143,11 +143,11 @@ async def test_processes_outside_of_the_group_belong_to_the_replica(rig: Rig) ->
     """The pids of a replica include what its server started in other sessions."""
     sidecar, stray = await rig.start()
 
-    pids = await rig.driver.pids(ID)
+    pids = await rig.driver.processes.pids(ID)
 
     assert pids is not None
     assert {sidecar, stray} <= pids
-    assert await rig.driver.pids("aaaa0009") == frozenset()
+    assert await rig.driver.processes.pids("aaaa0009") == frozenset()
 
 
 async def test_release_ends_processes_outside_of_the_group(rig: Rig) -> None:
@@ -207,7 +207,7 @@ async def test_an_unreadable_proc_proves_nothing(rig: Rig, monkeypatch: pytest.M
         with pytest.raises(DriverError, match="cannot verify that aaaa0001 has ended"):
             await rig.driver.release(ID)
         with pytest.raises(DriverError, match="cannot list the processes"):
-            await rig.driver.pids(ID)
+            await rig.driver.processes.pids(ID)
 
 
 async def test_a_restarted_server_adopts_sidecars_and_ends_orphans(rig: Rig) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pool_manager.core.commands import Launch
 from pool_manager.core.state import Device
-from pool_manager.drivers.fake import FakeDriver
+from pool_manager.drivers.fake import FakeDriver, FakeProcesses
 from pool_manager.gpus import discovery
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.discovery import find_gpus, open_gpus
@@ -23,21 +23,29 @@ from tests.support.nvml.board import NO_DRIVER, WRONG_VERSION, Board, Gpu
 A, B = "GPU-aaaa", "GPU-bbbb"
 
 
+class Two(FakeProcesses):
+    """Those of r1, and none of another replica."""
+
+    async def pids(self, id: str) -> frozenset[int] | None:
+        return frozenset({7, 8}) if id == "r1" else frozenset()
+
+
 class Adopting(FakeDriver):
     """Replicas of an earlier manager run, r1 with the processes 7 and 8."""
 
     async def list(self) -> set[str]:
         return {"r1", "r2"}
 
-    async def pids(self, id: str) -> frozenset[int] | None:
-        return frozenset({7, 8}) if id == "r1" else frozenset()
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes = Two(lambda _id: True)
 
 
 def record(id: str, device: str) -> ReplicaRecord:
     """A replica's record."""
     settings = PoolSettings(Path(), Path(), Path())
     command = Launch(id, "", (device,), "serve", {})
-    return replace(unbound(command, "cuda", "", settings, 0.0), devices=(device,))
+    return replace(unbound(command, "cuda", settings, 0.0), devices=(device,))
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pool_manager.core.events import Loaded
-from pool_manager.drivers.fake import FakeDriver
+from pool_manager.drivers.fake import FakeDriver, FakeProcesses
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.ports import Charges, GpuView
@@ -18,11 +19,11 @@ ID, GPU = "aaaa0001", "GPU-a"
 VIEW = GpuView(None, "0", None, None, None, None, 0.0)
 
 
-class Driver(FakeDriver):
-    """A driver that knows processes and records its calls in order."""
+class Answers(FakeProcesses):
+    """Processes that were listed before, in order."""
 
     def __init__(self, log: list[Any], *pids: frozenset[int] | DriverError | None) -> None:
-        super().__init__()
+        super().__init__(lambda _id: True)
         self._log = log
         self._answers = list(pids)
 
@@ -32,6 +33,15 @@ class Driver(FakeDriver):
         if isinstance(answer, DriverError):
             raise answer
         return answer
+
+
+class Driver(FakeDriver):
+    """A driver that knows processes and records its calls in order."""
+
+    def __init__(self, log: list[Any], *pids: frozenset[int] | DriverError | None) -> None:
+        super().__init__()
+        self._log = log
+        self.processes = Answers(log, *pids)
 
     async def release(self, id: str) -> None:
         self._log.append("release")
@@ -82,7 +92,10 @@ def loaded(report: dict[str, Any] | None = None) -> Loaded:
 
 def tenancy(driver: Driver, gpus: Gpus, others: int = 0) -> GpuOccupancy:
     """The ledger charges the replica 900 MiB and each other 50."""
-    return GpuOccupancy(driver, gpus, lambda _device, _id: Charges(900.0, others, others * 50.0))
+    host: Any = SimpleNamespace(driver=driver, processes=driver.processes)
+    return GpuOccupancy(
+        lambda _id: host, gpus, lambda _device, _id: Charges(900.0, others, others * 50.0)
+    )
 
 
 async def measured(tenants: GpuOccupancy, event: Loaded) -> Loaded:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pool_manager.hosts.engine import CORES_MAX, MEMORY_MAX, VERSION_MAX, HostEngine
+from pool_manager.hosts.engine import CORES_MAX, MEMORY_MAX, VERSION_MAX, RemoteEngine
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.transfers import MIB, Transfers
 from pool_manager.settings import PoolSettings
 
 
-def engine(folder: Path, **info: Any) -> HostEngine:
+def engine(folder: Path, **info: Any) -> RemoteEngine:
     pool = PoolSettings(folder, folder, folder)
-    made = HostEngine("gpu2", "a" * 12, HostSettings("s", {}, range(1)), pool, Transfers())
+    made = RemoteEngine("gpu2", "a" * 12, HostSettings("s", {}, range(1)), pool, Transfers())
     made._info = info
     return made
 

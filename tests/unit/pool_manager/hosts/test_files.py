@@ -13,7 +13,7 @@ from onnx import helper
 from hosts.commands import Completed
 from hosts.errors import ConnectionLost, NoSpace
 from hosts.files import FileCache
-from pool_manager.hosts.files import HostFiles
+from pool_manager.hosts.files import RemoteFiles
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.transfers import MIB, Transfers
 from registry.errors import DriverError, HostDown
@@ -78,7 +78,7 @@ class Rig:
         self.transfers = Transfers()
         folders = HostFolders("gpu2", self._run, PurePosixPath("/b"))
         cache = cast("FileCache", self.cache)
-        self.files = HostFiles("gpu2", cache, folders, blobs.joinpath, self.transfers)
+        self.files = RemoteFiles("gpu2", cache, folders, blobs.joinpath, self.transfers)
 
     async def _run(self, command: str, *, timeout_s: float, input: bytes = b"") -> Completed:
         self.commands.append(command)

@@ -34,8 +34,10 @@ from runtime_image.contract.gpus import (
 )
 from runtime_image.contract.link import VERSION, Kind
 from tests.support.blocking import BlockingLink
+from tests.support.cluster import Node, one_host
 from tests.support.greetings import HELLO
 from tests.support.modelled import Clock
+from tests.support.replicas import ModelFolder, pool_settings
 
 SENSORS = Telemetry(0.5, 61, None, 412.5, 9_876_543_210, ecc_corrected=3)
 GPU = Reading("GPU-a", "0", total_mib=24_000.0, used_mib=400.0, telemetry=SENSORS)
@@ -64,13 +66,17 @@ def test_devices_of_another_host_have_its_name() -> None:
     assert {slot.host for slot in slots_of("gpu2", 2, 100.0)} == {"gpu2"}
 
 
-def test_each_device_belongs_to_the_gpus_of_its_host() -> None:
+async def test_each_device_belongs_to_the_gpus_of_its_host() -> None:
     """Local devices may have slashes in their names."""
     here, there = Used(), Used()
-    gpus = FleetGpus(here, {"gpu2": there})
-
-    for device in ("gpu2/GPU-a", "MIG-GPU-a/1/0", "gpu3/GPU-a", "cpu:0"):
-        gpus.used_mib(device)
+    with pool_settings() as settings:
+        fleet = one_host(settings, gpus=here)
+        node = Node("gpu2", settings, ModelFolder(Path()))
+        node.gpus = there
+        fleet.add(node)
+        gpus = FleetGpus(fleet)
+        for device in ("gpu2/GPU-a", "MIG-GPU-a/1/0", "gpu3/GPU-a", "cpu:0"):
+            gpus.used_mib(device)
 
     assert there.asked == ["GPU-a"]
     assert here.asked == ["MIG-GPU-a/1/0", "gpu3/GPU-a", "cpu:0"]
@@ -173,7 +179,7 @@ async def test_each_error_is_passed_on_once(agent: Agent) -> None:
 
 async def test_gpus_of_running_replicas_are_kept_until_the_agent_reports(agent: Agent) -> None:
     """Without their devices the replicas of an earlier server would be ended."""
-    devices = HostDevices("gpu2", agent.reports, {}, lambda _event: None)
+    devices = HostDevices("gpu2", agent.reports, lambda _event: None)
     pool = PoolSettings(Path(), Path(), Path())
     used = replace(agent_record("gpu2", pool, has_gpus=True), devices=("gpu2/GPU-a",))
     idle = agent_record("gpu2", pool, has_gpus=False)

@@ -1,10 +1,9 @@
-"""Hosts of a manager: what is defined, and which host an operation goes to."""
+"""Hosts of a manager: what is defined, announced, withdrawn and removed."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -12,36 +11,78 @@ from pool_manager.core import events
 from pool_manager.core.hosts import HostMemory
 from pool_manager.core.machine import Machine
 from pool_manager.drivers.fake import FakeDriver
-from pool_manager.hosts.fleet import Fleet, FleetImages
-from pool_manager.hosts.hosts import Hosts
+from pool_manager.host import HostEngine
+from pool_manager.hosts.hosts import MEMBERS_MAX, Hosts
+from pool_manager.hosts.kinds import engines_of
+from pool_manager.hosts.local import LocalHost
+from pool_manager.hosts.remote_host import RemoteHost
+from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
-from pool_manager.images import Images
+from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.settings import PoolSettings
-from registry.errors import BadRequest, DriverError, HostDown, Unknown
+from registry.errors import BadRequest, DriverError, Unknown
 from registry.model.hosts import LOCAL_HOST, Host
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport
+from tests.support.cluster import NODES, Cluster
 from tests.support.modelled import Clock
+from tests.support.replicas import ModelFolder
 
 
 class Rig:
-    """Hosts that were not started: nothing is connected."""
+    """Hosts of a machine, which handles their events. Those by SSH are not connected."""
 
     def __init__(self, folder: Path, settings: HostSettings | None) -> None:
         self.events: list[events.Event] = []
         self.tasks = Tasks("rig")
-        pool = PoolSettings(folder, folder, folder)
+        self.pool = PoolSettings(folder / "r", folder / "m", folder / "l")
         self.clock = clock = Clock()
+        self.machine = Machine([], lambda: "id")
+        self.bundles = ModelFolder(folder)
+        self._over_ssh = engines_of(settings, self.pool)
+        self.cluster: Cluster | None = None
+        local = LocalHost(self.pool, FakeDriver(), self.bundles, RunFolders(self.pool))
+        labels = settings.local_labels if settings is not None else {}
         self.hosts = Hosts(
-            settings,
-            pool,
-            FakeDriver(),
-            self.events.append,
+            local,
+            labels,
+            self.make,
+            (),
+            self.emit,
             folder.joinpath,
             self.tasks,
             clock,
             clock,
         )
+
+    def emit(self, event: events.Event) -> None:
+        """Have the machine handle an event."""
+        self.events.append(event)
+        self.machine.handle(event, self.clock())
+        self.hosts.sync(self.machine)
+
+    def make(self, host: Host, services: HostServices) -> HostEngine:
+        """Make an engine: a cluster for an address that says so, else one by SSH."""
+        if host.address.startswith("cluster"):
+            self.cluster = Cluster(host, self.pool, self.bundles, services)
+            return self.cluster
+        return self._over_ssh(host, services)
+
+    def names(self) -> list[str]:
+        """Return the hosts that the fleet has."""
+        return [one.name for one in self.hosts.fleet]
+
+    def ssh(self) -> RemoteHost:
+        """Return the only host by SSH."""
+        [found] = [one for one in self.hosts.fleet if isinstance(one, RemoteHost)]
+        return found
+
+    def open_cluster(self) -> Cluster:
+        """Define a cluster and connect to it."""
+        self.hosts.define(Host("cluster", "cluster.example", labels={"zone": "b"}))
+        self.hosts.start()
+        assert self.cluster is not None
+        return self.cluster
 
 
 @pytest.fixture
@@ -55,14 +96,14 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 async def test_every_host_has_its_name_as_a_label(rig: Rig) -> None:
     """This machine also has those of the settings; nothing can take the name's place."""
-    rig.hosts.define_local()
+    rig.hosts.define_first()
     rig.hosts.define(Host("gpu2", "nn@gpu2", labels={"zone": "b"}, is_draining=True))
 
     assert rig.events == [
         events.HostDefined(LOCAL_HOST, (("host", "local"), ("zone", "a")), is_draining=False),
         events.HostDefined("gpu2", (("host", "gpu2"), ("zone", "b")), is_draining=True),
     ]
-    assert [one.name for one in rig.hosts.members()] == ["gpu2"]
+    assert rig.names() == ["local", "gpu2"]
 
 
 async def test_this_machine_is_up_since_the_start_of_the_server(rig: Rig) -> None:
@@ -73,20 +114,22 @@ async def test_this_machine_is_up_since_the_start_of_the_server(rig: Rig) -> Non
     [local] = rig.hosts.views(Machine([], lambda: "1"))
 
     assert (local.name, local.state, local.since_s) == (LOCAL_HOST, "up", began_s)
+    assert local.driver == "fake"
 
 
 async def test_a_changed_login_replaces_the_host(rig: Rig) -> None:
     """The replicas go over to the new one; other settings change the host in place."""
     rig.hosts.define(Host("gpu2", "nn@gpu2"))
-    [first] = rig.hosts.members()
+    first = rig.ssh()
     rig.hosts.define(Host("gpu2", "nn@gpu2", labels={"zone": "b"}, cpu_slots=3))
-    assert rig.hosts.members() == [first]
+    assert rig.ssh() is first
     assert first.slots == 3
 
     rig.hosts.define(Host("gpu2", "nn@gpu2:2222"))
-    [second] = rig.hosts.members()
+    second = rig.ssh()
     assert second is not first
     assert (second.control, second.records) == (first.control, first.records)
+    assert second.records is rig.hosts.fleet.records("gpu2")
 
 
 async def test_bad_definitions_are_refused(rig: Rig, tmp_path: Path) -> None:
@@ -102,54 +145,97 @@ async def test_bad_definitions_are_refused(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(DriverError, match="can have no other hosts"):
         alone.hosts.define(Host("gpu2", "nn@gpu2"))
     assert rig.events == alone.events == []
+    assert rig.names() == alone.names() == ["local"]
 
 
-async def test_an_operation_on_a_removed_host_fails_as_on_one_that_is_down() -> None:
-    """Its replicas are given up by the machine."""
-    fleet = Fleet(FakeDriver(), {})
+async def test_a_removed_host_ends_once_the_machine_has_forgotten_it(rig: Rig) -> None:
+    """One that is defined again meanwhile is another one, which is opened after the end of the
+    first."""
+    cluster = rig.open_cluster()
+    cluster.join("node1")
 
-    assert await fleet.list_of(LOCAL_HOST) == set()
-    assert not fleet.has_host("gpu2")
-    assert fleet.data_socket("aaaa0001") == ""
-    with pytest.raises(HostDown, match="gpu2 was removed"):
-        await fleet.list_of("gpu2")
+    rig.hosts.remove("cluster")
+    rig.hosts.define(Host("cluster", "cluster.example"))
+    second = rig.cluster
+    assert rig.names() == ["local"]
+    assert second is not None
+    assert second is not cluster
+    assert not second.opened.is_set()
+    await second.opened.wait()
 
-
-class Pins:
-    """Images of one engine, or of a host, whose pins are removed."""
-
-    def __init__(self, name: str = "", *, is_up: bool = True) -> None:
-        self.name, self.is_up = name, is_up
-        self.kept: list[Collection[str]] = []
-        self.find = self.pull = self.pin = self.pinned = lambda: None
-
-    async def unpin_others(self, ids: Collection[str]) -> None:
-        self.kept.append(ids)
-        if self.name == "gpu2":
-            raise HostDown("gpu2 is gone")
-
-    async def prune(self, ids: Collection[str]) -> list[Any]:
-        self.kept.append(ids)
-        return ["removed"]
+    assert cluster.closed.is_set()
+    assert cluster.is_removed
 
 
-async def test_pins_of_images_go_on_all_hosts() -> None:
-    """A host that fails or is down does not keep the others."""
-    here: Any = Pins()
-    there: Any = {one.name: one for one in (Pins("gpu2"), Pins("gpu3"), Pins("gpu4", is_up=False))}
-    images = FleetImages(cast("Images", here), there)
+async def test_an_engine_announces_and_withdraws_its_hosts(rig: Rig) -> None:
+    """Each is a host of its own, with the labels of the definition. A node that leaves is forgotten
+    with its last replica, and the engine goes on; it may come back."""
+    cluster = rig.open_cluster()
+    assert rig.names() == ["local"]
+    for name in NODES:
+        cluster.join(name)
+    assert rig.names() == ["local", *NODES]
+    views = {one.name: one for one in rig.hosts.views(rig.machine)}
+    assert [(views[name].state, views[name].labels) for name in NODES] == [
+        ("up", {"zone": "b"})
+    ] * len(NODES)
 
-    await images.unpin_others(["a"])
-    assert await images.prune(["b"]) == ["removed"]
+    cluster.cut("node2")
+    cluster.leave("node1")
+    cluster.leave("node3", is_gone=True)
+    assert rig.names() == ["local", "node2"]
+    view = rig.hosts.view("node2", rig.machine)
+    assert view is not None
+    assert (view.state, view.reason) == ("unreachable", "the cable is cut")
+    assert not cluster.is_removed
 
-    assert here.kept == there["gpu2"].kept == there["gpu3"].kept == [["a"], ["b"]]
-    assert there["gpu4"].kept == []
+    cluster.join("node3")
+    assert rig.names() == ["local", "node2", "node3"]
+    rig.hosts.remove("cluster", is_forced=True)
+    assert rig.names() == ["local"]
+
+
+async def test_a_host_that_the_machine_does_not_know_yet_is_kept(rig: Rig) -> None:
+    """It was announced while another event is handled, which comes first."""
+    cluster = rig.open_cluster()
+    cluster.join("node1")
+    emit, rig.hosts._emit = rig.hosts._emit, rig.events.append
+    cluster.join("node2")
+    rig.hosts.sync(rig.machine)
+
+    assert rig.names() == ["local", "node1", "node2"]
+    rig.hosts._emit = emit
+
+
+async def test_a_removed_engine_without_hosts_ends_at_once(rig: Rig) -> None:
+    """Nothing of it has to drain."""
+    cluster = rig.open_cluster()
+
+    rig.hosts.remove("cluster")
+    await cluster.closed.wait()
+
+    assert cluster.is_removed
+    with pytest.raises(Unknown):
+        rig.hosts.remove("cluster")
+
+
+async def test_an_engine_cannot_take_the_host_of_another(rig: Rig) -> None:
+    """Nor announce more than this server can have, nor withdraw what is not its own."""
+    cluster = rig.open_cluster()
+    with pytest.raises(BadRequest, match="a name of its own"):
+        cluster.join(LOCAL_HOST)
+    cluster.leave("gpu2")
+    for number in range(MEMBERS_MAX):
+        cluster.join(f"n{number}")
+    with pytest.raises(BadRequest, match=f"at most {MEMBERS_MAX} hosts"):
+        cluster.join("one-more")
+    assert len(rig.names()) == MEMBERS_MAX + 1
 
 
 async def test_the_memory_of_all_hosts_is_told(rig: Rig) -> None:
     """That of this machine, and of another one while its agent reports."""
     rig.hosts.define(Host("gpu2", "nn@gpu2"))
-    reports = rig.hosts.members()[0].agent.reports
+    reports = rig.ssh().agent.reports
     assert [one.host for one in rig.hosts.memories()] == [LOCAL_HOST]
     report = HostReport(1, None, "", True, (), 4096.0, 1024.0, 8, 1.0, 1.0, 0.0, 0.0)
 

@@ -16,6 +16,7 @@ from pool_manager.hosts.settings import HostSettings
 from pool_manager.settings import PoolSettings
 from registry.model.hosts import Host
 from registry.tasks import Tasks
+from runtime_image.contract.control import ReplicaRecord
 from tests.support.modelled import Clock
 from tests.support.operator import until
 from tests.support.sshd import SFTP, Sshd, sshd
@@ -34,8 +35,18 @@ def far(leaks: object) -> Iterator[Sshd]:
 async def host(far: Sshd, tmp_path: Path) -> AsyncIterator[RemoteHost]:
     tasks, clock = Tasks("test"), Clock()
     said: list[events.Event] = []
+    records: dict[str, ReplicaRecord] = {}
     services = HostServices(
-        tmp_path.joinpath, {}, said.append, lambda _name: None, tasks, clock, clock
+        announce=lambda _host, _labels, _is_draining: None,
+        withdraw=lambda _name, _is_gone: None,
+        seen=(),
+        records=lambda _name: records,
+        path=tmp_path.joinpath,
+        emit=said.append,
+        changed=lambda _name: None,
+        tasks=tasks,
+        clock=clock,
+        wall=clock,
     )
     address, key = far.target, far.host_key
     definition = Host("gpu2", address, host_key=key, identity=str(far.identity))
@@ -66,12 +77,12 @@ async def test_a_host_that_lost_its_files_gets_its_folders_again(
     await until(lambda: "no runtime image" in host.reason)
     assert socket.is_socket()
     far.stop()
-    await until(lambda: not host._connection.is_up)
+    await until(lambda: not host.connection.is_up)
     shutil.rmtree(base)
 
     far.start(SFTP)
-    await until(lambda: host._connection.generation > 1 and "no runtime image" in host.reason)
+    await until(lambda: host.connection.generation > 1 and "no runtime image" in host.reason)
 
     assert socket.is_socket()
-    assert host._connection.is_up
-    assert host._connection.generation == 2
+    assert host.connection.is_up
+    assert host.connection.generation == 2

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,10 +91,9 @@ class There:
     """Stand-in for a host and its files."""
 
     def __init__(self) -> None:
-        self.name, self.is_up = "gpu2", True
-        self.host = SimpleNamespace(files_mib=1000)
-        self.engine = SimpleNamespace(images=frozenset())
-        self.files = self
+        self.name, self.cache_mib = "gpu2", 1000
+        self.images: frozenset[str] = frozenset()
+        self.files = self.cache = self
         self.stock: dict[str, int] = {}
         self.bytes_per_s = 1e6
         self.done: list[str] = []
@@ -112,13 +110,26 @@ class There:
         self.done.append("trim")
 
 
+class Only:
+    """A fleet of one host."""
+
+    def __init__(self, there: There) -> None:
+        self.there = there
+
+    def __iter__(self) -> Iterator[There]:
+        return iter([self.there])
+
+    def find(self, name: str) -> There:
+        return self.there
+
+
 class Rig:
     """Stocking of one host for a function of each of A and B."""
 
     def __init__(self) -> None:
         self.there, self.clock, self.tasks = There(), Clock(), Tasks("rig")
-        hosts: Any = {"gpu2": self.there}
-        self.stocking = Stocking(hosts, lambda _event: None, self.tasks, self.clock)
+        fleet: Any = Only(self.there)
+        self.stocking = Stocking(fleet, lambda _event: None, self.tasks, self.clock)
         self.machine = Machine([], lambda: "id")
         self.bindings: dict[str, Binding] = {}
         slot = Device("gpu2/cpu:0", "cpu", host="gpu2")

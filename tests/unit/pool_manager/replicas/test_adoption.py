@@ -43,7 +43,7 @@ async def stage(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]:
 async def adopt(stage: Stage) -> list[events.Event]:
     """Return the events that the machine gets."""
     told: list[events.Event] = []
-    await adopt_all(stage.driver, stage.launcher, told.append)
+    await adopt_all(stage.fleet, stage.launcher, told.append)
     return sorted(told, key=str)
 
 

@@ -17,10 +17,8 @@ import pytest
 from pool_manager.builds import BUILT, PARITY, WHY_NOT, Fetched
 from pool_manager.core import events
 from pool_manager.core.state import Replica, State
-from pool_manager.replicas.build_files import BuildFetcher, Refusal, described, fetch, reader_to
-from pool_manager.replicas.file_transfer import reader_at
-from pool_manager.replicas.launcher import Located
-from registry.errors import HostDown
+from pool_manager.replicas.build_files import BuildFetcher, Refusal, described, fetch
+from pool_manager.replicas.file_transfer import reader_at, reader_of
 from registry.tasks import Tasks
 from runtime_image.contract.compiled import (
     COMPILED_PART,
@@ -297,18 +295,6 @@ async def test_the_end_of_a_build_ends_the_fetch(rig: Rig) -> None:
     assert [rig.passed.get_nowait() for _ in range(rig.passed.qsize())] == [lost, other]
 
 
-class Hosts:
-    """Other hosts with one connection."""
-
-    def __init__(self, sock: Any) -> None:
-        self.sock = sock
-
-    async def connect(self, id: str) -> Any:
-        if self.sock is None:
-            raise HostDown(f"{id}: far is not up")
-        return self.sock
-
-
 @pytest.mark.parametrize(
     ("greeting", "problem"),
     [(b"secret", ""), (b"other", "not that of the replica"), (b"", "not that of the replica")],
@@ -318,10 +304,9 @@ async def test_a_replica_on_another_host_proves_its_identity(greeting: bytes, pr
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.sendall(frame(Kind.WELCOME, 0, greeting))
-    located = Located("/data.sock", "far", "secret")
 
     async def read() -> bytes:
-        async with reader_to(ID, located, Hosts(ours)) as reader:  # type: ignore[arg-type]
+        async with reader_of(ours, "secret") as reader:
             theirs.sendall(b"".join(answering(b"described")(Frame(Kind.FETCH, 0, 1, 0, b"", b""))))
             return await reader.description()
 
@@ -332,11 +317,3 @@ async def test_a_replica_on_another_host_proves_its_identity(greeting: bytes, pr
         else:
             assert await read() == b"described"
     assert ours.fileno() == -1
-
-
-async def test_a_host_that_is_away_is_an_error_of_the_host(tmp_path: Path) -> None:
-    """It gives the build up."""
-    located = Located("/data.sock", "far", "secret")
-    with pytest.raises(HostDown):
-        async with reader_to(ID, located, Hosts(None)):  # type: ignore[arg-type]
-            pass

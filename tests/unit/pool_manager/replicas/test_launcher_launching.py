@@ -17,18 +17,16 @@ from pool_manager.core.commands import Launch
 from pool_manager.core.start_queue import Rank, StartPriority
 from pool_manager.drivers.fake import FakeDriver, Script
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.hosts.control import HostControl
-from pool_manager.ports import Binding, ControlConnections, GpuView, NoHosts, ServerContainer
+from pool_manager.ports import Binding, GpuView, ServerContainer
 from pool_manager.read_ahead import ReadAhead
-from pool_manager.replicas import launcher
 from pool_manager.replicas.run_folders import STANDBY_LOGS
 from pool_manager.settings import PoolSettings
 from registry.errors import BadBundle, DriverError
 from registry.model.bundles import Bundle, BundleFile
-from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ENGINE, ServerSpec
+from tests.support.cluster import Node
 from tests.support.replicas import KEY, ModelFolder, Stage, binding, pool_settings
 
 ID = "aaaa0001"
@@ -207,7 +205,7 @@ async def test_a_standby_whose_files_cannot_come_is_told(stage: Stage, error: Ex
     """A standby whose files cannot be linked is lost with the reason; its record still has no
     model."""
     await stage.standby(ID)
-    stage.launcher._bundles = BadBundles(error)
+    stage.bundles = BadBundles(error)
 
     with capture_logs() as logs:
         stage.assign(ID)
@@ -248,7 +246,7 @@ async def test_only_a_standby_can_be_assigned(stage: Stage, who: str) -> None:
     elif who == "starting":
         stage.driver._script = Script(hang_at="start")  # type: ignore[attr-defined]  # a FakeDriver
         stage.launcher.launch(Launch(ID, "", (), "standby", {}), None, "cpu")
-    stage.launcher._bundles = GatedBundles()
+    stage.bundles = GatedBundles()
 
     with capture_logs():
         stage.assign(ID)
@@ -307,7 +305,7 @@ async def test_a_standby_may_greet_before_its_driver_knows_that_it_runs(
 async def test_a_release_outruns_no_assignment(stage: Stage) -> None:
     """A standby released while its files are linked leaves none of them behind."""
     await stage.standby(ID)
-    bundles = stage.launcher._bundles = GatedBundles()
+    bundles = stage.bundles = GatedBundles()
     stage.assign(ID)
     await bundles.asked.get()
 
@@ -360,7 +358,7 @@ async def test_an_adopted_replica_has_its_log(stage: Stage) -> None:
 @pytest.mark.parametrize("error", [BadBundle("a blob is missing"), OSError(28, "disk full")])
 async def test_a_bundle_that_cannot_come_is_told(stage: Stage, error: Exception) -> None:
     """If the bundle cannot be linked, the replica is lost with the reason, and can be released."""
-    stage.launcher._bundles = BadBundles(error)
+    stage.bundles = BadBundles(error)
 
     with capture_logs() as logs:
         stage.launch(ID)
@@ -479,7 +477,7 @@ async def test_two_starts_of_one_id_cannot_be(stage: Stage) -> None:
 
 async def test_a_release_outruns_no_start(stage: Stage) -> None:
     """A replica released while its files are linked is never started after its release."""
-    bundles = stage.launcher._bundles = GatedBundles()
+    bundles = stage.bundles = GatedBundles()
     stage.launch(ID)
     await bundles.asked.get()
 
@@ -551,7 +549,7 @@ async def narrow(settings: PoolSettings, tmp_path: Path) -> AsyncIterator[Stage]
 async def test_starts_at_once_are_bounded(settings: PoolSettings, tmp_path: Path) -> None:
     """A start above the limit waits until another one has loaded its model."""
     stage = Stage(replace(settings, starts_at_once=2), FakeDriver(), tmp_path)
-    bundles = stage.launcher._bundles = GatedBundles()
+    bundles = stage.bundles = GatedBundles()
     ids = ["aaaa0001", "aaaa0002", "aaaa0003"]
     for id in ids:
         stage.launch(id)
@@ -595,7 +593,7 @@ async def test_a_standby_takes_its_turn_twice(narrow: Stage) -> None:
     """A standby passes the queue for its import and for its load, and holds no place in between."""
     await narrow.standby("aaaa0001")
     await narrow.standby("aaaa0002")
-    bundles = narrow.launcher._bundles = GatedBundles()
+    bundles = narrow.bundles = GatedBundles()
     for id in ("aaaa0001", "aaaa0002"):
         narrow.assign(id)
 
@@ -632,7 +630,7 @@ async def test_a_start_that_fails_makes_way(narrow: Stage, monkeypatch: pytest.M
 
 async def test_a_release_takes_a_start_out_of_the_line(narrow: Stage) -> None:
     """A release cancels a queued start, which never begins, and is reported like any other."""
-    bundles = narrow.launcher._bundles = GatedBundles()
+    bundles = narrow.bundles = GatedBundles()
     narrow.launch("aaaa0001")
     await bundles.asked.get()
     narrow.launch("aaaa0002")
@@ -647,42 +645,60 @@ async def test_a_release_takes_a_start_out_of_the_line(narrow: Stage) -> None:
     assert list(narrow.launcher.folders.read_records()) == ["aaaa0001"]
 
 
-class Elsewhere(NoHosts):
-    """Another host, on which nothing ever starts."""
+@pytest.fixture
+async def node(stage: Stage) -> AsyncIterator[Node]:
+    """Another host of the stage, on which one start goes on at a time."""
+    made = Node("node1", stage.settings, stage.bundles, starts_at_once=1)
+    stage.fleet.add(made)
+    yield made
+    await made.replicas.close()
 
-    def threads_per_slot(self, host: str) -> int:
-        return 1
 
-    def connections(self, record: ReplicaRecord) -> ControlConnections:
-        return HostControl("gpu2", Tasks("gpu2")).register(record.id, record.token)
+ELSEWHERE = Launch(ID, KEY, ("node1/cpu:0",), "serve", {"place": 0.0}, "node1")
 
 
 async def test_a_start_that_leaves_the_queue_of_a_host_never_begins(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, node: Node
 ) -> None:
-    """Each host has its own line."""
-    monkeypatch.setattr(launcher, "REMOTE_STARTS", 1)
-    stage.launcher._hosts = Elsewhere()
-    placed, started = asyncio.Event(), []
-
-    async def place(record: ReplicaRecord, files: object) -> None:
-        placed.set()
-
-    async def start(record: ReplicaRecord, *rest: object) -> None:
-        started.append(record.id)
-
-    monkeypatch.setattr(stage.driver, "place_files", place)
-    monkeypatch.setattr(stage.driver, "start", start)
-    await stage.launcher._gate("gpu2").enter("aaaa0001")
-    command = Launch(ID, KEY, ("gpu2/cpu:0",), "serve", {}, "gpu2")
-    stage.launcher.launch(command, binding(), "cpu")
-    await placed.wait()
+    """Each host has its own line, in which a start stands once its files are there."""
+    await stage.launcher._gate(node).enter("aaaa0002")
+    stage.launcher.launch(ELSEWHERE, binding(), "cpu")
+    await node.files.sent.wait()
     await asyncio.sleep(0)
 
     stage.launcher.release(ID)
     await stage.released(ID)
 
-    assert started == []
+    assert node.replicas.started == []
+
+
+async def test_a_replica_of_a_host_is_sealed_before_it_is_bound(stage: Stage, node: Node) -> None:
+    """Foreign code runs in it from then on. Its host is in its record, and gateways find it by the
+    host's transport."""
+    stage.expect(ID, binding())
+    stage.launcher.launch(ELSEWHERE, binding(), "cpu")
+    await stage.next(events.Loaded, ID)
+    record = stage.launcher.folders.read_records()[ID]
+
+    assert record is not None
+    assert (record.host, node.replicas.started, node.transport.sealed) == ("node1", [ID], [ID])
+    assert record.phases["place"] > 0.0
+    assert stage.launcher.located(ID).path == node.transport.data_socket(ID)
+    await stage.release(ID)
+    stage.forget(ID)
+    assert node.files.removed == [ID]
+    assert stage.fleet.records("node1") == {}
+
+
+async def test_a_start_on_a_host_that_is_away_is_not_the_functions_fault(
+    stage: Stage, node: Node
+) -> None:
+    """Nor is one on a host that was removed meanwhile."""
+    node.transport.set_up(is_up=False)
+    for reason in ("host node1 is not up: the cable is cut", "host node1 was removed"):
+        stage.launcher.launch(ELSEWHERE, binding(), "cpu")
+        assert await stage.next(events.Lost, ID) == events.Lost(ID, reason, is_its_fault=False)
+        stage.fleet.remove("node1")
 
 
 async def test_a_release_that_fails_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -836,7 +852,7 @@ async def test_files_added_to_a_replica_that_is_released_are_removed(
             await released.wait()
             await asyncio.to_thread(target.mkdir)
 
-    monkeypatch.setattr(stage.launcher, "_bundles", Late(tmp_path))
+    stage.bundles = Late(tmp_path)
     adding = asyncio.ensure_future(stage.launcher.add_files(ID, ()))
     await linked.wait()
     stage.launcher.release(ID)

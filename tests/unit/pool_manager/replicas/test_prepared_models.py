@@ -71,9 +71,9 @@ class Heard:
             self.passed.put_nowait,
             self.store,
             self.tasks,
-            self.run_dir,
             {ID: replica}.get,
             {KEY: binding(ModelSpec("digits@1", model="model.onnx", prepare=True))},
+            lambda _id: reader_at(self.socket),
         )
 
     def loaded(self, id: str = ID, **report: Any) -> events.Loaded:

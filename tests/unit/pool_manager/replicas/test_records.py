@@ -31,7 +31,7 @@ ASSIGN = Assign("0a", "default/digits@1", ("cpu:0",), "serve", {"place": 1.5})
 
 
 def standby(tmp_path: Path) -> ReplicaRecord:
-    return records.unbound(LAUNCH, "cpu", "/model", pool_settings(tmp_path), 100.0)
+    return records.unbound(LAUNCH, "cpu", pool_settings(tmp_path), 100.0)
 
 
 def pool_settings(tmp_path: Path, **changes: Any) -> PoolSettings:
@@ -45,7 +45,7 @@ def test_a_standby_is_bound_to_nothing(tmp_path: Path) -> None:
 
     assert (record.role, record.bound, record.devices, record.memory_mib) == ("standby", "", (), 0)
     assert (record.orphan_s, record.launched_s, record.engine) == (7.0, 100.0, "onnx")
-    assert record.model_dir == "/model"
+    assert record.model_dir == ""
     assert record.link == VERSION
     assert len(record.token) == 64
     assert record.token != standby(tmp_path).token

@@ -19,6 +19,7 @@ from registry.errors import DriverError
 from runtime_image.contract.control import ReplicaRecord
 from runtime_image.contract.link import VERSION
 from runtime_image.contract.server import Network, ServerSpec
+from tests.support.cluster import Node
 from tests.support.replicas import Stage, binding, pool_settings
 
 ID = "aaaa0001"
@@ -149,7 +150,7 @@ async def test_the_driver_measures_a_server_that_is_apart(
             raise DriverError(measured)
         return measured
 
-    monkeypatch.setattr(stage.launcher._relay, "_used_mib", used_mib)
+    monkeypatch.setattr(stage.driver.processes, "used_mib", used_mib)
     await stage.ready(ID, binding(ServerSpec("digits@1", (), is_apart=True)))
     said = events.Loaded(ID, 0, True, 0.0, {}, {"memory_mib": 0.0})
 
@@ -165,6 +166,8 @@ async def test_the_driver_measures_a_server_that_is_apart(
 async def elsewhere(stage: Stage) -> EventRelay:
     """The relay with a replica on another host, launched at second 100 of its clock."""
     relay = stage.launcher._relay
+    stage.fleet.add(Node(RECORD.host, stage.settings, stage.bundles))
+    stage.fleet.adopt(RECORD)
     relay._clock, relay._emit = (lambda: 103.0), stage.events.put_nowait
     relay.begin(RECORD)
     return relay

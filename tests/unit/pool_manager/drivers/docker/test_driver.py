@@ -490,11 +490,11 @@ async def test_a_pair_has_the_processes_of_both(paired: Played) -> None:
 
     paired.client.top = top  # type: ignore[attr-defined]
 
-    assert await paired.driver.pids(ID) == {11, 21, 22}
+    assert await paired.driver.processes.pids(ID) == {11, 21, 22}
     del there["c1"]
-    assert await paired.driver.pids(ID) == {21, 22}
+    assert await paired.driver.processes.pids(ID) == {21, 22}
     del there["c2"]
-    assert await paired.driver.pids(ID) is None
+    assert await paired.driver.processes.pids(ID) is None
 
 
 async def test_the_memory_of_a_pair_is_the_servers(paired: Played) -> None:
@@ -623,7 +623,7 @@ async def test_the_engine_measures_a_server(
     """Without files that were not used lately; cgroup v1 and v2 name these differently."""
     paired.client.stats = lambda *_, **__: {"memory_stats": stats}  # type: ignore[attr-defined]
 
-    assert await paired.driver.used_mib(ID) == mib
+    assert await paired.driver.processes.used_mib(ID) == mib
 
 
 async def test_a_server_is_measured_once_its_start_has_returned(tmp_path: Path) -> None:
@@ -633,7 +633,7 @@ async def test_a_server_is_measured_once_its_start_has_returned(tmp_path: Path) 
     played.engine.gate.clear()
     start = played.tasks.spawn("start", played.driver.start(RECORD, NOWHERE, NOWHERE, IMAGE))
     await played.asked("start a container")
-    measured = played.tasks.spawn("measure", played.driver.used_mib(ID))
+    measured = played.tasks.spawn("measure", played.driver.processes.used_mib(ID))
     await asyncio.sleep(0)  # it is asked for before the start returns
 
     played.engine.gate.set()
@@ -653,7 +653,7 @@ async def test_what_cannot_be_measured(paired: Played, played: Played) -> None:
     paired.client.stats = stats  # type: ignore[attr-defined]
     await played.driver.start(RECORD, NOWHERE, NOWHERE)
 
-    assert await paired.driver.used_mib(ID) is None
+    assert await paired.driver.processes.used_mib(ID) is None
     with pytest.raises(DriverError, match="busy"):
-        await paired.driver.used_mib(ID)
-    assert await played.driver.used_mib(ID) is None
+        await paired.driver.processes.used_mib(ID)
+    assert await played.driver.processes.used_mib(ID) is None

@@ -1,0 +1,193 @@
+"""This machine as a host: its replicas share the disk, clock and sockets of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from pool_manager.core.hosts import HostMemory
+from pool_manager.devices import read_host_memory
+from pool_manager.driver import Driver
+from pool_manager.gpus.absent import NoGpus
+from pool_manager.host import HostFacts, HostFiles, HostTransport, HostView, Listening
+from pool_manager.hosts.services import HostServices
+from pool_manager.images import missing_image
+from pool_manager.ports import Binding, Bundles, Gpus
+from pool_manager.replicas.connections import LocalConnections
+from pool_manager.replicas.file_transfer import PartReader, reader_at
+from pool_manager.replicas.run_folders import RunFolders
+from pool_manager.settings import PoolSettings
+from registry.errors import StartRefused, StoreUnavailable
+from registry.model.bundles import BundleFile
+from registry.model.hosts import LOCAL_HOST, Host
+from runtime_image.contract.control import ReplicaRecord
+
+log = structlog.get_logger()
+
+
+class LocalTransport:
+    """`HostTransport` over sockets in the run folders of replicas."""
+
+    needs_seal = False
+    why_down = ""
+    route = None
+
+    def __init__(self, folders: RunFolders) -> None:
+        self._folders = folders
+
+    async def wait_up(self) -> None:
+        """Return at once."""
+
+    def data_socket(self, id: str) -> str:
+        """Return the path in a replica's run folder."""
+        return str(self._folders.data_socket(id))
+
+    def listen(self, record: ReplicaRecord, *, is_new: bool) -> Listening:
+        """Open the listener for its manager; for a new replica, also the one for gateways."""
+        connections = LocalConnections(self._folders.listen_control(record.id), record.id)
+        return Listening(connections, self._folders.listen_data(record.id) if is_new else None)
+
+    def reader(self, record: ReplicaRecord) -> AbstractAsyncContextManager[PartReader]:
+        """Connect to the socket in the replica's run folder."""
+        return reader_at(self._folders.data_socket(record.id))
+
+    async def seal(self, id: str) -> None:
+        """Do nothing: this process made the data socket."""
+
+
+class LocalFiles:
+    """`HostFiles` as hard links to the store's."""
+
+    cache_mib = None
+    cache = None
+    images: frozenset[str] = frozenset()
+
+    def __init__(
+        self, settings: PoolSettings, driver: Driver, bundles: Bundles, folders: RunFolders
+    ) -> None:
+        self._settings = settings
+        self._pins = driver.images
+        self._bundles = bundles
+        self._folders = folders
+
+    async def send(self, binding: Binding) -> None:
+        """Check that the mounts of a server in a container of its own are there as they were
+        deployed, and its image: nothing is sent. Raises DriverError, StartRefused."""
+        if binding.container is None:
+            return
+        container = binding.container
+        await asyncio.to_thread(self._settings.mounts.check_unchanged, container.mounts)
+        if self._pins is not None and await self._pins.find(container.image) is None:
+            raise StartRefused(missing_image(binding.name, container))
+
+    async def place(self, id: str, binding: Binding | None) -> None:
+        """Hard-link the files."""
+        if binding is None:
+            self._folders.empty_models(id)
+            return
+        folder = self._folders.model_dir(id)
+        await self._bundles.materialise(binding.required, folder, binding.prepared)
+        if binding.compiled:
+            try:
+                await self._bundles.add(binding.compiled, folder)
+            except StoreUnavailable as error:
+                log.warning("a model starts without its compiled files", reason=error.message)
+
+    async def add(self, id: str, files: Collection[BundleFile]) -> None:
+        """Hard-link further files."""
+        await self._bundles.add(files, self._folders.model_dir(id))
+
+    async def record(self, record: ReplicaRecord) -> None:
+        """Do nothing: it is in the run folder."""
+
+    def adopt(self, record: ReplicaRecord) -> None:
+        """Remove the files of an assignment that was not recorded yet."""
+        if not record.bound:
+            self._folders.empty_models(record.id)
+
+    async def remove(self, id: str) -> None:
+        """Do nothing: they are removed with the record."""
+
+    def local_folder(self, id: str) -> Path | None:
+        """Return the model folder."""
+        return self._folders.model_dir(id)
+
+    async def unpin_others(self, ids: Collection[str]) -> None:
+        """Remove the pins of the driver's images, if it has any."""
+        if self._pins is not None:
+            await self._pins.unpin_others(ids)
+
+
+class LocalHost:
+    """`ReplicaHost` of this machine."""
+
+    name = LOCAL_HOST
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        driver: Driver,
+        bundles: Bundles,
+        folders: RunFolders,
+        gpus: Gpus | None = None,
+    ) -> None:
+        self._settings = settings
+        self._folders = folders
+        self.driver, self.processes = driver, driver.processes
+        self.gpus: Gpus = gpus or NoGpus()
+        self.exits, self.engine_losses = driver.exits, driver.engine_losses
+        self.transport: HostTransport = LocalTransport(folders)
+        self.files: HostFiles = LocalFiles(settings, driver, bundles, folders)
+        self.facts = HostFacts(
+            settings.starts_at_once, is_contained=settings.caps_all, has_own_clock=False
+        )
+
+    def memory(self) -> HostMemory | None:
+        """Return what the kernel says."""
+        return read_host_memory()
+
+    def complete(self, record: ReplicaRecord) -> ReplicaRecord:
+        """Return the record with the path of its model folder, and the threads of the settings."""
+        return replace(
+            record,
+            host=self.name,
+            model_dir=self.driver.model_path(self._folders.model_dir(record.id)),
+            threads=self._settings.threads_per_slot,
+        )
+
+    async def left(self) -> set[str] | None:
+        """Return the replicas that run. Raises DriverError, EngineDown."""
+        return await self.driver.list()
+
+    def fill(self, view: HostView) -> HostView:
+        """Return the view with the driver's kind."""
+        return replace(view, driver=self.driver.kind)
+
+
+class LocalEngine:
+    """`HostEngine` of this machine alone, which is always up."""
+
+    why_kept = "the local host cannot be removed"
+
+    def __init__(self, host: LocalHost, labels: Mapping[str, str], services: HostServices) -> None:
+        """`labels` are those of the settings; those of the definition go before them."""
+        self._host = host
+        self._labels = labels
+        self._services = services
+
+    def define(self, host: Host) -> None:
+        """Announce this machine with its labels."""
+        labels = {**self._labels, **host.labels}
+        self._services.announce(self._host, labels, host.is_draining)
+
+    def open(self) -> None:
+        """Start to poll its GPUs."""
+        self._host.gpus.start(self._services.emit)
+
+    async def close(self, *, is_removed: bool = False) -> None:
+        """Do nothing: driver and GPUs are closed by the manager, after its last task."""
