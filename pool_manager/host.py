@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pool_manager.core.hosts import HostMemory
@@ -22,9 +21,19 @@ from registry.exchange import HostRoute
 from registry.model.bundles import BundleFile
 from registry.model.hosts import Host
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.link import VERSION
 
 if TYPE_CHECKING:
     from pool_manager.replicas.file_transfer import PartReader
+
+
+class Located(NamedTuple):
+    """How gateways reach a replica; fields as in `ReplicaEndpoint`."""
+
+    path: str
+    host: str = ""
+    greeting: str = ""
+    link: int = VERSION
 
 
 class Listening(NamedTuple):
@@ -39,9 +48,6 @@ class Listening(NamedTuple):
 class HostTransport(Protocol):
     """The ways between the replicas of a host, the manager and gateways."""
 
-    needs_seal: bool
-    """Whether `seal` must come before foreign code runs in a replica."""
-
     @property
     def why_down(self) -> str:
         """Why the host cannot be reached, "" while it can."""
@@ -50,12 +56,11 @@ class HostTransport(Protocol):
         """Return once the host can be reached."""
 
     @property
-    def route(self) -> HostRoute | None:
-        """How gateways reach the host; None if its replicas listen on this machine."""
+    def routes(self) -> Mapping[str, HostRoute]:
+        """The routes to the hosts that `located` names, at present."""
 
-    def data_socket(self, id: str) -> str:
-        """Return the path, on the host, at which gateways connect to a replica; "" while that is
-        unknown."""
+    def located(self, record: ReplicaRecord) -> Located:
+        """Return how gateways reach a replica; with the path "" while that is unknown."""
 
     def listen(self, record: ReplicaRecord, *, is_new: bool) -> Listening:
         """Begin to accept a replica's connections to the manager. `is_new`: it is to be started;
@@ -66,8 +71,8 @@ class HostTransport(Protocol):
         OSError, LinkError if something else answers there."""
 
     async def seal(self, id: str) -> None:
-        """Let a replica change nothing more in the folder of its data socket. Raises
-        DriverError."""
+        """Let a replica change nothing more in the folder of its data socket, before foreign code
+        runs in it. Raises DriverError."""
 
 
 class HostCache(Protocol):
@@ -94,8 +99,8 @@ class HostFiles(Protocol):
     """The files and images that replicas of a host are given. Methods raise FnError, OSError."""
 
     @property
-    def cache_mib(self) -> int | None:
-        """The MiB that the host's cache of files may take; None if files are not sent to it, as it
+    def cache_mib(self) -> int:
+        """The MiB that the host's cache of files may take; 0 if files are not sent to it, as it
         shares the disk of this process."""
 
     @property
@@ -110,9 +115,12 @@ class HostFiles(Protocol):
         """Make what a replica needs available on the host, before its start is admitted: that may
         take minutes. Raises StartRefused for what no repetition brings."""
 
-    async def place(self, id: str, binding: Binding | None) -> None:
+    async def place(self, id: str, binding: Binding | None, *, is_read_soon: bool = False) -> None:
         """Fill the model folder of a replica that is about to start, or of a standby; with None,
-        empty it."""
+        empty it. `is_read_soon`: files on the disk of this process are read ahead."""
+
+    def end_reading(self, id: str) -> None:
+        """End the reading ahead for a replica, whose start is over."""
 
     async def add(self, id: str, files: Collection[BundleFile]) -> None:
         """Add stored files to the model folder of a replica that runs."""
@@ -125,9 +133,6 @@ class HostFiles(Protocol):
 
     async def remove(self, id: str) -> None:
         """Remove the folders of a replica that is gone."""
-
-    def local_folder(self, id: str) -> Path | None:
-        """Return a replica's model folder if it is on this machine, where it can be read ahead."""
 
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove this server's pins from all images of servers except those with these ids."""

@@ -246,12 +246,10 @@ class Manager:
         except TimeoutError:
             log.error("replicas are left", ids=[r.id for r in self._machine.replicas()])
         self._alarm.clear()
-        await self._launcher.read_ahead.close()
         await self._hosts.close()
         await self._tasks.close()
         self._use.flush(is_last=True)
-        await self._fleet.first.gpus.close()
-        await self._fleet.first.driver.close()
+        await self._hosts.close_own()
 
     @property
     def driver(self) -> str:

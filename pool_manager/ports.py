@@ -175,10 +175,9 @@ class Recorder(Protocol):
 class ControlConnections(Protocol):
     """Connections of one replica to its manager, as they arrive."""
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether the replica runs on another host: its connections may break while it lives on,
-        and it then dials again."""
+    redials: bool
+    """Whether a connection may break while the replica lives on, which then dials again, as after
+    PINGs that it misses. Otherwise the first connection is the only one."""
 
     async def accept(self) -> tuple[socket.socket, Hello | None]:
         """Return the next connection, non-blocking, and its HELLO, None if that has yet to be
@@ -186,10 +185,10 @@ class ControlConnections(Protocol):
 
     @property
     def is_up(self) -> bool:
-        """Whether the replica's host can be reached; always for the local host."""
+        """Whether the replica's host can be reached."""
 
     async def wait_up(self) -> None:
-        """Return once the replica's host can be reached; at once for the local host."""
+        """Return once the replica's host can be reached."""
 
     def close(self) -> None:
         """Accept nothing more."""

@@ -15,14 +15,12 @@ from pool_manager.core.commands import RecordColdStart
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
+from pool_manager.host import Located
 from pool_manager.parked import wake_s, wake_text
 from pool_manager.ports import Binding, Charges, GpuReadings, GpuView, Recorder
-from pool_manager.replicas.launcher import Located
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, HostRoute, PoolEndpoints, encode
 from registry.model.history import ColdStart, StateInterval
-from registry.model.hosts import LOCAL_HOST
-from registry.names import is_name
 
 DeviceState = Literal["free", "taken", "quarantined", "cordoned"]
 
@@ -97,18 +95,11 @@ class Journal:
                 round(kept.total_ms, 3),
                 kept.phases,
                 kept.outcome,
-                host_of(next(iter(kept.devices), "")),
+                kept.host,
                 kept.session,
                 kept.devices,
             )
         )
-
-
-def host_of(device: str) -> str:
-    """Return the host of a device: the ids of all but those of the local host begin with it."""
-    host, slash, _ = device.partition("/")
-    # Local GPUs may have slashes in their UUIDs, behind capital letters.
-    return host if slash and is_name(host) else LOCAL_HOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pool_manager.core.pool import NOBODY_CALLS, Pool
 from pool_manager.core.start_queue import SHORT_LOAD_S, Rank, StartPriority
 from pool_manager.core.state import Device, PoolSpec, Replica, State
 from registry.exchange import PoolEndpoints, ReplicaEndpoint
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST, id_on
 
 STANDBY_MIB = 80.0
 """Memory charged for a standby for the CPU slots."""
@@ -97,7 +97,9 @@ class Cluster:
         unreachable for `host_lost_s` is GONE."""
         self.ledger = Ledger(devices)
         self.hosts = self.ledger.hosts
-        self.hosts[LOCAL_HOST] = HostRecord(LOCAL_HOST, HostState.UP, 0.0, driver=driver)
+        self.hosts[LOCAL_HOST] = HostRecord(
+            LOCAL_HOST, HostState.UP, 0.0, driver=driver, bytes_per_s=inf, can_be_lost=False
+        )
         self.pools: dict[str, Pool] = {}
         self.demand = DemandTable()
         self.guards = Guards()
@@ -298,7 +300,7 @@ class Cluster:
         if device and (known is None or known.kind != "cpu"):
             return f"{STANDBY_PREFIX}{device}"
         host = host if known is None else known.host
-        return STANDBY_KEY if host == LOCAL_HOST else f"{STANDBY_PREFIX}{host}/cpu"
+        return f"{STANDBY_PREFIX}{id_on(host, 'cpu')}"
 
     def standby_bank(self, host: str = LOCAL_HOST) -> str:
         """Return the bank to which standbys for the CPU slots of a host are charged, "" if it has
@@ -427,7 +429,6 @@ class Cluster:
                 r.devices,
                 _waited_phases(r),
                 pool.spec.is_server,
-                "" if r.host == LOCAL_HOST else r.host,
                 paused=r.is_paused,
             )
             for r in pool.replicas.values()

@@ -274,6 +274,7 @@ class RecordColdStart:
     outcome: str
     ago_s: float = 0.0
     session: str = ""
+    host: str = LOCAL_HOST
 
 
 Command = (

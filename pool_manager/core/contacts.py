@@ -32,7 +32,7 @@ from pool_manager.core.state import (
     state_limit_s,
     term_limit_s,
 )
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import other_host
 
 FOUND_CONTACTS = {
     HostState.JOINING: Contact.JOINING,
@@ -101,7 +101,7 @@ class Contacts:
         is_here = not missing and (replica.devices or replica.role == "standby")
         if is_here or replica.state is State.RELEASING:
             return
-        host = "this host" if replica.host == LOCAL_HOST else replica.host
+        host = other_host(replica.host) or "this host"
         why = f"{host} has no device {' and '.join(missing) or 'without a name'}"
         commands.append(Note(replica.pool, f"{replica.id} is stopped: {why}"))
         self._replicas.release(replica, why, now, commands)

@@ -57,11 +57,10 @@ class HostLifecycle:
 
     def apply(self, event: HostEvent, now: float, commands: list[Command]) -> set[str]:
         """Apply an event; return the pools that it may change. Events of unknown hosts are ignored.
-        The local host is always connected, and cannot be removed."""
+        A host that cannot be lost is always connected, and cannot be removed."""
         if isinstance(event, events.HostDefined):
             return self._define(event, now)
         record = self._cluster.hosts.get(event.host)
-        is_local = event.host == LOCAL_HOST
         match event:
             case _ if record is None:
                 return set()
@@ -74,11 +73,13 @@ class HostLifecycle:
                 return set()
             case events.EngineLost() | events.EngineBack():
                 return self._on_engine(record, event, now, commands)
-            case events.HostUp() if event.epoch > record.epoch and not is_local:
+            case _ if not record.can_be_lost:
+                return set()
+            case events.HostUp() if event.epoch > record.epoch:
                 return self._connect(record, event, now, commands)
-            case events.HostUnreachable() if not is_local:
+            case events.HostUnreachable():
                 return self._break(record, event, now, commands)
-            case events.HostRemoved() if not is_local:
+            case events.HostRemoved():
                 record.is_removed = True
                 record.is_forced = record.is_forced or event.is_forced
                 return self._revise(record, now)
@@ -117,7 +118,7 @@ class HostLifecycle:
     def keep_standbys(self, host: str) -> None:
         """Keep the standbys of a host: for its CPU slots, if it has any, and on each GPU."""
         there = self._devices(host)
-        if self._standbys and (host == LOCAL_HOST or any(one.kind == "cpu" for one in there)):
+        if self._standbys and any(one.kind == "cpu" for one in there):
             self._cluster.keep_standbys("", self._standbys, host)
         for device in there:
             if self._gpu_standbys and device.kind != "cpu":
@@ -222,7 +223,7 @@ class HostLifecycle:
         engine is not asked: HostUp says that it answers. After it, the answer of an earlier
         connection says nothing more."""
         is_lost = isinstance(event, events.EngineLost)
-        if not record.is_reachable or not (is_lost or record.engine_down or record.is_local):
+        if not record.is_reachable or not (is_lost or record.engine_down):
             return set()
         if isinstance(event, events.EngineLost):
             record.engine_down = event.reason

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import other_host
 
 HOST_LOST_S = 75.0
 """Default of `host_lost_s`, the seconds after which an unreachable host is GONE."""
@@ -125,13 +125,12 @@ class HostRecord:
     files: frozenset[str] = frozenset()
     images: frozenset[str] = frozenset()
     bytes_per_s: float = 100e6
+    """Speed of transfers to it; infinite if nothing is sent, as it shares the server's files."""
+    can_be_lost: bool = True
+    """Whether a connection lies between, which may be lost and made anew. Without one, what is
+    reported of its replicas is certain, and it is never removed."""
     memory: HostMemory | None = None
     """Its memory when it was read last, None before."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether it is the machine that the server runs on."""
-        return self.name == LOCAL_HOST
 
     @property
     def is_reachable(self) -> bool:
@@ -161,6 +160,6 @@ class HostRecord:
                 return f"{self.name} is gone{cause}"
             case HostState.DRAINING:
                 return f"{self.name} is drained"
-            case HostState.UP if self.engine_down and not self.is_local:
+            case HostState.UP if self.engine_down and other_host(self.name):
                 return f"{self.name}: {self.engine_down}"
         return self.engine_down

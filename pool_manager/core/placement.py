@@ -79,10 +79,8 @@ class _Choice(NamedTuple):
 
 
 def start_price_s(record: HostRecord, shipment: Shipment) -> float:
-    """Return the seconds that a start on a host takes longer than on the local one: ROUND_TRIPS
-    over its link, and the transfer of the files and of the image that it lacks."""
-    if record.is_local:
-        return 0.0
+    """Return the seconds that a start takes longer on a host than on one that shares the server's
+    files: ROUND_TRIPS over its link, and the transfer of the files and the image that it lacks."""
     missing = 0.0
     if shipment.files and shipment.files not in record.files:
         missing += shipment.bundle_bytes

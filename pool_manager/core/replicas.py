@@ -46,7 +46,6 @@ from pool_manager.core.state import (
     state_limit_s,
     term_limit_s,
 )
-from registry.model.hosts import LOCAL_HOST
 
 OVERDUE = "lasted too long"
 """Suffix of the reason of a release after a time limit; `metrics.reason_in` looks for it."""
@@ -521,8 +520,8 @@ class ReplicaLifecycle:
             self._count_wrong_park(replica, event.reason, now, commands)
         why = replica.why if replica.state is State.DRAINING else event.reason
         commands.append(Note(replica.pool, f"{replica.id} ended: {why}"))
-        # The report of another host may be wrong: the link to it may be what failed.
-        replica.may_run = replica.is_present and replica.host != LOCAL_HOST
+        # The report may be wrong: the connection to the host may be what failed.
+        replica.may_run = replica.is_present and self._cluster.hosts[replica.host].can_be_lost
         self.release(replica, why, now, commands)
 
     def _count_wrong_park(
@@ -585,6 +584,7 @@ class ReplicaLifecycle:
                 outcome,
                 ago_s,
                 replica.session,
+                replica.host,
             )
         )
 

@@ -14,7 +14,7 @@ from pool_manager.core.pool import Pool
 from pool_manager.core.replicas import ReplicaLifecycle
 from pool_manager.core.state import Replica, State
 from registry.exchange import Load
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import other_host
 
 
 class Slots:
@@ -130,7 +130,7 @@ class Slots:
                 evictor.execute(pool, need, plan, None, now, commands)
                 return True
             self.reserve(pool, need, now)  # (8)
-        where = "" if replica.host == LOCAL_HOST else f" of {replica.host}"
+        where = f" of {host}" if (host := other_host(replica.host)) else ""
         evictor.block(pool, f"all CPU slots{where} run other functions", commands)
         return True
 

@@ -16,7 +16,7 @@ otherwise each short loss would move files."""
 
 class FileSet(NamedTuple):
     """The files of a revision: `files` identifies them (`PoolSpec.files`), they have `size` bytes,
-    and `hosts` hosts besides the local one should have them. Of the revision's settings, `labels`,
+    and `hosts` hosts that have a cache should have them. Of the revision's settings, `labels`,
     `driver` and `device_kind` decide which hosts can use them."""
 
     files: str
@@ -28,7 +28,8 @@ class FileSet(NamedTuple):
 
 
 class HostSpace(NamedTuple):
-    """A host as a place for files: room for `limit_bytes` of them, and its kinds of devices."""
+    """A host's cache as a place for files: room for `limit_bytes`, and the host's kinds of
+    devices."""
 
     record: HostRecord
     limit_bytes: int
@@ -38,8 +39,8 @@ class HostSpace(NamedTuple):
 def stock_targets(wanted: Iterable[FileSet], rooms: Iterable[HostSpace]) -> list[tuple[str, str]]:
     """Return which files each host should have, as pairs of host and `FileSet.files`.
 
-    (1) The local host has all files and does not count. A host that drains, is removed or gone gets
-        none.
+    (1) A host that drains, is removed or gone gets none. Hosts without a cache need none, and are
+        no `rooms`.
     (2) A host must be able to run replicas of the revision: its labels, driver and devices.
     (3) Hosts are chosen by rendezvous hashing (Thaler and Ravishankar, 1998): each file set takes
         the hosts with the highest hashes of both names. When one of H hosts comes or goes, only
@@ -62,8 +63,7 @@ def stock_targets(wanted: Iterable[FileSet], rooms: Iterable[HostSpace]) -> list
 
 
 def _is_lasting(record: HostRecord) -> bool:
-    is_leaving = record.is_draining or record.is_removed
-    return not (record.is_local or is_leaving) and record.state in LASTING
+    return not (record.is_draining or record.is_removed) and record.state in LASTING
 
 
 def _can_run(one: FileSet, room: HostSpace) -> bool:

@@ -128,7 +128,7 @@ class ReplicaConnections:
     needed before.
     """
 
-    is_remote = True
+    redials = True
 
     def __init__(self, control: HostControl, id: str, token: str, *, is_agent: bool) -> None:
         self.id = id

@@ -84,6 +84,8 @@ class Hosts:
         self.changed.subscribe(lambda _name: self.stocking.touch())
         own = LocalEngine(local, labels, self._services(local.name))
         self._engines: dict[str, HostEngine] = {local.name: own}
+        self.close_own = local.close
+        """Closes what this machine has as a host, after the last task."""
 
     def start(self) -> None:
         """Connect to the hosts defined so far, and at once to each that is defined later."""
@@ -229,7 +231,7 @@ class Hosts:
     def routes(self) -> dict[str, HostRoute]:
         """Return how gateways reach the hosts that have replicas and need a route."""
         used = (one for one in self.fleet if self.fleet.records(one.name))
-        return {one.name: route for one in used if (route := one.transport.route) is not None}
+        return {name: way for one in used for name, way in one.transport.routes.items()}
 
     def views(self, machine: Machine) -> list[HostView]:
         """Return every host: this machine first, then by name."""

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from pathlib import Path
 
 import structlog
 
@@ -14,18 +13,21 @@ from pool_manager.core.hosts import HostMemory
 from pool_manager.devices import read_host_memory
 from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.host import HostFacts, HostFiles, HostTransport, HostView, Listening
+from pool_manager.host import HostCache, HostFacts, HostTransport, HostView, Listening, Located
 from pool_manager.hosts.services import HostServices
 from pool_manager.images import missing_image
 from pool_manager.ports import Binding, Bundles, Gpus
+from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas.connections import LocalConnections
 from pool_manager.replicas.file_transfer import PartReader, reader_at
 from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.settings import PoolSettings
 from registry.errors import StartRefused, StoreUnavailable
+from registry.exchange import HostRoute
 from registry.model.bundles import BundleFile
 from registry.model.hosts import LOCAL_HOST, Host
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.model import ModelSpec
 
 log = structlog.get_logger()
 
@@ -33,9 +35,8 @@ log = structlog.get_logger()
 class LocalTransport:
     """`HostTransport` over sockets in the run folders of replicas."""
 
-    needs_seal = False
     why_down = ""
-    route = None
+    routes: Mapping[str, HostRoute] = {}
 
     def __init__(self, folders: RunFolders) -> None:
         self._folders = folders
@@ -43,9 +44,10 @@ class LocalTransport:
     async def wait_up(self) -> None:
         """Return at once."""
 
-    def data_socket(self, id: str) -> str:
-        """Return the path in a replica's run folder."""
-        return str(self._folders.data_socket(id))
+    def located(self, record: ReplicaRecord) -> Located:
+        """Return the path in the replica's run folder, as of no host."""
+        path = str(self._folders.data_socket(record.id))
+        return Located(path, greeting=record.greeting, link=record.link)
 
     def listen(self, record: ReplicaRecord, *, is_new: bool) -> Listening:
         """Open the listener for its manager; for a new replica, also the one for gateways."""
@@ -63,8 +65,8 @@ class LocalTransport:
 class LocalFiles:
     """`HostFiles` as hard links to the store's."""
 
-    cache_mib = None
-    cache = None
+    cache_mib = 0
+    cache: HostCache | None = None
     images: frozenset[str] = frozenset()
 
     def __init__(
@@ -74,6 +76,7 @@ class LocalFiles:
         self._pins = driver.images
         self._bundles = bundles
         self._folders = folders
+        self.read_ahead = ReadAhead(settings.read_ahead_mib)
 
     async def send(self, binding: Binding) -> None:
         """Check that the mounts of a server in a container of its own are there as they were
@@ -85,8 +88,8 @@ class LocalFiles:
         if self._pins is not None and await self._pins.find(container.image) is None:
             raise StartRefused(missing_image(binding.name, container))
 
-    async def place(self, id: str, binding: Binding | None) -> None:
-        """Hard-link the files."""
+    async def place(self, id: str, binding: Binding | None, *, is_read_soon: bool = False) -> None:
+        """Hard-link the files, and begin to read those of a model."""
         if binding is None:
             self._folders.empty_models(id)
             return
@@ -97,6 +100,12 @@ class LocalFiles:
                 await self._bundles.add(binding.compiled, folder)
             except StoreUnavailable as error:
                 log.warning("a model starts without its compiled files", reason=error.message)
+        if is_read_soon and isinstance(binding.spec, ModelSpec):
+            self.read_ahead.begin(id, folder, binding.spec)
+
+    def end_reading(self, id: str) -> None:
+        """Read no more of the model."""
+        self.read_ahead.cancel(id)
 
     async def add(self, id: str, files: Collection[BundleFile]) -> None:
         """Hard-link further files."""
@@ -111,11 +120,8 @@ class LocalFiles:
             self._folders.empty_models(record.id)
 
     async def remove(self, id: str) -> None:
-        """Do nothing: they are removed with the record."""
-
-    def local_folder(self, id: str) -> Path | None:
-        """Return the model folder."""
-        return self._folders.model_dir(id)
+        """Read no more of them: they are removed with the record."""
+        self.end_reading(id)
 
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove the pins of the driver's images, if it has any."""
@@ -142,7 +148,7 @@ class LocalHost:
         self.gpus: Gpus = gpus or NoGpus()
         self.exits, self.engine_losses = driver.exits, driver.engine_losses
         self.transport: HostTransport = LocalTransport(folders)
-        self.files: HostFiles = LocalFiles(settings, driver, bundles, folders)
+        self.files = LocalFiles(settings, driver, bundles, folders)
         self.facts = HostFacts(
             settings.starts_at_once, is_contained=settings.caps_all, has_own_clock=False
         )
@@ -168,6 +174,12 @@ class LocalHost:
         """Return the view with the driver's kind."""
         return replace(view, driver=self.driver.kind)
 
+    async def close(self) -> None:
+        """Close what belongs to this process: after its last task, which may use that."""
+        await self.files.read_ahead.close()
+        await self.gpus.close()
+        await self.driver.close()
+
 
 class LocalEngine:
     """`HostEngine` of this machine alone, which is always up."""
@@ -190,4 +202,4 @@ class LocalEngine:
         self._host.gpus.start(self._services.emit)
 
     async def close(self, *, is_removed: bool = False) -> None:
-        """Do nothing: driver and GPUs are closed by the manager, after its last task."""
+        """Do nothing: the host is closed by the manager, after its last task."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from pool_manager.drivers.docker.driver import DockerDriver
-from pool_manager.host import HostCache, Listening
+from pool_manager.host import HostCache, Listening, Located
 from pool_manager.hosts.files import RemoteFiles
 from pool_manager.hosts.folders import HostFolders
 from pool_manager.ports import Binding
@@ -42,8 +42,6 @@ class RemoteTransport:
     """`HostTransport` over the host's control socket, and channels to the data sockets that its
     replicas bind."""
 
-    needs_seal = True
-
     def __init__(self, host: RemoteHost) -> None:
         self._host = host
 
@@ -57,15 +55,16 @@ class RemoteTransport:
         await self._host.control.wait_up()
 
     @property
-    def route(self) -> HostRoute | None:
+    def routes(self) -> dict[str, HostRoute]:
         """How gateways log in."""
         to, epoch = self._host.host, self._host.connection.generation
-        return SshRoute(to.address, to.host_key, to.identity, epoch)
+        return {self._host.name: SshRoute(to.address, to.host_key, to.identity, epoch)}
 
-    def data_socket(self, id: str) -> str:
-        """Return the path on the host for gateways' connections; "" before the first connection."""
+    def located(self, record: ReplicaRecord) -> Located:
+        """Return the path on the host; "" before the first connection."""
         folders = self._host.folders
-        return folders.data_socket(id) if folders is not None else ""
+        path = folders.data_socket(record.id) if folders is not None else ""
+        return Located(path, self._host.name, record.greeting, record.link)
 
     def listen(self, record: ReplicaRecord, *, is_new: bool) -> Listening:  # noqa: ARG002
         """Accept the replica's connections at the socket that all share; it binds its own for
@@ -76,7 +75,7 @@ class RemoteTransport:
     async def reader(self, record: ReplicaRecord) -> AsyncIterator[PartReader]:
         """Connect to the replica's data socket, where only its greeting proves that it is there."""
         self._host.reached()
-        connection = await self._host.connection.connect(self.data_socket(record.id))
+        connection = await self._host.connection.connect(self.located(record).path)
         async with reader_of(connection, record.greeting) as reader:
             yield reader
 
@@ -93,7 +92,7 @@ class PlacedFiles:
         self._host, self._path = host, path
 
     @property
-    def cache_mib(self) -> int | None:
+    def cache_mib(self) -> int:
         """The MiB of the definition."""
         return self._host.host.files_mib
 
@@ -118,7 +117,13 @@ class PlacedFiles:
                 await there.folders.check_mount(mount)
             await self._host.engine.send(binding.container.image, binding.container.reference)
 
-    async def place(self, id: str, binding: Binding | None) -> None:
+    async def place(
+        self,
+        id: str,
+        binding: Binding | None,
+        *,
+        is_read_soon: bool = False,  # noqa: ARG002 - they are there
+    ) -> None:
         """Make the files the replica's model folder. Those that are not there any more are sent
         again."""
         files = await self._files(binding) if binding is not None else []
@@ -155,9 +160,8 @@ class PlacedFiles:
         except DriverError as error:
             log.warning("folders remain", host=self._host.name, replica=id, reason=error.message)
 
-    def local_folder(self, id: str) -> Path | None:  # noqa: ARG002 - it is there
-        """Return None."""
-        return None
+    def end_reading(self, id: str) -> None:
+        """Do nothing: nothing is read."""
 
     async def unpin_others(self, ids: Collection[str]) -> None:
         """Remove this server's pins from other images of servers."""

@@ -122,7 +122,7 @@ class Stocking:
             self._is_due = True
         if not self._is_due or now < self._next_s:
             return
-        hosts = {one.name: one for one in self._fleet if one.files.cache_mib is not None}
+        hosts = {one.name: one for one in self._fleet if one.files.cache_mib}
         if not hosts:
             return
         self._is_due, self._next_s = False, now + PLAN_S
@@ -134,10 +134,10 @@ class Stocking:
             kinds.setdefault(device.host, set()).add(device.kind)
         rooms, caches = [], []
         for name, host in hosts.items():
-            record, limit_mib = machine.cluster.hosts.get(name), host.files.cache_mib
-            if record is None or limit_mib is None:
+            record = machine.cluster.hosts.get(name)
+            if record is None:
                 continue
-            room = HostSpace(replace(record), limit_mib * MIB, kinds.get(name, ()))
+            room = HostSpace(replace(record), host.files.cache_mib * MIB, kinds.get(name, ()))
             rooms.append(room)
             if (cache := host.files.cache) is not None:
                 caches.append(Cache(room, dict(cache.stock)))
@@ -175,7 +175,7 @@ class Stocking:
         keep the others back."""
         failure: DriverError | None = None
         try:
-            await cache.trim(host.files.cache_mib or 0, kept)
+            await cache.trim(host.files.cache_mib, kept)
             for files in groups:
                 try:
                     await cache.send(files)
@@ -183,7 +183,7 @@ class Stocking:
                     raise
                 except DriverError as error:
                     failure = failure or error
-            await cache.trim(host.files.cache_mib or 0, kept)
+            await cache.trim(host.files.cache_mib, kept)
         except DriverError as error:
             failure = failure or error
         finally:

@@ -19,7 +19,7 @@ EXHAUSTED_S = 0.5
 class LocalConnections:
     """`ControlConnections` over the listener in a replica's run folder."""
 
-    is_remote = False
+    redials = False
     is_up = True
 
     def __init__(self, listener: socket.socket, id: str) -> None:

@@ -49,14 +49,14 @@ log = structlog.get_logger()
 
 HELLO_S = 5.0
 PINGS_MISSED_MAX = 3
-REMOTE_PING_S: Final = 5.0
-"""Max seconds between two PINGs to a replica on another host, which takes three missed ones as a
-lost link."""
+REDIAL_PING_S: Final = 5.0
+"""Max seconds between two PINGs to a replica that may dial again, which takes three missed ones as
+a lost link."""
 ASKED_MAX: Final = 8
 """Max unanswered PINGs beyond which none is sent ahead of its time."""
 RELINK_S = 20.0
-"""Seconds in which a replica on another host dials again after its link broke. Only the time counts
-in which its host can be reached."""
+"""Seconds in which a replica dials again, if it may, after its link broke. Only the time counts in
+which its host can be reached."""
 RELINK_STEP_S = 0.5
 DIALS_AT_ONCE: Final = 20
 """Connections of a replica that are accepted without a pause: as many may arrive when a host can be
@@ -82,8 +82,8 @@ class LinkReceiver(Protocol):
 
     def on_link_lost(self, id: str, reason: str, *, is_its_fault: bool) -> None:
         """Handle the end of the link: a lost connection or PINGS_MISSED_MAX unanswered PINGs; for
-        a replica on another host, that it did not dial again. `is_its_fault`: its host could be
-        reached all the time."""
+        a replica that may dial again, that it did not. `is_its_fault`: its host could be reached
+        all the time."""
 
 
 @dataclass(slots=True)
@@ -112,9 +112,9 @@ class Control:
     """Control link of one replica: accepts HELLO with the right token, then turns frames into
     events.
 
-    The link of a replica on this machine ends with its connection. A replica on another host may
-    dial again; the connection with the newest number counts. `Greeted` follows each one, and its
-    receiver sends the commands again that may have been lost.
+    The link ends with its connection, unless the replica may dial again
+    (`ControlConnections.redials`): then the connection with the newest number counts. `Greeted`
+    follows each one, and its receiver sends the commands again that may have been lost.
     """
 
     def __init__(  # noqa: PLR0913 - the identity of a replica, and who receives what
@@ -129,7 +129,7 @@ class Control:
         is_server: bool = False,
         on_report: Callable[[HostReport], None] | None = None,
     ) -> None:
-        """`data_listener` is passed to a replica on this machine that has none. `bound` is the key
+        """`data_listener` is passed to a replica that has none. `bound` is the key
         of the pool that the replica may serve, "" for none yet, None for any. `is_server`: the
         replica is a sidecar. `on_report`: it is a host's agent."""
         self.id = id
@@ -165,23 +165,23 @@ class Control:
     def open(self, tasks: Tasks, ping_s: float) -> None:
         """Accept the replica's connections in the background, and send PINGs every `ping_s`."""
         self._tasks = tasks
-        self._ping_s = min(ping_s, REMOTE_PING_S) if self._connections.is_remote else ping_s
+        self._ping_s = min(ping_s, REDIAL_PING_S) if self._connections.redials else ping_s
         self._accepting = tasks.spawn(f"control {self.id}", self._accept())
 
     # Connections
 
     async def _accept(self) -> None:
-        """Accept connections: until the first HELLO on this machine, always from another host."""
+        """Accept connections: until the first HELLO, or always if the replica may dial again."""
         loop = asyncio.get_running_loop()
-        is_remote = self._connections.is_remote
+        redials = self._connections.redials
         credit, last_s = float(DIALS_AT_ONCE), loop.time()
-        while is_remote or not self._state.has_greeted:
+        while redials or not self._state.has_greeted:
             sock, hello = await self._connections.accept()
             await self._receive(sock, hello)
             now = loop.time()
             credit = min(DIALS_AT_ONCE, credit + (now - last_s) / DIAL_S) - 1
             last_s = now
-            if is_remote and credit < 0:
+            if redials and credit < 0:
                 await asyncio.sleep(DIAL_S)
         # The token has been used: no other process may connect as this replica.
         self._close_listeners()
@@ -201,9 +201,9 @@ class Control:
 
     async def _greet(self, sock: socket.socket, hello: Hello) -> None:
         loaded = self._checked(hello)
-        is_remote = self._connections.is_remote
-        listener = None if loaded or is_remote else self._data_listener
-        welcome(sock, listener, round(self._ping_s * 1e3) if is_remote else 0)
+        redials = self._connections.redials
+        listener = None if loaded else self._data_listener
+        welcome(sock, listener, round(self._ping_s * 1e3) if redials else 0)
         dial = hello["dial"]
         stream = FrameStream(
             lambda frame: self._on_frame(dial, frame),
@@ -220,7 +220,7 @@ class Control:
             # It served under an earlier server, whose runs are not counted: ask how many it made
             # before any gateway can connect.
             self._is_base_due = loaded is not None
-        if is_remote or loaded is not None:
+        if redials or loaded is not None:
             self._ask()
         if loaded is not None:
             self._update(loaded)
@@ -261,10 +261,10 @@ class Control:
             self._emit(events.BatchingRefuted(self.id, loaded.refuted))
 
     def _on_lost(self, dial: int, reason: str) -> None:
-        """Handle the end of a connection. On another host the replica has time to dial again."""
+        """Handle the end of a connection. A replica that may dial again has time to do so."""
         if self._closed or dial != self._dial or self._stream is None:
             return
-        if not self._connections.is_remote:
+        if not self._connections.redials:
             self._end(reason, is_its_fault=True)
             return
         self._stream = None
@@ -427,11 +427,7 @@ class Control:
         if self._stream is None:
             return
         if self._missed >= PINGS_MISSED_MAX:
-            reason = f"did not answer {self._missed} PINGs"
-            if self._connections.is_remote:
-                self._stream.abort(reason)
-            else:
-                self._end(reason, is_its_fault=True)
+            self._stream.abort(f"did not answer {self._missed} PINGs")
             return
         self._missed += 1
         self._ask()

@@ -8,16 +8,15 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from pool_manager.core import events
 from pool_manager.core.commands import Assign, Bind, Launch
 from pool_manager.fleet import Fleet
-from pool_manager.host import ReplicaHost
+from pool_manager.host import Located, ReplicaHost
 from pool_manager.ports import Binding, ServerContainer
-from pool_manager.read_ahead import ReadAhead
 from pool_manager.replicas import records
 from pool_manager.replicas.control import Control
 from pool_manager.replicas.file_transfer import PartReader
@@ -41,8 +40,6 @@ from registry.files import is_exhausted
 from registry.model.bundles import BundleFile
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
-from runtime_image.contract.link import VERSION
-from runtime_image.contract.model import ModelSpec
 from runtime_image.contract.server import ENGINE, ServerSpec
 
 log = structlog.get_logger()
@@ -56,15 +53,6 @@ def without(text: str, secrets: Iterable[str]) -> str:
     for value in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(value, "***")
     return text
-
-
-class Located(NamedTuple):
-    """How gateways reach a replica; fields as in `ReplicaEndpoint`."""
-
-    path: str
-    host: str = ""
-    greeting: str = ""
-    link: int = VERSION
 
 
 class Launcher:
@@ -96,8 +84,7 @@ class Launcher:
         self._releases: set[str] = set()
         self._turn = wiring.turn
         self._gates: dict[str, StartGate] = {}
-        self._entered: dict[str, StartGate] = {}
-        self.read_ahead = ReadAhead(settings.read_ahead_mib)
+        self._entered: dict[str, tuple[StartGate, ReplicaHost]] = {}
 
     def launch(self, command: Launch, binding: Binding | None, device_kind: str) -> None:
         """Start a replica in the background, a standby if `binding` is None. On failure Lost is
@@ -114,19 +101,22 @@ class Launcher:
     def bind(self, command: Bind, binding: Binding) -> None:
         """Command a replica that was launched for its model to load it."""
         id, host = command.id, self._fleet.of(command.id)
-        if host.transport.needs_seal or (binding.secrets and binding.container is None):
-            self._begin(f"bind {id}", id, self._prepare_and_bind(id, binding, host))
-        else:
-            self._bind(id, binding, {})
+        self._begin(f"bind {id}", id, self._bind(id, binding, host))
 
-    async def _prepare_and_bind(self, id: str, binding: Binding, host: ReplicaHost) -> None:
+    async def _bind(self, id: str, binding: Binding, host: ReplicaHost) -> None:
         with self._lost_on_error(id, "a replica could not be bound", host.name):
             if not await self._seal(id, host):
                 return
             secrets: dict[str, str] = {}
             if binding.secrets and binding.container is None:
                 secrets = records.variables(binding, await self._values(binding))
-            self._bind(id, binding, secrets)
+            record, control = self._relay.records.get(id), self._controls.get(id)
+            if record is not None and control is not None:
+                self._relay.on_bind(id)
+                spec = binding.spec
+                if isinstance(spec, ServerSpec):
+                    spec = self._python.spec(spec, binding, self.folders.run_dir(id))
+                control.bind(records.bind_request(record, spec, self._clock(), secrets))
 
     async def _seal(self, id: str, host: ReplicaHost) -> bool:
         """Close a replica's data folder before its BIND. False if its host cannot be reached: it
@@ -137,15 +127,6 @@ class Launcher:
             log.info("a replica cannot be bound yet", replica=id, reason=error.message)
             return False
         return True
-
-    def _bind(self, id: str, binding: Binding, secrets: dict[str, str]) -> None:
-        record, control = self._relay.records.get(id), self._controls.get(id)
-        if record is not None and control is not None:
-            self._relay.on_bind(id)
-            spec = binding.spec
-            if isinstance(spec, ServerSpec):
-                spec = self._python.spec(spec, binding, self.folders.run_dir(id))
-            control.bind(records.bind_request(record, spec, self._clock(), secrets))
 
     def _begin(self, name: str, id: str, work: Coroutine[None, None, None]) -> None:
         """Run slow work on a replica in the background; its release waits for the end of it."""
@@ -177,7 +158,8 @@ class Launcher:
             begun_s = self._clock()
             self._emit(events.Begun(id))
             self._occupancy.begin(id, command.devices)
-            await self._place(command, binding, host)
+            # A trial's files have just been written, and are in memory.
+            await host.files.place(id, binding, is_read_soon=command.role == "serve")
             log.debug("a replica has its files", replica=id, took_s=round(sent_s - asked_s, 3))
             phases = records.waited(command, begun_s - asked_s).phases
             record = replace(record, launched_s=begun_s, phases=phases)
@@ -190,18 +172,6 @@ class Launcher:
             log_file = self.folders.log_file(binding.name if binding else STANDBY_LOGS, id)
             self._open_control(record, log_file, host, is_new=True)
             await self._start(record, host, await self._container(binding))
-
-    async def _place(
-        self, command: Launch | Assign, binding: Binding | None, host: ReplicaHost
-    ) -> None:
-        """Place the files, and start to read a model's ahead. A trial's files have just been
-        written, so they are not read ahead."""
-        await host.files.place(command.id, binding)
-        folder = host.files.local_folder(command.id)
-        if binding is None or folder is None or command.role != "serve":
-            return
-        if isinstance(binding.spec, ModelSpec):
-            self.read_ahead.begin(command.id, folder, binding.spec)
 
     async def _container(self, binding: Binding | None) -> ServerContainer | None:
         """Return the container of a server that is apart, with the values of its secrets."""
@@ -265,7 +235,7 @@ class Launcher:
             return
         standby = self._standby(id)
         self._occupancy.begin(id, command.devices)
-        await self._place(command, binding, host)
+        await host.files.place(id, binding, is_read_soon=command.role == "serve")
         waited = records.waited(command, begun_s - assigned_s)
         record = self._bound(standby, waited, binding, device_kind, host)
         # Recorded before the message is sent: a later manager adopts by the record.
@@ -289,12 +259,15 @@ class Launcher:
         """Wait until a start is admitted; False if the replica is to be released instead."""
         if id in self._releases:
             return False
-        gate = self._entered[id] = self._gate(host)
+        gate = self._gate(host)
+        self._entered[id] = gate, host
         return await gate.enter(id)
 
     def _gate(self, host: ReplicaHost) -> StartGate:
         """Return the gate of a host: its starts take the time of its own cores."""
         if host.name not in self._gates:
+            for gone in self._gates.keys() - {one.name for one in self._fleet}:
+                del self._gates[gone]
             most = host.facts.starts_at_once
             self._gates[host.name] = StartGate(most, self._clock, self._turn)
         return self._gates[host.name]
@@ -368,12 +341,10 @@ class Launcher:
 
     def located(self, id: str) -> Located:
         """Return how gateways reach a replica."""
-        record, host = self._relay.records.get(id), self._fleet.of(id)
-        path = host.transport.data_socket(id)
-        if record is None:
-            return Located(path)
-        name = host.name if host.transport.route is not None else ""
-        return Located(path, name, record.greeting, record.link)
+        record = self._relay.records.get(id)
+        if record is None:  # it was released
+            return Located("")
+        return self._fleet.of(id).transport.located(record)
 
     def reader(self, id: str) -> AbstractAsyncContextManager[PartReader]:
         """Connect to a replica as gateways do, to fetch files that it made. Raises FnError,
@@ -478,7 +449,6 @@ class Launcher:
         if work := self._work.get(id):
             await asyncio.wait(work)
             self._close_control(id)
-            self.read_ahead.cancel(id)
         await self.output.save(id)
         await self._occupancy.release(id)
         await self._fleet.of(id).files.remove(id)
@@ -489,6 +459,7 @@ class Launcher:
 
     def _end_start(self, id: str) -> None:
         """End a start that is over or cancelled."""
-        if gate := self._entered.pop(id, None):
+        if found := self._entered.pop(id, None):
+            gate, host = found
             gate.leave(id)
-        self.read_ahead.cancel(id)
+            host.files.end_reading(id)

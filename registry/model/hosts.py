@@ -5,9 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 LOCAL_HOST = "local"
-"""Name of the machine that the server runs on."""
+"""Name of the machine that the server runs on: the default where none is named."""
 HOSTS_MAX = 100
 """Max hosts beside the local one."""
+
+
+def other_host(name: str) -> str:
+    """Return the name of a host for texts, "" for LOCAL_HOST, which they do not mention."""
+    return "" if name == LOCAL_HOST else name
+
+
+def host_order(name: str) -> tuple[bool, str]:
+    """Return the sort key of a host: LOCAL_HOST is the first, then they are by name."""
+    return name != LOCAL_HOST, name
+
+
+def id_on(host: str, id: str) -> str:
+    """Return the id by which a part of a host, such as a device, is known among those of all hosts:
+    HOST/ID, and ID alone for LOCAL_HOST."""
+    return f"{host}/{id}" if other_host(host) else id
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,10 @@ async def test_a_replica_runs_on_its_host(one: House) -> None:
 
     assert isinstance(outcome, Delivered), outcome
     [endpoint] = one.last.pools[KEY].replicas
-    assert endpoint.host == ("" if host.transport.route is None else one.name)
-    assert endpoint.path == host.transport.data_socket(id)
     record = manager._hosts.fleet.records(one.name)[id]
+    place = host.transport.located(record)
+    assert (endpoint.host, endpoint.path) == (place.host, place.path)
+    assert place.host == next(iter(host.transport.routes), "")
     assert (record.host, record.bound) == (one.name, KEY)
     assert manager._hosts.fleet.of(id) is host
     assert id in await host.driver.list()
@@ -128,7 +129,7 @@ async def test_a_replica_gets_more_files_and_is_read(one: House) -> None:
         reader._sock.close()
 
     cache = host.files.cache
-    assert (cache is None) == (host.files.cache_mib is None)
+    assert (cache is None) == (host.files.cache_mib == 0)
     if cache is not None:
         await cache.send([file])
         assert cache.stock[file.sha256] == file.size

@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +37,7 @@ from tests.support.doses import amount
 
 HOSTS = [LOCAL_HOST, "gpu2", "gpu3"]
 RECORDS = {
-    LOCAL_HOST: HostRecord(LOCAL_HOST, HostState.UP, 0.0, driver="process"),
+    LOCAL_HOST: HostRecord(LOCAL_HOST, HostState.UP, 0.0, driver="process", bytes_per_s=inf),
     "gpu2": HostRecord(
         "gpu2",
         HostState.UP,

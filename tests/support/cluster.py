@@ -50,15 +50,14 @@ def one_host(
 class NodeTransport:
     """`HostTransport` of a node: the sockets are this machine's, and may be out of reach."""
 
-    needs_seal = True
-    route: HostRoute | None = None
+    routes: Mapping[str, HostRoute] = {}
 
     def __init__(self, name: str, folders: RunFolders) -> None:
         self._name = name
         self._here = LocalTransport(folders)
         self._up = asyncio.Event()
         self.sealed: list[str] = []
-        self.data_socket = self._here.data_socket
+        self.located = self._here.located
         self.listen = self._here.listen
 
     @property
@@ -104,7 +103,7 @@ class NodeCache:
 class NodeFiles(LocalFiles):
     """`HostFiles` of a node: links, of files that count as sent before."""
 
-    cache_mib = 1024  # type: ignore[assignment]
+    cache_mib = 1024
 
     def __init__(
         self,
@@ -129,7 +128,7 @@ class NodeFiles(LocalFiles):
         await self.known.send(binding.required.files)
         self.sent.set()
 
-    async def place(self, id: str, binding: Binding | None) -> None:
+    async def place(self, id: str, binding: Binding | None, *, is_read_soon: bool = False) -> None:
         self._transport.reach()
         await super().place(id, binding)
 
@@ -139,9 +138,6 @@ class NodeFiles(LocalFiles):
     async def remove(self, id: str) -> None:
         self._transport.reach()
         self.removed.append(id)
-
-    def local_folder(self, id: str) -> Path | None:
-        return None
 
 
 class NodeDriver(FakeDriver):

@@ -142,7 +142,8 @@ class Stage:
         self.events: asyncio.Queue[events.Event] = asyncio.Queue(1000)
         self.bundles: Bundles = ModelFolder(models)
         folders = RunFolders(settings, for_others=driver.processes.has_other_users)
-        self.fleet = Fleet(LocalHost(settings, driver, Latest(self), folders))
+        self.host = LocalHost(settings, driver, Latest(self), folders)
+        self.fleet = Fleet(self.host)
         wiring = Wiring(self._emit, GpuOccupancy(self.fleet.of, gpus), turn=turn)
         self.launcher = Launcher(settings, self.fleet, folders, wiring, self.tasks, time.monotonic)
         self._bindings: dict[str, Binding] = {}
@@ -244,9 +245,8 @@ class Stage:
         """Release every replica."""
         for id in self._bindings.keys() | self._standbys:
             await self.release(id)
-        await self.launcher.read_ahead.close()
         await self.tasks.close()
-        await self.driver.close()
+        await self.host.close()
 
     def _on_exit(self, id: str, how: str) -> None:
         self.exits.append((id, how))

@@ -8,7 +8,7 @@ import pytest
 
 from pool_manager.core import events
 from pool_manager.core.state import PoolSpec
-from pool_manager.replicas.launcher import Located
+from pool_manager.host import Located
 from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.reports import Journal, Publisher
 from registry.exchange import Endpoints, decode_endpoints

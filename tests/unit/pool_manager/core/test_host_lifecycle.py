@@ -47,7 +47,7 @@ def test_the_local_host_is_always_there() -> None:
         assert play.on(event) == []
 
     (host,) = play.machine.cluster.hosts.values()
-    assert (host.name, host.state, host.is_local) == (LOCAL_HOST, "up", True)
+    assert (host.name, host.state, host.can_be_lost) == (LOCAL_HOST, "up", False)
     assert launched(play.demand(a=1)) == [("r1", "d0")]
 
 
@@ -280,8 +280,8 @@ def test_a_removed_host_is_forgotten_when_it_is_empty() -> None:
     cluster = play.machine.cluster
     assert cluster.hosts.keys() == {LOCAL_HOST}
     assert (play.machine.devices, cluster.ledger.closed) == ({}, {})
-    assert play.machine.pools.keys() == {A, "standby/cpu"}
-    assert cluster.standby_places.keys() == {"standby/cpu"}
+    assert play.machine.pools.keys() == {A}
+    assert cluster.standby_places.keys() == set()
     assert play.up() == []
 
 
@@ -371,10 +371,11 @@ def test_each_host_keeps_its_standbys() -> None:
 
 
 def test_a_host_without_cpu_slots_has_no_standbys_for_them() -> None:
-    """Another host has such a pool only if it has CPU slots."""
-    play = FleetPlay(far=[FAR_GPU], standbys=1)
+    """A host has such a pool only if it has CPU slots."""
+    play = FleetPlay(near=1, far=[FAR_GPU], standbys=1)
 
     assert play.machine.cluster.standby_places.keys() == {"standby/cpu"}
+    assert not FleetPlay(far=[FAR_GPU], standbys=1).machine.cluster.standby_places
 
 
 def test_a_standby_is_used_on_its_own_host() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from pool_manager.core.candidates import Candidate, CandidateTable
@@ -56,8 +58,9 @@ def fleet(*records: HostRecord) -> Ledger:
 )
 def test_a_start_costs_round_trips_and_transfers(spec: PoolSpec, price_s: float) -> None:
     """The price of a start is that of its round trips and of the files and image that the host
-    lacks; on the local host it is nothing."""
+    lacks; on a host that shares the server's files it is nothing."""
     there, local = record("gpu2"), record(LOCAL_HOST)
+    local.bytes_per_s, local.rtt_s = inf, 0.0
     there.files, there.images = frozenset({"f2"}), frozenset({"i2"})
 
     assert start_price_s(there, spec) == pytest.approx(price_s)

@@ -8,7 +8,6 @@ import pytest
 
 from pool_manager.core.hosts import HostRecord, HostState
 from pool_manager.core.stocking import FileSet, HostSpace, stock_targets
-from registry.model.hosts import LOCAL_HOST
 
 SETS = [FileSet(f"f{number}", 10, hosts=2) for number in range(60)]
 
@@ -69,11 +68,11 @@ def test_a_host_without_room_is_passed_over() -> None:
 
 @pytest.mark.parametrize("state", [HostState.DRAINING, HostState.GONE])
 def test_hosts_that_leave_get_nothing(state: HostState) -> None:
-    """The local host, and hosts that drain, are removed or gone, get no files."""
+    """Hosts that drain, are removed or gone, get no files."""
     drained, removed = room("a"), room("b")
     drained.record.is_draining = removed.record.is_removed = True
 
-    assert stock_targets(SETS, [room(LOCAL_HOST), drained, removed, room("c", state=state)]) == []
+    assert stock_targets(SETS, [drained, removed, room("c", state=state)]) == []
 
 
 @pytest.mark.parametrize("state", [HostState.JOINING, HostState.UNREACHABLE])

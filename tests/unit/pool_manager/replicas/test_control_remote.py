@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from pool_manager.core import events
 from pool_manager.replicas import control
-from pool_manager.replicas.control import DIALS_AT_ONCE, REMOTE_PING_S, Control
+from pool_manager.replicas.control import DIALS_AT_ONCE, REDIAL_PING_S, Control
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, to_json
 from runtime_image.contract.control import Hello
@@ -32,7 +32,7 @@ REPORT = HostReport(1, None, "no driver", True, (), 1.0, 1.0, 2, 3.0, 4.0, 5.0, 
 class Tunnel:
     """Connections of a host that the test lets go down; a `ControlConnections`."""
 
-    is_remote = True
+    redials = True
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[tuple[socket.socket, Hello | None]] = asyncio.Queue()
@@ -140,10 +140,10 @@ async def has_ended(link: BlockingLink) -> bool:
 
 
 async def test_a_remote_replica_gets_the_ping_interval(rig: Rig) -> None:
-    """WELCOME names the interval of PINGs, at most REMOTE_PING_S; no descriptor comes with it."""
+    """WELCOME names the interval of PINGs, at most REDIAL_PING_S; no descriptor comes with it."""
     await rig.greeted()
 
-    assert rig.welcome.aux == REMOTE_PING_S * 1e3
+    assert rig.welcome.aux == REDIAL_PING_S * 1e3
 
 
 async def test_pings_acknowledge_pongs(rig: Rig) -> None:

@@ -508,8 +508,8 @@ class ReadingList(ReadAhead):
 async def test_a_model_is_read_ahead(stage: Stage) -> None:
     """Models of serving replicas and standbys are read ahead until they are loaded or gone; trials
     are not, since their files were just written."""
-    await stage.launcher.read_ahead.close()
-    reading = stage.launcher.read_ahead = ReadingList()
+    await stage.host.files.read_ahead.close()
+    reading = stage.host.files.read_ahead = ReadingList()
     await stage.standby("aaaa0001")
     stage.assign("aaaa0001")
     await stage.next(events.Loaded)
@@ -527,8 +527,8 @@ async def test_a_model_is_read_ahead(stage: Stage) -> None:
 async def test_a_servers_files_are_not_read_ahead(stage: Stage) -> None:
     """Which files a server reads is unknown, so none is read for it; its record names the
     engine."""
-    await stage.launcher.read_ahead.close()
-    reading = stage.launcher.read_ahead = ReadingList()
+    await stage.host.files.read_ahead.close()
+    reading = stage.host.files.read_ahead = ReadingList()
     await stage.ready("aaaa0001", binding(ServerSpec("digits@1", ("serve",))))
 
     record = stage.launcher.folders.read_records()["aaaa0001"]
@@ -683,7 +683,7 @@ async def test_a_replica_of_a_host_is_sealed_before_it_is_bound(stage: Stage, no
     assert record is not None
     assert (record.host, node.replicas.started, node.transport.sealed) == ("node1", [ID], [ID])
     assert record.phases["place"] > 0.0
-    assert stage.launcher.located(ID).path == node.transport.data_socket(ID)
+    assert stage.launcher.located(ID) == node.transport.located(record)
     await stage.release(ID)
     stage.forget(ID)
     assert node.files.removed == [ID]
