@@ -1,4 +1,4 @@
-"""CPU slots of this host and its memory."""
+"""CPU slots of hosts, and the memory of this one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from pool_manager.core.hosts import HostMemory
 from pool_manager.core.state import Device
+from registry.model.hosts import LOCAL_HOST, id_on
 from runtime_image.proc import parse_sizes, read_text
 
 CPU_BANK = "cpu"
@@ -20,9 +21,11 @@ CGROUP_LIMITS = (
 """Files with the memory limit of this process's control group: cgroup v2, cgroup v1."""
 
 
-def cpu_slots(count: int, memory_mib: float = 0.0) -> list[Device]:
-    """Return `count` CPU slots, which share `memory_mib` of host memory; 0 if not accounted."""
-    return [Device(f"cpu:{index}", "cpu", memory_mib, CPU_BANK) for index in range(count)]
+def cpu_slots(count: int, memory_mib: float = 0.0, host: str = LOCAL_HOST) -> list[Device]:
+    """Return `count` CPU slots of a host, which share `memory_mib` of its memory; 0 if not
+    accounted."""
+    bank, names = id_on(host, CPU_BANK), (id_on(host, f"cpu:{index}") for index in range(count))
+    return [Device(name, "cpu", memory_mib, bank, host=host) for name in names]
 
 
 def bank_mib(memory_mib: float) -> float:

@@ -7,9 +7,11 @@ from functools import partial
 
 import structlog
 
+from pool_manager.core.state import Device
 from pool_manager.driver import Exits
 from pool_manager.host import ReplicaHost
 from pool_manager.images import Images, RemovedImage
+from pool_manager.ports import GpuView
 from pool_manager.subscribers import Subscribers
 from registry.errors import DriverError, EngineDown, HostDown
 from runtime_image.contract.control import ReplicaRecord
@@ -61,6 +63,11 @@ class Fleet:
             return self._hosts[name]
         except KeyError:
             raise HostDown(f"host {name} was removed") from None
+
+    def gpu_view(self, device: Device) -> GpuView | None:
+        """Return a GPU as last polled, None for any other device."""
+        host = self._hosts.get(device.host)
+        return host.gpus.view(device.id) if host is not None else None
 
     async def list_of(self, name: str) -> set[str]:
         """Return the ids of all replicas that run on a host. Raises DriverError."""

@@ -28,7 +28,6 @@ from pool_manager.fleet import FleetImages
 from pool_manager.golden import GoldenSamples
 from pool_manager.gpus.occupancy import GpuOccupancy
 from pool_manager.host import HostView
-from pool_manager.hosts.gpus import FleetGpus
 from pool_manager.hosts.hosts import EVENTS_OF_HOSTS, Hosts
 from pool_manager.hosts.kinds import EngineFactory, engines_of
 from pool_manager.hosts.local import LocalHost
@@ -108,11 +107,11 @@ class Manager:
             driver=driver.kind,
         )
         self._bindings: dict[str, Binding] = {}
-        self._gpus, cluster = FleetGpus(fleet), self._machine.cluster
+        cluster = self._machine.cluster
         self._use = UsageMonitor(
-            self._machine, self._bindings, recorder, (self._clock, self._wall), self._gpus
+            self._machine, self._bindings, recorder, (self._clock, self._wall), fleet.gpu_view
         )
-        occupancy = GpuOccupancy(fleet.of, self._gpus, partial(charges, cluster.ledger))
+        occupancy = GpuOccupancy(fleet.of, partial(charges, cluster.ledger))
         wiring = Wiring(
             self._fetching(bundles),
             occupancy,
@@ -446,7 +445,7 @@ class Manager:
 
     def occupancies(self) -> list[Occupancy]:
         """Return every device of this host with its replicas, memory and state."""
-        return occupancies(self._machine, self._gpus)
+        return occupancies(self._machine, self._fleet.gpu_view)
 
     def busy(self, device: str) -> float | None:
         """Return the share of the last seconds in which a model ran on a device, 0 to 1; None if
@@ -595,7 +594,7 @@ class Manager:
         uses: list[float] = []
         for device in devices:
             if device in known and known[device].kind != "cpu":
-                view = self._gpus.view(device)
+                view = self._fleet.gpu_view(known[device])
                 if view is None or view.utilization is None:
                     return None
                 uses.append(view.utilization)

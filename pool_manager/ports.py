@@ -226,8 +226,18 @@ class GpuView:
     xids: Mapping[int, int] = field(default_factory=dict)
 
 
-class GpuReadings(Protocol):
-    """GPUs by their ids, of one host or of all. Methods ignore other devices."""
+class Gpus(Protocol):
+    """The GPUs of one host. Methods ignore other devices."""
+
+    def devices(self) -> list[Device]:
+        """Return the GPUs that replicas may be placed on."""
+
+    @property
+    def silence(self) -> str:
+        """Reason why the driver does not answer, "" while it does."""
+
+    def start(self, emit: Callable[[DeviceLost | DeviceBack], None]) -> None:
+        """Start polling; `emit` is called in the event loop's thread."""
 
     def view(self, device: str) -> GpuView | None:
         """Return a GPU as last polled, None for any other device."""
@@ -251,23 +261,13 @@ class GpuReadings(Protocol):
         """Return once a device shows no memory of these processes. Raises DriverError that says
         what is left, or why that is unknown."""
 
-
-class Gpus(GpuReadings, Protocol):
-    """The GPUs of one host, by the ids that their driver gives them."""
-
-    def devices(self) -> list[Device]:
-        """Return the GPUs that replicas may be placed on."""
-
-    @property
-    def silence(self) -> str:
-        """Reason why the driver does not answer, "" while it does."""
-
-    def start(self, emit: Callable[[DeviceLost | DeviceBack], None]) -> None:
-        """Start polling; `emit` is called in the event loop's thread."""
-
     def visible(self, devices: Sequence[str]) -> str:
         """Return the value of CUDA_VISIBLE_DEVICES for a process on these devices, which expects
         the order PCI_BUS_ID."""
 
     async def close(self) -> None:
         """Stop polling."""
+
+
+GpuViews = Callable[[Device], GpuView | None]
+"""Returns a GPU of any host as last polled, None for any other device."""

@@ -17,7 +17,7 @@ from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, Replica, State
 from pool_manager.host import Located
 from pool_manager.parked import wake_s, wake_text
-from pool_manager.ports import Binding, Charges, GpuReadings, GpuView, Recorder
+from pool_manager.ports import Binding, Charges, GpuView, GpuViews, Recorder
 from pool_manager.subscribers import Subscribers
 from registry.exchange import Endpoints, HostRoute, PoolEndpoints, encode
 from registry.model.history import ColdStart, StateInterval
@@ -134,7 +134,7 @@ def charges(ledger: Ledger, device: str, id: str) -> Charges:
     return Charges(own_mib, len(charges), sum(charges.values()))
 
 
-def occupancies(machine: Machine, gpus: GpuReadings) -> list[Occupancy]:
+def occupancies(machine: Machine, views: GpuViews) -> list[Occupancy]:
     """Return the occupancy of every device, in the machine's order. A replica that is kept without
     a CPU slot is on none; its memory is that of the slot that it had last."""
     there: dict[str, list[Replica]] = {}
@@ -154,7 +154,7 @@ def occupancies(machine: Machine, gpus: GpuReadings) -> list[Occupancy]:
             cordons.get(device.id, ""),
             kept_mib[device.id],
             ledger,
-            gpus,
+            views(device),
         )
         for device in machine.devices.values()
     ]
@@ -166,13 +166,12 @@ def _occupancy(
     cordon: str,
     kept_mib: float,
     ledger: Ledger,
-    gpus: GpuReadings,
+    view: GpuView | None,
 ) -> Occupancy:
     charged = {one.id: ledger.charge_of(one.id) for one in replicas}
     parked = tuple(id for id, charge in charged.items() if charge.is_parked)
     state, reason = _state(replicas, cordon, is_held=len(parked) < len(replicas))
     charged_mib = kept_mib + sum(charge.memory_mib for charge in charged.values())
-    view = gpus.view(device.id)
     stuck_mib = sum(charged[one.id].memory_mib for one in replicas if _is_stuck(one))
     return Occupancy(
         device,

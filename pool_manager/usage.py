@@ -12,7 +12,7 @@ from pool_manager.attribution import MINUTE_S, Attributed, Attribution, Holder, 
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Replica, State
 from pool_manager.devices import kind_of
-from pool_manager.ports import Binding, GpuReadings, Recorder
+from pool_manager.ports import Binding, GpuViews, Recorder
 from registry.model.devices import DeviceModel, Use
 from registry.model.functions import NAMESPACE
 from registry.usage import IDLE, OTHERS
@@ -250,7 +250,7 @@ class UsageMonitor:
     """Meters the machine's replicas and devices, and flushes the sums to the recorder.
 
     `clocks` are a monotonic one and one that returns Unix seconds; `bindings` is shared with the
-    owner. The energy of `gpus` is sampled at each tick.
+    owner. The energy of GPUs, by their `views`, is sampled at each tick.
     """
 
     def __init__(
@@ -259,12 +259,12 @@ class UsageMonitor:
         bindings: Mapping[str, Binding],
         recorder: Recorder,
         clocks: tuple[Callable[[], float], Callable[[], float]],
-        gpus: GpuReadings,
+        views: GpuViews,
     ) -> None:
         self._machine = machine
         self._bindings = bindings
         self._recorder = recorder
-        self._gpus = gpus
+        self._view = views
         self._clock, self._wall = clocks
         offset_s = self._wall() - self._clock()
         self._meter, self._attribution = UsageMeter(offset_s), Attribution[Owner](offset_s)
@@ -311,7 +311,7 @@ class UsageMonitor:
             self.observe(replica)
         now = self._clock()
         for device in self._machine.devices.values():
-            if device.kind != "cpu" and (view := self._gpus.view(device.id)) is not None:
+            if device.kind != "cpu" and (view := self._view(device)) is not None:
                 telemetry = view.reading.telemetry if view.reading is not None else None
                 if telemetry is not None and telemetry.energy_mj is not None:
                     self._attribution.sample(device.id, telemetry.energy_mj, view.part, now)
@@ -367,7 +367,7 @@ class UsageMonitor:
         """Return what a device is, None for a GPU whose driver has not answered yet."""
         if kind == "cpu":
             return DeviceModel(id, kind, "", 1.0, at_s)
-        view = self._gpus.view(id)
+        view = self._view(self._machine.devices[id])
         if view is None:
             return None
         return DeviceModel(id, kind, (view.name or "")[:NAME_MAX], view.part, at_s)

@@ -13,7 +13,7 @@ from pool_manager.driver import Driver
 from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.monitor import CALL_S, GpuMonitor
-from pool_manager.gpus.occupancy import tenants
+from pool_manager.gpus.occupancy import foreign_memory
 from pool_manager.ports import Gpus
 from registry.errors import BadRequest
 from runtime_image.contract.control import ReplicaRecord
@@ -87,12 +87,9 @@ async def open_gpus(
     """
     if found.nvml is None:
         return NoGpus(found.silence)
-    there = await tenants(driver.processes, await driver.list(), records)
-    calls = BlockingCalls(DRIVER, limit_s=CALL_S)
-    foreign = {
-        gpu.uuid: memory.foreign_mib(gpu, there.get(gpu.uuid, {}))
-        for gpu in await _as_they_are_now(found, found.nvml, calls)
-    }
+    running, calls = await driver.list(), BlockingCalls(DRIVER, limit_s=CALL_S)
+    gpus = await _as_they_are_now(found, found.nvml, calls)
+    foreign = await foreign_memory(gpus, driver.processes, running, records)
     for gpu in found.chosen:
         log.info("a GPU", uuid=gpu.uuid, name=gpu.name, foreign_mib=round(foreign[gpu.uuid]))
     return GpuMonitor(found.nvml, calls, found.snapshot, foreign)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 from pool_manager.core.state import Device
 from registry.errors import BadRequest
+from registry.model.hosts import LOCAL_HOST, id_on
 from runtime_image.contract.gpus import GpuProcess, Reading, Snapshot
 
 ALL: Final = "all"
@@ -104,21 +106,26 @@ def held_mib(gpu: Reading, pids: Collection[int]) -> float | None:
     return sum(size for size in sizes if size is not None)
 
 
-def device(gpu: Reading, foreign: float, snapshot: Snapshot) -> Device:
-    """Return a GPU of a snapshot as a device with its own memory bank, less the memory of the
-    driver and of foreign processes. The size is 0 (not accounted) if the driver does not report
+def device(gpu: Reading, foreign: float, snapshot: Snapshot, host: str = LOCAL_HOST) -> Device:
+    """Return a GPU of a host's snapshot as a device with its own memory bank, less the memory of
+    the driver and of foreign processes. The size is 0 (not accounted) if the driver does not report
     it."""
     free_mib = 0.0
     if gpu.total_mib is not None:
         free_mib = max(1.0, gpu.total_mib - (gpu.reserved_mib or 0.0) - foreign)
     return Device(
-        gpu.uuid,
+        id_on(host, gpu.uuid),
         "cuda",
         free_mib,
+        host=host,
         model=model_of(gpu, snapshot.driver),
         pci_bus=gpu.pci_bus or "",
         is_slice=bool(gpu.parent),
-        links=tuple(one for one in snapshot.links if gpu.uuid in (one.first, one.second)),
+        links=tuple(
+            replace(one, first=id_on(host, one.first), second=id_on(host, one.second))
+            for one in snapshot.links
+            if gpu.uuid in (one.first, one.second)
+        ),
     )
 
 

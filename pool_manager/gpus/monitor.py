@@ -27,6 +27,7 @@ from pool_manager.gpus import memory
 from pool_manager.gpus.memory import held_mib, still_taken, taken_mib
 from pool_manager.ports import GpuView
 from registry.errors import DriverError
+from registry.model.hosts import LOCAL_HOST, id_on
 from registry.tasks import Tasks
 from runtime_image.contract.gpus import NoDriver, Reading, Snapshot, XidEvent
 
@@ -221,23 +222,28 @@ class GpuMonitor:
     """Monitor of the chosen GPUs, which are those in `foreign_mib`: the MiB by UUID that other
     programs had in use at the start."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is polled, and the times
         self,
         nvml: GpuReader,
         calls: BlockingCalls,
         snapshot: Snapshot,
         foreign_mib: Mapping[str, float],
+        host: str = LOCAL_HOST,
         *,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pause` is awaited between two polls; `clock` limits the duration of a proof."""
+        """They are GPUs of `host`. `pause` is awaited between two polls; `clock` limits the
+        duration of a proof."""
         chosen = [gpu for gpu in snapshot.gpus if gpu.uuid in foreign_mib]
         self._nvml = nvml
         self._calls = calls
         self._driver = snapshot.driver
         self._foreign_mib = foreign_mib
-        self._devices = [memory.device(gpu, foreign_mib[gpu.uuid], snapshot) for gpu in chosen]
+        self._host = host
+        self._devices = [
+            memory.device(gpu, foreign_mib[gpu.uuid], snapshot, host) for gpu in chosen
+        ]
         self._seen = {gpu.uuid: gpu for gpu in chosen}
         self._parts = memory.parts(snapshot.gpus)
         self._numbers = memory.cuda_numbers(snapshot)
@@ -256,13 +262,18 @@ class GpuMonitor:
         """Return the chosen GPUs and slices, of kind "cuda"."""
         return list(self._devices)
 
+    def _uuid(self, device: str) -> str:
+        """Return what the driver calls a device of this host."""
+        return device.removeprefix(id_on(self._host, ""))
+
     def view(self, device: str) -> GpuView | None:
         """Return a chosen GPU as last polled, else None."""
-        gpu = self._seen.get(device)
+        uuid = self._uuid(device)
+        gpu = self._seen.get(uuid)
         if gpu is None:
             return None
         reading = gpu
-        if self.silence or device in self._health.gone:  # the last values are not those of now
+        if self.silence or uuid in self._health.gone:  # the last values are not those of now
             reading = replace(gpu, used_mib=None, utilization=None, telemetry=None)
         return GpuView(
             gpu.name,
@@ -271,10 +282,10 @@ class GpuMonitor:
             self._driver,
             gpu.total_mib,
             gpu.used_mib,
-            self._foreign_mib[device],
+            self._foreign_mib[uuid],
             reading.utilization,
             reading,
-            self._parts.get(device, 1.0),
+            self._parts.get(uuid, 1.0),
             dict(self._xids.get(gpu.parent or gpu.uuid, {})),
         )
 
@@ -294,7 +305,7 @@ class GpuMonitor:
 
     def used_mib(self, device: str) -> float | None:
         """Return the MiB in use as last polled, None if unknown."""
-        gpu = self._seen.get(device)
+        gpu = self._seen.get(self._uuid(device))
         return None if gpu is None else gpu.used_mib
 
     def start(self, emit: Callable[[DeviceEvent], None]) -> None:
@@ -340,9 +351,10 @@ class GpuMonitor:
             del self._released[uuid]
         for note in verdict.notes:
             log.warning("a GPU reports an error", reported=note)
-        for event in verdict.events:
+        events = [replace(one, device=id_on(self._host, one.device)) for one in verdict.events]
+        for event in events:
             log.warning("a GPU changes", what=event)
-        return verdict.events
+        return events
 
     def _read(self, renewed: bool) -> Snapshot:
         """Read all GPUs and new error reports, in the thread of `calls`. Reports are kept until a
@@ -369,20 +381,20 @@ class GpuMonitor:
     ) -> float | None:
         """Return the MiB that a replica with these processes takes of a device, as
         `memory.taken_mib`; None if unknown."""
-        gpu = await self._measured(device)
+        gpu = await self._measured(self._uuid(device))
         return None if gpu is None else taken_mib(gpu, pids, before_mib, is_alone=is_alone)
 
     async def held_mib(self, device: str, pids: frozenset[int]) -> float | None:
         """Return the MiB that the driver reports of these processes on a device, None if it does
         not report them."""
-        gpu = await self._measured(device)
+        gpu = await self._measured(self._uuid(device))
         return None if gpu is None else held_mib(gpu, pids)
 
-    async def _measured(self, device: str) -> Reading | None:
+    async def _measured(self, uuid: str) -> Reading | None:
         try:
-            gpu = await self._calls.run(self._nvml.read_one, device)
+            gpu = await self._calls.run(self._nvml.read_one, uuid)
         except (Unanswered, NoDriver) as error:
-            log.warning("a replica cannot be measured", device=device, reason=str(error))
+            log.warning("a replica cannot be measured", device=uuid, reason=str(error))
             return None
         if gpu is not None:
             self._note([gpu])
@@ -397,28 +409,27 @@ class GpuMonitor:
         keeps other replicas off the device until it is back without these processes. Raises
         DriverError.
         """
-        if device not in self._seen:
+        uuid = self._uuid(device)
+        if uuid not in self._seen:
             return
         until_s = self._clock() + PROOF_S
-        while reason := await self._what_is_left(device, pids, others_mib()):
+        while reason := await self._what_is_left(uuid, pids, others_mib()):
             if self._clock() >= until_s:
                 raise DriverError(reason)
             await self._pause(PROOF_POLL_S)
 
-    async def _what_is_left(
-        self, device: str, pids: frozenset[int] | None, others_mib: float
-    ) -> str:
+    async def _what_is_left(self, uuid: str, pids: frozenset[int] | None, others_mib: float) -> str:
         try:
-            gpu = await self._calls.run(self._nvml.read_one, device)
+            gpu = await self._calls.run(self._nvml.read_one, uuid)
         except (Unanswered, NoDriver) as error:
-            raise DriverError(f"cannot verify that {device} is free: {error}") from error
-        if gpu is None and device in self._health.gone:
-            self._released.setdefault(device, set()).update(pids or ())
+            raise DriverError(f"cannot verify that {uuid} is free: {error}") from error
+        if gpu is None and uuid in self._health.gone:
+            self._released.setdefault(uuid, set()).update(pids or ())
             return ""
         if gpu is None:
-            return f"{device} is not found by the driver"
+            return f"{uuid} is not found by the driver"
         self._note([gpu])
-        return still_taken(gpu, pids, others_mib, self._foreign_mib[device])
+        return still_taken(gpu, pids, others_mib, self._foreign_mib[uuid])
 
     async def close(self) -> None:
         """Stop polling and end the session, unless the driver hangs."""

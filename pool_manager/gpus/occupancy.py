@@ -8,11 +8,13 @@ from functools import partial
 
 from pool_manager.core.events import Loaded
 from pool_manager.driver import Processes
-from pool_manager.gpus.absent import NoGpus
+from pool_manager.gpus import memory
 from pool_manager.host import HostOf
-from pool_manager.ports import Charges, GpuReadings
+from pool_manager.ports import Charges
 from registry.errors import DriverError
+from registry.model.hosts import LOCAL_HOST, id_on
 from runtime_image.contract.control import ReplicaRecord
+from runtime_image.contract.gpus import Reading
 
 
 def _no_charges(_device: str, _id: str) -> Charges:
@@ -22,17 +24,16 @@ def _no_charges(_device: str, _id: str) -> Charges:
 class GpuOccupancy:
     """The GPUs and the processes of each replica, until its release is proved.
 
-    `charges(device, id)` returns the ledger's charges. Only replicas on GPUs are covered.
+    `host_of` returns the host of a replica, with its processes and GPUs; `charges(device, id)`
+    returns the ledger's charges. Only replicas on GPUs are covered.
     """
 
     def __init__(
         self,
         host_of: HostOf,
-        gpus: GpuReadings | None = None,
         charges: Callable[[str, str], Charges] = _no_charges,
     ) -> None:
         self._host_of = host_of
-        self._gpus = gpus or NoGpus()
         self._charges = charges
         self._devices: dict[str, tuple[str, ...]] = {}
         self._before_mib: dict[str, dict[str, float]] = {}
@@ -49,19 +50,21 @@ class GpuOccupancy:
         self.adopt(id, devices)
         for device in self._devices.get(id, ()):
             known_mib = self._before_mib.setdefault(id, {})
-            used_mib = self._gpus.used_mib(device)
+            used_mib = self._host_of(id).gpus.used_mib(device)
             if used_mib is not None:
                 known_mib[device] = min(used_mib, known_mib.get(device, used_mib))
 
     def adopt(self, id: str, devices: tuple[str, ...]) -> None:
         """Register a replica of an earlier manager on devices."""
-        gpus = tuple(one for one in devices if self._gpus.view(one) is not None)
-        if gpus:
-            self._devices[id] = gpus
+        view = self._host_of(id).gpus.view
+        on_gpus = tuple(one for one in devices if view(one) is not None)
+        if on_gpus:
+            self._devices[id] = on_gpus
 
     def used_mib(self, id: str) -> float | None:
         """Return the MiB in use on a replica's GPUs as last polled, None if that is not known."""
-        used = [self._gpus.used_mib(device) for device in self._devices.get(id, ())]
+        there = self._devices.get(id, ())
+        used = [self._host_of(id).gpus.used_mib(device) for device in there]
         known = [mib for mib in used if mib is not None]
         return sum(known) if known else None
 
@@ -70,12 +73,11 @@ class GpuOccupancy:
         accounted: the most that it takes of one of its GPUs, as each is charged the same. Where
         that is unknown, the charged memory is used."""
         pids, memory_mib = await self._known_pids(event.id), 0.0
+        gpus = self._host_of(event.id).gpus
         for device in self._devices[event.id]:
             charges = self._charges(device, event.id)
             before_mib = self._before_mib.get(event.id, {}).get(device)
-            taken_mib = await self._gpus.taken_mib(
-                device, pids, before_mib, is_alone=not charges.others
-            )
+            taken_mib = await gpus.taken_mib(device, pids, before_mib, is_alone=not charges.others)
             memory_mib = max(memory_mib, charges.own_mib if taken_mib is None else taken_mib)
         report = event.report
         if report:
@@ -89,7 +91,8 @@ class GpuOccupancy:
         pids = await self._known_pids(id) if devices else None
         if pids is None:
             return dict.fromkeys(devices)
-        return {device: await self._gpus.held_mib(device, pids) for device in devices}
+        gpus = self._host_of(id).gpus
+        return {device: await gpus.held_mib(device, pids) for device in devices}
 
     async def release(self, id: str) -> None:
         """End a replica; return once each of its GPUs shows that it is gone. Raises DriverError.
@@ -99,10 +102,11 @@ class GpuOccupancy:
         """
         devices = self._devices.get(id, ())
         pids = await self._known_pids(id) if devices else None
-        await self._host_of(id).driver.release(id)
+        host = self._host_of(id)
+        await host.driver.release(id)
         for device in devices:
             others_mib = partial(self._others_mib, device, id, await self._held_there(device, id))
-            await self._gpus.prove_free(device, pids, others_mib)
+            await host.gpus.prove_free(device, pids, others_mib)
         for known in (self._devices, self._before_mib, self._pids):
             known.pop(id, None)
 
@@ -115,7 +119,8 @@ class GpuOccupancy:
         pids: set[int] = set()
         for other in [one for one, there in self._devices.items() if one != id and device in there]:
             pids |= await self._known_pids(other) or set()
-        return (await self._gpus.held_mib(device, frozenset(pids)) or 0.0) if pids else 0.0
+        gpus = self._host_of(id).gpus
+        return (await gpus.held_mib(device, frozenset(pids)) or 0.0) if pids else 0.0
 
     async def _known_pids(self, id: str) -> frozenset[int] | None:
         """Return all pids with which a replica was ever listed; None if it never was."""
@@ -128,14 +133,19 @@ class GpuOccupancy:
         return self._pids.get(id)
 
 
-async def tenants(
-    processes: Processes, running: Iterable[str], records: Mapping[str, ReplicaRecord | None]
-) -> dict[str, dict[str, frozenset[int] | None]]:
-    """Return the pids of running replicas on GPUs, by device and replica id."""
+async def foreign_memory(
+    gpus: Iterable[Reading],
+    processes: Processes,
+    running: Iterable[str],
+    records: Mapping[str, ReplicaRecord | None],
+    host: str = LOCAL_HOST,
+) -> dict[str, float]:
+    """Return the MiB by UUID that others than the running replicas have in use on a host's GPUs.
+    Raises DriverError."""
     found: dict[str, dict[str, frozenset[int] | None]] = {}
     for id in running:
         if (record := records.get(id)) is not None and record.device_kind != "cpu":
             pids = await processes.pids(id)
             for device in record.devices:
                 found.setdefault(device, {})[id] = pids
-    return found
+    return {gpu.uuid: memory.foreign_mib(gpu, found.get(id_on(host, gpu.uuid), {})) for gpu in gpus}

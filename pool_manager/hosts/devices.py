@@ -12,14 +12,14 @@ import structlog
 from pool_manager.calls import BlockingCalls, Unanswered
 from pool_manager.core.events import DeviceBack, DeviceLost
 from pool_manager.core.state import Device
+from pool_manager.devices import cpu_slots
 from pool_manager.drivers.docker.driver import DockerDriver
 from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.gpus.monitor import CALL_S, GpuMonitor
-from pool_manager.gpus.occupancy import tenants
+from pool_manager.gpus.occupancy import foreign_memory
 from pool_manager.hosts.agent import AgentReports, RemoteNvml, gpus_of
 from pool_manager.hosts.engine import RemoteEngine
-from pool_manager.hosts.gpus import of_host, slots_of
 from pool_manager.ports import Gpus
 from registry.errors import BadRequest, DriverError, EngineDown
 from runtime_image.contract.control import ReplicaRecord
@@ -54,12 +54,12 @@ class HostDevices:
         """Return the devices of the host, GPUs first. Until its agent has reported, GPUs are those
         of replicas that run there, which would be ended without them."""
         if self._is_found:
-            gpus = [of_host(one, self._host) for one in self.gpus.devices()]
+            gpus = self.gpus.devices()
         else:
             on_gpus = (one for one in records if one.device_kind != "cpu")
             used = {device for one in on_gpus for device in one.devices}
             gpus = [Device(id, "cuda", host=self._host) for id in sorted(used)]
-        return [*gpus, *slots_of(self._host, slots, memory_mib)]
+        return [*gpus, *cpu_slots(slots, memory_mib, self._host)]
 
     async def find(
         self,
@@ -117,24 +117,14 @@ class HostDevices:
     ) -> None:
         """Poll the chosen GPUs from now on. What other programs have in use there is measured
         now."""
-        there = await tenants(driver.processes, running, records)
-        foreign = {
-            gpu.uuid: memory.foreign_mib(gpu, there.get(f"{self._host}/{gpu.uuid}", {}))
-            for gpu in chosen
-        }
+        foreign = await foreign_memory(chosen, driver.processes, running, records, self._host)
         report = self._reports.last
         assert report is not None
         nvml = RemoteNvml(self._host, self._reports)
         calls = BlockingCalls(f"the agent of host {self._host}", limit_s=CALL_S)
-        self.gpus, self._is_found = GpuMonitor(nvml, calls, gpus_of(report), foreign), True
-        self.gpus.start(self._forward)
-
-    def _forward(self, event: DeviceLost | DeviceBack) -> None:
-        name = f"{self._host}/{event.device}"
-        if isinstance(event, DeviceLost):
-            self._emit(DeviceLost(name, event.reason, event.is_gone))
-        else:
-            self._emit(DeviceBack(name))
+        self.gpus = GpuMonitor(nvml, calls, gpus_of(report), foreign, self._host)
+        self._is_found = True
+        self.gpus.start(self._emit)
 
     async def close(self) -> None:
         """Stop to poll the GPUs, and forget them."""

@@ -13,7 +13,15 @@ from pool_manager.core.hosts import HostMemory
 from pool_manager.devices import read_host_memory
 from pool_manager.driver import Driver
 from pool_manager.gpus.absent import NoGpus
-from pool_manager.host import HostCache, HostFacts, HostTransport, HostView, Listening, Located
+from pool_manager.host import (
+    HostCache,
+    HostFacts,
+    HostFiles,
+    HostTransport,
+    HostView,
+    Listening,
+    Located,
+)
 from pool_manager.hosts.services import HostServices
 from pool_manager.images import missing_image
 from pool_manager.ports import Binding, Bundles, Gpus
@@ -148,7 +156,8 @@ class LocalHost:
         self.gpus: Gpus = gpus or NoGpus()
         self.exits, self.engine_losses = driver.exits, driver.engine_losses
         self.transport: HostTransport = LocalTransport(folders)
-        self.files = LocalFiles(settings, driver, bundles, folders)
+        self._files = LocalFiles(settings, driver, bundles, folders)
+        self.files: HostFiles = self._files
         self.facts = HostFacts(
             settings.starts_at_once, is_contained=settings.caps_all, has_own_clock=False
         )
@@ -176,7 +185,7 @@ class LocalHost:
 
     async def close(self) -> None:
         """Close what belongs to this process: after its last task, which may use that."""
-        await self.files.read_ahead.close()
+        await self._files.read_ahead.close()
         await self.gpus.close()
         await self.driver.close()
 

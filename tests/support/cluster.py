@@ -16,12 +16,12 @@ from pathlib import Path
 from pool_manager.core import events
 from pool_manager.core.hosts import HostMemory
 from pool_manager.core.state import Device
+from pool_manager.devices import cpu_slots
 from pool_manager.driver import Driver, Processes
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.fleet import Fleet
 from pool_manager.gpus.absent import NoGpus
 from pool_manager.host import HostFacts, HostView
-from pool_manager.hosts.gpus import slots_of
 from pool_manager.hosts.local import LocalFiles, LocalHost, LocalTransport
 from pool_manager.hosts.services import HostServices
 from pool_manager.ports import Binding, Bundles, Gpus
@@ -201,7 +201,7 @@ class Node:
     @property
     def devices(self) -> tuple[Device, ...]:
         """Its CPU slots."""
-        return tuple(slots_of(self.name, SLOTS, 1024.0))
+        return tuple(cpu_slots(SLOTS, 1024.0, self.name))
 
 
 class Cluster:

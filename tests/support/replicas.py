@@ -142,9 +142,9 @@ class Stage:
         self.events: asyncio.Queue[events.Event] = asyncio.Queue(1000)
         self.bundles: Bundles = ModelFolder(models)
         folders = RunFolders(settings, for_others=driver.processes.has_other_users)
-        self.host = LocalHost(settings, driver, Latest(self), folders)
+        self.host = LocalHost(settings, driver, Latest(self), folders, gpus)
         self.fleet = Fleet(self.host)
-        wiring = Wiring(self._emit, GpuOccupancy(self.fleet.of, gpus), turn=turn)
+        wiring = Wiring(self._emit, GpuOccupancy(self.fleet.of), turn=turn)
         self.launcher = Launcher(settings, self.fleet, folders, wiring, self.tasks, time.monotonic)
         self._bindings: dict[str, Binding] = {}
         self._standbys: set[str] = set()

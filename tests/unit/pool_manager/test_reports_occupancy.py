@@ -9,8 +9,7 @@ import pytest
 from pool_manager.core import events
 from pool_manager.core.ledger import Ledger
 from pool_manager.core.state import Device, PoolSpec
-from pool_manager.gpus.absent import NoGpus
-from pool_manager.ports import Charges, GpuView
+from pool_manager.ports import Charges, GpuView, GpuViews
 from pool_manager.reports import charges, occupancies
 from tests.support.play import Play
 from tests.unit.pool_manager.core.park.test_parks import RESIDUE, Parked, sleeper
@@ -20,11 +19,13 @@ CPU = Device("cpu:0", "cpu", 8_000.0, "cpu")
 VIEW = GpuView("NVIDIA A", "0", "9.0", "580", 24_000.0, 12.0, 0.0)
 
 
-class OneGpu(NoGpus):
-    """Sees GPU-a."""
+def one_gpu(device: Device) -> GpuView | None:
+    """GPU-a is seen."""
+    return VIEW if device == A else None
 
-    def view(self, device: str) -> GpuView | None:
-        return VIEW if device == A.id else None
+
+def no_gpu(_device: Device) -> GpuView | None:
+    """No GPU is seen."""
 
 
 def test_an_account_tells_a_replica_from_the_others() -> None:
@@ -47,7 +48,7 @@ def test_a_device_is_free_taken_or_quarantined() -> None:
     play = Play(spec, devices=[A, B, CPU])
     play.demand(a=1)
     gpu = play.replica("r1").first_device
-    shown = {one.device.id: one for one in occupancies(play.machine, OneGpu())}
+    shown = {one.device.id: one for one in occupancies(play.machine, one_gpu)}
 
     assert list(shown) == [A.id, B.id, CPU.id]
     assert (shown[gpu].state, shown[gpu].replicas, shown[gpu].charged_mib) == (
@@ -60,7 +61,7 @@ def test_a_device_is_free_taken_or_quarantined() -> None:
 
     play.on(events.Lost("r1", "exit 1"))
     play.on(events.NotReleased("r1", "GPU-a still shows pid 7"))
-    shown = {one.device.id: one for one in occupancies(play.machine, OneGpu())}
+    shown = {one.device.id: one for one in occupancies(play.machine, one_gpu)}
     assert (shown[gpu].state, shown[gpu].reason) == ("quarantined", "r1: GPU-a still shows pid 7")
 
 
@@ -69,23 +70,17 @@ def test_the_memory_of_kept_replicas_is_that_of_the_slot_they_had() -> None:
     play = Play(PoolSpec("default/a@1"), PoolSpec("default/b@1"), devices=[CPU])
     play.warm(a="r1", b="r2")
 
-    (idle,) = occupancies(play.machine, OneGpu())
+    (idle,) = occupancies(play.machine, one_gpu)
     assert (idle.state, idle.replicas, idle.charged_mib) == ("free", (), 160.0)
 
     play.run(a=1)
-    (busy,) = occupancies(play.machine, OneGpu())
+    (busy,) = occupancies(play.machine, one_gpu)
     assert (busy.state, busy.replicas, busy.charged_mib) == ("taken", ("r1",), 160.0)
 
 
-class Shows(NoGpus):
-    """Sees every device with so much in use, of which 100 MiB are foreign."""
-
-    def __init__(self, used_mib: float | None) -> None:
-        super().__init__()
-        self._used_mib = used_mib
-
-    def view(self, device: str) -> GpuView | None:
-        return replace(VIEW, used_mib=self._used_mib, foreign_mib=100.0)
+def shows(used_mib: float | None) -> GpuViews:
+    """Every device is seen with so much in use, of which 100 MiB are foreign."""
+    return lambda _device: replace(VIEW, used_mib=used_mib, foreign_mib=100.0)
 
 
 @pytest.mark.parametrize(("used_mib", "leaked_mib"), [(None, 700.0), (350.0, 250.0), (90.0, 0.0)])
@@ -95,13 +90,13 @@ def test_what_a_gone_replica_has_kept_has_leaked(used_mib: float | None, leaked_
     spec = PoolSpec("default/a@1", device_kind="cuda", memory_mib=700.0)
     play = Play(spec, devices=[A])
     play.demand(a=1)
-    assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == 0.0
+    assert occupancies(play.machine, shows(used_mib))[0].leaked_mib == 0.0
     play.on(events.Lost("r1", "exit 1"))
     play.on(events.NotReleased("r1", "GPU-a still shows pid 7"))
 
-    assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == leaked_mib
+    assert occupancies(play.machine, shows(used_mib))[0].leaked_mib == leaked_mib
     play.on(events.Released("r1"))
-    assert occupancies(play.machine, Shows(used_mib))[0].leaked_mib == 0.0
+    assert occupancies(play.machine, shows(used_mib))[0].leaked_mib == 0.0
 
 
 def test_a_device_with_parked_replicas_alone_is_free() -> None:
@@ -111,16 +106,16 @@ def test_a_device_with_parked_replicas_alone_is_free() -> None:
     there.warm(a="r1")
     there.park("r1")
 
-    gpu = occupancies(there.play.machine, NoGpus())[0]
+    gpu = occupancies(there.play.machine, no_gpu)[0]
     assert (gpu.state, gpu.replicas, gpu.parked) == ("free", (), ("r1",))
     assert (gpu.charged_mib, gpu.residue_mib) == (RESIDUE, RESIDUE)
 
     there.play.demand(b=1)
-    gpu = occupancies(there.play.machine, NoGpus())[0]
+    gpu = occupancies(there.play.machine, no_gpu)[0]
     assert (gpu.state, gpu.replicas, gpu.parked) == ("taken", ("r2",), ("r1",))
     assert (gpu.charged_mib, gpu.residue_mib) == (RESIDUE + 1_000.0, RESIDUE)
 
     there.play.on(events.Lost("r1", "exit 1"))
     there.play.on(events.NotReleased("r1", "g0 still shows pid 7"))
-    gpu = occupancies(there.play.machine, NoGpus())[0]
+    gpu = occupancies(there.play.machine, no_gpu)[0]
     assert (gpu.state, gpu.leaked_mib) == ("quarantined", RESIDUE)

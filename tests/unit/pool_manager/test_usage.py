@@ -266,7 +266,7 @@ class Rig:
             self.bindings,
             self.records,
             (lambda: self.now, lambda: UNIX_S + self.now + self.jump_s),
-            self.gpus,
+            lambda device: self.gpus.view(device.id),
         )
 
     def feed(self, event: events.Event, after_s: float = 0.0) -> list[str]:

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
-from pool_manager.calls import Unanswered
+from pool_manager.calls import BlockingCalls, Unanswered
 from pool_manager.core.state import Device
+from pool_manager.devices import cpu_slots
+from pool_manager.gpus import memory
 from pool_manager.gpus.absent import NoGpus
+from pool_manager.gpus.monitor import GpuMonitor
 from pool_manager.hosts.agent import STALE_S, AgentReports, RemoteNvml
 from pool_manager.hosts.agents import agent_record
 from pool_manager.hosts.control import HostControl
 from pool_manager.hosts.devices import HostDevices
-from pool_manager.hosts.gpus import FleetGpus, of_host, slots_of
+from pool_manager.ports import GpuView
 from pool_manager.settings import PoolSettings
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport, to_json
@@ -44,42 +47,58 @@ GPU = Reading("GPU-a", "0", total_mib=24_000.0, used_mib=400.0, telemetry=SENSOR
 REPORT = HostReport(1, Snapshot("580", (GPU,)), "", False, (), 1.0, 1.0, 2, 3.0, 4.0, 130.0, 6.0)
 
 
-class Used(NoGpus):
+class Seen(NoGpus):
     """GPUs that say which device they were asked for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
 
-    def used_mib(self, device: str) -> float | None:
+    def view(self, device: str) -> GpuView | None:
         self.asked.append(device)
-        return 1.0
+        return None
 
 
 def test_devices_of_another_host_have_its_name() -> None:
     """Also in their bank, so that hosts share no memory."""
-    gpu = of_host(Device("GPU-a", "cuda", bank="GPU-b"), "gpu2")
-    assert (gpu.id, gpu.bank, gpu.host) == ("gpu2/GPU-a", "gpu2/GPU-b", "gpu2")
-    linked = Device("GPU-a", "cuda", links=(Link("GPU-a", "GPU-b", Ancestor.NODE),))
-    assert of_host(linked, "gpu2").links == (Link("gpu2/GPU-a", "gpu2/GPU-b", Ancestor.NODE),)
-    assert [slot.id for slot in slots_of("gpu2", 2, 100.0)] == ["gpu2/cpu:0", "gpu2/cpu:1"]
-    assert {slot.host for slot in slots_of("gpu2", 2, 100.0)} == {"gpu2"}
+    link = Link("GPU-a", "GPU-b", Ancestor.NODE)
+    gpu = memory.device(GPU, 0.0, Snapshot("580", (GPU,), links=(link,)), "gpu2")
+    assert (gpu.id, gpu.bank, gpu.host) == ("gpu2/GPU-a", "gpu2/GPU-a", "gpu2")
+    assert gpu.links == (Link("gpu2/GPU-a", "gpu2/GPU-b", Ancestor.NODE),)
+    slots = cpu_slots(2, 100.0, "gpu2")
+    assert [slot.id for slot in slots] == ["gpu2/cpu:0", "gpu2/cpu:1"]
+    assert {(slot.host, slot.bank) for slot in slots} == {("gpu2", "gpu2/cpu")}
 
 
 async def test_each_device_belongs_to_the_gpus_of_its_host() -> None:
-    """Local devices may have slashes in their names."""
-    here, there = Used(), Used()
+    """Local devices may have slashes in their names. A host that was removed has none."""
+    here, there = Seen(), Seen()
     with pool_settings() as settings:
         fleet = one_host(settings, gpus=here)
         node = Node("gpu2", settings, ModelFolder(Path()))
         node.gpus = there
         fleet.add(node)
-        gpus = FleetGpus(fleet)
-        for device in ("gpu2/GPU-a", "MIG-GPU-a/1/0", "gpu3/GPU-a", "cpu:0"):
-            gpus.used_mib(device)
+        for id, host in (("gpu2/GPU-a", "gpu2"), ("MIG-a/1/0", "local"), ("gpu3/GPU-a", "gpu3")):
+            assert fleet.gpu_view(Device(id, "cuda", host=host)) is None
 
-    assert there.asked == ["GPU-a"]
-    assert here.asked == ["MIG-GPU-a/1/0", "gpu3/GPU-a", "cpu:0"]
+    assert there.asked == ["gpu2/GPU-a"]
+    assert here.asked == ["MIG-a/1/0"]
+
+
+async def test_the_gpus_of_another_host_are_known_by_its_name(agent: Agent) -> None:
+    """Its driver knows them by their UUIDs."""
+    link = await agent.dial("a" * 64)
+    await agent.report(link, REPORT)
+    calls = BlockingCalls("an agent", limit_s=30.0)
+    nvml = RemoteNvml("gpu2", agent.reports)
+    gpus = GpuMonitor(nvml, calls, Snapshot("580", (GPU,)), {"GPU-a": 0.0}, "gpu2")
+    try:
+        assert [one.id for one in gpus.devices()] == ["gpu2/GPU-a"]
+        assert (gpus.used_mib("gpu2/GPU-a"), gpus.used_mib("GPU-b")) == (400.0, None)
+        await agent.report(link, replace(REPORT, gpus=Snapshot("580", ())))
+        assert [one.device for one in await gpus.poll()] == ["gpu2/GPU-a"]
+    finally:
+        await gpus.close()
 
 
 class Agent:
