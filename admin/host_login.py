@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from hosts.errors import Unreachable
 from hosts.findings import Check
 from registry.errors import BadRequest, HostRefused
-from registry.model.hosts import Host
+from registry.model.hosts import SshHost
 
 if TYPE_CHECKING:
     from hosts.login import Login
@@ -47,7 +48,7 @@ async def _examine(login: Login, engine: str) -> list[Check]:
 class Checked:
     """A host that a login has reached, with the results of all checks there."""
 
-    host: Host
+    host: SshHost
     checks: Sequence[Check]
 
 
@@ -58,7 +59,7 @@ class HostLogins:
         self._log_in = log_in
         self._examine = examine
 
-    async def check(self, host: Host, *, accepts_key: bool = False) -> Checked:
+    async def check(self, host: SshHost, *, accepts_key: bool = False) -> Checked:
         """Log in and examine the host; with `accepts_key`, pin the key of a host without a known
         one. Raises HostRefused, naming the first problem and its remedy, or BadRequest."""
         try:
@@ -75,7 +76,7 @@ class HostLogins:
                 )
         return found
 
-    async def examine(self, host: Host) -> list[Check]:
+    async def examine(self, host: SshHost) -> list[Check]:
         """Return the results of all checks of a host; of its login alone if that fails."""
         try:
             await self._try(host)
@@ -83,7 +84,7 @@ class HostLogins:
         except Unreachable as error:
             return [Check("login", is_ok=False, found=str(error), remedy=_hint(error))]
 
-    async def _with_key(self, host: Host, *, accepts_key: bool) -> Host:
+    async def _with_key(self, host: SshHost, *, accepts_key: bool) -> SshHost:
         try:
             await self._try(host)
         except Unreachable as error:
@@ -94,21 +95,18 @@ class HostLogins:
             await self._try(host)
         return host
 
-    async def _try(self, host: Host) -> None:
+    async def _try(self, host: SshHost) -> None:
         there = await self._log_in(login_of(host))
         await there.close()
 
 
-def login_of(host: Host) -> Login:
+def login_of(host: SshHost) -> Login:
     """Return the login of a host. Raises BadRequest for an address or a key that is none."""
-    from hosts.login import Login, parse_host_key, parse_target
+    from hosts.login import login_to, parse_host_key
 
     try:
-        return Login(
-            parse_target(host.address),
-            Path(host.identity) if host.identity else None,
-            host_key=parse_host_key(host.host_key) if host.host_key else "",
-        )
+        key = parse_host_key(host.host_key) if host.host_key else ""
+        return login_to(host.address, host.identity, key)
     except ValueError as error:
         raise BadRequest(str(error)) from error
 

@@ -26,7 +26,7 @@ from registry.compilation import TargetState
 from registry.exchange import Expected, Load, PoolEndpoints
 from registry.model.bundles import Bundle
 from registry.model.functions import Function
-from registry.model.hosts import Host
+from registry.model.hosts import SshHost
 from registry.model.keys import Key
 from registry.model.operations import Operation
 from registry.model.profiles import Profile
@@ -426,7 +426,7 @@ def host_json(view: HostView) -> dict[str, Any]:
     }
 
 
-def host_settings_json(host: Host) -> dict[str, Any]:
+def host_settings_json(host: SshHost) -> dict[str, Any]:
     """Return the stored settings of a host."""
     return {
         "address": host.address,

@@ -80,6 +80,12 @@ class Login:
     host_key: str = ""
 
 
+def login_to(address: str, identity: str = "", host_key: str = "") -> Login:
+    """Return the login to `[USER@]HOST[:PORT]` with the file of a private key and a pinned key, ""
+    for none. Raises ValueError."""
+    return Login(parse_target(address), Path(identity) if identity else None, host_key=host_key)
+
+
 def parse_target(text: str) -> Target:
     """Parse `[USER@]HOST[:PORT]`; an IPv6 address with a port is in brackets. Raises ValueError."""
     given = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."

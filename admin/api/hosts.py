@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from admin.host_login import HostLogins, checks_json, load_logins, login_of
 from admin.views import host_json, host_settings_json
@@ -18,7 +18,7 @@ from pool_manager.host import HostView
 from pool_manager.manager import Manager
 from registry.bounded_text import read_json
 from registry.errors import BadRequest, Conflict, Unknown
-from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, Host
+from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, SshHost
 from registry.names import is_name
 from registry.store.hosts import HostStore, check_host
 from registry.tasks import Tasks
@@ -26,7 +26,7 @@ from registry.tasks import Tasks
 REQUEST_MAX = 64 * 1024
 READ_S = 10.0
 YES: Final = "true"
-DEFAULTS: Final = Host("defaults", "defaults")
+DEFAULTS: Final = SshHost("defaults", address="defaults")
 LOGIN_FIELDS: Final = frozenset({"address", "host_key", "identity", "engine"})
 """Fields whose change needs a new login."""
 
@@ -92,7 +92,7 @@ class HostRoutes:
         wanted = read_json(body, HostRequest, "the host")
         given = msgspec.structs.asdict(wanted)
         accepts_key = given.pop("accept_host_key")
-        host = Host(**given, added_s=round(self._wall(), 3))
+        host = SshHost(**given, added_s=round(self._wall(), 3))
         await load_logins()
         login_of(host)
         if not host.name:
@@ -176,7 +176,7 @@ class HostRoutes:
             finally:
                 del self._removals[name]
 
-    def _detail(self, host: Host) -> dict[str, Any]:
+    def _detail(self, host: SshHost) -> dict[str, Any]:
         view = self._manager.host(host.name) or HostView(host.name, host.address)
         return {**host_json(view), "settings": host_settings_json(host)}
 
@@ -187,7 +187,7 @@ class HostRoutes:
         return view
 
 
-def _changes(host: Host, wanted: HostChanges) -> dict[str, Any]:
+def _changes(host: SshHost, wanted: HostChanges) -> dict[str, Any]:
     """Return the changed fields of `host`. Raises BadRequest if there are none."""
     given = msgspec.structs.asdict(wanted)
     changes = {key: value for key, value in given.items() if value is not msgspec.UNSET}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hosts.errors import ConnectionLost, Unreachable
@@ -17,7 +16,6 @@ from registry.tasks import Tasks
 
 if TYPE_CHECKING:
     from hosts.connection import HostConnection
-    from hosts.login import Login
 
 JITTER_S: Final = 0.5
 """Max seconds before the first login: gateway processes learn of a host at the same time, and sshd
@@ -82,20 +80,13 @@ class SshConnection:
     async def _make(self) -> None:
         await asyncio.to_thread(import_module, "hosts.connection")
         from hosts.connection import HostConnection
+        from hosts.login import login_to
 
         try:
-            login = _login(self._way)
+            login = login_to(self._way.address, self._way.identity, self._way.host_key)
         except ValueError as error:
             self._reason = f"its address cannot be used: {error}"
             return
         self._connection = HostConnection(login, self._tasks, name=self._name, jitter_s=JITTER_S)
         self._connection.open()
         self._made.set()
-
-
-def _login(way: SshRoute) -> Login:
-    """Return the login to a host. Raises ValueError for a malformed address."""
-    from hosts.login import Login, parse_target
-
-    identity = Path(way.identity) if way.identity else None
-    return Login(parse_target(way.address), identity, host_key=way.host_key)

@@ -108,7 +108,7 @@ class Hosts:
     def define_first(self) -> None:
         """Define this machine unless it was, with the labels of the settings."""
         name = self.fleet.first.name
-        self.define(self._defined.get(name, Host(name, "")))
+        self.define(self._defined.get(name, Host(name)))
 
     def _open(self, name: str, engine: HostEngine) -> None:
         """Open an engine, after the end of one of the same name."""

@@ -9,7 +9,7 @@ from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError
-from registry.model.hosts import Host
+from registry.model.hosts import Host, SshHost
 
 EngineFactory = Callable[[Host, HostServices], HostEngine]
 """Makes the engine of a defined host, which is not defined or opened yet. Raises DriverError."""
@@ -19,11 +19,13 @@ def engines_of(settings: HostSettings | None, pool: PoolSettings) -> EngineFacto
     """Return the factory of a server with these settings, None for one without other hosts."""
 
     def make(host: Host, services: HostServices) -> HostEngine:
-        if settings is None:
-            raise DriverError(f"host {host.name}: this server can have no other hosts")
-        # Imported here, as servers without other hosts need neither asyncssh nor docker.
-        from pool_manager.hosts.ssh_engine import SshEngine
+        match host:
+            case SshHost() if settings is not None:
+                # Imported here, as servers without other hosts need neither asyncssh nor docker.
+                from pool_manager.hosts.ssh_engine import SshEngine
 
-        return SshEngine(settings, pool, services)
+                return SshEngine(settings, pool, services)
+            case _:
+                raise DriverError(f"host {host.name}: this server can have no other hosts")
 
     return make

@@ -20,6 +20,7 @@ import structlog
 from hosts.connection import HostConnection
 from hosts.errors import Unreachable
 from hosts.files import FileCache
+from hosts.login import Login, login_to
 from pool_manager.core import events
 from pool_manager.core.hosts import HostMemory
 from pool_manager.core.state import Device
@@ -38,14 +39,14 @@ from pool_manager.hosts.folders import HostFolders
 from pool_manager.hosts.probing import Facts, read_facts
 from pool_manager.hosts.remote_parts import Joined, PlacedFiles, RemoteTransport
 from pool_manager.hosts.services import HostServices
-from pool_manager.hosts.settings import HostSettings, login_of
+from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.transfers import MIB, Transfers
 from pool_manager.hosts.view import complaint, state_of
 from pool_manager.ports import Gpus
 from pool_manager.replicas.records import CONTROL_TARGET, DATA_TARGET, MODEL_TARGET
 from pool_manager.settings import PoolSettings
-from registry.errors import DriverError, EngineDown, FnError, HostDown
-from registry.model.hosts import Host
+from registry.errors import BadRequest, DriverError, EngineDown, FnError, HostDown
+from registry.model.hosts import SshHost
 from registry.tasks import Tasks
 from runtime_image.contract.control import CONTROL_SOCKET, DATA_SOCKET, ReplicaRecord
 
@@ -67,7 +68,7 @@ class RemoteHost:
 
     def __init__(
         self,
-        host: Host,
+        host: SshHost,
         settings: HostSettings,
         pool: PoolSettings,
         services: HostServices,
@@ -75,7 +76,7 @@ class RemoteHost:
     ) -> None:
         """`predecessor` is the same host under another login, whose replicas this one takes over.
         Raises BadRequest for an address that cannot be one."""
-        login = login_of(host)
+        login = _login(host)
         self.host, self.name = host, host.name
         self._settings, self._pool, self._services = settings, pool, services
         self.owner = settings.owner(host.name)
@@ -330,7 +331,7 @@ class RemoteHost:
             for id in await folders.ids() - self.records.keys() - {AGENT_ID}:
                 await folders.remove(id)
 
-    def update(self, host: Host) -> None:
+    def update(self, host: SshHost) -> None:
         """Apply changed settings that need no other login."""
         before, self.host = self.host, host
         if before.cpu_slots != host.cpu_slots:
@@ -439,3 +440,11 @@ class RemoteHost:
         return self._devices.all(
             bank_mib(self.engine.memory_mib), self.slots, self.records.values()
         )
+
+
+def _login(host: SshHost) -> Login:
+    """Return how this server logs in to a host. Raises BadRequest."""
+    try:
+        return login_to(host.address, host.identity, host.host_key)
+    except ValueError as error:
+        raise BadRequest(f"host {host.name}: {error}") from error

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from registry.errors import BadRequest
-from registry.model.hosts import Host
-
-if TYPE_CHECKING:
-    from hosts.login import Login
+from typing import Final
 
 OWNER_LENGTH: Final = 12
 
@@ -36,16 +29,3 @@ class HostSettings:
         for each server and host."""
         text = f"{self.server}\0{host}".encode()
         return hashlib.sha256(text).hexdigest()[:OWNER_LENGTH]
-
-
-def login_of(host: Host) -> Login:
-    """Return how this server logs in to a host. Raises BadRequest."""
-    # Imported here, as servers without other hosts do not need asyncssh.
-    from hosts.login import Login, parse_target
-
-    try:
-        target = parse_target(host.address)
-    except ValueError as error:
-        raise BadRequest(f"host {host.name}: {error}") from error
-    identity = Path(host.identity).expanduser() if host.identity else None
-    return Login(target, identity, host_key=host.host_key)

@@ -10,7 +10,7 @@ from pool_manager.hosts.remote_host import RemoteHost
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.settings import PoolSettings
-from registry.model.hosts import Host
+from registry.model.hosts import Host, SshHost
 
 log = structlog.get_logger()
 
@@ -31,6 +31,7 @@ class SshEngine:
     def define(self, host: Host) -> None:
         """Announce the host, first as one that is being joined. Raises BadRequest for an address
         that cannot be one."""
+        assert isinstance(host, SshHost)  # as of `kinds.py`
         present = self._host
         if present is not None and _login(present.host) == _login(host):
             present.update(host)
@@ -61,6 +62,6 @@ class SshEngine:
             await self._host.close(is_removed=is_removed)
 
 
-def _login(host: Host) -> tuple[str, ...]:
+def _login(host: SshHost) -> tuple[str, ...]:
     """Return the settings whose change needs another connection, another engine or other GPUs."""
     return host.address, host.host_key, host.identity, host.engine, host.gpus

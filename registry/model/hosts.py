@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 LOCAL_HOST = "local"
 """Name of the machine that the server runs on: the default where none is named."""
@@ -26,16 +26,25 @@ def id_on(host: str, id: str) -> str:
     return f"{host}/{id}" if other_host(host) else id
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """A machine that runs replicas, as the store keeps it. The local machine is not stored."""
+class Host(msgspec.Struct, frozen=True):
+    """The definition of a machine that runs replicas, or of several; each kind has a Struct of its
+    own, told apart by its tag. This machine has none, and is not stored."""
 
     name: str
     """Name, unique; also the value of its label `host`."""
+    labels: dict[str, str] = {}
+    """The operator's labels; functions name those that their host must have."""
+    is_draining: bool = False
+    """Whether no replicas are placed there."""
+    added_s: float = 0.0
+    """Unix seconds."""
+
+
+class SshHost(Host, frozen=True, kw_only=True, tag_field="kind", tag="ssh"):
+    """A machine with sshd and a container engine. Servers before the tag have stored none."""
+
     address: str
     """Login by SSH: `[USER@]HOST[:PORT]`."""
-    labels: dict[str, str] = field(default_factory=dict)
-    """The operator's labels; functions name those that their host must have."""
     host_key: str = ""
     """Public key that the host must show, as a line of OpenSSH (`ssh-ed25519 AAAA...`); "" for the
     keys of known_hosts."""
@@ -50,7 +59,7 @@ class Host:
     """GPUs that replicas may use, as in FN_GPUS."""
     files_mib: int = 51_200
     """MiB that the cache of model files may take there."""
-    is_draining: bool = False
-    """Whether no replicas are placed there."""
-    added_s: float = 0.0
-    """Unix seconds."""
+
+
+StoredHost = SshHost
+"""The definitions that are stored: a union of all kinds with a tag."""

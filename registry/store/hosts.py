@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from registry.errors import BadRequest, Conflict, Unknown
-from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, Host
+from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, StoredHost
 from registry.names import HOST_LABEL, check_labels, check_name
 from registry.store.database import Database
 from registry.store.records import decode_record, encode_record
@@ -28,14 +29,14 @@ HOST_KEY_MAX: Final = 16_384
 _HOST_KEY: Final = re.compile(r"[a-z][a-z0-9@.-]{2,63} [A-Za-z0-9+/]{16,}={0,2}")
 """Public key as a line of OpenSSH without its comment (sshd(8), AUTHORIZED_KEYS FILE FORMAT)."""
 
-Subscriber = Callable[[str, Host | None], None]
+Subscriber = Callable[[str, StoredHost | None], None]
 """Called with the name of a host, and with the host, None if it was removed."""
 
 
 class HostStore:
     """Durable storage of hosts, with a copy in memory. Single-threaded but for the database."""
 
-    def __init__(self, database: Database, hosts: list[Host]) -> None:
+    def __init__(self, database: Database, hosts: list[StoredHost]) -> None:
         self._database = database
         self._hosts = {host.name: host for host in hosts}
         self._subscribers: dict[object, Subscriber] = {}
@@ -45,13 +46,13 @@ class HostStore:
     async def open(cls, database: Database) -> HostStore:
         """Read the hosts of a database. Raises StoreUnavailable."""
         rows = await database.read("SELECT record FROM hosts ORDER BY name")
-        return cls(database, [decode_record(row[0], Host) for row in rows])
+        return cls(database, [decode_record(row[0], StoredHost) for row in rows])
 
-    def all(self) -> list[Host]:
+    def all(self) -> list[StoredHost]:
         """Return every host by name, without the local one."""
         return [self._hosts[name] for name in sorted(self._hosts)]
 
-    def get(self, name: str) -> Host:
+    def get(self, name: str) -> StoredHost:
         """Return a host. Raises Unknown, naming similar ones."""
         host = self._hosts.get(name)
         if host is None:
@@ -69,7 +70,7 @@ class HostStore:
 
         return end
 
-    def check_new(self, host: Host) -> None:
+    def check_new(self, host: StoredHost) -> None:
         """Raise BadRequest or Conflict if `add` would refuse the host."""
         check_host(host)
         if host.name in self._hosts:
@@ -80,14 +81,14 @@ class HostStore:
         if len(self._hosts) >= HOSTS_MAX:
             raise Conflict(f"there are {HOSTS_MAX} hosts already; remove one first")
 
-    async def add(self, host: Host) -> Host:
+    async def add(self, host: StoredHost) -> StoredHost:
         """Store a new host. Raises BadRequest, Conflict, StoreUnavailable."""
         async with self._writing:
             self.check_new(host)
             await self._save(host)
         return host
 
-    async def change(self, name: str, changes: dict[str, Any]) -> Host:
+    async def change(self, name: str, changes: dict[str, Any]) -> StoredHost:
         """Change fields of a host, by their names. Raises BadRequest, Unknown, StoreUnavailable."""
         async with self._writing:
             host = replace(self.get(name), **changes)
@@ -95,7 +96,7 @@ class HostStore:
             await self._save(host)
         return host
 
-    async def remove(self, name: str) -> Host:
+    async def remove(self, name: str) -> StoredHost:
         """Remove a host and return it. Raises Unknown, StoreUnavailable."""
         async with self._writing:
             host = self.get(name)
@@ -105,7 +106,7 @@ class HostStore:
             self._publish(name, None)
         return host
 
-    async def _save(self, host: Host) -> None:
+    async def _save(self, host: StoredHost) -> None:
         async with self._database.write(is_vital=True) as transaction:
             await transaction.query(
                 "INSERT OR REPLACE INTO hosts VALUES (?, ?)", (host.name, encode_record(host))
@@ -113,7 +114,7 @@ class HostStore:
         self._hosts[host.name] = host
         self._publish(host.name, host)
 
-    def _publish(self, name: str, host: Host | None) -> None:
+    def _publish(self, name: str, host: StoredHost | None) -> None:
         for subscriber in list(self._subscribers.values()):
             subscriber(name, host)
 
@@ -125,7 +126,7 @@ def check_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return check_labels(labels)
 
 
-def check_host(host: Host) -> None:
+def check_host(host: StoredHost) -> None:
     """Raise BadRequest for the first field that is not valid. Only a login can check the rest."""
     check_name(host.name)
     if host.name == LOCAL_HOST:

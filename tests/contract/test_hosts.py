@@ -51,7 +51,7 @@ class Clustered(House):
         super().__init__(
             settings,
             folder,
-            Host("cluster", "cluster.example", labels={"zone": "b"}),
+            Host("cluster", labels={"zone": "b"}),
             name=name,
             engine_of=self._make,
         )
@@ -70,7 +70,7 @@ async def one(
     """A manager with a function that may run on one host, of each kind in turn."""
     models.add_one(tmp_path)
     if request.param == "local":
-        made = House(settings, tmp_path, Host(LOCAL_HOST, ""))
+        made = House(settings, tmp_path, Host(LOCAL_HOST))
     elif request.param == "cluster":
         made = Clustered(settings, tmp_path, "node2")
     else:

@@ -35,7 +35,7 @@ from pool_manager.settings import PoolSettings
 from registry.exchange import Endpoints, decode_endpoints
 from registry.model.devices import DeviceModel, Use
 from registry.model.history import ColdStart, StateInterval
-from registry.model.hosts import Host
+from registry.model.hosts import Host, SshHost
 from registry.tasks import Tasks
 from runtime_image.contract.model import ModelSpec
 from tests.support.peers import Client, KnownPast
@@ -119,9 +119,9 @@ class House:
             uids=parse_range(DEFAULT),
             engine_url=place.engine,
         )
-        host = Host(
+        host = SshHost(
             HOST,
-            place.address,
+            address=place.address,
             host_key=place.host_key,
             identity=place.identity,
             cpu_slots=3,

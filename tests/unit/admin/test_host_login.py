@@ -12,10 +12,10 @@ from hosts.errors import Unreachable
 from hosts.login import Login, login_failure
 from hosts.probes import Check
 from registry.errors import BadRequest, HostRefused
-from registry.model.hosts import Host
+from registry.model.hosts import Host, SshHost
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFfGcgGRVOoYdyv3h1CmT6HjCPWEX0dyCRYDIdpoyrpI"
-GPU2 = Host("gpu2", "nn@gpu2:2222", identity="/keys/id")
+GPU2 = SshHost("gpu2", address="nn@gpu2:2222", identity="/keys/id")
 FINE = Check("docker", is_ok=True, found="24.0")
 BAD = Check("forwarding", is_ok=False, found="refused", remedy="AllowStreamLocalForwarding yes")
 
@@ -90,7 +90,7 @@ async def test_an_unknown_key_is_named_and_pinned_only_on_request() -> None:
 
 async def test_a_changed_key_is_never_accepted() -> None:
     """A host with a pinned key is refused if it shows another one, whatever the request says."""
-    pinned = Host("gpu2", "gpu2", host_key=KEY)
+    pinned = SshHost("gpu2", address="gpu2", host_key=KEY)
     with pytest.raises(HostRefused):
         await There([FINE], shows=f"{KEY}=").logins_to().check(pinned, accepts_key=True)
 
@@ -121,7 +121,9 @@ async def test_the_hint_names_the_option_of_hosts() -> None:
     assert "--identity-file FILE" in str((caught.value.detail or {})["hint"])
 
 
-@pytest.mark.parametrize("host", [Host("a", "-oProxyCommand=x"), Host("a", "b", host_key="x y")])
+@pytest.mark.parametrize(
+    "host", [SshHost("a", address="-oProxyCommand=x"), SshHost("a", address="b", host_key="x y")]
+)
 def test_bad_addresses_and_keys_are_refused(host: Host) -> None:
     """An address that is an option of ssh, or a text that is no key, starts no login."""
     with pytest.raises(BadRequest):

@@ -21,7 +21,7 @@ from pool_manager.hosts.settings import HostSettings
 from pool_manager.replicas.run_folders import RunFolders
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, Unknown
-from registry.model.hosts import LOCAL_HOST, Host
+from registry.model.hosts import LOCAL_HOST, Host, SshHost
 from registry.tasks import Tasks
 from runtime_image.contract.agent import HostReport
 from tests.support.cluster import NODES, Cluster
@@ -62,8 +62,8 @@ class Rig:
         self.hosts.sync(self.machine)
 
     def make(self, host: Host, services: HostServices) -> HostEngine:
-        """Make an engine: a cluster for an address that says so, else one by SSH."""
-        if host.address.startswith("cluster"):
+        """Make an engine: one by SSH for a host of that kind, else a cluster."""
+        if not isinstance(host, SshHost):
             self.cluster = Cluster(host, self.pool, self.bundles, services)
             return self.cluster
         return self._over_ssh(host, services)
@@ -79,7 +79,7 @@ class Rig:
 
     def open_cluster(self) -> Cluster:
         """Define a cluster and connect to it."""
-        self.hosts.define(Host("cluster", "cluster.example", labels={"zone": "b"}))
+        self.hosts.define(Host("cluster", labels={"zone": "b"}))
         self.hosts.start()
         assert self.cluster is not None
         return self.cluster
@@ -97,7 +97,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 async def test_every_host_has_its_name_as_a_label(rig: Rig) -> None:
     """This machine also has those of the settings; nothing can take the name's place."""
     rig.hosts.define_first()
-    rig.hosts.define(Host("gpu2", "nn@gpu2", labels={"zone": "b"}, is_draining=True))
+    rig.hosts.define(SshHost("gpu2", address="nn@gpu2", labels={"zone": "b"}, is_draining=True))
 
     assert rig.events == [
         events.HostDefined(LOCAL_HOST, (("host", "local"), ("zone", "a")), is_draining=False),
@@ -119,13 +119,13 @@ async def test_this_machine_is_up_since_the_start_of_the_server(rig: Rig) -> Non
 
 async def test_a_changed_login_replaces_the_host(rig: Rig) -> None:
     """The replicas go over to the new one; other settings change the host in place."""
-    rig.hosts.define(Host("gpu2", "nn@gpu2"))
+    rig.hosts.define(SshHost("gpu2", address="nn@gpu2"))
     first = rig.ssh()
-    rig.hosts.define(Host("gpu2", "nn@gpu2", labels={"zone": "b"}, cpu_slots=3))
+    rig.hosts.define(SshHost("gpu2", address="nn@gpu2", labels={"zone": "b"}, cpu_slots=3))
     assert rig.ssh() is first
     assert first.slots == 3
 
-    rig.hosts.define(Host("gpu2", "nn@gpu2:2222"))
+    rig.hosts.define(SshHost("gpu2", address="nn@gpu2:2222"))
     second = rig.ssh()
     assert second is not first
     assert (second.control, second.records) == (first.control, first.records)
@@ -136,14 +136,14 @@ async def test_bad_definitions_are_refused(rig: Rig, tmp_path: Path) -> None:
     """An address that is none, a host that is not there, this machine, and a server without other
     hosts."""
     with pytest.raises(BadRequest, match="host gpu2: "):
-        rig.hosts.define(Host("gpu2", "nn@gpu2:port"))
+        rig.hosts.define(SshHost("gpu2", address="nn@gpu2:port"))
     with pytest.raises(Unknown, match="no host gpu3"):
         rig.hosts.remove("gpu3")
     with pytest.raises(BadRequest, match="the local host cannot be removed"):
         rig.hosts.remove(LOCAL_HOST)
     alone = Rig(tmp_path, None)
     with pytest.raises(DriverError, match="can have no other hosts"):
-        alone.hosts.define(Host("gpu2", "nn@gpu2"))
+        alone.hosts.define(SshHost("gpu2", address="nn@gpu2"))
     assert rig.events == alone.events == []
     assert rig.names() == alone.names() == ["local"]
 
@@ -155,7 +155,7 @@ async def test_a_removed_host_ends_once_the_machine_has_forgotten_it(rig: Rig) -
     cluster.join("node1")
 
     rig.hosts.remove("cluster")
-    rig.hosts.define(Host("cluster", "cluster.example"))
+    rig.hosts.define(Host("cluster"))
     second = rig.cluster
     assert rig.names() == ["local"]
     assert second is not None
@@ -234,7 +234,7 @@ async def test_an_engine_cannot_take_the_host_of_another(rig: Rig) -> None:
 
 async def test_the_memory_of_all_hosts_is_told(rig: Rig) -> None:
     """That of this machine, and of another one while its agent reports."""
-    rig.hosts.define(Host("gpu2", "nn@gpu2"))
+    rig.hosts.define(SshHost("gpu2", address="nn@gpu2"))
     reports = rig.ssh().agent.reports
     assert [one.host for one in rig.hosts.memories()] == [LOCAL_HOST]
     report = HostReport(1, None, "", True, (), 4096.0, 1024.0, 8, 1.0, 1.0, 0.0, 0.0)

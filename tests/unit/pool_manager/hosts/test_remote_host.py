@@ -14,7 +14,7 @@ from pool_manager.hosts.remote_host import RemoteHost
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.settings import PoolSettings
-from registry.model.hosts import Host
+from registry.model.hosts import SshHost
 from registry.tasks import Tasks
 from runtime_image.contract.control import ReplicaRecord
 from tests.support.modelled import Clock
@@ -49,7 +49,7 @@ async def host(far: Sshd, tmp_path: Path) -> AsyncIterator[RemoteHost]:
         wall=clock,
     )
     address, key = far.target, far.host_key
-    definition = Host("gpu2", address, host_key=key, identity=str(far.identity))
+    definition = SshHost("gpu2", address=address, host_key=key, identity=str(far.identity))
     settings = HostSettings("server", {}, range(1))
     made = RemoteHost(definition, settings, PoolSettings(tmp_path, tmp_path, tmp_path), services)
     made.open()

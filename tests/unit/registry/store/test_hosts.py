@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from registry.errors import BadRequest, Conflict, StoreUnavailable, Unknown
-from registry.model.hosts import Host
+from registry.model.hosts import SshHost
 from registry.store import hosts
 from registry.store.database import Database
 from registry.store.hosts import HostStore, check_host
+from registry.store.records import encode_record
 
-GPU2 = Host("gpu2", "nn@gpu2", {"zone": "a"}, added_s=7.0)
+GPU2 = SshHost("gpu2", address="nn@gpu2", labels={"zone": "a"}, added_s=7.0)
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0"
 
 
@@ -33,10 +35,25 @@ async def test_hosts_survive_a_restart(store: HostStore, database: Database) -> 
     assert (await HostStore.open(database)).all() == [one, GPU2]
 
 
+async def test_hosts_of_earlier_servers_are_of_ssh(database: Database) -> None:
+    """Their rows name no kind. Rows of this server can be read by an earlier one, which skips it:
+    all fields have stayed on one level."""
+    row = (
+        '{"name":"gpu2","address":"nn@gpu2","labels":{"zone":"a"},"host_key":"","identity":"",'
+        '"engine":"/var/run/docker.sock","cpu_slots":0,"gpus":"all","files_mib":51200,'
+        '"is_draining":false,"added_s":7.0}'
+    )
+    async with database.write() as transaction:
+        await transaction.query("INSERT INTO hosts VALUES (?, ?)", ("gpu2", row))
+
+    assert (await HostStore.open(database)).all() == [GPU2]
+    assert json.loads(encode_record(GPU2)) == {"kind": "ssh", **json.loads(row)}
+
+
 async def test_subscribers_get_each_change(store: HostStore) -> None:
     """A subscriber gets the host after each change, None after its removal, nothing once it ended
     its subscription."""
-    seen: list[tuple[str, Host | None]] = []
+    seen: list[tuple[str, SshHost | None]] = []
     end = store.subscribe(lambda name, host: seen.append((name, host)))
 
     await store.add(GPU2)
@@ -84,7 +101,7 @@ async def test_there_is_a_limit(store: HostStore, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hosts, "HOSTS_MAX", 1)
     await store.add(GPU2)
     with pytest.raises(Conflict, match="there are 1 hosts already"):
-        await store.add(Host("gpu3", "gpu3"))
+        await store.add(SshHost("gpu3", address="gpu3"))
 
 
 async def test_unknown_hosts_have_similar_names(store: HostStore) -> None:
