@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 
 from pool_manager.ports import GpuView
 from pool_manager.reports import Occupancy
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import other_host
 from runtime_image.contract.gpus import Reading, Telemetry
 
 PERCENT: Final = 100
@@ -144,7 +144,7 @@ class DcgmFamilies:
             "pci_bus_id": reading.pci_bus or "",
             "device": f"nvidia{index}",
             "modelName": (reading.name or "").partition(MIG)[0],
-            "Hostname": self._hostname if host == LOCAL_HOST else host,
+            "Hostname": other_host(host) or self._hostname,
             "host": host,
         }
 

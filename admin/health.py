@@ -9,6 +9,7 @@ from typing import Protocol
 from pool_manager.core.state import Replica, State
 from pool_manager.manager import Manager
 from registry.files import free_bytes
+from registry.model.hosts import other_host
 from registry.store.history import History
 
 DISK_FREE_MIN = 256 * 2**20
@@ -91,7 +92,7 @@ class Health:
             f"host {one.name}: {one.state}: {one.reason or 'no reason given'}"
             for one in self._manager.hosts()
             if one.state in ("unreachable", "gone")
-            or (one.address and one.reason and one.state != "joining")
+            or (other_host(one.name) and one.reason and one.state != "joining")
         ]
 
     def _functions(self) -> list[str]:

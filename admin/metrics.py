@@ -26,7 +26,6 @@ from pool_manager.metrics import (
 from pool_manager.reports import Occupancy
 from pool_manager.usage import HeldTotal
 from registry.builds import BUILD_ENDS, BuildEnd
-from registry.model.hosts import LOCAL_HOST
 from registry.store.history import HistoryStatistics
 
 MIB: Final = 2**20
@@ -189,18 +188,19 @@ class HostFamilies:
         self._seen, self._parked = self._hosts(), self._parked_mib()
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the families. Unknown values have no sample, nor has the local host for values of
-        connections."""
+        """Yield the families. Unknown values have no sample, as those of connections of a host
+        without one."""
         hosts = self._seen
-        others = [one for one in hosts if one.name != LOCAL_HOST]
         text = "1 while a host is reached, also while it drains; else 0."
         yield _of_hosts("fngate_host_up", text, hosts, lambda one: float(one.state in REACHED))
         text = "Round trip of the control connection to a host."
         yield _of_hosts(
-            "fngate_host_rtt_seconds", text, others, lambda one: _scaled(one.rtt_ms, 1e-3)
+            "fngate_host_rtt_seconds", text, hosts, lambda one: _scaled(one.rtt_ms, 1e-3)
         )
         text = "Size of the cache of model files on a host."
-        yield _of_hosts("fngate_host_files_bytes", text, others, lambda one: one.cached_mib * MIB)
+        yield _of_hosts(
+            "fngate_host_files_bytes", text, hosts, lambda one: _scaled(one.cached_mib, MIB)
+        )
         text = "Free space of the file system of a host's cache."
         yield _of_hosts(
             "fngate_host_disk_free_bytes", text, hosts, lambda one: _scaled(one.disk_free_mib, MIB)
@@ -216,8 +216,9 @@ class HostFamilies:
         family = CounterMetricFamily(
             "fngate_host_transferred_bytes", text, labels=["host"], unit="bytes"
         )
-        for one in others:
-            family.add_metric([one.name], one.transferred_bytes)
+        for one in hosts:
+            if one.transferred_bytes is not None:
+                family.add_metric([one.name], one.transferred_bytes)
         yield family
 
     def _mib(self, host: HostView) -> float | None:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import other_host
 
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _FULL: Final = "█"
@@ -114,5 +114,5 @@ def place_of(cold_start: dict[str, Any]) -> str:
     """Return where a replica started: "cuda", "4 GPUs", or "4 GPUs of gpu2" on another host."""
     devices = cold_start.get("devices") or []
     place = f"{len(devices)} GPUs" if len(devices) > 1 else get(cold_start, "device_kind")
-    host = get(cold_start, "host")
-    return place if host in ("", LOCAL_HOST) else f"{place} of {host}"
+    host = other_host(get(cold_start, "host"))
+    return f"{place} of {host}" if host else place

@@ -419,7 +419,7 @@ def host_json(view: HostView) -> dict[str, Any]:
         "replicas": view.replicas,
         "disk_free_mib": _rounded(view.disk_free_mib),
         "cached_files": view.cached_files,
-        "cached_mib": round(view.cached_mib, 3),
+        "cached_mib": round(view.cached_mib or 0.0, 3),
         "images": len(view.images),
         "clock_offset_s": None if view.clock_offset_s is None else round(view.clock_offset_s, 3),
         "transfer": view.transfer,

@@ -162,7 +162,7 @@ class HostView:
     `cached_files` model files, `images` are the ids of the images that this server has put
     there. `clock_offset_s` is the host's wall clock minus this machine's. `transfer` describes the
     transfers in progress, "" for none; `transferred_bytes` counts the bytes of files and images
-    sent since the start of this server. None: unknown.
+    sent since the start of this server. None: unknown, or there is no such thing.
     """
 
     name: str
@@ -182,11 +182,11 @@ class HostView:
     replicas: int = 0
     disk_free_mib: float | None = None
     cached_files: int = 0
-    cached_mib: float = 0.0
+    cached_mib: float | None = None
     images: tuple[str, ...] = ()
     clock_offset_s: float | None = None
     transfer: str = ""
-    transferred_bytes: int = 0
+    transferred_bytes: int | None = None
 
 
 class ReplicaHost(Protocol):
@@ -239,7 +239,7 @@ class HostEngine(Protocol):
     HostUnreachable when it is lost, unless it is this machine."""
 
     why_kept: str
-    """Why it cannot be removed, "" if it can."""
+    """Why its definition cannot be changed or removed by the admin API, "" if it can."""
 
     def define(self, host: Host) -> None:
         """Apply its definition, at first and when that has changed. Hosts that are known, or that

@@ -269,6 +269,10 @@ class Manager:
         `force`, replicas of an unreachable host are given up. Raises Unknown."""
         self._hosts.remove(name, is_forced=force)
 
+    def why_kept(self, host: str) -> str:
+        """Return why the admin API cannot change or remove a host, "" if it can."""
+        return self._hosts.why_kept(host)
+
     def hosts(self) -> list[HostView]:
         """Return every host: this machine first, then by name."""
         return self._hosts.views(self._machine)

@@ -17,7 +17,7 @@ from gateway.problems import ACCEPTED, CREATED, OK, json_answer
 from pool_manager.host import HostView
 from pool_manager.manager import Manager
 from registry.bounded_text import read_json
-from registry.errors import BadRequest, Conflict, Unknown
+from registry.errors import BadRequest, Conflict
 from registry.model.hosts import HOSTS_MAX, LOCAL_HOST, SshHost
 from registry.names import is_name
 from registry.store.hosts import HostStore, check_host
@@ -106,16 +106,17 @@ class HostRoutes:
         return json_answer({**self._detail(host), "checks": checks}, CREATED)
 
     async def get_host(self, request: web.Request) -> web.Response:
-        """Return a host with its settings; the local machine has none here."""
+        """Return a host with its settings, null for one that is not defined here."""
         name = request.match_info["name"]
-        if name == LOCAL_HOST:
-            return json_answer({**host_json(self._view(name)), "settings": None})
+        view = self._manager.host(name)
+        if view is not None and not self._hosts.has(name):
+            return json_answer({**host_json(view), "settings": None})
         return json_answer(self._detail(self._hosts.get(name)))
 
     async def patch_host(self, request: web.Request) -> web.Response:
         """Change a host. A new login is checked as that of a new host."""
         body = await read_body(request, REQUEST_MAX, READ_S)
-        name = _remote(request)
+        name = self._named(request)
         before = self._hosts.get(name)
         changes = _changes(before, read_json(body, HostChanges, "the host"))
         if name in self._removals and changes.get("is_draining") is not False:
@@ -134,7 +135,7 @@ class HostRoutes:
     async def remove_host(self, request: web.Request) -> web.Response:
         """Remove a host: 202 while its replicas drain. An unreachable host with replicas is only
         removed with `force=true`, which forgets them."""
-        name = _remote(request)
+        name = self._named(request)
         is_forced = _is_yes("force", request.query.get("force", ""))
         self._hosts.get(name)
         view = self._manager.host(name)
@@ -157,7 +158,7 @@ class HostRoutes:
 
     async def check_host(self, request: web.Request) -> web.Response:
         """Check all that a host needs."""
-        host = self._hosts.get(_remote(request))
+        host = self._hosts.get(self._named(request))
         checks = await self._logins.examine(host)
         return json_answer({"items": checks_json(checks), "next": None}, OK)
 
@@ -180,11 +181,12 @@ class HostRoutes:
         view = self._manager.host(host.name) or HostView(host.name, host.address)
         return {**host_json(view), "settings": host_settings_json(host)}
 
-    def _view(self, name: str) -> HostView:
-        view = self._manager.host(name)
-        if view is None:
-            raise Unknown(f"no host {name[:80]!r}")
-        return view
+    def _named(self, request: web.Request) -> str:
+        """Return the host of the path. Raises BadRequest for one that is not defined here."""
+        name = request.match_info["name"]
+        if reason := self._manager.why_kept(name):
+            raise BadRequest(reason)
+        return name
 
 
 def _changes(host: SshHost, wanted: HostChanges) -> dict[str, Any]:
@@ -207,17 +209,6 @@ def _derived_name(address: str) -> str:
     name = address.rpartition("@")[2].partition(":")[0].partition(".")[0].lower()
     if not is_name(name) or name == LOCAL_HOST:
         raise BadRequest(f"cannot derive a name from {address[:80]!r}; choose one with --name")
-    return name
-
-
-def _remote(request: web.Request) -> str:
-    """Return the host of the path. Raises BadRequest for the local one."""
-    name = request.match_info["name"]
-    if name == LOCAL_HOST:
-        raise BadRequest(
-            f"{LOCAL_HOST} is the machine that the server runs on: its settings are FN_CPU_SLOTS,"
-            " FN_GPUS and FN_HOST_LABELS"
-        )
     return name
 
 

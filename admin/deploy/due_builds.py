@@ -17,7 +17,7 @@ from registry.builds import TYPES_MAX, Build, DeviceType, Target
 from registry.catalog import Deployed
 from registry.compilation import TOLERANCE, Compiled
 from registry.errors import BuildFailed, FnError
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import host_order
 
 ATTEMPTS_MAX: Final = 3
 PAUSE_RATIO: Final = 2.0
@@ -72,7 +72,7 @@ def device_types(devices: Iterable[Device], kind: str) -> list[DeviceType]:
     """Return the types of device of a kind that a model is compiled for: TYPES_MAX at most, those
     of this machine first. A GPU that has not been read yet has none."""
     found = {one.type for one in devices if one.kind == kind and (one.model or kind == "cpu")}
-    ordered = sorted(found, key=lambda one: (one.host != LOCAL_HOST, one))
+    ordered = sorted(found, key=lambda one: (host_order(one.host), one.model))
     return ordered[:TYPES_MAX]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast, get_args
 
@@ -52,6 +53,8 @@ UNKNOWN_SIGNATURE = Signature("json", (), ())
 AXES_MAX = 1000
 """Max axes in the conditions of a batching proof."""
 MIB = 1024 * 1024
+HERE = (HOST_LABEL, LOCAL_HOST)
+"""Label of the server's machine."""
 CONTAINED = ("docker", "fake")
 """Drivers whose handlers run without the server's rights (the fake driver runs no handlers)."""
 
@@ -329,8 +332,7 @@ def check_trial(draft: Plan, hosts: Iterable[HostView]) -> None:
     device = draft.revision.device
     for one in hosts:
         kinds = {"cpu": one.cpu_slots, "cuda": one.gpus, "any": one.cpu_slots or one.gpus}
-        labels = {**one.labels, HOST_LABEL: one.name}
-        if one.name == LOCAL_HOST and kinds[device.kind] and device.host.items() <= labels.items():
+        if kinds[device.kind] and _has_labels(one, {*device.host.items(), HERE}):
             return
     raise Refused(
         f"optimise.precision: expected fp32, got {wanted.precision}: candidates are made on"
@@ -342,15 +344,18 @@ def check_host(draft: Plan, hosts: Iterable[HostView]) -> None:
     """Raise Refused if no host has the labels: the trial would wait for ever. Packages of Python
     functions are on this machine alone."""
     wanted, server = draft.revision.device.host, draft.revision.server
-    if wanted and server and server.python:
-        hosts = [one for one in hosts if one.name == LOCAL_HOST]
-    if any(wanted.items() <= {**one.labels, HOST_LABEL: one.name}.items() for one in hosts):
+    labels = {*wanted.items(), HERE} if wanted and server and server.python else wanted.items()
+    if any(_has_labels(one, labels) for one in hosts):
         return
     text = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
     which = "this machine, where packages are" if server and server.python else "a host"
     raise Refused(
         f"device.host: expected the labels of {which}, got {text}; fnctl host ls has them"
     )
+
+
+def _has_labels(host: HostView, labels: AbstractSet[tuple[str, str]]) -> bool:
+    return labels <= {**host.labels, HOST_LABEL: host.name}.items()
 
 
 def _manifest(name: str, request: WireDeploy, paths: list[str]) -> Manifest:

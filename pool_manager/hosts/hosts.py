@@ -24,7 +24,7 @@ from pool_manager.hosts.view import engine_complaint
 from pool_manager.subscribers import Subscribers
 from registry.errors import BadRequest, Unknown
 from registry.exchange import HostRoute
-from registry.model.hosts import HOSTS_MAX, Host
+from registry.model.hosts import HOSTS_MAX, Host, host_order
 from registry.tasks import Tasks
 
 log = structlog.get_logger()
@@ -160,6 +160,11 @@ class Hosts:
                 self._emit(events.HostUnreachable(name, "its engine does not have it any more"))
             self._emit(events.HostRemoved(name, is_gone))
 
+    def why_kept(self, name: str) -> str:
+        """Return why the definition of a host cannot be changed or removed, "" if it can."""
+        engine = self._engines.get(self._owners.get(name, name))
+        return engine.why_kept if engine is not None else ""
+
     def remove(self, name: str, *, is_forced: bool = False) -> None:
         """Begin to remove a definition: the replicas of its hosts drain first. Raises Unknown,
         BadRequest for one that cannot be removed."""
@@ -204,7 +209,7 @@ class Hosts:
 
     def _end(self, name: str, *, is_removed: bool) -> None:
         engine = self._engines.pop(name)
-        self._defined.pop(name)
+        self._defined.pop(name, None)
         self._removed.discard(name)
         task = self._tasks.spawn(f"end host {name}", engine.close(is_removed=is_removed))
         self._ending[name] = task
@@ -217,10 +222,9 @@ class Hosts:
     async def close(self) -> None:
         """End all connections. Replicas are not touched."""
         self._removed.clear()
-        for name in [name for name, engine in self._engines.items() if not engine.why_kept]:
+        for name in list(self._engines):
             self._end(name, is_removed=False)
-        if self._ending:
-            await asyncio.wait(self._ending.values())
+        await asyncio.wait(self._ending.values())
 
     def memories(self) -> Iterator[events.MemoryRead]:
         """Yield the memory of each host that reports it."""
@@ -236,10 +240,8 @@ class Hosts:
     def views(self, machine: Machine) -> list[HostView]:
         """Return every host: this machine first, then by name."""
         records = machine.cluster.hosts
-        first = self.fleet.first.name
-        names = sorted(records, key=lambda name: (name != first, name))
         present = _present(machine)
-        return [self._view(records[name], present) for name in names]
+        return [self._view(records[name], present) for name in sorted(records, key=host_order)]
 
     def view(self, name: str, machine: Machine) -> HostView | None:
         """Return a host, None if there is none of this name."""

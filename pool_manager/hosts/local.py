@@ -193,7 +193,10 @@ class LocalHost:
 class LocalEngine:
     """`HostEngine` of this machine alone, which is always up."""
 
-    why_kept = "the local host cannot be removed"
+    why_kept = (
+        f"{LOCAL_HOST} is the machine that the server runs on: its settings are FN_CPU_SLOTS,"
+        " FN_GPUS and FN_HOST_LABELS"
+    )
 
     def __init__(self, host: LocalHost, labels: Mapping[str, str], services: HostServices) -> None:
         """`labels` are those of the settings; those of the definition go before them."""

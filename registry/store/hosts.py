@@ -52,6 +52,10 @@ class HostStore:
         """Return every host by name, without the local one."""
         return [self._hosts[name] for name in sorted(self._hosts)]
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a host of this name."""
+        return name in self._hosts
+
     def get(self, name: str) -> StoredHost:
         """Return a host. Raises Unknown, naming similar ones."""
         host = self._hosts.get(name)

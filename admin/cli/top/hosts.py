@@ -9,7 +9,7 @@ from admin.cli.live.state import LiveState, seconds
 from admin.cli.top import sections
 from admin.cli.top.lines import Line, Span, cut, shown
 from admin.text import get, number
-from registry.model.hosts import LOCAL_HOST
+from registry.model.hosts import LOCAL_HOST, host_order
 
 STATES: Final = {
     "up": "green",
@@ -48,7 +48,7 @@ def rows(live: LiveState, room: int, width: int) -> list[Line]:
 
 def ordered(hosts: Mapping[str, Item]) -> list[Item]:
     """Return the hosts by name, the local one first."""
-    return [hosts[name] for name in sorted(hosts, key=lambda name: (name != LOCAL_HOST, name))]
+    return [hosts[name] for name in sorted(hosts, key=host_order)]
 
 
 def shares(wanted: Mapping[str, int], room: int) -> dict[str, int]:

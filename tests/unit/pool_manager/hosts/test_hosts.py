@@ -139,7 +139,7 @@ async def test_bad_definitions_are_refused(rig: Rig, tmp_path: Path) -> None:
         rig.hosts.define(SshHost("gpu2", address="nn@gpu2:port"))
     with pytest.raises(Unknown, match="no host gpu3"):
         rig.hosts.remove("gpu3")
-    with pytest.raises(BadRequest, match="the local host cannot be removed"):
+    with pytest.raises(BadRequest, match="local is the machine that the server runs on"):
         rig.hosts.remove(LOCAL_HOST)
     alone = Rig(tmp_path, None)
     with pytest.raises(DriverError, match="can have no other hosts"):
