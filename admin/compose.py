@@ -403,17 +403,21 @@ async def open_driver(
     if settings.driver == "process":
         return ProcessDriver(section.run_dir, server_path=section.server_path, visible=visible)
     # Imported here, as servers with other drivers do not need the engine's library.
+    from pool_manager.drivers.docker.containers import check_uids
     from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
+    from pool_manager.drivers.docker.spec import Owner
 
+    uids = parse_range(settings.replica_uids)
+    check_uids(uids)
     known = {"cpu": settings.image_cpu, "cuda": settings.image_gpu}
     kinds = {"cpu"} | {device.kind for device in devices}
     return await DockerDriver.open(
         DockerSettings(
             url=settings.docker_host,
             images={kind: known[kind] for kind in sorted(kinds)},
-            data=settings.data,
+            owner=Owner.of(settings.data.resolve()),
             pool=section,
-            uids=parse_range(settings.replica_uids),
+            uids=uids,
         )
     )
 

@@ -154,7 +154,7 @@ class HostFacts:
 class HostView:
     """One host as the manager sees it; the local machine is one, with `address` "".
 
-    `state` is one of `core.hosts.HostState` (`hosts/view.py`), since `since_s` (Unix seconds);
+    `state` is one of `core.hosts.HostState`, since `since_s` (Unix seconds);
     `reason` says why the host is not up, or which problem it has although it is up. `driver` and
     `engine_version` are "" if unknown. `agent` says why there are no reports of GPUs and disks, ""
     while there are. `gpus` and `cpu_slots` are the numbers of devices, `memory_mib` is the memory

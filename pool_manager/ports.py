@@ -183,12 +183,8 @@ class ControlConnections(Protocol):
         """Return the next connection, non-blocking, and its HELLO, None if that has yet to be
         read. A cancelled call loses no connection."""
 
-    @property
-    def is_up(self) -> bool:
-        """Whether the replica's host can be reached."""
-
-    async def wait_up(self) -> None:
-        """Return once the replica's host can be reached."""
+    async def wait_up(self) -> bool:
+        """Return once the replica's host can be reached: whether it was at once."""
 
     def close(self) -> None:
         """Accept nothing more."""

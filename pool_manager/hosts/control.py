@@ -147,7 +147,7 @@ class ReplicaConnections:
 
     async def accept(self) -> tuple[socket.socket, Hello | None]:
         """Return the next connection and its HELLO."""
-        while not (self._waiting and (self.is_up or self._is_agent)):
+        while not (self._waiting and (self._control.is_up or self._is_agent)):
             if self._waiting:
                 await self.wait_up()
             else:
@@ -155,14 +155,11 @@ class ReplicaConnections:
                 await self._came.wait()
         return self._waiting.popleft()
 
-    @property
-    def is_up(self) -> bool:
-        """Whether the host can be reached."""
-        return self._control.is_up
-
-    async def wait_up(self) -> None:
-        """Return when the host can be reached."""
+    async def wait_up(self) -> bool:
+        """ControlConnections: wait for the host."""
+        was_up = self._control.is_up
         await self._control.wait_up()
+        return was_up
 
     def close(self) -> None:
         """Accept no more connections; those that wait are closed."""

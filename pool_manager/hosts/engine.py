@@ -12,6 +12,7 @@ from hosts.errors import shown
 from pool_manager.driver import EngineLosses, Exits
 from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.pairs import Machine
+from pool_manager.drivers.docker.spec import Owner
 from pool_manager.hosts.images import HostImages
 from pool_manager.hosts.probing import Facts
 from pool_manager.hosts.settings import HostSettings
@@ -73,12 +74,10 @@ class RemoteEngine:
             settings = DockerSettings(
                 url=self._url,
                 images={"cpu": image},
-                data=Path(base),
+                owner=Owner.elsewhere(self._owner, facts.nofile),
                 pool=self._pool,
                 uids=self._settings.uids,
                 base=Path(base),
-                owner=self._owner,
-                nofile=facts.nofile,
                 machine=self._its_machine,
             )
             self.driver = await DockerDriver.open(settings)

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import PurePosixPath
 from typing import Final, Protocol
 
+from hosts.commands import Completed
 from hosts.errors import ConnectionLost
 from registry.errors import DriverError, HostDown
 from registry.model.servers import Mount
@@ -40,22 +41,6 @@ SOCKET_PATH_MAX: Final = 107
 SAID_MAX: Final = 300
 """Max characters shown of a command's error."""
 _TAIL: Final = len(f"/data/00000000/{DATA_SOCKET}")
-
-
-class Completed(Protocol):
-    """The end of a command on a host."""
-
-    @property
-    def exit_status(self) -> int:
-        """The exit status."""
-
-    @property
-    def stdout(self) -> bytes:
-        """The output."""
-
-    @property
-    def stderr(self) -> bytes:
-        """The output of errors."""
 
 
 class Run(Protocol):

@@ -20,7 +20,6 @@ from pool_manager.hosts.kinds import EngineFactory
 from pool_manager.hosts.local import LocalEngine, LocalHost
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.stocking import Stocking
-from pool_manager.hosts.view import engine_complaint
 from pool_manager.subscribers import Subscribers
 from registry.errors import BadRequest, Unknown
 from registry.exchange import HostRoute
@@ -252,7 +251,7 @@ class Hosts:
         found = HostView(
             record.name,
             state=record.state,
-            reason=record.reason or engine_complaint(record.engine_down),
+            reason=record.reason or _engine_complaint(record.engine_down),
             # The record of this machine is older than any clock.
             since_s=self._wall() - (self._clock() - max(record.since_s, self._began_s)),
             labels={name: text for name, text in record.labels.items() if name != LABEL},
@@ -264,6 +263,11 @@ class Hosts:
         )
         host = self.fleet.find(record.name)
         return host.fill(found) if host is not None else found
+
+
+def _engine_complaint(reason: str) -> str:
+    """Return the problem of a host whose engine is away for a reason; "" for none."""
+    return f"its container engine does not answer: {reason}" if reason else ""
 
 
 def _present(machine: Machine) -> Counter[tuple[str, str]]:

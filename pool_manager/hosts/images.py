@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
 from urllib.parse import quote
@@ -110,7 +110,7 @@ class HostImages:
 
     async def _check_processors(self, image: dict[str, Any]) -> None:
         async with _session(self._target) as session:
-            info = await _json(session, "/info", f"ask the engine of host {self._host}")
+            info = await _ask(session, "GET", "/info", f"ask the engine of host {self._host}")
         there, needs = _PROCESSORS.get(str(info.get("Architecture"))), image.get("Architecture")
         if there and needs and there != needs:
             raise DriverError(f"host {self._host} is {there}, the image is for {needs}")
@@ -156,34 +156,23 @@ class HostImages:
 
     async def _inspect(self, url: str, reference: str) -> dict[str, Any] | None:
         async with _session(url) as session:
-            found: dict[str, Any] | None = await _json(
-                session,
-                f"/images/{quote(reference, safe=':/@')}/json",
-                f"ask the engine at {url}",
-                may_lack=True,
+            path = f"/images/{quote(reference, safe=':/@')}/json"
+            found: dict[str, Any] | None = await _ask(
+                session, "GET", path, f"ask the engine at {url}", may_lack=True
             )
             return found
 
     async def _remove(self, id: str) -> None:
         """Remove an image of the host, unless it has another tag or a container uses it."""
         async with _session(self._target) as session:
-            path = f"http://engine/images/{quote(id, safe=':')}"
-            with contextlib.suppress(ClientError, OSError):
-                async with session.delete(path) as answer:
-                    await answer.read()
+            with contextlib.suppress(DriverError):
+                await _ask(session, "DELETE", f"/images/{quote(id, safe=':')}", "remove an image")
 
     async def _tag(self, id: str, repository: str, tag: str) -> None:
         async with _session(self._target) as session:
-            path = f"http://engine/images/{quote(id, safe=':')}/tag"
-            try:
-                async with session.post(path, params={"repo": repository, "tag": tag}) as answer:
-                    if answer.status != CREATED:
-                        raise DriverError(
-                            f"the engine of host {self._host} does not tag an image: status"
-                            f" {answer.status}"
-                        )
-            except (ClientError, OSError) as error:
-                raise EngineDown(f"the engine of host {self._host}: {error}") from error
+            path = f"/images/{quote(id, safe=':')}/tag"
+            params = {"repo": repository, "tag": tag}
+            await _ask(session, "POST", path, f"tag an image on host {self._host}", params=params)
 
 
 async def _load(session: ClientSession, pieces: AsyncIterator[bytes], host: str) -> None:
@@ -217,16 +206,25 @@ def _session(url: str, *, total_s: float | None = CALL_S) -> ClientSession:
     return ClientSession(connector=UnixConnector(path=url.removeprefix("unix://")), timeout=limits)
 
 
-async def _json(session: ClientSession, path: str, doing: str, *, may_lack: bool = False) -> Any:
-    """Return the engine's answer; None for something that it lacks, if it may."""
+async def _ask(
+    session: ClientSession,
+    method: str,
+    path: str,
+    doing: str,
+    *,
+    params: Mapping[str, str] | None = None,
+    may_lack: bool = False,
+) -> Any:
+    """Return the engine's answer; None for an empty one, and for something that the engine lacks,
+    if it may. Raises DriverError, EngineDown."""
     try:
-        async with session.get(f"http://engine{path}") as answer:
+        async with session.request(method, f"http://engine{path}", params=params) as answer:
             if answer.status == NOT_FOUND and may_lack:
                 return None
             body = await answer.read()
-            if answer.status != OK:
+            if answer.status not in (OK, CREATED):
                 raise DriverError(f"cannot {doing}: status {answer.status}")
-            return msgspec.json.decode(body)
+            return msgspec.json.decode(body) if body else None
     except (ClientError, OSError, msgspec.DecodeError) as error:
         raise EngineDown(f"cannot {doing}: {error or type(error).__name__}") from error
 

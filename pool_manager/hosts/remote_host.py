@@ -41,7 +41,6 @@ from pool_manager.hosts.remote_parts import Joined, PlacedFiles, RemoteTransport
 from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.transfers import MIB, Transfers
-from pool_manager.hosts.view import complaint, state_of
 from pool_manager.ports import Gpus
 from pool_manager.replicas.records import CONTROL_TARGET, DATA_TARGET, MODEL_TARGET
 from pool_manager.settings import PoolSettings
@@ -58,6 +57,11 @@ JOIN_RETRY_S: Final = (1.0, 60.0)
 """Shortest and longest pause between two tries to join a host whose connection is up."""
 END_S: Final = 10.0
 """Time limit of the steps on a host when the server closes."""
+DISK_LOW_MIB: Final = 256
+"""Free disk space of a host below which files and images may not fit any more."""
+CLOCK_OFF_S: Final = 5.0
+"""Difference of clocks from which the times in a host's logs mislead. Nothing else depends on it.
+"""
 
 
 class RemoteHost:
@@ -130,17 +134,6 @@ class RemoteHost:
     def open(self) -> None:
         """Connect in the background, and again after each break."""
         self.connection.open()
-
-    def open_after(self, end: asyncio.Task[None] | None) -> None:
-        """As `open`, once the connection of a predecessor has ended."""
-        if end is None:
-            self.open()
-        else:
-            self._tasks.spawn("open", self._open_after(end))
-
-    async def _open_after(self, end: asyncio.Task[None]) -> None:
-        await asyncio.wait([end])
-        self.open()
 
     def hand_over(self, reason: str) -> None:
         """Leave the replicas to a successor."""
@@ -448,3 +441,20 @@ def _login(host: SshHost) -> Login:
         return login_to(host.address, host.identity, host.host_key)
     except ValueError as error:
         raise BadRequest(f"host {host.name}: {error}") from error
+
+
+def state_of(state: str, transfer: str) -> str:
+    """Return the state to show. A host to which an image is sent is joining, although the transfer
+    may take longer than `host_lost_s`, which ends all waits for its replicas."""
+    return "joining" if state == "gone" and transfer else state
+
+
+def complaint(disk_free_mib: float | None, clock_offset_s: float | None) -> str:
+    """Return the problem of a host that is up, as its agent reports it; "" for none."""
+    found = []
+    if disk_free_mib is not None and disk_free_mib < DISK_LOW_MIB:
+        found.append(f"its disk is full: {disk_free_mib:.0f} MiB are free")
+    if clock_offset_s is not None and abs(clock_offset_s) >= CLOCK_OFF_S:
+        side = "ahead of" if clock_offset_s > 0 else "behind"
+        found.append(f"its clock is {abs(clock_offset_s):.0f} s {side} this machine's")
+    return "; ".join(found)

@@ -43,7 +43,7 @@ class SshEngine:
                 name = f"end host {host.name}"
                 self._replaced = self._services.tasks.spawn(name, present.close())
             if self._is_open:
-                made.open_after(self._replaced)
+                self.open()
         assert self._host is not None
         self._services.announce(self._host, host.labels, host.is_draining)
 
@@ -51,11 +51,18 @@ class SshEngine:
         """Connect in the background, and again after each break."""
         self._is_open = True
         if self._host is not None:
-            self._host.open_after(self._replaced)
+            self._services.tasks.spawn(f"open {self._host.name}", self._open(self._host))
+
+    async def _open(self, host: RemoteHost) -> None:
+        if self._replaced is not None:  # both would listen at the host's control socket
+            await asyncio.wait([self._replaced])
+        if self._is_open and host is self._host:
+            host.open()
 
     async def close(self, *, is_removed: bool = False) -> None:
         """End the agent and the connection; with `is_removed` also remove this server's files
         there."""
+        self._is_open = False
         if self._replaced is not None:
             await asyncio.wait([self._replaced])
         if self._host is not None:

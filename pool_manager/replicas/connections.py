@@ -20,15 +20,15 @@ class LocalConnections:
     """`ControlConnections` over the listener in a replica's run folder."""
 
     redials = False
-    is_up = True
 
     def __init__(self, listener: socket.socket, id: str) -> None:
         """`listener` is non-blocking; `id` names the replica in the log."""
         self._listener = listener
         self._id = id
 
-    async def wait_up(self) -> None:
+    async def wait_up(self) -> bool:
         """ControlConnections: this machine can always be reached."""
+        return True
 
     async def accept(self) -> tuple[socket.socket, Hello | None]:
         """ControlConnections: accept a connection. `loop.sock_accept` is not used, because it may

@@ -275,9 +275,7 @@ class Control:
         """Report the replica as lost if it does not dial again in time."""
         is_its_fault, left_s = True, RELINK_S
         while left_s > 0:
-            if not self._connections.is_up:
-                is_its_fault = False
-                await self._connections.wait_up()
+            is_its_fault &= await self._connections.wait_up()
             await asyncio.sleep(RELINK_STEP_S)
             left_s -= RELINK_STEP_S
         self._relinking = None

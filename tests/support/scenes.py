@@ -9,6 +9,7 @@ from typing import Any
 from pool_manager.driver import Driver
 from pool_manager.drivers.docker.driver import DockerDriver, DockerSettings
 from pool_manager.drivers.docker.engine import Times
+from pool_manager.drivers.docker.spec import Owner
 from pool_manager.drivers.fake import BEHAVES, FakeDriver, Script
 from pool_manager.drivers.process import ProcessDriver
 from pool_manager.settings import PoolSettings
@@ -137,7 +138,7 @@ def docker_settings(engine: Engine, settings: PoolSettings, **times: float) -> D
         times=Times(**times),
         url=engine.url,
         images={"cpu": engine.image},
-        data=settings.run_dir.parent,
+        owner=Owner.of(settings.run_dir.parent.resolve()),
         pool=settings,
     )
 

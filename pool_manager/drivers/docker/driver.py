@@ -22,7 +22,6 @@ from pool_manager.drivers.docker.containers import (
     Started,
     begin,
     check_image,
-    check_uids,
     check_users,
     inspection,
     maps_users,
@@ -67,30 +66,20 @@ T = TypeVar("T")
 class DockerSettings:
     """Settings of the Docker driver.
 
-    `images` are by device kind. `data` is the data folder, which distinguishes this server's
-    containers from those of other servers. `uids` is the range from which they get a slice of user
-    ids. `pool` are the settings of the pool manager.
-
-    For the engine of another host, `base` is the folder of ours there, `owner` is set instead of
-    `data`, `nofile` is the limit on open files there (0: none), and `machine` describes that host.
+    `images` are by device kind. `owner` distinguishes this server's containers from those of other
+    servers. `uids` is the range from which they get a slice of user ids. `pool` are the settings of
+    the pool manager. `base` is the folder of ours on the engine's machine, None if that has the
+    folders of this process. `machine` describes that machine.
     """
 
     url: str
     images: dict[str, str]
-    data: Path
+    owner: Owner
     pool: PoolSettings
     uids: range = field(default_factory=lambda: parse_range(DEFAULT))
     times: Times = field(default_factory=Times)
     base: Path | None = None
-    owner: str = ""
-    nofile: int = 0
     machine: Callable[[], Machine] = this_machine
-
-    def owner_of(self) -> Owner:
-        """Return the owner of the containers."""
-        if self.owner:
-            return Owner.elsewhere(self.owner, self.nofile)
-        return Owner.of(self.data.resolve())
 
     def paths(self, id: str, run_dir: Path) -> MountPaths:
         """Return a replica's folders on the engine's machine; `run_dir` is its run folder on this
@@ -115,7 +104,7 @@ class DockerDriver:
         self.exits, self.engine_losses = Exits(), EngineLosses()
         self._settings, self._engine = settings, engine
         self._ways: list[Way] = ways(info)
-        self._owner = settings.owner_of()
+        self._owner = settings.owner
         self._images_by_kind = dict(settings.images)
         self.images: Images | None = DockerImages(
             engine, settings.url, self._owner.name, maps_users=maps_users(info)
@@ -139,8 +128,6 @@ class DockerDriver:
     async def open(cls, settings: DockerSettings) -> DockerDriver:
         """Connect to the engine and check it. Raises EngineDown without an engine, DriverError if
         the engine, an image or a setting is unsuitable."""
-        if settings.base is None:
-            check_uids(settings.uids)
         engine = await asyncio.to_thread(
             Engine, settings.url, settings.pool.starts_at_once, settings.times
         )

@@ -174,12 +174,12 @@ async def test_a_host_goes_up_and_down(rig: Rig) -> None:
     """Connections know whether their host can be reached; after the end none is taken."""
     connections = rig.control.register("one", "a" * 64)
     rig.control.set_up(is_up=False)
-    assert not connections.is_up
+    waiting = asyncio.create_task(connections.wait_up())
+    await asyncio.sleep(0)
+    assert not waiting.done()
     rig.control.set_up(is_up=True)
-    await connections.wait_up()
-    assert connections.is_up
-    rig.control.set_up(is_up=False)
-    assert not connections.is_up
+    assert not await waiting
+    assert await connections.wait_up()
 
     rig.control.close()
     assert await rig.is_closed(rig.connect())

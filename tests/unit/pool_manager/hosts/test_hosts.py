@@ -180,6 +180,11 @@ async def test_an_engine_announces_and_withdraws_its_hosts(rig: Rig) -> None:
         ("up", {"zone": "b"})
     ] * len(NODES)
 
+    rig.emit(events.EngineLost("cannot list containers: closed", "node1"))
+    silent = rig.hosts.view("node1", rig.machine)
+    assert silent is not None
+    assert silent.reason == "its container engine does not answer: cannot list containers: closed"
+
     cluster.cut("node2")
     cluster.leave("node1")
     cluster.leave("node3", is_gone=True)

@@ -41,16 +41,14 @@ class Tunnel:
         self.waited = asyncio.Event()
         self.is_closed = False
 
-    @property
-    def is_up(self) -> bool:
-        return self.up.is_set()
-
     async def accept(self) -> tuple[socket.socket, Hello | None]:
         return await self.queue.get()
 
-    async def wait_up(self) -> None:
+    async def wait_up(self) -> bool:
+        was_up = self.up.is_set()
         self.waited.set()
         await self.up.wait()
+        return was_up
 
     def close(self) -> None:
         self.is_closed = True

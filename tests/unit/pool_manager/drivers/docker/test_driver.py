@@ -24,8 +24,9 @@ from pool_manager.drivers.docker.spec import (
     SIDECAR,
     STANDBY_CAP_MIB,
     UID,
+    Owner,
 )
-from pool_manager.drivers.uids import UidAllocator
+from pool_manager.drivers.uids import DEFAULT, UidAllocator, parse_range
 from pool_manager.ports import ServerContainer
 from pool_manager.settings import PoolSettings
 from registry.errors import DriverError, EngineDown
@@ -47,7 +48,7 @@ class Played:
         settings = DockerSettings(
             url="",
             images={"cpu": "image:1"},
-            data=folder,
+            owner=Owner.of(folder),
             pool=PoolSettings(folder, folder, folder, log_bytes=10_000),
             times=Times(limit_after_s=0.0, refill_after_s=1000.0),
         )
@@ -187,8 +188,8 @@ async def test_the_user_of_an_adopted_replica_is_taken(played: Played) -> None:
     assert users(played) == [f"{part[2]}:{part[2]}", f"{part[1]}:{part[1]}"]
 
 
-async def test_user_ids_that_do_not_exist_are_refused(
-    played: Played, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_user_ids_that_do_not_exist_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """User ids that do not exist are refused before any container; the reason names a range that
     fits."""
@@ -197,7 +198,7 @@ async def test_user_ids_that_do_not_exist_are_refused(
     monkeypatch.setattr(images, "UID_MAP", uid_map)
 
     with pytest.raises(DriverError, match="set FN_REPLICA_UIDS=32767:32767"):
-        await DockerDriver.open(played.driver._settings)
+        images.check_uids(parse_range(DEFAULT))
 
 
 async def test_a_device_without_an_image(played: Played) -> None:

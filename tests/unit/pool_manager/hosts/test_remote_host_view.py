@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pool_manager.hosts.view import complaint, engine_complaint, state_of
+from pool_manager.hosts.remote_host import complaint, state_of
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,3 @@ def test_a_full_disk_and_a_wrong_clock_are_reported(
 def test_a_host_that_gets_its_image_is_joining(state: str, transfer: str, expected: str) -> None:
     """The first image of a host may take longer to send than the time after which it is gone."""
     assert state_of(state, transfer) == expected
-
-
-def test_a_dead_engine_is_reported() -> None:
-    """The reason begins with its subject: the name of a failed call means nothing to a reader."""
-    assert engine_complaint("") == ""
-    expected = "its container engine does not answer: cannot list containers: closed"
-    assert engine_complaint("cannot list containers: closed") == expected
