@@ -121,14 +121,14 @@ class HostConnection:
     async def listen(
         self, path: str, accept: Callable[[socket.socket], None], mode: int = 0o666
     ) -> Listener:
-        """Listen on `path` of the host, and again after each login.
+        """Listen on `path` of the host, and again after each login, until `close`.
 
         A socket that is there is removed: one manager owns it. Each connection is passed to
         `accept` as one end of a socket pair, non-blocking, with back-pressure. The folder must be
         closed to others than those who may connect, and not writable for them.
         """
         link = self._here()
-        listener = Listener(path, mode, accept, self._tasks, self._forget, self._flooded)
+        listener = Listener(path, mode, accept, self._tasks, self._flooded)
         await link.listen(listener)
         listener.generation = self.generation
         self._listeners[path] = listener
@@ -258,12 +258,6 @@ class HostConnection:
                 if is_last or link.is_lost:
                     raise
 
-    async def _forget(self, listener: Listener) -> None:
-        if self._listeners.get(listener.path) is listener:
-            del self._listeners[listener.path]
-            if self._link is not None and not self._link.is_lost:
-                await self._link.stop_listening(listener.path)
-
     def _flooded(self, listener: Listener) -> None:
         if listener.path not in self._paused:
             self._paused.add(listener.path)
@@ -279,7 +273,7 @@ class HostConnection:
                 try:
                     await link.stop_listening(listener.path)
                     await asyncio.sleep(PAUSE_S)
-                    if link is self._link and self._listeners.get(listener.path) is listener:
+                    if link is self._link:
                         await link.listen(listener)
                     return
                 except OSError as error:

@@ -42,17 +42,12 @@ class Listener:
     mode: int
     accept: Callable[[socket.socket], None]
     tasks: Tasks
-    forget: Callable[[Listener], Awaitable[None]]
     flooded: Callable[[Listener], None]
     generation: int = 0
     """Login on which it was established last."""
     open_connections: int = field(default=0, init=False)
     _credit: float = field(default=BURST, init=False)
     _last_s: float = field(default=0.0, init=False)
-
-    async def close(self) -> None:
-        """Stop listening and remove the socket; its connections stay."""
-        await self.forget(self)
 
     def session(self, connection: asyncssh.SSHClientConnection) -> ChannelSession:
         """Return the session of a new connection. Raises asyncssh.ChannelOpenError."""
