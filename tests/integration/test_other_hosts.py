@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from shlex import quote
 
 import pytest
+from msgspec import structs
 
 from gateway.data_links import Delivered
 from pool_manager.core.state import PoolSpec
@@ -352,7 +353,7 @@ async def test_files_are_there_ahead_of_need(machine: Machine, place: Place) -> 
             await one.until(lambda: one.view.cached_mib > 3)
             assert not one.replicas
             one.manager.remove("default/ahead@1")
-            one.manager.define_host(replace(one.host, files_mib=1))
+            one.manager.define_host(structs.replace(one.host, files_mib=1))
             await one.until(lambda: one.view.cached_mib < 1)
     assert machine.containers() == []
 

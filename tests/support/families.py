@@ -88,7 +88,8 @@ def page(balance: Balance = EMPTY) -> Metrics:
     checks = [SampleCount("default", "f", SampleVerdict.RIGHT, 1)]
     metrics.add_source(GoldenFamilies(lambda: checks))
     metrics.add_source(BuildFamilies(_Builds()))
-    hosts = [HostView("gpu2", rtt_ms=0.5, disk_free_mib=1.0)]
+    shown = {"rtt_ms": 0.5, "disk_free_mib": 1.0, "cached_mib": 1.0, "transferred_bytes": 1}
+    hosts = [HostView("gpu2", **shown)]
     metrics.add_source(HostFamilies(lambda: hosts, lambda: {"gpu2": 1.0}))
     metrics.add_source(
         ServerFamilies(
