@@ -78,7 +78,7 @@ class RemoteEngine:
                 pool=self._pool,
                 uids=self._settings.uids,
                 base=Path(base),
-                machine=self._its_machine,
+                machine=lambda: self._machine,
             )
             self.driver = await DockerDriver.open(settings)
             self.driver.exits.subscribe(self.exits.notify)
@@ -89,9 +89,6 @@ class RemoteEngine:
             self._sent |= await self.driver.images.pinned()
         self._info = await self.driver.info()
         return self.driver
-
-    def _its_machine(self) -> Machine:
-        return self._machine
 
     def named(self, text: str) -> str:
         """Return an error's text with the engine's socket on the host, not that of this machine

@@ -20,7 +20,7 @@ round trip per file.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Collection
 from pathlib import PurePosixPath
 from typing import Final, Protocol
 
@@ -168,10 +168,7 @@ class HostFolders:
     async def _do(
         self, script: str, doing: str, *, input: bytes = b"", limit_s: float = COMMAND_S
     ) -> bytes:
-        done = await call(
-            self._host,
-            lambda: self._run(f"sh -c {shlex.quote(script)}", timeout_s=limit_s, input=input),
-        )
+        done = await shell(self._host, self._run, script, limit_s, input)
         if done.exit_status:
             said = done.stderr.decode("utf-8", "replace").strip()[:SAID_MAX]
             reason = said or f"exit status {done.exit_status}"
@@ -179,11 +176,11 @@ class HostFolders:
         return done.stdout
 
 
-async def call(host: str, work: Callable[[], Awaitable[Completed]]) -> Completed:
-    """Return the end of a command. Raises HostDown if the host does not answer, DriverError if it
-    refuses commands."""
+async def shell(host: str, run: Run, script: str, limit_s: float, input: bytes = b"") -> Completed:
+    """Return the end of a script of the host's shell. Raises HostDown if the host does not answer,
+    DriverError if it refuses commands."""
     try:
-        return await work()
+        return await run(f"sh -c {shlex.quote(script)}", timeout_s=limit_s, input=input)
     except TimeoutError:
         raise HostDown(f"host {host} does not end a command in time") from None
     except ConnectionLost as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
 from urllib.parse import quote
@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
+from pool_manager.hosts.transfers import Progress
 from pool_manager.image_names import PINNED
 from registry.errors import DriverError, EngineDown
 
@@ -34,8 +35,6 @@ SAID_MAX: Final = 500
 OK: Final = 200
 CREATED: Final = 201
 NOT_FOUND: Final = 404
-Progress = Callable[[int, int], None]
-"""Called with the bytes that were sent, and their number in all (0 if unknown)."""
 
 
 class HostImages:

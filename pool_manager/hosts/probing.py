@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import Final
 
 from pool_manager.drivers.docker.pairs import IPV6, MOUNTS, Machine
-from pool_manager.hosts.folders import COMMAND_S, Run, call
+from pool_manager.hosts.folders import COMMAND_S, Run, shell
 from registry.errors import DriverError
 
 _NVIDIA: Final = "test -e /dev/nvidiactl || test -e /dev/dxg || command -v nvidia-smi >/dev/null"
@@ -42,8 +41,7 @@ class Facts:
 
 async def read_facts(host: str, run: Run) -> Facts:
     """Return the facts of a host. Raises DriverError, or HostDown if the connection is lost."""
-    command = f"sh -c {shlex.quote(_SCRIPT)}"
-    done = await call(host, lambda: run(command, timeout_s=COMMAND_S))
+    done = await shell(host, run, _SCRIPT, COMMAND_S)
     lines = done.stdout.decode("utf-8", "replace").split("\n", _LINES)
     if done.exit_status or len(lines) <= _LINES or not lines[0].startswith("/"):
         said = done.stderr.decode("utf-8", "replace").strip() or lines[0]

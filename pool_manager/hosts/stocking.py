@@ -32,6 +32,8 @@ PLAN_S: Final = 5.0
 """Shortest time between two plans."""
 AGAIN_S: Final = 60.0
 """Pause after a failed transfer to a host."""
+Stock = Mapping[str, int]
+"""The bytes of the files of a cache by sha256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,6 @@ class CachedSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
-    """A host that is up, with the bytes of the files that it has by sha256."""
-
-    room: HostSpace
-    stock: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
 class HostPlan:
     """For one host: the file sets that it has, the groups of files that are to be sent, and the
     sha256 of all files that it should keep."""
@@ -67,16 +61,16 @@ class HostPlan:
 
 
 def plan(
-    wanted: Sequence[CachedSet], rooms: Sequence[HostSpace], caches: Sequence[Cache]
+    wanted: Sequence[CachedSet], rooms: Sequence[HostSpace], stocks: Mapping[str, Stock]
 ) -> dict[str, HostPlan]:
-    """Return the plan of each host in `caches`; `rooms` are all hosts, also those that are away."""
+    """Return the plan of each host that is up; `stocks` are theirs by name, `rooms` are all hosts
+    with a cache, also those that are away."""
     sets = {one.files.files: one for one in wanted}
     targets: dict[str, list[str]] = {}
     for host, files in stock_targets([one.files for one in wanted], rooms):
         targets.setdefault(host, []).append(files)
     plans = {}
-    for cache in caches:
-        name, stock = cache.room.record.name, cache.stock
+    for name, stock in stocks.items():
         complete = frozenset(files for files, one in sets.items() if _has(stock, one.members))
         own = [group for files in targets.get(name, ()) for group in sets[files].groups(name)]
         kept = frozenset(file.sha256 for group in own for file in group)
@@ -85,7 +79,7 @@ def plan(
     return plans
 
 
-def _has(stock: Mapping[str, int], files: Collection[BundleFile]) -> bool:
+def _has(stock: Stock, files: Collection[BundleFile]) -> bool:
     return all(one.sha256 in stock for one in files)
 
 
@@ -132,21 +126,21 @@ class Stocking:
         kinds: dict[str, set[str]] = {}
         for device in machine.devices.values():
             kinds.setdefault(device.host, set()).add(device.kind)
-        rooms, caches = [], []
+        rooms, stocks = [], {}
         for name, host in hosts.items():
             record = machine.cluster.hosts.get(name)
             if record is None:
                 continue
-            room = HostSpace(replace(record), host.files.cache_mib * MIB, kinds.get(name, ()))
-            rooms.append(room)
+            limit_bytes = host.files.cache_mib * MIB
+            rooms.append(HostSpace(replace(record), limit_bytes, kinds.get(name, ())))
             if (cache := host.files.cache) is not None:
-                caches.append(Cache(room, dict(cache.stock)))
-        self._tasks.spawn("stocking", self._carry_out(wanted, rooms, caches))
+                stocks[name] = dict(cache.stock)
+        self._tasks.spawn("stocking", self._carry_out(wanted, rooms, stocks))
 
     async def _carry_out(
-        self, wanted: list[CachedSet], rooms: list[HostSpace], caches: list[Cache]
+        self, wanted: list[CachedSet], rooms: list[HostSpace], stocks: Mapping[str, Stock]
     ) -> None:
-        plans = await asyncio.to_thread(plan, wanted, rooms, caches)
+        plans = await asyncio.to_thread(plan, wanted, rooms, stocks)
         for name, one in plans.items():
             host = self._fleet.find(name)
             cache = host.files.cache if host is not None else None

@@ -13,7 +13,7 @@ from pool_manager.core.hosts import HostRecord, HostState
 from pool_manager.core.machine import Machine
 from pool_manager.core.state import Device, PoolSpec
 from pool_manager.core.stocking import FileSet, HostSpace
-from pool_manager.hosts.stocking import AGAIN_S, PLAN_S, Cache, CachedSet, Stocking, plan
+from pool_manager.hosts.stocking import AGAIN_S, PLAN_S, CachedSet, Stocking, plan
 from pool_manager.ports import Binding
 from registry.errors import DriverError, HostDown
 from registry.model.bundles import Bundle, BundleFile
@@ -37,12 +37,12 @@ def test_a_set_is_complete_with_all_of_its_files() -> None:
     """A file that two sets share counts for both; what is missing is sent only to its hosts."""
     wanted = [kept("one", A, SHARED, hosts=2), kept("two", B, SHARED, hosts=0)]
     rooms = [room("gpu2"), room("gpu3")]
-    caches = [
-        Cache(rooms[0], {A.sha256: 10, SHARED.sha256: 10}),
-        Cache(rooms[1], {B.sha256: 10, SHARED.sha256: 10, "d" * 64: 10}),
-    ]
+    stocks = {
+        "gpu2": {A.sha256: 10, SHARED.sha256: 10},
+        "gpu3": {B.sha256: 10, SHARED.sha256: 10, "d" * 64: 10},
+    }
 
-    plans = plan(wanted, rooms, caches)
+    plans = plan(wanted, rooms, stocks)
 
     assert plans["gpu2"].complete == {"one"}
     assert plans["gpu2"].missing == ()
@@ -57,21 +57,19 @@ def test_a_host_that_is_away_keeps_its_part() -> None:
     wanted = [kept("one", A)]
     rooms = [room("gpu2"), room("gpu3")]
     [target] = [
-        name
-        for name, one in plan(wanted, rooms, [Cache(r, {}) for r in rooms]).items()
-        if one.missing
+        name for name, one in plan(wanted, rooms, {"gpu2": {}, "gpu3": {}}).items() if one.missing
     ]
     other = {"gpu2": "gpu3", "gpu3": "gpu2"}[target]
     away = [room(target, state=HostState.UNREACHABLE), room(other)]
 
-    assert plan(wanted, away, [Cache(away[1], {})])[other].missing == ()
+    assert plan(wanted, away, {other: {}})[other].missing == ()
 
 
 def test_a_host_without_room_gets_nothing() -> None:
     """The limit of a cache is that of what is sent ahead of need, too."""
     rooms = [room("gpu2", limit=9)]
 
-    assert plan([kept("one", A)], rooms, [Cache(rooms[0], {})])["gpu2"].missing == ()
+    assert plan([kept("one", A)], rooms, {"gpu2": {}})["gpu2"].missing == ()
 
 
 def test_optional_files_are_sent_after_the_others() -> None:
@@ -79,7 +77,7 @@ def test_optional_files_are_sent_after_the_others() -> None:
     one = replace(kept("one", A, hosts=2), optional=(("", (B,)), ("gpu3", (SHARED,))))
     rooms = [room("gpu2"), room("gpu3")]
 
-    plans = plan([one], rooms, [Cache(rooms[0], {A.sha256: 10}), Cache(rooms[1], {})])
+    plans = plan([one], rooms, {"gpu2": {A.sha256: 10}, "gpu3": {}})
 
     assert plans["gpu2"].complete == {"one"}
     assert plans["gpu2"].missing == ((B,),)
