@@ -364,10 +364,11 @@ class UsageMonitor:
         self._models = models
 
     def _model(self, id: str, kind: str, at_s: float) -> DeviceModel | None:
-        """Return what a device is, None for a GPU whose driver has not answered yet."""
+        """Return what a device is, None for a GPU that is gone or whose driver has not answered."""
         if kind == "cpu":
             return DeviceModel(id, kind, "", 1.0, at_s)
-        view = self._view(self._machine.devices[id])
+        device = self._machine.devices.get(id)
+        view = self._view(device) if device is not None else None
         if view is None:
             return None
         return DeviceModel(id, kind, (view.name or "")[:NAME_MAX], view.part, at_s)

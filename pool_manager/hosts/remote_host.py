@@ -27,6 +27,7 @@ from pool_manager.core.state import Device
 from pool_manager.devices import bank_mib
 from pool_manager.driver import Driver, EngineLosses, Exits, Processes
 from pool_manager.drivers.docker.driver import DockerDriver
+from pool_manager.drivers.docker.spec import CONTROL_TARGET, DATA_TARGET, MODEL_TARGET
 from pool_manager.gpus.memory import NONE
 from pool_manager.host import HostFacts, HostFiles, HostTransport, HostView
 from pool_manager.hosts.agent import AGENT_ID, AgentReports
@@ -42,7 +43,6 @@ from pool_manager.hosts.services import HostServices
 from pool_manager.hosts.settings import HostSettings
 from pool_manager.hosts.transfers import MIB, Transfers
 from pool_manager.ports import Gpus
-from pool_manager.replicas.records import CONTROL_TARGET, DATA_TARGET, MODEL_TARGET
 from pool_manager.settings import PoolSettings
 from registry.errors import BadRequest, DriverError, EngineDown, FnError, HostDown
 from registry.model.hosts import SshHost
@@ -275,7 +275,8 @@ class RemoteHost:
         self.epoch += 1
         devices = tuple(self.devices())
         rtt_s = self.connection.rtt_s
-        self._services.emit(events.HostUp(self.name, self.epoch, devices, running, "docker", rtt_s))
+        kind = DockerDriver.kind
+        self._services.emit(events.HostUp(self.name, self.epoch, devices, running, kind, rtt_s))
 
     @property
     def _may_have_gpus(self) -> bool:

@@ -28,11 +28,6 @@ from runtime_image.contract.server import ServerSpec
 
 StartT = TypeVar("StartT", Launch, Assign)
 
-MODEL_TARGET: Final = "/model"
-CONTROL_TARGET: Final = "/run/fngate-control"
-DATA_TARGET: Final = "/run/fngate-data"
-"""Where a replica on another host sees its model folder, the folder of the control socket, and the
-one in which it binds its data listener."""
 BUNDLES: Final = 4
 """Least cap of a replica, in sizes of its bundle."""
 CANDIDATE_BUNDLES: Final = 4

@@ -470,6 +470,16 @@ def test_devices_are_described_once_an_hour() -> None:
     ] * 2
 
 
+def test_a_gpu_that_went_before_the_end_is_not_described() -> None:
+    """As when its host is removed, and the server stops before the next tick."""
+    rig = Rig()
+    rig.machine.cluster.ledger.remove_devices([GPU.id])
+
+    rig.watch.flush(is_last=True)
+
+    assert rig.records.models == []
+
+
 def test_idle_time_is_stored_once_a_minute() -> None:
     """A server without calls stores little; its totals are always those of the last flush."""
     rig = Rig()
