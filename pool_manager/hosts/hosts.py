@@ -223,7 +223,8 @@ class Hosts:
         self._removed.clear()
         for name in list(self._engines):
             self._end(name, is_removed=False)
-        await asyncio.wait(self._ending.values())
+        if self._ending:
+            await asyncio.wait(self._ending.values())
 
     def memories(self) -> Iterator[events.MemoryRead]:
         """Yield the memory of each host that reports it."""
